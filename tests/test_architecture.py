@@ -96,13 +96,12 @@ LIBRARIES = {
     "dp_accounting": {"privacy.accounting"},
     "sqlalchemy": {
         "privacy.database",
-        "privacy.ledger",
-        "privacy.ledger_file",
         "data",
         "service.store",
         "silo.store",
     },
     "pydantic": {"schema", "settings", "service.app"},
+    "pydantic_core": {"jobs"},
     "pandas": {
         "data",
         "cli",

@@ -11,15 +11,16 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from cloister.errors import LedgerError
 from cloister.privacy.budget import Budget
@@ -79,8 +80,12 @@ def child(path: str, n: int) -> None:
         if event in ("os.link", "os.remove", "os.rename", "sqlite3.connect"):
             step()
 
-    for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
-        sa.event.listen(sa.Engine, name, step)
+    def traced(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*args, **options)
+        connection.set_trace_callback(step)  # before each statement, BEGIN and COMMIT too
+        return connection
+
+    connect, sqlite3.connect = sqlite3.connect, traced
     sys.addaudithook(audit)
     sent = os.open(f"{path}.sent", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 

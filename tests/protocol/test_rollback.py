@@ -6,8 +6,9 @@ import json
 import os
 import random
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,16 +16,24 @@ import pytest
 
 from cloister.errors import LedgerError, RemoteProtocolError
 from cloister.hazmat.signing import Identity
+from cloister.jobs import handlers
 from cloister.privacy import ledger_file
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
 from cloister.privacy.chain import canonical
 from cloister.privacy.events import ComposedEvent
 from cloister.privacy.ledger import Ledger, SignedStatement, Statement
-from cloister.protocol.messages import Open, decode, encode, encode_statement
+from cloister.protocol.messages import (
+    Open,
+    decode,
+    decode_statement,
+    encode,
+    encode_statement,
+)
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
 from cloister.testing import Wire, toy_federation
+from cloister.transports.inprocess import InProcess
 
 CAP = Budget(10.0, 1e-6)
 
@@ -447,6 +456,51 @@ def test_peers_hold_a_statement_before_the_first_upload_of_a_round_is_opened(
                 assert [one.said.job for one in held] == [plan.run_id]
                 assert held[0].said.dataset == "toy"
                 assert held[0].said.events == plan.events()
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_what_peers_signed_is_durable_before_the_answer_to_it_leaves(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, crash: bool
+) -> None:
+    plan, me = federation.new_plan(), federation.victim
+    kept: list[int] = []
+    failed: list[str] = []
+
+    def life() -> Wire:
+        return Wire(plan, identities=federation.identities, journals=federation.books)
+
+    def checked(frame: bytes) -> bytes:
+        message = decode(plan, frame)
+        shown = getattr(message, "confirmations", ())
+        if shown:  # a first time the disk is full, or the process ends just before it writes
+            with monkeypatch.context() as patched:
+                patched.setattr(ledger_file, "PUT_STATEMENT", "INSERT INTO no")
+                try:
+                    wire.clients[me].handle(frame)
+                except LedgerError:
+                    failed.append(type(message).__name__)
+            if crash:
+                wire.clients[me] = life().clients[me]
+        answer = wire.clients[me].handle(frame)
+        with closing(sqlite3.connect(federation.home(me) / "ledger.db")) as another:
+            rows = another.execute("SELECT height FROM statements WHERE job = ?", (plan.run_id,))
+            kept.append(sum(height for (height,) in rows))
+        for one in (one for one in shown if one.silo != me):
+            public = federation.identities[one.silo].public
+            said = decode_statement(plan, public, one.statement).said
+            held = federation.book.remembered(federation.identities[one.silo].fingerprint)
+            assert [said] == [one.said for one in held]
+        return answer
+
+    federation.reserve(plan)
+    wire = life()
+    play_over(wire, InProcess({**handlers(wire.clients), me: checked}))
+    assert all(client.finished for client in wire.clients.values())
+    assert kept == sorted(kept)
+    assert kept[-1] > kept[0] == 0
+    of_rounds = "Open" if plan.profile == "group" else "Unmask"
+    assert failed.count(of_rounds) >= plan.rounds
+    federation.book.verify()
 
 
 # --- The head beside the ledger -------------------------------------------------------------------

@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property, lru_cache
 from typing import Any, Self
 
 from cloister.errors import LedgerError
@@ -82,10 +83,12 @@ class Statement:
     head: str
     height: int
 
-    @property
+    @cached_property
     def text(self) -> str:
-        """The one JSON text that is signed."""
-        return canonical({**vars(self), "events": self.events.to_dict()})
+        """The one JSON text that is signed: that of :func:`canonical`."""
+        texts = {name: canonical(value) for name, value in vars(self).items() if name != "events"}
+        texts["events"] = _text_of(self.events)
+        return "{" + ",".join(f'"{name}":{texts[name]}' for name in sorted(texts)) + "}"
 
     @classmethod
     def read(cls, text: str) -> Self:
@@ -120,8 +123,16 @@ class SignedStatement:
     @classmethod
     def of(cls, said: Statement, identity: Identity) -> Self:
         """Sign a statement."""
-        signature = identity.sign(STATEMENT_LABEL, said.text.encode())
-        return cls(said.text, signature, identity.public)
+        return cls(
+            text := said.text, identity.sign(STATEMENT_LABEL, text.encode()), identity.public
+        )
+
+    @classmethod
+    def about(cls, said: Statement, signature: bytes, public: bytes) -> Self:
+        """Return what somebody else signed, where the statement is known before its text."""
+        signed = cls(said.text, signature, public)
+        vars(signed)["said"] = said  # a text of thousands of rounds is not read in each of them
+        return signed
 
     @property
     def genuine(self) -> bool:
@@ -133,7 +144,7 @@ class SignedStatement:
         """The fingerprint of the key."""
         return fingerprint_of(self.public)
 
-    @property
+    @cached_property
     def said(self) -> Statement:
         """The statement; raises LedgerError if the text is that of none."""
         return Statement.read(self.text)
@@ -174,6 +185,12 @@ class JobRecord:
 def canonical(value: Any) -> str:
     """Return the one JSON text of a value: sorted keys, no spaces, ASCII, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+@lru_cache(maxsize=100)
+def _text_of(events: Event) -> str:
+    """Return the canonical text of events, which every statement in every round of a job has."""
+    return canonical(events.to_dict())
 
 
 def link(text: str, previous: str = "") -> str:
@@ -399,9 +416,10 @@ class State:
         known, done = self.jobs[job], event_from_dict(event)
         if round in known.rounds or not known.is_open or not known.covers(done):
             raise ValueError("a round is charged once, within the reservation")
+        counts = mechanism_counts(done)
         known.rounds[round] = Charge(done, frame)
-        known.unspent.subtract(mechanism_counts(done))
-        known.spent.update(mechanism_counts(done))
+        known.unspent.subtract(counts)
+        known.spent.update(counts)
 
     def _apply_close(self, job: str, whole: bool = False) -> None:
         known = self.jobs[job]

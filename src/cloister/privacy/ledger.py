@@ -40,8 +40,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import sqlalchemy as sa
-
 from cloister.errors import BudgetExceeded, LedgerError, PlanError
 from cloister.privacy import ledger_file
 from cloister.privacy.budget import Budget
@@ -55,7 +53,7 @@ from cloister.privacy.chain import (
     Statement,
     canonical,
 )
-from cloister.privacy.database import check_pages, explained
+from cloister.privacy.database import check_pages, connect, explained, transaction
 from cloister.privacy.events import (
     ComposedEvent,
     Event,
@@ -105,24 +103,25 @@ class Ledger:
     def __init__(self, path: str | os.PathLike[str] | None, *, behind: bool = False) -> None:
         # Absolute: a later change of the working directory must not lead to another ledger.
         self._path = None if path is None else Path(os.path.abspath(path))
+        self._beside = Path(f"{self._path or os.devnull}.head")  # where the newest head lies
         if self._path is not None and not self._path.exists():
             ledger_file.create(self._path)
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._file = self._identity()
-        self._engine = ledger_file.open_engine(self._path)
+        self._connection: sqlite3.Connection | None = None
         self._state = State()
         try:
-            with self._guarded(), self._engine.begin() as connection:
+            with self._guarded() as connection, transaction(connection):
                 if self._path is None:
                     ledger_file.initialise(connection)
-                check_pages(connection, self._label)
+                check_pages(connection.execute, self._label)
                 self._key = ledger_file.owner_key(connection, self._path)
                 self._catch_up(connection)
                 if not behind:
                     self._check_newest(connection)
         except LedgerError:
-            self._engine.dispose()
+            self.dispose()
             raise
 
     def __repr__(self) -> str:
@@ -147,7 +146,9 @@ class Ledger:
     def dispose(self) -> None:
         """Let go of the file. A ledger in memory is forgotten; another opens again when needed."""
         with self._lock:
-            self._engine.dispose()
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
 
     # Caps ------------------------------------------------------------------------------------
 
@@ -348,7 +349,14 @@ class Ledger:
             )
 
     def commit(
-        self, *, job: str, round: int, event: Event, frame: bytes, request: bytes = b""
+        self,
+        *,
+        job: str,
+        round: int,
+        event: Event,
+        frame: bytes,
+        request: bytes = b"",
+        heard: Iterable[SignedStatement] = (),
     ) -> bytes:
         """Make a round's charge and its frame durable, in one transaction.
 
@@ -361,6 +369,8 @@ class Ledger:
             The exact bytes that will leave. They must be masked or noised already.
         request : bytes
             What the frame answers; kept with it as by :meth:`record`, unless it is empty.
+        heard : iterable of SignedStatement
+            Kept with it as by :meth:`remember`.
 
         Returns
         -------
@@ -379,42 +389,51 @@ class Ledger:
         """
         if isinstance(round, bool) or not isinstance(round, int) or round < 0:
             raise LedgerError(f"round must be an integer of at least 0, got {round!r}.")
-        kept = self._commit(job, round, event, bytes(frame), bytes(request))
+        with self._transaction() as connection:
+            _put_statements(connection, heard)
+            kept = self._commit(connection, job, round, event, bytes(frame), bytes(request))
         self._note_head()
         return kept
 
-    def _commit(self, job: str, round: int, event: Event, frame: bytes, request: bytes) -> bytes:
-        with self._transaction() as connection:
-            known = self._state.job(job)
-            # Before the job is asked whether it is open: what left once may always leave again.
-            if round in known.rounds:
-                if known.rounds[round].event != event:
-                    raise LedgerError(
-                        f"round {round} of job {job!r} was committed with another event; "
-                        "a round has one meaning."
-                    )
-                frame = self._stored(connection, job, round)
-                if known.is_open:
-                    self._record_frame(connection, job, request, round, frame)
-                return frame
-            if not known.is_open:
-                raise LedgerError(f"job {job!r} is closed; reserve a new job.")
-            if not known.covers(event):
-                raise BudgetExceeded(
-                    f"round {round} of job {job!r} is not covered by what is left of its "
-                    "reservation; reserve a new job with all its events."
+    def _commit(
+        self,
+        connection: sqlite3.Connection,
+        job: str,
+        round: int,
+        event: Event,
+        frame: bytes,
+        request: bytes,
+    ) -> bytes:
+        known = self._state.job(job)
+        # Before the job is asked whether it is open: what left once may always leave again.
+        if round in known.rounds:
+            if known.rounds[round].event != event:
+                raise LedgerError(
+                    f"round {round} of job {job!r} was committed with another event; "
+                    "a round has one meaning."
                 )
-            self._check_newest(connection)
-            self._append(
-                connection,
-                "charge",
-                job=job,
-                round=round,
-                event=event.to_dict(),
-                frame=self._frame_tag(job, round, frame),
+            frame = self._stored(connection, job, round)
+            if known.is_open:
+                self._record_frame(connection, job, request, round, frame)
+            return frame
+        if not known.is_open:
+            raise LedgerError(f"job {job!r} is closed; reserve a new job.")
+        if not known.covers(event):
+            raise BudgetExceeded(
+                f"round {round} of job {job!r} is not covered by what is left of its "
+                "reservation; reserve a new job with all its events."
             )
-            ledger_file.run(connection, ledger_file.INSERT_FRAME, (job, round, frame))
-            self._record_frame(connection, job, request, round, frame)
+        self._check_newest(connection)
+        self._append(
+            connection,
+            "charge",
+            job=job,
+            round=round,
+            event=event.to_dict(),
+            frame=self._frame_tag(job, round, frame),
+        )
+        connection.execute(ledger_file.INSERT_FRAME, (job, round, frame))
+        self._record_frame(connection, job, request, round, frame)
         return frame
 
     def frame(self, job: str, round: int) -> bytes | None:
@@ -468,7 +487,8 @@ class Ledger:
         with self._transaction() as connection:
             known, kept = self._state.job(job), []
             for request, answer in ((bytes(a), bytes(b)) for a, b in answers):
-                earlier = self._answered(connection, job, request)
+                digest = hashlib.sha256(request).digest()
+                earlier = self._answered(connection, job, digest)
                 kept.append(answer if earlier is None else earlier)
                 if kept[-1] != answer:
                     break
@@ -478,7 +498,7 @@ class Ledger:
                     raise LedgerError(
                         f"job {job!r} is closed and answers no new request; ignore it."
                     )
-                self._insert_answer(connection, job, request, answer, None)
+                self._insert_answer(connection, job, digest, request, answer, None)
         return tuple(kept)
 
     def recorded(self, job: str) -> tuple[tuple[bytes, bytes], ...]:
@@ -505,15 +525,15 @@ class Ledger:
         """
         with self._transaction() as connection:
             known = self._state.job(job)
-            secret: bytes | None = connection.execute(
-                ledger_file.ONE_SECRET, {"of_job": job}
-            ).scalar()
-            if secret is None:
+            kept: tuple[bytes] | None = connection.execute(
+                ledger_file.ONE_SECRET, (job,)
+            ).fetchone()
+            if kept is None:
                 if not known.is_open:
                     raise LedgerError(f"job {job!r} is closed and has no secret; leave the job.")
-                secret = new_key()
-                connection.execute(ledger_file.INSERT_SECRET, {"job": job, "secret": secret})
-        return secret
+                kept = (new_key(),)
+                connection.execute(ledger_file.INSERT_SECRET, (job, *kept))
+        return kept[0]
 
     def close(self, job: str, *, whole: bool = False) -> None:
         """End a job: what it committed stays spent, the rest of its reservation is returned.
@@ -544,14 +564,14 @@ class Ledger:
             if self._state.job(job).is_open:
                 raise LedgerError(f"job {job!r} is open and may have to send again; close it.")
             for table in ledger_file.OF_JOBS:
-                connection.execute(sa.delete(table).where(table.c.job == job))
+                connection.execute(f"DELETE FROM {table} WHERE job = ?", (job,))
         self._empty_log()  # which still has what was deleted
 
     # Statements and heads --------------------------------------------------------------------
 
     def statement(self, job: str, plan: str, events: Event) -> Statement:
         """Return what to sign of this ledger in a job; `plan` is the digest of the job's plan."""
-        with self._transaction():
+        with self._caught_up():
             known, state = self._state.job(job), self._state
             return Statement(
                 known.dataset, known.study, job, plan, events, state.head, state.height
@@ -560,10 +580,7 @@ class Ledger:
     def remember(self, statements: Iterable[SignedStatement]) -> None:
         """Keep what peers signed, the newest of each in each job; verify it before."""
         with self._transaction() as connection:
-            for one in statements:
-                said = one.said
-                row = (one.fingerprint, said.job, said.height, one.text, one.signature, one.public)
-                ledger_file.run(connection, ledger_file.PUT_STATEMENT, row)
+            _put_statements(connection, statements)
 
     def remembered(self, fingerprint: str, above: int = -1) -> tuple[SignedStatement, ...]:
         """Return the newest statement of a peer in each job, those of a greater height."""
@@ -574,8 +591,8 @@ class Ledger:
     def seen_by(self, fingerprint: str) -> int:
         """Return the height of the newest head of this ledger that a peer signed, or 0."""
         with self._transaction() as connection:
-            rows = connection.execute(ledger_file.HEADS_SIGNED_BY, {"by": fingerprint})
-            return max((self._state.heights.get(row.head, 0) for row in rows), default=0)
+            rows = connection.execute(ledger_file.HEADS_SIGNED_BY, (fingerprint,))
+            return max((self._state.heights.get(head, 0) for (head,) in rows), default=0)
 
     def check_statements(self, shown: Iterable[SignedStatement]) -> None:
         """Check that this ledger is not behind what its owner signed, as peers show it.
@@ -641,7 +658,7 @@ class Ledger:
                 )
                 taken.append(first.said)
         with self._transaction() as connection:
-            ledger_file.run(connection, ledger_file.FORGET_CLAIMS, ())
+            connection.execute(ledger_file.FORGET_CLAIMS, ())
             head, height = self._head_beside() or ("", 0)
             newest = max((h for s, h in self._state.heights.items() if not self._own(s)), default=0)
             if head not in self._state.heights and newest >= max(height, 1):
@@ -669,10 +686,8 @@ class Ledger:
             self._check_in_chain(head)
             seq = self._state.heads[head]
             for fingerprint, signature in sorted(signatures.items()):
-                row = {"seq": seq, "fingerprint": fingerprint, "head": head}
-                connection.execute(
-                    ledger_file.INSERT_OWN_HEAD, {**row, "signature": bytes(signature)}
-                )
+                row = (seq, fingerprint, head, bytes(signature))
+                connection.execute(ledger_file.INSERT_OWN_HEAD, row)
             # Beside the ledger first: the head is durable already, and other writers wait.
             beside, _ = self._head_beside() or ("", 0)
             if signatures and self._state.heads.get(beside, 0) < seq:
@@ -682,30 +697,30 @@ class Ledger:
 
     def datasets(self) -> tuple[str, ...]:
         """Return the names of all data sets, in the order they were opened."""
-        with self._transaction():
+        with self._caught_up():
             return tuple(self._state.datasets)
 
     def cap(self, dataset: str, study: str | None = None) -> Budget:
         """Return the lifetime cap, or the cap that holds for one study."""
-        with self._transaction():
+        with self._caught_up():
             known = self._state.dataset(dataset)
             limit = known.study_epsilons.get(study or "", known.cap.epsilon)
             return Budget(min(limit, known.cap.epsilon), known.cap.delta)
 
     def unit(self, dataset: str) -> str:
         """Return the unit of privacy of a data set."""
-        with self._transaction():
+        with self._caught_up():
             return self._state.dataset(dataset).unit
 
     def charged(self, dataset: str, study: str | None = None) -> ComposedEvent:
         """Return everything committed or reserved on a data set, or by one study on it."""
-        with self._transaction():
+        with self._caught_up():
             self._state.dataset(dataset)
             return self._state.charged(dataset, study)
 
     def limits(self, dataset: str, study: str | None = None) -> Limits:
         """Return the limits of the lifetime cap, or of the cap that holds for one study."""
-        with self._transaction():
+        with self._caught_up():
             known = self._state.dataset(dataset)
             return known.limits(known.study_epsilons.get(study or "", math.inf))
 
@@ -714,7 +729,7 @@ class Ledger:
 
         This is what is compared with the limits.
         """
-        with self._transaction():
+        with self._caught_up():
             self._state.dataset(dataset)
             return self._state.cost(dataset, study)
 
@@ -740,7 +755,7 @@ class Ledger:
 
     def jobs(self, dataset: str | None = None) -> tuple[JobRecord, ...]:
         """Return what is known of all jobs, or of those on one data set, oldest first."""
-        with self._transaction():
+        with self._caught_up():
             known = self._state.jobs.values()
             return tuple(job.record() for job in known if dataset in (None, job.dataset))
 
@@ -754,7 +769,7 @@ class Ledger:
 
         Peers sign it. It tells them nothing, because the first entry holds a random nonce.
         """
-        with self._transaction():
+        with self._caught_up():
             return self._state.head
 
     def check_head(self, expected: str) -> None:
@@ -765,7 +780,7 @@ class Ledger:
         LedgerError
             If it is not: the file was rolled back, restored from a copy, or replaced.
         """
-        with self._transaction():
+        with self._caught_up():
             self._check_in_chain(expected)
 
     def verify(self) -> None:
@@ -780,14 +795,11 @@ class Ledger:
             state = State()
             for entry in ledger_file.read_entries(connection):
                 state.apply(entry)
-            triggers = connection.execute(
-                sa.text("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
-            )
-            if {row.name: row.sql for row in triggers} != ledger_file.TRIGGERS:
+            if dict(connection.execute(ledger_file.ALL_TRIGGERS)) != ledger_file.TRIGGERS:
                 raise LedgerError(f"the triggers that keep {self._label} append-only were changed.")
             stored = {
-                (row.job, row.round): row.frame
-                for row in connection.execute(ledger_file.ALL_FRAMES)
+                (name, round): frame
+                for name, round, frame in connection.execute(ledger_file.ALL_FRAMES)
             }
             for name, job in state.jobs.items():
                 for round, charge in job.rounds.items():
@@ -802,14 +814,14 @@ class Ledger:
             for one in ledger_file.read_statements(connection, ledger_file.ALL_STATEMENTS):
                 if not one.genuine:
                     raise LedgerError(f"a peer's statement in {self._label} was changed.")
-            for (job,) in connection.execute(ledger_file.JOBS_WITH_ANSWERS).all():
+            for (job,) in connection.execute(ledger_file.JOBS_WITH_ANSWERS).fetchall():
                 state.job(job)
                 for _ in self._read_answers(connection, job):
                     pass
-            for row in connection.execute(ledger_file.ALL_SECRETS):
-                if len(row.secret) != KEY_BYTES:
-                    raise LedgerError(f"the secret of job {row.job!r} was changed; leave the job.")
-                state.job(row.job)
+            for job, secret in connection.execute(ledger_file.ALL_SECRETS):
+                if len(secret) != KEY_BYTES:
+                    raise LedgerError(f"the secret of job {job!r} was changed; leave the job.")
+                state.job(job)
 
     def export(self) -> dict[str, Any]:
         """Return the ledger as JSON: every entry, the totals, and what peers signed.
@@ -818,9 +830,7 @@ class Ledger:
         """
         with self._transaction() as connection:
             entries = tuple(ledger_file.read_entries(connection))
-            own_heads = [
-                dict(row._mapping) for row in connection.execute(ledger_file.ALL_OWN_HEADS)
-            ]
+            own_heads = connection.execute(ledger_file.ALL_OWN_HEADS).fetchall()
             peers = ledger_file.read_statements(connection, ledger_file.ALL_STATEMENTS)
         return {
             "format": f"cloister-ledger/{FORMAT}",
@@ -837,7 +847,10 @@ class Ledger:
                 }
                 for name in self.datasets()
             },
-            "countersigned": [{**row, "signature": row["signature"].hex()} for row in own_heads],
+            "countersigned": [
+                {"seq": seq, "fingerprint": by, "head": head, "signature": signature.hex()}
+                for seq, by, head, signature in own_heads
+            ],
             "peers": [
                 {
                     "fingerprint": peer.fingerprint,
@@ -894,18 +907,14 @@ class Ledger:
     # Inside ----------------------------------------------------------------------------------
 
     def _write_copy(self, path: Path) -> None:
-        with self._guarded(), closing(sqlite3.connect(path)) as target:
-            raw = self._engine.raw_connection()
-            try:
-                raw.driver_connection.backup(target)  # type: ignore[union-attr]
-            finally:
-                raw.close()
+        with self._guarded() as connection, closing(sqlite3.connect(path)) as target:
+            connection.backup(target)
         copy = Ledger(path)
         try:
             with copy._transaction() as connection:
                 copy._append(connection, "copied")
                 for table in ledger_file.OF_JOBS:
-                    connection.execute(sa.delete(table))
+                    connection.execute(f"DELETE FROM {table}")
             copy._empty_log()
             copy.verify()
         finally:
@@ -913,21 +922,19 @@ class Ledger:
 
     def _empty_log(self) -> None:
         """Move the log into the file and cut it to nothing; not inside a transaction."""
-        with self._guarded():
-            raw = self._engine.raw_connection()
-            try:
-                raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            finally:
-                raw.close()
+        with self._guarded() as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def _guarded(self) -> Iterator[sqlite3.Connection]:
         if os.getpid() != self._process:
             raise LedgerError(
                 f"{self._label} was opened in another process; open it again in this one."
             )
         with self._lock, explained(self._label):
-            yield
+            if self._connection is None:
+                self._connection = connect(self._path)
+            yield self._connection
 
     def _identity(self) -> tuple[int, int] | None:
         """Return device and inode of the file, so that a file put in its place is noticed."""
@@ -940,15 +947,22 @@ class Ledger:
         return status.st_dev, status.st_ino
 
     @contextmanager
-    def _transaction(self) -> Iterator[sa.Connection]:
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Hold the write lock, with the state replayed up to the last entry of any process."""
-        with self._guarded(), self._engine.begin() as connection:
-            if self._identity() != self._file:
-                raise LedgerError(f"the file of {self._label} was removed or replaced; restore it.")
+        with self._guarded() as connection, transaction(connection):
             self._catch_up(connection)
             yield connection
 
-    def _catch_up(self, connection: sa.Connection) -> None:
+    @contextmanager
+    def _caught_up(self) -> Iterator[None]:
+        """Look at the state after the last entry of any process; nobody is kept from writing."""
+        with self._guarded() as connection:
+            self._catch_up(connection)
+            yield
+
+    def _catch_up(self, connection: sqlite3.Connection) -> None:
+        if self._identity() != self._file:
+            raise LedgerError(f"the file of {self._label} was removed or replaced; restore it.")
         # The last entry we know is read again: a file replaced under our feet is noticed.
         entries = ledger_file.read_entries(connection, self._state.seq)
         if self._state.seq:
@@ -960,7 +974,7 @@ class Ledger:
         if not self._state.seq:
             raise LedgerError(f"{self._label} has lost all its entries; restore the newest file.")
 
-    def _append(self, connection: sa.Connection, kind: str, **fields: Any) -> None:
+    def _append(self, connection: sqlite3.Connection, kind: str, **fields: Any) -> None:
         # The state is not touched: it follows what the file holds after the commit, if any.
         ledger_file.insert_entry(connection, self._state.seq + 1, self._state.head, kind, **fields)
 
@@ -974,7 +988,7 @@ class Ledger:
     def _own(self, head: str) -> bool:
         return head in self._state.heads
 
-    def _lacking(self, connection: sa.Connection) -> list[SignedStatement]:
+    def _lacking(self, connection: sqlite3.Connection) -> list[SignedStatement]:
         """Return the claims that this chain does not hold."""
         claims = ledger_file.read_statements(connection, ledger_file.ALL_CLAIMS)
         return [one for one in claims if self._is_lacking(one)]
@@ -985,12 +999,12 @@ class Ledger:
         said = one.said
         return said.dataset in self._state.datasets and said.head not in self._state.heights
 
-    def _claim(self, connection: sa.Connection, shown: Iterable[SignedStatement]) -> None:
+    def _claim(self, connection: sqlite3.Connection, shown: Iterable[SignedStatement]) -> None:
         for one in filter(self._is_lacking, shown):
             row = (one.said.head, one.said.job, one.text, one.signature, one.public)
-            ledger_file.run(connection, ledger_file.INSERT_CLAIM, row)
+            connection.execute(ledger_file.INSERT_CLAIM, row)
 
-    def _check_claims(self, connection: sa.Connection) -> None:
+    def _check_claims(self, connection: sqlite3.Connection) -> None:
         if lacking := self._lacking(connection):
             raise LedgerError(
                 f"{self._label} is behind {len(lacking)} statements that its owner signed and "
@@ -1010,29 +1024,30 @@ class Ledger:
                 "signed for; restore the newest file."
             )
 
-    def _check_newest(self, connection: sa.Connection) -> None:
+    def _check_newest(self, connection: sqlite3.Connection) -> None:
         """Check that the newest heads, here and beside the file, and our statements are here."""
-        last = connection.execute(ledger_file.LAST_OWN_HEAD).first()
-        if last is not None and self._state.heads.get(last.head) != last.seq:
+        last = connection.execute(ledger_file.LAST_OWN_HEAD).fetchone()
+        if last is not None and self._state.heads.get(last[1]) != last[0]:
             raise LedgerError(
                 f"{self._label} has lost entries that peers counter-signed; restore the newest "
                 "file."
             )
         self._check_claims(connection)
+        self._checked_beside()
+
+    def _checked_beside(self) -> str | None:
+        """Return the head beside the ledger, after checking that it is here."""
         beside = self._head_beside()
-        if beside is not None and beside[0] not in self._state.heights:
+        if beside is None:
+            return None
+        if beside[0] not in self._state.heights:
             raise LedgerError(
                 f"{self._label} is behind the head that was written last, kept in "
                 f"{str(self._beside)!r}, so it was rolled back or replaced; restore the newest "
                 "file, or run 'cloister ledger recover' with what its peers hold, or remove that "
                 "file if all later spending is lost for good."
             )
-
-    @property
-    def _beside(self) -> Path:
-        """Where the newest head lies."""
-        path = self._path or Path(os.devnull)
-        return path.with_name(f"{path.name}.head")
+        return beside[0]
 
     def _head_beside(self) -> tuple[str, int] | None:
         """Return the head beside the ledger and its height, 0 if it is not told."""
@@ -1062,10 +1077,8 @@ class Ledger:
         """
         if self._path is None:
             return
-        with self._transaction() as connection:
-            self._check_newest(connection)
-            beside, _ = self._head_beside() or ("", 0)
-            if beside != self._state.head:
+        with self._transaction():
+            if self._checked_beside() != self._state.head:
                 self._put_head_beside(self._state.head)
 
     def _checked_now(self) -> datetime:
@@ -1080,29 +1093,30 @@ class Ledger:
         return now
 
     def _record_frame(
-        self, connection: sa.Connection, job: str, request: bytes, round: int, frame: bytes
+        self, connection: sqlite3.Connection, job: str, request: bytes, round: int, frame: bytes
     ) -> None:
         """Keep the request that a round's frame answers, if there is one."""
         if not request:
             return
-        kept = self._answered(connection, job, request)
+        digest = hashlib.sha256(request).digest()
+        kept = self._answered(connection, job, digest)
         if kept is None:
-            self._insert_answer(connection, job, request, None, round)
+            self._insert_answer(connection, job, digest, request, None, round)
         elif kept != frame:
             raise LedgerError(
                 f"the request of round {round} of job {job!r} was answered with something else; "
                 "leave the job."
             )
 
-    def _answered(self, connection: sa.Connection, job: str, request: bytes) -> bytes | None:
-        digest = hashlib.sha256(request).digest()
-        row = ledger_file.run(connection, ledger_file.ONE_ANSWER, (job, digest)).fetchone()
+    def _answered(self, connection: sqlite3.Connection, job: str, digest: bytes) -> bytes | None:
+        """Return what was answered to the request of this digest, if anything."""
+        row = connection.execute(ledger_file.ONE_ANSWER, (job, digest)).fetchone()
         return None if row is None else self._checked_answer(connection, job, *row)
 
-    def _read_answers(self, connection: sa.Connection, job: str) -> Iterator[tuple[bytes, bytes]]:
-        for place, row in enumerate(
-            ledger_file.run(connection, ledger_file.ANSWERS_OF, (job,)).fetchall()
-        ):
+    def _read_answers(
+        self, connection: sqlite3.Connection, job: str
+    ) -> Iterator[tuple[bytes, bytes]]:
+        for place, row in enumerate(connection.execute(ledger_file.ANSWERS_OF, (job,)).fetchall()):
             number, _, request, *_ = row
             if number != place:
                 raise LedgerError(f"an answer of job {job!r} is gone; leave the job.")
@@ -1110,24 +1124,23 @@ class Ledger:
 
     def _insert_answer(
         self,
-        connection: sa.Connection,
+        connection: sqlite3.Connection,
         job: str,
+        digest: bytes,
         request: bytes,
         answer: bytes | None,
         round: int | None,
     ) -> None:
-        (number,) = ledger_file.run(connection, ledger_file.NEXT_NUMBER, (job,)).fetchone()
-        digest = hashlib.sha256(request).digest()
-        tag = self._answer_tag(job, number, round, request, answer)
-        ledger_file.run(
-            connection,
+        (number,) = connection.execute(ledger_file.NEXT_NUMBER, (job,)).fetchone()
+        tag = self._answer_tag(job, number, round, digest, answer)
+        connection.execute(
             ledger_file.INSERT_ANSWER,
             (job, number, digest, request, answer, round, tag),
         )
 
     def _checked_answer(
         self,
-        connection: sa.Connection,
+        connection: sqlite3.Connection,
         job: str,
         number: int,
         round: int | None,
@@ -1135,18 +1148,19 @@ class Ledger:
         answer: bytes,
         tag: bytes,
     ) -> bytes:
-        if not hmac.compare_digest(self._answer_tag(job, number, round, request, answer), tag):
+        digest = hashlib.sha256(request).digest()
+        if not hmac.compare_digest(self._answer_tag(job, number, round, digest, answer), tag):
             raise LedgerError(f"an answer of job {job!r} was changed; leave the job.")
         return answer if round is None else self._stored(connection, job, round)
 
     def _answer_tag(
-        self, job: str, number: int, round: int | None, request: bytes, answer: bytes | None
+        self, job: str, number: int, round: int | None, digest: bytes, answer: bytes | None
     ) -> bytes:
-        label = canonical(["answer", job, number, round, hashlib.sha256(request).hexdigest()])
+        label = canonical(["answer", job, number, round, digest.hex()])
         return self._tag(label, answer or b"")
 
-    def _stored(self, connection: sa.Connection, job: str, round: int) -> bytes:
-        row = ledger_file.run(connection, ledger_file.ONE_FRAME, (job, round)).fetchone()
+    def _stored(self, connection: sqlite3.Connection, job: str, round: int) -> bytes:
+        row = connection.execute(ledger_file.ONE_FRAME, (job, round)).fetchone()
         tag = self._state.jobs[job].rounds[round].frame_tag
         return self._check_frame(job, round, row and row[0], tag)
 
@@ -1167,6 +1181,13 @@ class Ledger:
         # The label ends with NUL and the digest has one length: no two pairs give the same message.
         message = hashlib.sha256(content).digest()
         return hmac.digest(self._key, f"cloister ledger {label}\0".encode() + message, "sha256")
+
+
+def _put_statements(connection: sqlite3.Connection, statements: Iterable[SignedStatement]) -> None:
+    for one in statements:
+        said = one.said
+        row = (one.fingerprint, said.job, said.height, one.text, one.signature, one.public)
+        connection.execute(ledger_file.PUT_STATEMENT, row)
 
 
 def _refusal(job: str, events: Event, bounds: Sequence[_Bound]) -> str:

@@ -8,12 +8,10 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-import sqlalchemy as sa
-from sqlalchemy.pool import StaticPool
 
 from cloister.errors import LedgerError
 from cloister.privacy.chain import (
@@ -25,64 +23,28 @@ from cloister.privacy.chain import (
     canonical,
     link,
 )
-from cloister.privacy.database import columns, explained, keys, open_sqlite, sync_folder
+from cloister.privacy.database import connect, explained, sync_folder, transaction
 from cloister.randomness import new_key, new_nonce
 
-METADATA = sa.MetaData()
-ENTRIES = sa.Table(
-    "entries",
-    METADATA,
-    *keys(seq=sa.Integer),
-    *columns(body=sa.Text, hash=sa.Text),
-)
-FRAMES = sa.Table(
-    "frames",
-    METADATA,
-    *keys(job=sa.Text, round=sa.Integer),
-    *columns(frame=sa.LargeBinary),
-)
-# An answer that is the frame of a round is kept once, as that round.
-ANSWERS = sa.Table(
-    "answers",
-    METADATA,
-    *keys(job=sa.Text, number=sa.Integer),
-    *columns(digest=sa.LargeBinary, request=sa.LargeBinary),
-    sa.Column("answer", sa.LargeBinary),
-    sa.Column("round", sa.Integer),
-    *columns(tag=sa.LargeBinary),
-    sa.UniqueConstraint("job", "digest"),
-)
-SECRETS = sa.Table(
-    "secrets",
-    METADATA,
-    *keys(job=sa.Text),
-    *columns(secret=sa.LargeBinary),
-)
-_OF_SIGNED = {"text": sa.Text, "signature": sa.LargeBinary, "public": sa.LargeBinary}
-# What peers said of their ledgers: the newest word of each in each job.
-STATEMENTS = sa.Table(
-    "statements",
-    METADATA,
-    *keys(fingerprint=sa.Text, job=sa.Text),
-    *columns(height=sa.Integer, **_OF_SIGNED),
-)
-# What the owner signed and this ledger lacks, as peers showed it.
-CLAIMS = sa.Table(
-    "claims",
-    METADATA,
-    *keys(head=sa.Text, job=sa.Text),
-    *columns(**_OF_SIGNED),
-)
-OWN_HEADS = sa.Table(
-    "own_heads",
-    METADATA,
-    *keys(seq=sa.Integer, fingerprint=sa.Text),
-    *columns(head=sa.Text, signature=sa.LargeBinary),
-)
-OWNER = sa.Table(
-    "owner",
-    METADATA,
-    *columns(format=sa.Integer, key=sa.LargeBinary),
+# An answer that is the frame of a round is kept once, as that round. Statements are what peers said
+# of their ledgers, the newest word of each in each job; claims what the owner signed and this
+# ledger lacks, as peers showed it.
+TABLES = (
+    "entries (seq INTEGER NOT NULL PRIMARY KEY, body TEXT NOT NULL, hash TEXT NOT NULL)",
+    "frames (job TEXT NOT NULL, round INTEGER NOT NULL, frame BLOB NOT NULL, "
+    "PRIMARY KEY (job, round))",
+    "answers (job TEXT NOT NULL, number INTEGER NOT NULL, digest BLOB NOT NULL, "
+    "request BLOB NOT NULL, answer BLOB, round INTEGER, tag BLOB NOT NULL, "
+    "PRIMARY KEY (job, number), UNIQUE (job, digest))",
+    "secrets (job TEXT NOT NULL PRIMARY KEY, secret BLOB NOT NULL)",
+    "statements (fingerprint TEXT NOT NULL, job TEXT NOT NULL, height INTEGER NOT NULL, "
+    "text TEXT NOT NULL, signature BLOB NOT NULL, public BLOB NOT NULL, "
+    "PRIMARY KEY (fingerprint, job))",
+    "claims (head TEXT NOT NULL, job TEXT NOT NULL, text TEXT NOT NULL, "
+    "signature BLOB NOT NULL, public BLOB NOT NULL, PRIMARY KEY (head, job))",
+    "own_heads (seq INTEGER NOT NULL, fingerprint TEXT NOT NULL, head TEXT NOT NULL, "
+    "signature BLOB NOT NULL, PRIMARY KEY (seq, fingerprint))",
+    "owner (format INTEGER NOT NULL, key BLOB NOT NULL)",
 )
 # The third trigger also stops INSERT OR REPLACE and gaps.
 TRIGGERS = {
@@ -117,66 +79,59 @@ def text_of(time: datetime) -> str:
     return time.isoformat(timespec="seconds")
 
 
-def _insert(table: sa.Table, verb: str = "INSERT") -> str:
+def _insert(table: str, columns: str, verb: str = "INSERT") -> str:
     """Return the statement that puts a row into a table, its values in the order of columns."""
-    names = ", ".join(column.name for column in table.columns)
-    return f"{verb} INTO {table.name} ({names}) VALUES ({', '.join('?' for _ in table.columns)})"
+    marks = ", ".join("?" for _ in columns.split(", "))
+    return f"{verb} INTO {table} ({columns}) VALUES ({marks})"
 
 
-# What each round needs is said to the driver itself, which takes a tenth of the time.
 _ANSWER, _SIGNED = "number, round, request, answer, tag", "text, signature, public"
 _NEWER = ", ".join(f"{name} = excluded.{name}" for name in ("height", *_SIGNED.split(", ")))
 ONE_FRAME = "SELECT frame FROM frames WHERE job = ? AND round = ?"
-INSERT_FRAME = _insert(FRAMES)
+ALL_FRAMES = "SELECT job, round, frame FROM frames"
+INSERT_FRAME = _insert("frames", "job, round, frame")
 ENTRIES_FROM = "SELECT seq, body, hash FROM entries WHERE seq >= ? ORDER BY seq"
-INSERT_ENTRY = _insert(ENTRIES)
+INSERT_ENTRY = _insert("entries", "seq, body, hash")
 ONE_ANSWER = f"SELECT {_ANSWER} FROM answers WHERE job = ? AND digest = ?"
 ANSWERS_OF = f"SELECT {_ANSWER} FROM answers WHERE job = ? ORDER BY number"
 NEXT_NUMBER = "SELECT COALESCE(MAX(number) + 1, 0) FROM answers WHERE job = ?"
-INSERT_ANSWER = _insert(ANSWERS)
-JOBS_WITH_ANSWERS = sa.select(ANSWERS.c.job).distinct()
-ONE_SECRET = sa.select(SECRETS.c.secret).where(SECRETS.c.job == sa.bindparam("of_job"))
-INSERT_SECRET = sa.insert(SECRETS)
-ALL_SECRETS = sa.select(SECRETS)
+INSERT_ANSWER = _insert("answers", "job, number, digest, request, answer, round, tag")
+JOBS_WITH_ANSWERS = "SELECT DISTINCT job FROM answers"
+ONE_SECRET = "SELECT secret FROM secrets WHERE job = ?"
+ALL_SECRETS = "SELECT job, secret FROM secrets"
+INSERT_SECRET = _insert("secrets", "job, secret")
 STATEMENTS_ABOVE = (
     f"SELECT {_SIGNED} FROM statements WHERE fingerprint = ? AND height > ? ORDER BY height, job"
 )
 ALL_STATEMENTS = f"SELECT {_SIGNED} FROM statements ORDER BY fingerprint, height, job"
 PUT_STATEMENT = (
-    f"{_insert(STATEMENTS)} ON CONFLICT (fingerprint, job) DO UPDATE SET {_NEWER} "
+    f"{_insert('statements', f'fingerprint, job, height, {_SIGNED}')} "
+    f"ON CONFLICT (fingerprint, job) DO UPDATE SET {_NEWER} "
     "WHERE excluded.height > statements.height"
 )
 ALL_CLAIMS = f"SELECT {_SIGNED} FROM claims ORDER BY job, head"
-INSERT_CLAIM = _insert(CLAIMS, "INSERT OR IGNORE")
+INSERT_CLAIM = _insert("claims", f"head, job, {_SIGNED}", "INSERT OR IGNORE")
 FORGET_CLAIMS = "DELETE FROM claims"
-ALL_OWN_HEADS = sa.select(OWN_HEADS).order_by(OWN_HEADS.c.seq, OWN_HEADS.c.fingerprint)
-LAST_OWN_HEAD = ALL_OWN_HEADS.order_by(None).order_by(OWN_HEADS.c.seq.desc()).limit(1)
-HEADS_SIGNED_BY = sa.select(OWN_HEADS.c.head).where(OWN_HEADS.c.fingerprint == sa.bindparam("by"))
-INSERT_OWN_HEAD = sa.insert(OWN_HEADS).prefix_with("OR IGNORE")
-TRIGGER_NAMES = sa.text("SELECT name FROM sqlite_master WHERE type = 'trigger'")
-OF_JOBS = (FRAMES, ANSWERS, SECRETS)  # what lies beside the chain until a job is over
-ALL_FRAMES = sa.select(FRAMES.c.job, FRAMES.c.round, FRAMES.c.frame)
+ALL_OWN_HEADS = "SELECT seq, fingerprint, head, signature FROM own_heads ORDER BY seq, fingerprint"
+LAST_OWN_HEAD = "SELECT seq, head FROM own_heads ORDER BY seq DESC LIMIT 1"
+HEADS_SIGNED_BY = "SELECT head FROM own_heads WHERE fingerprint = ?"
+INSERT_OWN_HEAD = _insert("own_heads", "seq, fingerprint, head, signature", "INSERT OR IGNORE")
+ALL_TRIGGERS = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+OF_JOBS = ("frames", "answers", "secrets")  # what lies beside the chain until a job is over
 
 
-def run(connection: sa.Connection, statement: str, values: tuple[Any, ...]) -> sqlite3.Cursor:
-    """Run a statement in the transaction of `connection`."""
-    driver = connection.connection.driver_connection
-    assert isinstance(driver, sqlite3.Connection)
-    return driver.execute(statement, values)
-
-
-def read_entries(connection: sa.Connection, first: int = 1) -> Iterator[Entry]:
+def read_entries(connection: sqlite3.Connection, first: int = 1) -> Iterator[Entry]:
     """Read the chain from an entry on, in order."""
-    for seq, body, found in run(connection, ENTRIES_FROM, (first,)):
+    for seq, body, found in connection.execute(ENTRIES_FROM, (first,)):
         _check_types((seq, int), (body, str), (found, str))
         yield Entry(seq, body, found)
 
 
 def read_statements(
-    connection: sa.Connection, query: str, values: tuple[Any, ...] = ()
+    connection: sqlite3.Connection, query: str, values: tuple[Any, ...] = ()
 ) -> tuple[SignedStatement, ...]:
     """Read the statements that a query finds."""
-    found = run(connection, query, values).fetchall()
+    found = connection.execute(query, values).fetchall()
     for text, signature, public in found:
         _check_types((text, str), (signature, bytes), (public, bytes))
     return tuple(SignedStatement(*row) for row in found)
@@ -189,28 +144,19 @@ def _check_types(*values: tuple[Any, type]) -> None:
 
 
 def insert_entry(
-    connection: sa.Connection, seq: int, previous: str, kind: str, **fields: Any
+    connection: sqlite3.Connection, seq: int, previous: str, kind: str, **fields: Any
 ) -> None:
     """Put one more entry on the chain."""
     body = canonical({"kind": kind, "at": text_of(utc_now()), **fields})
-    run(connection, INSERT_ENTRY, (seq, body, link(body, previous)))
-
-
-def open_engine(path: Path | None, *, new: bool = False) -> sa.Engine:
-    """Return an engine with one connection, which the ledger's own lock guards."""
-    return open_sqlite(path, log=new, poolclass=StaticPool)
+    connection.execute(INSERT_ENTRY, (seq, body, link(body, previous)))
 
 
 def create(path: Path) -> None:
     """Put a new ledger at ``path``, or leave the one that somebody put there meanwhile."""
 
     def write(fresh: Path) -> None:
-        engine = open_engine(fresh, new=True)
-        try:
-            with engine.begin() as connection:
-                initialise(connection)
-        finally:
-            engine.dispose()
+        with closing(connect(fresh, log=True)) as connection, transaction(connection):
+            initialise(connection)
 
     build(path, write)
 
@@ -261,37 +207,45 @@ def replace_file(path: Path, content: bytes) -> None:
         fresh.unlink(missing_ok=True)
 
 
-def initialise(connection: sa.Connection) -> None:
+def _make_tables(connection: sqlite3.Connection) -> None:
+    """Make the tables and triggers that are not there yet."""
+    for table in TABLES:
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {table}")
+    there = dict(connection.execute(ALL_TRIGGERS))
+    for name, trigger in TRIGGERS.items():
+        if name not in there:
+            connection.execute(trigger)
+
+
+def initialise(connection: sqlite3.Connection) -> None:
     """Make the tables and the first entry."""
-    METADATA.create_all(connection)
-    for trigger in TRIGGERS.values():
-        connection.exec_driver_sql(trigger)
-    connection.execute(sa.insert(OWNER), {"format": FORMAT, "key": new_key()})
+    _make_tables(connection)
+    connection.execute(_insert("owner", "format, key"), (FORMAT, new_key()))
     # The nonce keeps heads of equal histories apart, and makes a head a hiding commitment.
     insert_entry(connection, 1, BEFORE_FIRST, "ledger", format=FORMAT, nonce=new_nonce())
 
 
-def read_owner(connection: sa.Connection, path: Path | None) -> sa.Row[int, bytes]:
+def read_owner(connection: sqlite3.Connection, path: Path | None) -> tuple[int, bytes]:
     """Return format and key of a ledger, or say that it is none."""
-    if not sa.inspect(connection).has_table("owner"):
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'owner'").fetchone():
         raise LedgerError(f"{str(path)!r} is not a ledger; give another path or remove the file.")
-    return connection.execute(sa.select(OWNER.c.format, OWNER.c.key)).one()
+    format, key = connection.execute("SELECT format, key FROM owner").fetchone()
+    return format, key
 
 
-def owner_key(connection: sa.Connection, path: Path | None) -> bytes:
+def owner_key(connection: sqlite3.Connection, path: Path | None) -> bytes:
     """Return the key of a ledger of this version's format."""
-    owner = read_owner(connection, path)
-    if owner.format > FORMAT:
+    format, key = read_owner(connection, path)
+    if format > FORMAT:
         raise LedgerError(
-            f"ledger {str(path)!r} has format {owner.format}, and this version knows formats up "
+            f"ledger {str(path)!r} has format {format}, and this version knows formats up "
             f"to {FORMAT}; use a newer version."
         )
-    if owner.format < FORMAT:
+    if format < FORMAT:
         raise LedgerError(
-            f"ledger {str(path)!r} has format {owner.format}, and this version needs format "
+            f"ledger {str(path)!r} has format {format}, and this version needs format "
             f"{FORMAT}; stop what uses it and run 'cloister ledger migrate' on it."
         )
-    key: bytes = owner.key
     return key
 
 
@@ -317,24 +271,20 @@ def migrate(path: str | os.PathLike[str]) -> bool:
     file = Path(os.path.abspath(path))
     if not file.is_file():
         raise LedgerError(f"ledger {str(file)!r} does not exist; check its path.")
-    engine = open_engine(file)
-    try:
-        with explained(f"ledger {str(file)!r}"), engine.begin() as connection:
-            owner = read_owner(connection, file)
-            if owner.format >= FORMAT:
-                owner_key(connection, file)
-                return False
-            state = State()
-            for entry in read_entries(connection):
-                state.apply(entry)
-            METADATA.create_all(connection)
-            # It forbids just this change, and is made again below.
-            connection.exec_driver_sql("DROP TRIGGER IF EXISTS owner_update")
-            connection.execute(sa.update(OWNER).values(format=FORMAT))
-            there = set(connection.execute(TRIGGER_NAMES).scalars())
-            for name, trigger in TRIGGERS.items():
-                if name not in there:
-                    connection.exec_driver_sql(trigger)
-    finally:
-        engine.dispose()
+    with (
+        explained(f"ledger {str(file)!r}"),
+        closing(connect(file)) as connection,
+        transaction(connection),
+    ):
+        format, _ = read_owner(connection, file)
+        if format >= FORMAT:
+            owner_key(connection, file)
+            return False
+        state = State()
+        for entry in read_entries(connection):
+            state.apply(entry)
+        # It forbids just this change, and is made again below.
+        connection.execute("DROP TRIGGER IF EXISTS owner_update")
+        connection.execute("UPDATE owner SET format = ?", (FORMAT,))
+        _make_tables(connection)
     return True

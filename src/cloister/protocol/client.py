@@ -134,6 +134,7 @@ class Client:
         self._pending: Reply | None = None  # the answer of the last of them, not yet unmasked
         self._agreed = BEFORE - 1  # the last round in which enough silos said the same
         self._witnesses: tuple[Confirmation, ...] = ()  # those of them that were checked
+        self._heard: tuple[SignedStatement, ...] = ()  # of peers, not durable yet
         self._bound: dict[int, bytes] = {}  # the one answer of each round, kept to the end
         self._before: tuple[tuple[str, ...], Reply] | None = None  # members and answer of the last
         self._progress = Progress(plan)
@@ -274,15 +275,17 @@ class Client:
         if frame is None:
             upload = encode(self.plan, self._upload(t))
             # Charge and bytes are durable in one step, before the first byte leaves: a crash in
-            # between either costs nothing or is answered with these bytes.
+            # between either costs nothing or is answered with these bytes. So is what peers said.
             frame = self._journal.commit(
                 job=self.plan.run_id,
                 round=t,
                 event=self.plan.event(t),
                 frame=upload,
                 request=request,
+                heard=self._heard,
             )
             self._went_on = True
+        self._heard = ()
         self._uploads = t + 1
         return frame
 
@@ -393,6 +396,7 @@ class Client:
         # By the survivors of the sum that this silo confirmed, never by what it is asked for: seed
         # and key of one member together would open that member's vector.
         shares = self._masker.shares(t, members, reply.survivors)
+        self._keep_heard()
         return Shares(t, self.silo, tuple(shares[name] for name in members if name in shares))
 
     def _close(self, message: Close, request: bytes) -> bytes:
@@ -400,9 +404,11 @@ class Client:
         if message.round != self.plan.rounds - 1 or self._uploads != self.plan.rounds:
             raise RemoteProtocolError(f"job was closed before {self.silo!r} saw its last round.")
         done = encode(self.plan, Done(message.round, self.silo))
-        if self.finished:
+        if not self.finished:
+            self._receive(message.round, message.confirmations, message.opened)
+        elif not self._heard:  # kept the last time
             return done
-        self._receive(message.round, message.confirmations, message.opened)
+        self._keep_heard()
         return self._promise(request, done)
 
     def _receive(
@@ -439,16 +445,19 @@ class Client:
         said = self._journal.statement(plan.run_id, plan.digest.hex(), plan.events())
         return encode_statement(said, SignedStatement.of(said, self._identity).signature)
 
-    def _keep_statements(self, confirmations: Sequence[Confirmation], among: Sequence[str]) -> None:
-        """Keep what peers signed of their ledgers, before anything of this silo leaves."""
+    def _hear(self, confirmations: Sequence[Confirmation], among: Sequence[str]) -> None:
+        """Take what peers signed of their ledgers; durable before anything of this silo leaves."""
         if self._agreement is None:
             return
-        kept = [
+        self._heard = tuple(
             decode_statement(self.plan, self._agreement.identity_of(c.silo), c.statement)
             for c in confirmations
             if c.silo in among and c.silo != self.silo
-        ]
-        self._journal.remember(kept)
+        )
+
+    def _keep_heard(self) -> None:
+        self._journal.remember(self._heard)
+        self._heard = ()
 
     def _check_confirmations(
         self, t: int, confirmations: Sequence[Confirmation], digest: bytes, among: Sequence[str]
@@ -490,7 +499,7 @@ class Client:
                 f"round {t} has {len(agree)} confirmations, needs {self._quorum}; "
                 "nothing is unmasked."
             )
-        self._keep_statements(confirmations, among)
+        self._hear(confirmations, among)
         self._agreed, self._witnesses = t, tuple(checked)
 
     def _check_ready(self, confirmations: Sequence[Confirmation]) -> None:

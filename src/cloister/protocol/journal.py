@@ -91,6 +91,19 @@ class HeadBook(Protocol):
 class Journal(AnswerJournal, HeadBook, Protocol):
     """All that a silo keeps: answers, heads, and a secret for each job."""
 
+    def commit(
+        self,
+        *,
+        job: str,
+        round: int,
+        event: Event,
+        frame: bytes,
+        request: bytes = b"",
+        heard: Iterable[SignedStatement] = (),
+    ) -> bytes:
+        """Charge and keep a frame, and :meth:`remember` what peers signed, in one step."""
+        ...
+
     def secret(self, job: str) -> bytes:
         """Return the job's 32 secret bytes: made by the operating system, then always the same."""
         ...
@@ -114,9 +127,17 @@ class MemoryJournal:
         return self._frames.get((job, round))
 
     def commit(
-        self, *, job: str, round: int, event: Event, frame: bytes, request: bytes = b""
+        self,
+        *,
+        job: str,
+        round: int,
+        event: Event,
+        frame: bytes,
+        request: bytes = b"",
+        heard: Iterable[SignedStatement] = (),
     ) -> bytes:
         """Keep the frame; a round has one frame for ever."""
+        self.remember(heard)
         kept = self._frames.setdefault((job, round), frame)
         if kept != frame:
             raise LocalProtocolError(

@@ -623,7 +623,7 @@ def decode_statement(plan: Plan, public: bytes, data: bytes) -> SignedStatement:
         )
     except (struct.error, ValueError) as error:
         raise RemoteProtocolError("the statement of a silo's ledger is cut.") from error
-    signed = SignedStatement(said.text, signature, public)
+    signed = SignedStatement.about(said, signature, public)
     if size > len(names) or height >= 2**63 or not signed.genuine:
         raise RemoteProtocolError("the statement of a silo's ledger is not signed by it.")
     return signed

@@ -12,8 +12,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, MutableMapping
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Mapping, MutableMapping
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -109,20 +109,28 @@ class _Stream:
 
 @dataclass(eq=False)
 class _Exchange:
-    """Frames on their way to some silos of one job, and the answers that came."""
+    """Frames on their way to some silos of one job, and the answers that came.
+
+    The job's thread waits for `outcome`; all else happens in the event loop.
+    """
 
     number: int
     job: str
     messages: Mapping[str, bytes]
     patience: float  # seconds for a connected silo, from when it is asked
     grace: float  # seconds for one that is not connected
-    last: float  # when the exchange ends whatever happens
-    refusals: deque[tuple[str, str]]
     on_sent: Callable[[], None]
-    unsent: set[str]  # silos with a stream to which their frame is not yet on its way
+    on_end: Callable[[], object]
+    last: float = field(init=False)  # when it ends whatever happens
+    unsent: set[str] = field(default_factory=set)  # with a stream, their frame not on its way
     answers: dict[str, bytes] = field(default_factory=dict)
+    refusals: deque[tuple[str, str]] = field(default_factory=deque)
     due: dict[str, float] = field(default_factory=dict)  # of the silos waited for
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    outcome: Future[dict[str, bytes]] = field(default_factory=Future)
+    _alarm: asyncio.TimerHandle | None = None  # when the first of them is due, or before
+
+    def __post_init__(self) -> None:
+        self.last = time.monotonic() + self.patience + self.grace  # though one come and go and come
 
     def sent(self, silo: str) -> None:
         """Note that the frame of a silo is on its way, or has none."""
@@ -132,28 +140,35 @@ class _Exchange:
 
     def give(self, silo: str, seconds: float) -> None:
         """Wait for a silo so many seconds from now."""
-        self.due[silo] = min(time.monotonic() + seconds, self.last)
-        self.changed.set()
+        due = self.due[silo] = min(time.monotonic() + seconds, self.last)
+        if self._alarm is None or due < self._alarm.when():
+            self._look_at(due)
 
     def give_up(self, silo: str) -> None:
         """Wait for a silo no longer."""
         del self.due[silo]
         if not self.due:
-            self.changed.set()
+            self.end()
+            self.outcome.set_result(self.answers)
 
-    async def over(self) -> None:
-        """Return when no silo is waited for."""
-        loop = asyncio.get_running_loop()
-        while self.due:
-            self.changed.clear()
-            left = min(self.due.values()) - time.monotonic()
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(loop.time() + left):
-                    await self.changed.wait()
-            now = time.monotonic()
-            for silo in [silo for silo, due in self.due.items() if due <= now]:
-                _LOG.warning("no answer in time", extra={"job": self.job, "silo": silo})
-                self.give_up(silo)
+    def end(self) -> None:
+        """Wait for nobody."""
+        self.on_end()
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def _look_at(self, due: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = asyncio.get_running_loop().call_at(due, self._look)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        for silo in [silo for silo, due in self.due.items() if due <= now]:
+            _LOG.warning("no answer in time", extra={"job": self.job, "silo": silo})
+            self.give_up(silo)
+        if self.due:
+            self._look_at(min(self.due.values()))
 
 
 class Hub:
@@ -248,12 +263,43 @@ class Hub:
         """
         return HubTransport(self, job, round_timeout, grace, stop, on_refusal, on_sent)
 
+    def exchange(
+        self,
+        job: str,
+        frames: Mapping[str, bytes],
+        *,
+        patience: float,
+        grace: float,
+        on_sent: Callable[[], None],
+    ) -> _Exchange:
+        """Ask silos, and those that return once more; the outcome has the answers in time."""
+        number = next(self._numbers) % _NUMBERS
+        encoded = {  # silos are often asked the same
+            frame: Message(Kind.ASK, number, job, frame).encode() for frame in set(frames.values())
+        }
+        for data in encoded.values():
+            check_size(data, self._max)
+        messages = {silo: encoded[frame] for silo, frame in frames.items()}
+        forget = partial(self._exchanges.pop, number, None)
+        exchange = _Exchange(number, job, messages, patience, grace, on_sent, forget)
+        self._hand_over(self._begin, exchange)
+        return exchange
+
+    def drop(self, exchange: _Exchange) -> None:
+        """End an exchange that nobody waits for any more."""
+        self._hand_over(exchange.end)
+
     def _tell(self, silo: str, message: Message) -> None:
         data = message.encode()
         check_size(data, self._max)
-        if self._loop is not None and silo in self._streams:
-            with suppress(RuntimeError):  # the loop has ended, and the streams with it
-                self._loop.call_soon_threadsafe(self._post, silo, data)
+        if silo in self._streams:
+            self._hand_over(self._post, silo, data)
+
+    def _hand_over(self, work: Callable[..., object], *about: object) -> None:
+        """Do something soon in the event loop, unless that has ended, and the streams with it."""
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(work, *about)
 
     # In the event loop ------------------------------------------------------------------------
 
@@ -411,53 +457,11 @@ class Hub:
             exchange.refusals.append((silo, reason))
             exchange.give_up(silo)
 
-    async def exchange(
-        self,
-        job: str,
-        frames: Mapping[str, bytes],
-        *,
-        patience: float,
-        grace: float,
-        refusals: deque[tuple[str, str]],
-        on_sent: Callable[[], None],
-    ) -> dict[str, bytes]:
-        """Ask silos, and those that return once more; return the answers that came in time."""
-        number = next(self._numbers) % _NUMBERS
-        encoded = {  # silos are often asked the same
-            frame: Message(Kind.ASK, number, job, frame).encode() for frame in set(frames.values())
-        }
-        for data in encoded.values():
-            check_size(data, self._max)
-        exchange = _Exchange(
-            number,
-            job,
-            {silo: encoded[frame] for silo, frame in frames.items()},
-            patience,
-            grace,
-            time.monotonic() + patience + grace,  # though it come and go and come
-            refusals,
-            on_sent,
-            set(frames) & set(self._streams),
-        )
-        self._exchanges[number] = exchange
-        try:
-            for silo in frames:
-                self._ask(exchange, silo)
-            await exchange.over()
-        finally:
-            del self._exchanges[number]
-        return exchange.answers
-
-    def hand_over(self, work: Callable[[], Coroutine[Any, Any, dict[str, bytes]]]) -> Any:
-        """Run a coroutine in the event loop; from another thread."""
-        if self._loop is None:
-            raise TransportError(_STOPPED)
-        coroutine = work()
-        try:
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        except RuntimeError:  # the loop has ended, perhaps this very moment
-            coroutine.close()
-            raise TransportError(_STOPPED) from None
+    def _begin(self, exchange: _Exchange) -> None:
+        exchange.unsent = set(exchange.messages) & set(self._streams)
+        self._exchanges[exchange.number] = exchange
+        for silo in exchange.messages:
+            self._ask(exchange, silo)
 
     @property
     def ended(self) -> bool:
@@ -485,27 +489,21 @@ class HubTransport:
         """Send each silo its frame; return the answers that came."""
         if not frames or not self._somebody_came():
             return {}
-        refusals: deque[tuple[str, str]] = deque()
-        future: Future[dict[str, bytes]] = self.hub.hand_over(
-            lambda: self.hub.exchange(
-                self.job,
-                frames,
-                patience=self.round_timeout,
-                grace=self.grace,
-                refusals=refusals,
-                on_sent=self.on_sent,
-            )
+        exchange = self.hub.exchange(
+            self.job,
+            frames,
+            patience=self.round_timeout,
+            grace=self.grace,
+            on_sent=self.on_sent,
         )
         answers = None
         while answers is None:
             try:
-                answers = future.result(_TICK)
+                answers = exchange.outcome.result(_TICK)
             except NotYet:
-                self._check(future)
-            except CancelledError:  # by the end of the event loop
-                raise TransportError(_STOPPED) from None
-            while refusals:
-                self.on_refusal(*refusals.popleft())
+                self._check(exchange)
+            while exchange.refusals:
+                self.on_refusal(*exchange.refusals.popleft())
         return answers
 
     def _somebody_came(self) -> bool:
@@ -518,11 +516,11 @@ class HubTransport:
                 return False
         return True
 
-    def _check(self, future: Future[dict[str, bytes]] | None = None) -> None:
+    def _check(self, exchange: _Exchange | None = None) -> None:
         if not self.stop.is_set() and not self.hub.ended:
             return
-        if future is not None:
-            future.cancel()
+        if exchange is not None:
+            self.hub.drop(exchange)
         raise TransportError(_STOPPED)
 
 

@@ -127,6 +127,7 @@ class Enrolled:
 
     def __init__(self, keys: KeyFolder) -> None:
         self._keys = keys
+        self._files = (keys.path / "crl.pem", keys.path / "ca.pem")
         self._read: tuple[object, frozenset[int]] | None = None
 
     def __call__(self, scope: Scope) -> Peer:
@@ -142,7 +143,7 @@ class Enrolled:
         return peer
 
     def _revoked(self) -> frozenset[int]:
-        files = tuple(version_of(self._keys.path / name) for name in ("crl.pem", "ca.pem"))
+        files = tuple(map(version_of, self._files))
         if self._read is None or self._read[0] != files:
             self._read = files, revoked_serials(self._keys)
         return self._read[1]

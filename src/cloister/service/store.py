@@ -653,7 +653,7 @@ def _open_postgresql(connection: Any, _record: Any) -> None:
 def _initialise(connection: sa.Connection, name: str) -> None:
     """Make the tables of an empty database, or check that they are sound and ours to use."""
     if connection.dialect.name == "sqlite":
-        database.check_pages(connection, name)
+        database.check_pages(connection.exec_driver_sql, name)
     if not sa.inspect(connection).has_table(_VERSION.name):
         _METADATA.create_all(connection)
         connection.execute(sa.insert(_VERSION), {"version": VERSION})

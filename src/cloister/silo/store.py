@@ -51,6 +51,7 @@ _JOBS = sa.Table(
     sa.Column("noted", sa.Text, nullable=False),  # the last state that is in the audit file
 )
 _STATES = sa.select(_JOBS.c.id, _JOBS.c.state).order_by(_JOBS.c.seq)
+_UNNOTED = sa.select(_JOBS).where(_JOBS.c.noted != _JOBS.c.state).order_by(_JOBS.c.seq)
 
 
 _CHANGED = "the file of jobs was changed: a value is of another kind; restore its newest copy."
@@ -132,7 +133,7 @@ class Store:
             keep_private(self.path)
             self._engine = open_sqlite(self.path)
             with self._engine.begin() as connection:
-                check_pages(connection, self._name)
+                check_pages(connection.exec_driver_sql, self._name)
                 _METADATA.create_all(connection)
             self._watch = self._engine.raw_connection()
         self._lock = threading.Lock()
@@ -217,9 +218,9 @@ class Store:
 
     def states(self, among: Collection[SiloState] = tuple(SiloState)) -> dict[str, SiloState]:
         """Return the state of each job that is in one of `among`, oldest first."""
-        chosen = _STATES.where(_JOBS.c.state.in_(among))
 
         def read() -> dict[str, SiloState]:
+            chosen = _STATES.where(_JOBS.c.state.in_(among))
             with self._transaction(write=False) as connection:
                 return {row.id: _state(row.state) for row in connection.execute(chosen)}
 
@@ -233,11 +234,10 @@ class Store:
 
     def unnoted(self) -> tuple[Job, ...]:
         """Return the jobs whose state changed since :meth:`note`, oldest first."""
-        changed = sa.select(_JOBS).where(_JOBS.c.noted != _JOBS.c.state).order_by(_JOBS.c.seq)
 
         def read() -> tuple[Job, ...]:
             with self._transaction(write=False) as connection:
-                return tuple(map(Job._of, connection.execute(changed)))
+                return tuple(map(Job._of, connection.execute(_UNNOTED)))
 
         return self._remembered("unnoted", read)
 

@@ -468,14 +468,19 @@ def test_everything_is_there_after_reopening(path: Path) -> None:
     ledger.verify()
 
 
+def asked(ledger: Ledger, pragma: str) -> object:
+    """Return what the ledger's own connection says."""
+    with ledger._guarded() as connection:
+        return connection.execute(pragma).fetchone()[0]
+
+
 def test_the_file_is_the_owners_alone_and_durable(path: Path) -> None:
     ledger = Ledger(path)
     ledger.commit(job="j", round=2, event=ROUND, frame=b"x")
     for file in path.parent.iterdir():
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
-    with ledger._engine.connect() as connection:
-        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
-        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+    assert asked(ledger, "PRAGMA journal_mode") == "wal"
+    assert asked(ledger, "PRAGMA synchronous") == 2
 
 
 def test_a_ledger_in_memory_says_so_and_one_in_a_file_names_it(path: Path) -> None:
@@ -1232,8 +1237,7 @@ def test_a_backup_is_a_verified_ledger_that_leaves_running_jobs(path: Path, tmp_
         with pytest.raises(LedgerError):
             use()
     restored.open_dataset("birch", cap=CAP)  # and it is a ledger like any other
-    with restored._engine.connect() as connection:
-        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+    assert asked(restored, "PRAGMA journal_mode") == "wal"
 
 
 def test_a_backup_replaces_nothing_and_leaves_nothing_behind(path: Path, tmp_path: Path) -> None:
@@ -1448,15 +1452,12 @@ def check_untouched_and_working(ledger: Ledger, head: str) -> None:
 def test_a_full_database_loses_nothing_and_charges_nothing(path: Path) -> None:
     ledger = Ledger(path)
     head = ledger.head()
-    with ledger._engine.connect() as connection:
-        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
-        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+    asked(ledger, f"PRAGMA max_page_count = {asked(ledger, 'PRAGMA page_count')}")
     for use in uses(ledger).values():
         with pytest.raises(LedgerError, match=r"full.*nothing may be released"):
             use()
     assert ledger.head() == head
-    with ledger._engine.connect() as connection:
-        connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
+    asked(ledger, "PRAGMA max_page_count = 1000000")
     check_untouched_and_working(ledger, head)
 
 

@@ -122,7 +122,9 @@ def test_a_statement_is_taken_for_its_silo_and_its_job_alone() -> None:
     said = Statement.read(FRAMES["statement"]["text"])
     said = replace(said, job=PLAN.run_id, plan=PLAN.digest.hex(), events=PLAN.events())
     data = encode_statement(said, SignedStatement.of(said, identity).signature)
-    assert decode_statement(PLAN, identity.public, data).said == said
+    taken = decode_statement(PLAN, identity.public, data)
+    assert taken.said == said == Statement.read(taken.text)
+    assert replace(taken, text=FRAMES["statement"]["text"]).said.plan != said.plan
     elsewhere = Plan.from_dict({**PLAN.to_dict(), "run_id": "0" * 32}, TASKS)
     for plan, public, told in (
         (PLAN, other.public, data),
