@@ -363,7 +363,7 @@ void sum_clipped(const Lanes& lanes, const Records& records, const Centres& cent
   const int d = records.d, k = centres.k;
   Labels labels(lanes, records, centres);
   Sums out(lanes, d, k, unit, sums);
-  std::vector<double> real_radii(radii, radii + k), space(size_t(lanes.width) * d);
+  std::vector<double> real_radii(radii, radii + k), space(size_t(2 * lanes.width) * (d + 2));
   real_radii.push_back(1.0);  // the label k may be looked up
   std::vector<int32_t> clipped(size_t(labels.tile()) * d + lanes.width);
   const Clipping clipping{d, k, labels.centres(), real_radii.data(), double(unit)};

@@ -93,6 +93,14 @@ inline Int pick(Int a, Int b) {
   return pick<A, B, C, D>(a, b, std::make_index_sequence<W>());
 }
 
+// Transposes each four lanes of four vectors.
+inline void transpose(Int (&v)[4]) {
+  const Int low01 = pick<0, 4, 1, 5>(v[0], v[1]), low23 = pick<0, 4, 1, 5>(v[2], v[3]);
+  const Int high01 = pick<2, 6, 3, 7>(v[0], v[1]), high23 = pick<2, 6, 3, 7>(v[2], v[3]);
+  v[0] = pick<0, 1, 4, 5>(low01, low23), v[1] = pick<2, 3, 6, 7>(low01, low23);
+  v[2] = pick<0, 1, 4, 5>(high01, high23), v[3] = pick<2, 3, 6, 7>(high01, high23);
+}
+
 // Every second lane of a, then of b, from lane First on.
 template <int First, std::size_t... I>
 inline Int every_second(Int a, Int b, std::index_sequence<I...>) {
@@ -134,13 +142,8 @@ inline void columns_of(const int32_t* rows, int d, float* columns) {
   for (int i = 0; i < d; i += 4) {  // four columns, or with what is behind the rows
     Int v[4];
     for (int r = 0; r < 4; r++) v[r] = fours(rows + int64_t(r) * d + i, 4 * int64_t(d));
-    const Int low01 = pick<0, 4, 1, 5>(v[0], v[1]), low23 = pick<0, 4, 1, 5>(v[2], v[3]);
-    put(columns, i, pick<0, 1, 4, 5>(low01, low23));
-    if (i + 1 < d) put(columns, i + 1, pick<2, 3, 6, 7>(low01, low23));
-    if (i + 2 >= d) break;
-    const Int high01 = pick<2, 6, 3, 7>(v[0], v[1]), high23 = pick<2, 6, 3, 7>(v[2], v[3]);
-    put(columns, i + 2, pick<0, 1, 4, 5>(high01, high23));
-    if (i + 3 < d) put(columns, i + 3, pick<2, 3, 6, 7>(high01, high23));
+    transpose(v);
+    for (int c = 0; c < 4 && i + c < d; c++) put(columns, i + c, v[c]);
   }
 }
 
@@ -209,36 +212,14 @@ bool label_tile(const Scoring& s, const int32_t* rows, int count, float* columns
   return any(doubts);
 }
 
+// Labels with the templates for as many centres as are scored at a time.
 template <int Block>
-bool label_blocks(const Scoring& s, const int32_t* rows, int count, float* columns, int32_t* labels,
-                  int32_t* doubtful) {
-  return s.d == 2 ? label_tile<Block, true>(s, rows, count, columns, labels, doubtful)
-                  : label_tile<Block, false>(s, rows, count, columns, labels, doubtful);
-}
-
 bool label(const Scoring& s, const int32_t* rows, int count, float* columns, int32_t* labels,
            int32_t* doubtful) {
-  switch (s.block) {
-    case 1:
-      return label_blocks<1>(s, rows, count, columns, labels, doubtful);
-    case 2:
-      return label_blocks<2>(s, rows, count, columns, labels, doubtful);
-    case 3:
-      return label_blocks<3>(s, rows, count, columns, labels, doubtful);
-    case 4:
-      return label_blocks<4>(s, rows, count, columns, labels, doubtful);
-    case 5:
-      return label_blocks<5>(s, rows, count, columns, labels, doubtful);
-    case 6:
-      return label_blocks<6>(s, rows, count, columns, labels, doubtful);
-#if CLOISTER_REGISTERS >= 32
-    case 7:
-      return label_blocks<7>(s, rows, count, columns, labels, doubtful);
-    case 8:
-      return label_blocks<8>(s, rows, count, columns, labels, doubtful);
-#endif
-  }
-  __builtin_unreachable();
+  if constexpr (Block > 1)
+    if (s.block < Block) return label<Block - 1>(s, rows, count, columns, labels, doubtful);
+  return s.d == 2 ? label_tile<Block, true>(s, rows, count, columns, labels, doubtful)
+                  : label_tile<Block, false>(s, rows, count, columns, labels, doubtful);
 }
 
 int resolve(const Scoring& s, const int32_t* row, double* scores) {
@@ -318,10 +299,23 @@ constexpr auto add_columns = nullptr;  // it takes masks
 
 // Clipped differences ----------------------------------------------------------------------------
 
-inline Double at(const double* table, const int32_t* places) {
 #if CLOISTER_LANES == 16
+inline Double at(const double* table, const int32_t* places) {
   return (Double)_mm512_i32gather_pd(load<__m256i>(places), table, 8);
-#elif CLOISTER_LANES == 8
+}
+inline Double fused(Double a, Double b, Double c) { return (Double)_mm512_fmadd_pd(a, b, c); }
+inline Double wide(HalfFloat x) { return (Double)_mm512_cvtps_pd((__m256)x); }
+inline Double wide(HalfInt x) { return (Double)_mm512_cvtepi32_pd((__m256i)x); }
+#else
+#if CLOISTER_LANES == 8
+inline Double fused(Double a, Double b, Double c) { return (Double)_mm256_fmadd_pd(a, b, c); }
+#endif
+template <class Vector>
+inline Double wide(Vector x) {
+  return __builtin_convertvector(x, Double);  // of which GCC makes halves where they are longer
+}
+inline Double at(const double* table, const int32_t* places) {
+#if CLOISTER_LANES == 8
   return (Double)_mm256_i32gather_pd(table, load<__m128i>(places), 8);
 #else
   Double found;
@@ -329,6 +323,7 @@ inline Double at(const double* table, const int32_t* places) {
   return found;
 #endif
 }
+#endif
 
 inline Double roots(Double of) {
   double found[H];
@@ -336,34 +331,64 @@ inline Double roots(Double of) {
   return load<Double>(found);
 }
 
-// In float64 and in the order of operations of `clip_to_unit`: the same roundings.
+// Returns a / b, rounded as a division is, from 1 / b: docs/proofs/kernel.md, section 6.
+inline Double quotient(Double a, Double b, Double inverse) {
+#if CLOISTER_LANES == 4
+  return a / b;
+#else
+  Double found = a * inverse;
+  for (int twice = 0; twice < 2; twice++)
+    found = fused(fused(-found, b, a), inverse, found);
+  return found;
+#endif
+}
+
+template <std::size_t... I>
+inline Int joined(HalfInt a, HalfInt b, std::index_sequence<I...>) {
+  return __builtin_shufflevector(a, b, int(I)...);
+}
+
+// In float64 and with the roundings of `clip_to_unit`.
 void clip(const Clipping& c, const float* columns, const int32_t* labels, int count, double* space,
           int32_t* clipped) {
+  constexpr auto lanes = std::make_index_sequence<W>();
   const int d = c.d;
-  for (int t = 0; t < count; t += H, clipped += H * d) {
+  int32_t* const cut = reinterpret_cast<int32_t*>(space + W * d);  // a vector for each column
+  for (int t = 0; t < count; t += W, labels += W, clipped += W * d) {
     const float* column = columns + t / PANEL * PANEL * d + t % PANEL;
-    Double squared = {};
-    for (int i = 0; i < d; i++) {
-      const Double x = __builtin_convertvector(load<HalfFloat>(column + i * PANEL), Double);
-      const Double difference = x - at(c.centres + int64_t(i) * c.k, labels + t);
-      store(space + i * H, difference);
-      squared += difference * difference;
+    Double squared[2] = {}, length[2], inverse[2], norm[2] = {};
+    for (int i = 0; i < d; i++)
+      for (int half = 0; half < 2; half++) {
+        const Double x = wide(load<HalfFloat>(column + i * PANEL + half * H));
+        const Double difference = x - at(c.centres + int64_t(i) * c.k, labels + half * H);
+        store(space + i * W + half * H, difference);
+        squared[half] += difference * difference;
+      }
+    for (int half = 0; half < 2; half++) {
+      const Double own = roots(squared[half]), radius = at(c.radii, labels + half * H);
+      length[half] = own > radius ? own : radius;
+      inverse[half] = 1 / length[half];
     }
-    const Double own = roots(squared), radius = at(c.radii, labels + t);
-    const Double length = own > radius ? own : radius;
-    Double norm = {};
     for (int i = 0; i < d; i++) {
-      const Double scaled = load<Double>(space + i * H) * c.unit / length;
-      const Double whole =
-          __builtin_convertvector(__builtin_convertvector(scaled, HalfInt), Double);
-      norm += whole * whole;  // exact: hardly more than unit^2
-      store(space + i * H, whole);
+      HalfInt toward_zero[2];
+      for (int half = 0; half < 2; half++) {
+        const Double scaled = load<Double>(space + i * W + half * H) * c.unit;
+        const Double real = quotient(scaled, length[half], inverse[half]);
+        toward_zero[half] = __builtin_convertvector(real, HalfInt);
+        const Double whole = wide(toward_zero[half]);
+        norm[half] += whole * whole;  // exact: hardly more than unit^2
+      }
+      store(cut + i * W, joined(toward_zero[0], toward_zero[1], lanes));
     }
-    const Long kept = norm <= c.unit * c.unit;
-    for (int i = 0; i < d; i++) {
-      const Double whole = (Double)((Long)load<Double>(space + i * H) & kept);
-      const HalfInt cut = __builtin_convertvector(whole, HalfInt);
-      for (int h = 0; h < H; h++) clipped[h * d + i] = cut[h];
+    const Double most = Double{} + c.unit * c.unit;
+    const Int kept = joined(__builtin_convertvector(norm[0] <= most, HalfInt),
+                            __builtin_convertvector(norm[1] <= most, HalfInt), lanes);
+    for (int i = (d - 1) / 4 * 4; i >= 0; i -= 4) {  // what is behind a row is written again
+      Int v[4];
+      for (int r = 0; r < 4; r++) v[r] = load<Int>(cut + (i + r) * W) & kept;
+      transpose(v);
+      for (int r = 0; r < W; r++)
+        std::memcpy(clipped + r * d + i, reinterpret_cast<int32_t*>(v + r % 4) + r / 4 * 4, 16);
     }
   }
 }
@@ -407,7 +432,7 @@ bool round_cells(const Cells& c, const char* found, bool narrow, int count, int3
 
 }  // namespace
 
-extern const Lanes lanes = {CLOISTER_NAME, W,           MOST, label,      resolve,
+extern const Lanes lanes = {CLOISTER_NAME, W,           MOST, label<MOST>, resolve,
                             add,           add_columns, clip, round_cells};
 
 }  // namespace cloister::CLOISTER_ISA

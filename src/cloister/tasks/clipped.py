@@ -8,13 +8,15 @@ rounding.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from cloister.arrays import Floats, Integers, Records
 from cloister.compiled import clipped_sums, has_distances
-from cloister.tasks.clustering.lloyd_kernel import add_by_label, assigned
+from cloister.tasks.clustering.lloyd_kernel import add_by_label, assigned, sum_near_centres
 
-_CHUNK_VALUES = 1 << 19
+_CHUNK_VALUES = 1 << 16  # whose floats a core's cache holds
 
 
 def clip_to_unit(differences: Integers, radii: int | Integers, unit: int) -> Integers:
@@ -23,11 +25,11 @@ def clip_to_unit(differences: Integers, radii: int | Integers, unit: int) -> Int
     Rows of the result have a squared norm of at most ``unit**2``; radii are at least 1 grid step.
     """
     real = differences.astype(np.float64)
-    _clip(real, radii, unit)
+    clip_in_place(real, radii, unit)
     return real.astype(np.int64)
 
 
-def _clip(real: Floats, radii: int | Integers, unit: int) -> None:
+def clip_in_place(real: Floats, radii: int | Integers, unit: int) -> None:
     """Do what :func:`clip_to_unit` says in place; `real` may have its columns in one piece."""
     lengths = np.sqrt(np.einsum("ij,ij->i", real, real))
     real *= unit
@@ -37,12 +39,21 @@ def _clip(real: Floats, radii: int | Integers, unit: int) -> None:
     real[~(np.einsum("ij,ij->i", real, real) <= unit**2)] = 0
 
 
+def sum_records(records: Records, one: int) -> Integers:
+    """Sum all records, of which no coordinate is larger than `one`; shape (n_features,)."""
+    zero = np.zeros((1, records.shape[1]), dtype=np.int64)
+    everywhere = records.shape[1] * one**2
+    return sum_near_centres(
+        records, zero, radius_squared=everywhere, relative=False, count_word=1, one=one
+    )[0, :-1]
+
+
 def sum_clipped(records: Records, origin: Integers, radius: int, unit: int) -> Integers:
-    """Sum the clipped differences of all records to one point; shape (n_features,)."""
-    total = np.zeros(records.shape[1], dtype=np.int64)
-    for part in chunks(records):
-        total += clip_to_unit(part - origin, radius, unit).sum(axis=0)
-    return total
+    """Sum the clipped differences of all records to one point; shape (n_features,).
+
+    See :func:`sum_clipped_near`.
+    """
+    return sum_clipped_near(records, origin[None], np.array([radius]), unit)[0][0]
 
 
 def sum_clipped_near(
@@ -61,7 +72,7 @@ def sum_clipped_near(
     origins = centres.T.astype(np.float64)
     for columns, labels, _ in assigned(records, centres):
         columns[:-1] -= origins.take(labels, axis=1)
-        _clip(columns[:-1].T, radii[labels], unit)
+        clip_in_place(columns[:-1].T, radii[labels], unit)
         sums += add_by_label(columns, labels, len(centres))  # exact: below 2**53
     return sums[:, :-1], sums[:, -1]
 
@@ -71,11 +82,18 @@ def bin_numbers(coordinates: Floats, half_spans: Floats, bins: Integers) -> Inte
 
     Numbers are in ``[0, prod bins)``, the last axis fastest; spans and bins are of each axis.
     """
-    numbers = np.zeros(len(coordinates), dtype=np.int64)
+    numbers = np.zeros(len(coordinates))
     for column, half, m in zip(coordinates.T, half_spans, bins, strict=True):
-        places = np.floor((column + half) * (m / (2 * half))).astype(np.int64)
-        numbers = numbers * m + np.clip(places, 0, m - 1)
-    return numbers
+        places = np.floor((column + half) * (m / (2 * half)))
+        numbers *= m
+        numbers += np.clip(places, 0, m - 1, out=places)
+    return numbers.astype(np.int64)
+
+
+def differences(records: Records, origin: Integers) -> Iterator[Floats]:
+    """Yield records less a point, part by part and exact, with a row for each of their columns."""
+    for part in chunks(records):
+        yield np.subtract(part.T, origin[:, None].astype(np.float64), order="C")
 
 
 def chunks(records: Records) -> list[Records]:

@@ -64,7 +64,7 @@ def products_l1(n_features: int, bits: int) -> int:
     return (SQUARE * d + PRODUCT * (d * (d - 1) // 2)) << (2 * bits)
 
 
-def sum_products(rows: Integers, weights: Integers | None = None) -> Integers:
+def sum_products(rows: Integers | Floats, weights: Integers | None = None) -> Integers:
     """Sum ``y_i y_j`` for ``i <= j`` over rows, times `SQUARE` on the diagonal, else `PRODUCT`.
 
     Each row's products are multiplied by its weight; a product has at most 24 bits with it. The

@@ -11,7 +11,7 @@ import numpy as np
 
 from cloister.arrays import Floats, GridState, Integers, Records, State
 from cloister.task import Block, Released
-from cloister.tasks.clipped import bin_numbers, chunks, clip_to_unit, sum_clipped
+from cloister.tasks.clipped import bin_numbers, clip_in_place, differences, sum_clipped, sum_records
 from cloister.tasks.clustering.auto_mean import TYPICAL, around
 from cloister.tasks.clustering.auto_rounds import (
     MovingCentres,
@@ -174,39 +174,40 @@ class PcaRoute(Route):
         one, radius = self.one, max(int(state["radius"][0]), 1)
         match self._stages[t]:
             case "mean":
-                return np.asarray(records.sum(axis=0, dtype=np.int64))
+                return sum_records(records, one)
             case "radius":
                 return self._count_distances(state, records)
             case "gram":
                 shift = sum_clipped(records, state["mean"], radius, one)
-                parts = (part - state["mean"] for part in chunks(records))
-                fine = (clip_to_unit(part, radius, 1 << _GRAM_BITS) for part in parts)
-                zeros = np.zeros(n_products(self.n_features), dtype=np.int64)
-                return np.concatenate([shift, sum(map(sum_products, fine), zeros)])
-        known = self._known(state)
-        if known.detected == 0:  # nothing to see: every later frame refines the mean
+                gram = np.zeros(n_products(self.n_features), dtype=np.int64)
+                for columns in differences(records, state["mean"]):
+                    clip_in_place(columns.T, radius, 1 << _GRAM_BITS)
+                    gram += sum_products(columns.T)
+                return np.concatenate([shift, gram])
+        if not state["detected"].any():  # nothing to see: every later frame refines the mean
             padded = np.zeros(sum(block.size for block in self.blocks(t)), dtype=np.int64)
             padded[: self.n_features] = sum_clipped(records, state["mean"], radius, one)
             return padded
         if self._stages[t] == "cells":
-            return self._count_cells(known, state, records)
+            return self._count_cells(state, records)
         return lloyd_contribution(state, records, one)
 
     def _count_distances(self, state: GridState, records: Records) -> Integers:
-        counts = np.zeros(_BINS, dtype=np.int64)
-        edges = np.floor((_edges(self.n_features) * self.one) ** 2).astype(np.int64)
-        for part in chunks(records):
-            squared = ((part - state["mean"]) ** 2).sum(axis=1)
-            counts += np.bincount(np.searchsorted(edges, squared), minlength=_BINS)
-        return counts * self.one
+        edges = np.floor((_edges(self.n_features) * self.one) ** 2)
+        within = np.zeros(_BINS, dtype=np.int64)  # each edge; all are within the last
+        for columns in differences(records, state["mean"]):
+            squared = np.einsum("ij,ij->j", columns, columns)
+            within += [*(np.count_nonzero(squared <= edge) for edge in edges), len(squared)]
+        return np.diff(within, prepend=0) * self.one
 
-    def _count_cells(self, known: PcaKnown, state: GridState, records: Records) -> Integers:
-        one, axes = self.one, self._used_axes(known)
+    def _count_cells(self, state: GridState, records: Records) -> Integers:
+        known, one = self._known(state), self.one
+        axes = self._used_axes(known)
         spans, bins = known.half_spans[:axes], known.bins[:axes]
         directions = state["directions"][:, :axes].astype(np.float64)
         counts = np.zeros(self.n_cells, dtype=np.int64)
-        for part in chunks(records):
-            coordinates = (part - state["mean"]).astype(np.float64) @ directions / float(one) ** 2
+        for columns in differences(records, state["mean"]):
+            coordinates = (directions.T @ columns / float(one) ** 2).T  # an axis in one piece
             counts += np.bincount(bin_numbers(coordinates, spans, bins), minlength=self.n_cells)
         return counts * one
 
