@@ -1056,7 +1056,7 @@ class Ledger:
         if self._path is None:
             return None
         try:
-            text = self._beside.read_text(encoding="ascii", errors="replace")
+            text = self._beside.read_bytes().decode("ascii", errors="replace")
         except FileNotFoundError:
             return None
         except OSError as error:
