@@ -168,10 +168,10 @@ def _signed(offset: Words, run: Integers, minus: Flags, scale: int) -> Integers:
 def _geometric(inverse: int, lanes: int, rand: ByteSource) -> Integers:
     """Count the heads of probability ``exp(-1/inverse)`` before the first tail, in each lane."""
     heads = np.zeros(lanes, np.int64)
-    live = np.arange(lanes)
+    live, run = np.arange(lanes), 0
     while live.size:
-        live = live[_coin(inverse, live.size, rand)]
-        heads[live] += 1
+        live, run = live[_coin(inverse, live.size, rand)], run + 1
+        heads[live] = run
     return heads
 
 

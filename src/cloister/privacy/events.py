@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, TypeAlias
 
 from cloister.declared import Declaration, Range, refuse
@@ -102,6 +103,13 @@ class ComposedEvent:
         for event in events:
             _check_event(event)
         object.__setattr__(self, "events", events)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.events)  # of thousands of rounds, and asked for in each of them
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description."""

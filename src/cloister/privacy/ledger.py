@@ -964,13 +964,15 @@ class Ledger:
         if self._identity() != self._file:
             raise LedgerError(f"the file of {self._label} was removed or replaced; restore it.")
         # The last entry we know is read again: a file replaced under our feet is noticed.
-        entries = ledger_file.read_entries(connection, self._state.seq)
-        if self._state.seq:
-            last = next(entries, None)
-            if last is None or last.hash != self._state.head:
-                raise LedgerError(f"{self._label} was rolled back or replaced while it was open.")
-        for entry in entries:
-            self._state.apply(entry)
+        with closing(ledger_file.read_entries(connection, self._state.seq)) as entries:
+            if self._state.seq:
+                last = next(entries, None)
+                if last is None or last.hash != self._state.head:
+                    raise LedgerError(
+                        f"{self._label} was rolled back or replaced while it was open."
+                    )
+            for entry in entries:
+                self._state.apply(entry)
         if not self._state.seq:
             raise LedgerError(f"{self._label} has lost all its entries; restore the newest file.")
 
@@ -1054,7 +1056,7 @@ class Ledger:
         if self._path is None:
             return None
         try:
-            text = self._beside.read_text(encoding="ascii", errors="replace")
+            text = self._beside.read_bytes().decode("ascii", errors="replace")
         except FileNotFoundError:
             return None
         except OSError as error:

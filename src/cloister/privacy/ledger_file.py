@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -120,7 +120,7 @@ ALL_TRIGGERS = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
 OF_JOBS = ("frames", "answers", "secrets")  # what lies beside the chain until a job is over
 
 
-def read_entries(connection: sqlite3.Connection, first: int = 1) -> Iterator[Entry]:
+def read_entries(connection: sqlite3.Connection, first: int = 1) -> Generator[Entry, None, None]:
     """Read the chain from an entry on, in order."""
     for seq, body, found in connection.execute(ENTRIES_FROM, (first,)):
         _check_types((seq, int), (body, str), (found, str))

@@ -23,6 +23,7 @@ from cloister.errors import LedgerError, PlanError
 from cloister.privacy.database import (
     check_pages,
     columns,
+    connect,
     explained,
     keep_private,
     keys,
@@ -135,7 +136,7 @@ class Store:
             with self._engine.begin() as connection:
                 check_pages(connection.exec_driver_sql, self._name)
                 _METADATA.create_all(connection)
-            self._watch = self._engine.raw_connection()
+            self._watch = connect(self.path)
         self._lock = threading.Lock()
         self._version = -1
         self._read: dict[Any, Any] = {}  # what was read since the file last changed
@@ -287,7 +288,7 @@ class Store:
     def _remembered(self, question: Any, read: Callable[[], _Answer]) -> _Answer:
         """Read only if some connection, of this process or another, has written since."""
         with explained(self._name), self._lock:
-            version = self._watch.cursor().execute("PRAGMA data_version").fetchone()[0]
+            version = self._watch.execute("PRAGMA data_version").fetchone()[0]
             if version != self._version:
                 self._version = version
                 self._read.clear()

@@ -115,8 +115,8 @@ def fieller(
     noise. The set itself does not know that: of a denominator well below 0 it would be narrow.
     """
     given = numerator, denominator, var_numerator, var_denominator, covariance, *box
-    top, below, var_top, var_below, both, left, right = np.broadcast_arrays(
-        *(np.asarray(part, dtype=np.float64) for part in given)
+    top, below, var_top, var_below, both, left, right = (
+        np.asarray(part, dtype=np.float64) for part in given
     )
     # {r : (top - r below)^2 <= z (var_top - 2 r both + r^2 var_below)}, that is
     # {r : a r^2 - 2 b r + c <= 0}, an interval where a > 0

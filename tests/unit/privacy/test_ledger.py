@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -1507,6 +1508,19 @@ connection.execute("BEGIN IMMEDIATE")
 print("held", flush=True)
 sys.stdin.readline()
 """
+
+
+def test_who_only_looks_waits_for_no_writer_and_sees_what_all_have_written(path: Path) -> None:
+    ledger, other = Ledger(path), Ledger(path)
+    before = ledger.head()
+    other.commit(job="j", round=2, event=ROUND, frame=b"x")
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        assert ledger.head() == other.head() != before
+        assert ledger.statement("j", "a" * 64, FULL).head == other.head()
+        assert ledger.jobs()[0].rounds == (0, 1, 2)
+        writer.execute("ROLLBACK")
+    ledger.verify()
 
 
 def test_a_lock_held_too_long_by_another_process_charges_nothing(
