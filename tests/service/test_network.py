@@ -366,12 +366,8 @@ def test_a_loop_that_ends_at_this_moment_takes_no_work_and_says_so(
     loop.close()
     monkeypatch.setattr(loop, "is_closed", lambda: False)
     hub._loop = loop
-
-    async def work() -> dict[str, bytes]:
-        return {}
-
     with pytest.raises(TransportError, match="was stopped; nothing more is asked"):
-        hub.hand_over(work)
+        hub.exchange("0" * 32, {"a": b""}, patience=1.0, grace=1.0, on_sent=lambda: None)
 
 
 def test_a_kept_port_is_ours_alone_and_can_be_listened_at() -> None:

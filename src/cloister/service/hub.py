@@ -287,19 +287,24 @@ class Hub:
 
     def drop(self, exchange: _Exchange) -> None:
         """End an exchange that nobody waits for any more."""
-        self._hand_over(exchange.end)
+        with suppress(TransportError):
+            self._hand_over(exchange.end)
 
     def _tell(self, silo: str, message: Message) -> None:
         data = message.encode()
         check_size(data, self._max)
         if silo in self._streams:
-            self._hand_over(self._post, silo, data)
+            with suppress(TransportError):  # the streams have ended with the loop
+                self._hand_over(self._post, silo, data)
 
     def _hand_over(self, work: Callable[..., object], *about: object) -> None:
-        """Do something soon in the event loop, unless that has ended, and the streams with it."""
-        if self._loop is not None:
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(work, *about)
+        """Do something soon in the event loop."""
+        if self._loop is None:
+            raise TransportError(_STOPPED)
+        try:
+            self._loop.call_soon_threadsafe(work, *about)
+        except RuntimeError:  # the loop has ended, perhaps this very moment
+            raise TransportError(_STOPPED) from None
 
     # In the event loop ------------------------------------------------------------------------
 

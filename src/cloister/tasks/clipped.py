@@ -53,7 +53,8 @@ def sum_clipped(records: Records, origin: Integers, radius: int, unit: int) -> I
 
     See :func:`sum_clipped_near`.
     """
-    return sum_clipped_near(records, origin[None], np.array([radius]), unit)[0][0]
+    sums, _ = sum_clipped_near(records, origin[None], np.array([radius]), unit)
+    return sums.ravel()
 
 
 def sum_clipped_near(

@@ -197,7 +197,8 @@ class PcaRoute(Route):
         within = np.zeros(_BINS, dtype=np.int64)  # each edge; all are within the last
         for columns in differences(records, state["mean"]):
             squared = np.einsum("ij,ij->j", columns, columns)
-            within += [*(np.count_nonzero(squared <= edge) for edge in edges), len(squared)]
+            found = [*(np.count_nonzero(squared <= edge) for edge in edges), len(squared)]
+            within += np.array(found)
         return np.diff(within, prepend=0) * self.one
 
     def _count_cells(self, state: GridState, records: Records) -> Integers:
