@@ -301,10 +301,11 @@ double read(const char* from) {
 }
 
 // Reads some cells of a column, to every `apart`-th place.
-template <class Number>
-void spread(const Column& column, int64_t start, int count, double* to, int apart) {
+template <class Number, class Wanted>
+void spread(const Column& column, int64_t start, int count, char* place, int apart) {
   const char* from = column.first + start * column.step;
-  for (; count > 0; count--, from += column.step, to += apart) *to = read<Number>(from);
+  auto* to = reinterpret_cast<Wanted*>(place);
+  for (; count > 0; count--, from += column.step, to += apart) *to = Wanted(read<Number>(from));
 }
 
 // Whether columns are those of a table that lies row by row, which is read as one column.
@@ -387,17 +388,18 @@ void encode(const Lanes& lanes, const Column* columns, int64_t n, const Cells& r
             int32_t* steps, uint8_t* flags) {
   const int d = rules.d;
   const bool as_one = row_by_row(columns, d);
-  std::vector<double> together(as_one ? 0 : size_t(rules.rows) * d);  // cells of a block, by rows
+  const bool narrow = std::all_of(columns, columns + d, [](const Column& c) { return c.narrow; });
+  const size_t size = narrow ? sizeof(float) : sizeof(double);
+  std::vector<char> together(as_one ? 0 : rules.rows * d * size);  // cells of a block, by rows
   for (int64_t start = 0; start < n; start += rules.rows) {
     const int rows = int(std::min<int64_t>(rules.rows, n - start)), cells = rows * d;
     for (int i = 0; i < d && !as_one; i++)
-      (columns[i].narrow ? spread<float> : spread<double>)(columns[i], start, rows,
-                                                           together.data() + i, d);
-    const char* found = as_one ? columns[0].first + start * columns[0].step
-                               : reinterpret_cast<const char*>(together.data());
-    const bool narrow = as_one && columns[0].narrow;
+      (narrow              ? spread<float, float>
+       : columns[i].narrow ? spread<float, double>
+                           : spread<double, double>)(columns[i], start, rows,
+                                                     together.data() + i * size, d);
+    const char* found = as_one ? columns[0].first + start * columns[0].step : together.data();
     const auto cell = narrow ? read<float> : read<double>;
-    const int64_t size = narrow ? sizeof(float) : sizeof(double);
     if (!lanes.round_cells(rules, found, narrow, cells, steps))
       for (int z = 0; z < cells; z++) {  // the others are rounded already
         const double x = cell(found + z * size);
