@@ -14,7 +14,7 @@ import numpy as np
 
 from cloister.arrays import Floats, Integers, Records
 from cloister.compiled import clipped_sums, has_distances
-from cloister.tasks.clustering.lloyd_kernel import add_by_label, assigned, sum_near_centres
+from cloister.tasks.clustering.lloyd_kernel import add_by_label, assigned
 
 _CHUNK_VALUES = 1 << 16  # whose floats a core's cache holds
 
@@ -37,15 +37,6 @@ def clip_in_place(real: Floats, radii: int | Integers, unit: int) -> None:
     np.trunc(real, out=real)
     # Exact for units up to 2**26: a sum that floats round is beyond the bound already.
     real[~(np.einsum("ij,ij->i", real, real) <= unit**2)] = 0
-
-
-def sum_records(records: Records, one: int) -> Integers:
-    """Sum all records, of which no coordinate is larger than `one`; shape (n_features,)."""
-    zero = np.zeros((1, records.shape[1]), dtype=np.int64)
-    everywhere = records.shape[1] * one**2
-    return sum_near_centres(
-        records, zero, radius_squared=everywhere, relative=False, count_word=1, one=one
-    )[0, :-1]
 
 
 def sum_clipped(records: Records, origin: Integers, radius: int, unit: int) -> Integers:

@@ -11,7 +11,7 @@ import numpy as np
 
 from cloister.arrays import Floats, GridState, Integers, Records, State
 from cloister.task import Block, Released
-from cloister.tasks.clipped import bin_numbers, clip_in_place, differences, sum_clipped, sum_records
+from cloister.tasks.clipped import bin_numbers, clip_in_place, differences, sum_clipped
 from cloister.tasks.clustering.auto_mean import TYPICAL, around
 from cloister.tasks.clustering.auto_rounds import (
     MovingCentres,
@@ -174,7 +174,7 @@ class PcaRoute(Route):
         one, radius = self.one, max(int(state["radius"][0]), 1)
         match self._stages[t]:
             case "mean":
-                return sum_records(records, one)
+                return np.asarray(np.einsum("ij->j", records, dtype=np.int64))
             case "radius":
                 return self._count_distances(state, records)
             case "gram":
