@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cached_property, lru_cache
 from typing import Any, Self
@@ -86,7 +86,8 @@ class Statement:
     @cached_property
     def text(self) -> str:
         """The one JSON text that is signed: that of :func:`canonical`."""
-        texts = {name: canonical(value) for name, value in vars(self).items() if name != "events"}
+        told = (field.name for field in fields(self) if field.name != "events")
+        texts = {name: canonical(getattr(self, name)) for name in told}
         texts["events"] = _text_of(self.events)
         return "{" + ",".join(f'"{name}":{texts[name]}' for name in sorted(texts)) + "}"
 
