@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ from cloister.protocol.proposal import proposal
 from cloister.service.app import make_app
 from cloister.service.audit import Audit
 from cloister.service.client import Rest
-from cloister.service.hub import Hub
+from cloister.service.hub import Hub, _Stream
 from cloister.service.jobs import Jobs
 from cloister.service.main import serve
 from cloister.service.server import Server, peer_certificate
@@ -368,6 +369,26 @@ def test_a_loop_that_ends_at_this_moment_takes_no_work_and_says_so(
     hub._loop = loop
     with pytest.raises(TransportError, match="was stopped; nothing more is asked"):
         hub.exchange("0" * 32, {"a": b""}, patience=1.0, grace=1.0, on_sent=lambda: None)
+
+
+def test_an_exchange_that_cannot_begin_ends_with_the_error() -> None:
+    """The job's thread waits for it, and nobody else would hear of it."""
+
+    def identify(_: object) -> None:
+        raise ZeroDivisionError
+
+    async def asked() -> None:
+        hub = Hub(on_connect=lambda _: None, on_decision=lambda *_: None, identify=identify)
+        hub._loop = asyncio.get_running_loop()
+        hub._streams["b"] = _Stream(SimpleNamespace(scope={}), 1)  # type: ignore[arg-type]
+        frames = {"a": b"", "b": b""}  # one is absent and waited for already
+        exchange = hub.exchange("0" * 32, frames, patience=60.0, grace=60.0, on_sent=lambda: None)
+        await asyncio.sleep(0)
+        with pytest.raises(ZeroDivisionError):
+            exchange.outcome.result(0)
+        assert not hub._exchanges
+
+    asyncio.run(asked())
 
 
 def test_a_kept_port_is_ours_alone_and_can_be_listened_at() -> None:

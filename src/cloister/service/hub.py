@@ -465,8 +465,12 @@ class Hub:
     def _begin(self, exchange: _Exchange) -> None:
         exchange.unsent = set(exchange.messages) & set(self._streams)
         self._exchanges[exchange.number] = exchange
-        for silo in exchange.messages:
-            self._ask(exchange, silo)
+        try:
+            for silo in exchange.messages:
+                self._ask(exchange, silo)
+        except Exception as error:  # the job's thread waits, and would for ever
+            exchange.end()
+            exchange.outcome.set_exception(error)
 
     @property
     def ended(self) -> bool:
