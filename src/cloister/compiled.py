@@ -175,6 +175,6 @@ def encode_into(
     """Write grid steps and flags of all cells; see :mod:`cloister.data.encoding`.
 
     Rules are `low`, `high`, `centre`, `factor`, `known`, `integer` and `boolean` of each column.
-    Flags are 0 before. NumPy made both arrays, in pages that are quick to touch at first.
+    Flags are 0 before.
     """
     _native.encode(list(columns), steps, flags, one=one, isa=instruction_set(), **rules)
