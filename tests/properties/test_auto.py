@@ -273,6 +273,8 @@ def test_the_route_depends_on_public_numbers_alone() -> None:
     base = {"budget": Budget(1.0, 1e-6), "n_features": 8}
     assert isinstance(toy_task(Auto, **base, n_clusters=3, nominal_n=40).route, MeanRoute)
     assert isinstance(toy_task(Auto, **base, n_clusters=3, nominal_n=10_000).route, PcaRoute)
+    four = {"budget": Budget(1.0, 1e-6), "n_features": 4}
+    assert isinstance(toy_task(Auto, **four, n_clusters=9, nominal_n=200).route, PcaRoute)
     X = np.random.default_rng(0).uniform(-1, 1, (321, 3))
     for nominal_n, route in ((320, GridRoute), (321, PcaRoute)):  # 80 records a cluster
         tasks = []

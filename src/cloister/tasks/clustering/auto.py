@@ -39,7 +39,7 @@ Route = GridRoute | PcaRoute | MeanRoute
 
 _GRAM_SHARE = 0.28  # that the choice of a route reckons with
 _DROWNED = 0.38  # noise of a second moment, in squared radii, above which directions are hopeless
-_SPACE = 6  # most columns for a histogram of the box
+_SPACE = 3  # most columns for a histogram of the box
 _CROWDED = 80  # records a cluster, up to which the box is better than its directions
 
 
