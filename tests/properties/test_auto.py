@@ -275,6 +275,9 @@ def test_the_route_depends_on_public_numbers_alone() -> None:
     assert isinstance(toy_task(Auto, **base, n_clusters=3, nominal_n=10_000).route, PcaRoute)
     four = {"budget": Budget(1.0, 1e-6), "n_features": 4}
     assert isinstance(toy_task(Auto, **four, n_clusters=9, nominal_n=200).route, PcaRoute)
+    small = {"budget": Budget(1.0, 1e-6), "n_features": 16, "nominal_n": 100}
+    assert isinstance(toy_task(Auto, **small, n_clusters=2).route, PcaRoute)
+    assert isinstance(toy_task(Auto, **small, n_clusters=10).route, MeanRoute)
     X = np.random.default_rng(0).uniform(-1, 1, (321, 3))
     for nominal_n, route in ((320, GridRoute), (321, PcaRoute)):  # 80 records a cluster
         tasks = []

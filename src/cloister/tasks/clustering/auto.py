@@ -38,7 +38,7 @@ from cloister.tasks.options import Clusters, PublicSeed, made, needed_budget
 Route = GridRoute | PcaRoute | MeanRoute
 
 _GRAM_SHARE = 0.28  # that the choice of a route reckons with
-_DROWNED = 0.38  # noise of a second moment, in squared radii, above which directions are hopeless
+_DROWNED = 0.55  # noise of a second moment, in squared radii times the root of k, that is hopeless
 _SPACE = 3  # most columns for a histogram of the box
 _CROWDED = 80  # records a cluster, up to which the box is better than its directions
 
@@ -91,7 +91,7 @@ class Auto(Gaussian):
         values = (k, d, n, self.mu, self.frac_bits, self.public_seed)
         if k > 1 and (d <= 2 or (d <= _SPACE and k > d and n <= _CROWDED * k)):
             return GridRoute(*values)
-        if k == 1 or sqrt(d / 2 / _GRAM_SHARE) / (self.mu * n) > _DROWNED:
+        if k == 1 or sqrt(k * d / 2 / _GRAM_SHARE) / (self.mu * n) > _DROWNED:
             return MeanRoute(*values)
         return PcaRoute(*values)
 
