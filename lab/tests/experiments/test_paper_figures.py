@@ -125,7 +125,8 @@ def test_an_archive_without_an_array_x_is_refused(tmp_path: Path) -> None:
 
 
 def test_small_figures_are_stamped(tmp_path: Path) -> None:
-    panels = {"iris": {"lloyd": [(math.inf, 1.0, math.nan)], "auto": [(1.0, 2.0, math.nan)]}}
+    none = math.nan, math.nan
+    panels = {"iris": {"lloyd": [(math.inf, 1.0, *none)], "auto": [(1.0, 2.0, *none)]}}
     matrix = {"auto": np.array([[1.0, np.nan], [0.5, 20.0]])}
     labels = {"title": "t", "x_label": "x", "y_label": "y"}
     files = [
