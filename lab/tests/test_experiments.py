@@ -53,10 +53,10 @@ def test_a_repeated_run_adds_only_what_is_missing_and_figures_draw_it(
     assert {row["dataset"] for row in rows} == {"iris"}
     assert all(row["plan_digest"] and row["version"] and row["machine"] for row in rows)
 
-    (tmp_path / "fastlloyd-fig2-small" / "fig2.png").unlink()
+    (tmp_path / "fastlloyd-fig2-small" / "fastlloyd-fig2.png").unlink()
     assert main(["experiments", "figures", *out]) == 0
-    assert "fig2.png" in capsys.readouterr().out
-    assert (tmp_path / "fastlloyd-fig2-small" / "fig2.png").exists()
+    assert "fastlloyd-fig2.png" in capsys.readouterr().out
+    assert (tmp_path / "fastlloyd-fig2-small" / "fastlloyd-fig2.png").exists()
 
 
 def test_one_command_runs_several_experiments_each_once_into_its_folder(

@@ -246,6 +246,24 @@ def paired(
     return {key: mean for key, mean in means_of(apart, by, "apart").items() if mean.runs > 1}
 
 
+def starts(rows: Iterable[TidyRow]) -> str:
+    """Say how many repeats each data set has had."""
+    repeats: dict[Value, set[Value]] = {}
+    for row in rows:
+        repeats.setdefault(row["dataset"], set()).add(row["repeat"])
+    counts: dict[int, list[str]] = {}
+    for name, of_name in repeats.items():
+        counts.setdefault(len(of_name), []).append(str(name))
+    usual = max(counts, key=lambda count: len(counts[count]))
+    fewer = [
+        f"{count} on {', '.join(names) if len(names) < 6 else f'{len(names)} others'}"
+        for count, names in sorted(counts.items())
+        if count != usual
+    ]
+    noun = "start" if usual == 1 else "starts"
+    return f"{usual} {noun} on each data set" + "".join(f", {text}" for text in fewer)
+
+
 def number(row: TidyRow, column: str) -> float:
     """Return a number of a row; NaN where the field is empty."""
     value = row[column]

@@ -159,17 +159,17 @@ def run_units(
     if jobs < 1:
         raise PlanError(f"jobs must be >= 1, got {jobs}.")
     stored = _by_unit(load_tidy(runs))
-    missing: Iterable[Unit] = [unit for unit in units if unit.key not in stored]
-    done = len(units) - len(missing)
+    missing = [unit for unit in units if unit.key not in stored]
+    due: Iterable[Unit] = missing
     if minutes is not None:
         end = monotonic() + 60 * minutes
         first = sorted(missing, key=lambda unit: unit.repeat)
-        missing = takewhile(lambda _: monotonic() < end, first)
+        due = takewhile(lambda _: monotonic() < end, first)
     watched = Console(stderr=True)
     disabled = quiet or not watched.is_terminal
     with Progress(console=watched, disable=disabled) as bar, threadpool_limits(1):
-        task = bar.add_task(name, total=len(units), completed=done)
-        for rows in _answers(missing, jobs):
+        task = bar.add_task(name, total=len(units), completed=len(units) - len(missing))
+        for rows in _answers(due, jobs):
             append_tidy(runs, rows)
             bar.advance(task)
     stored = _by_unit(load_tidy(runs))
