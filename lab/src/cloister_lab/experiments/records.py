@@ -166,8 +166,8 @@ class MeanOf:
         from scipy.special import ndtr, stdtrit
 
         n = len(self.values)
-        if n < 2:
-            return math.nan, math.nan
+        if n < 2:  # of one row nothing is known; means read from a table have no values
+            return self.mean - self.half, self.mean + self.half
         tail = ndtr(math.sqrt(n / (n - 1)) * stdtrit(n - 1, 0.025))
         drawn = np.random.default_rng(0).choice(self.values, (_BOOTSTRAPS, n)).mean(axis=1)
         low, high = np.quantile(drawn, (tail, 1 - tail))
