@@ -48,7 +48,7 @@ _WHAT = {
 }
 _RUN = {
     "fastlloyd-fig2": (fastlloyd.units_tables, fastlloyd.draw_tables, 20, 30 * 60),
-    "fastlloyd-fig3": (fastlloyd.units_areas, fastlloyd.draw_areas, 10, 20 * 60),
+    "fastlloyd-fig3": (fastlloyd.units_areas, fastlloyd.draw_areas, 10, 10 * 60),
     "fastlloyd-fig4": (fastlloyd.units_mixtures, fastlloyd.draw_mixtures, 10, 80 * 60),
     "fastlloyd-fig5": (fastlloyd.units_ablation, fastlloyd.draw_ablation, 10, 17 * 60),
     "fastlloyd-table3": (table3.units, table3.figures, 10, 2 * 3600),

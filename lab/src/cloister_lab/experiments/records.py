@@ -254,14 +254,11 @@ def starts(rows: Iterable[TidyRow]) -> str:
     counts: dict[int, list[str]] = {}
     for name, of_name in repeats.items():
         counts.setdefault(len(of_name), []).append(str(name))
-    usual = max(counts, key=lambda count: len(counts[count]))
-    fewer = [
-        f"{count} on {', '.join(names) if len(names) < 6 else f'{len(names)} others'}"
-        for count, names in sorted(counts.items())
-        if count != usual
-    ]
-    noun = "start" if usual == 1 else "starts"
-    return f"{usual} {noun} on each data set" + "".join(f", {text}" for text in fewer)
+    said = []
+    for count, names in sorted(counts.items(), reverse=True):
+        where = ", ".join(names) if len(names) < 4 else f"each of {len(names)} data sets"
+        said.append(f"{count} {'start' if count == 1 else 'starts'} on {where}")
+    return ", ".join(said)
 
 
 def number(row: TidyRow, column: str) -> float:
