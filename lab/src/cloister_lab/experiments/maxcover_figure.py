@@ -194,12 +194,14 @@ def _page(rows: Sequence[TidyRow], cells: Sequence[Cell]) -> list[str]:
     )
     lines = prose("maxcover", starts=starts(rows), deltas=said, epsilon=EPSILON)
     for name in dict.fromkeys(cell["dataset"] for cell in cells):
+        of_name = [cell for cell in cells if cell["dataset"] == name]
         of_table: dict[Value, dict[str, str]] = {}
-        for cell in cells:
-            if cell["dataset"] == name:
-                line = of_table.setdefault(cell["method"], {"method": str(cell["method"])})
-                line[f"k = {cell['k']}"] = f"{cell['nicv']:.4g}"
-        lines += ["", f"## {name}", "", *markdown(list(of_table.values()))]
+        for cell in of_name:
+            line = of_table.setdefault(cell["method"], {"method": str(cell["method"])})
+            line[f"k = {cell['k']}"] = f"{cell['nicv']:.4g}"
+        headings = ["method", *(f"k = {k}" for k in sorted({c["k"] for c in of_name}))]
+        filled = [{n: line.get(n, "-") for n in headings} for line in of_table.values()]
+        lines += ["", f"## {name}", "", *markdown(filled)]
     at = {(cell["dataset"], cell["k"], cell["method"]): cell["nicv"].mean for cell in cells}
     columns = dict.fromkeys(key[:2] for key in at)
     order = [
