@@ -47,7 +47,7 @@ _WHAT = {
     "rules": "frequent itemsets that are found over silos, and what their intervals cover",
 }
 _RUN = {
-    "fastlloyd-fig2": (fastlloyd.units_tables, fastlloyd.draw_tables, 20, 30 * 60),
+    "fastlloyd-fig2": (fastlloyd.units_tables, fastlloyd.draw_tables, 20, 60 * 60),
     "fastlloyd-fig3": (fastlloyd.units_areas, fastlloyd.draw_areas, 10, 10 * 60),
     "fastlloyd-fig4": (fastlloyd.units_mixtures, fastlloyd.draw_mixtures, 10, 80 * 60),
     "fastlloyd-fig5": (fastlloyd.units_ablation, fastlloyd.draw_ablation, 10, 17 * 60),
