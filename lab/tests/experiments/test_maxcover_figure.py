@@ -30,7 +30,7 @@ def test_the_small_version_has_every_method_at_every_k(tmp_path: Path) -> None:
     for row in rows:
         assert (row["epsilon"] is None) == (row["private"] == "no") == (row["method"] == LLOYD)
     files = draw_experiment(EXPERIMENTS["maxcover"], settings)
-    assert {path.name for path in files} == {"maxcover.png", "means.csv"}
+    assert {path.name for path in files} == {"maxcover.png", "maxcover.md", "maxcover.csv"}
 
 
 def test_the_full_version_is_on_both_tables_where_the_images_are(shared_data: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from cloister.errors import PlanError
-from cloister_lab.experiments.mixtures import Mixture, nearest_separations, separation
+from cloister_lab.experiments.datasets import load
+from cloister_lab.experiments.mixtures import G2, Mixture, nearest_separations, separation
 
 
 @pytest.mark.parametrize("asked", [0.16, 0.5, -0.2])
@@ -66,6 +69,30 @@ def test_sizes_are_in_the_ratio_one_to_k_and_add_up() -> None:
     assert Mixture(600, 2, 3, 0.2).sizes == (100, 200, 300)
     assert Mixture(600, 2, 3, 0.2, equal=True).sizes == (200, 200, 200)
     assert sum(Mixture(1001, 2, 7, 0.2).sizes) == 1001
+
+
+def test_sizes_that_vary_stay_within_their_part_of_the_mean() -> None:
+    mixture = Mixture(2048, 2, 16, 0.5, equal=True, vary=0.3)
+    assert len(set(mixture.sizes)) > 8
+    assert all(0.7 * 128 - 1 <= size <= 1.3 * 128 + 1 for size in mixture.sizes)
+    assert len(mixture.draw()) == sum(mixture.sizes)
+    assert mixture.sizes == Mixture(2048, 2, 16, 0.5, equal=True, vary=0.3).sizes
+
+
+def test_drawn_pairs_of_gaussians_have_the_law_of_the_published_ones(shared_data: Path) -> None:
+    published = load("g2mg_64_30", convention="fastlloyd-paper", data_dir=shared_data)
+    drawn = G2(64).dataset()
+    assert drawn.records.shape == published.records.shape
+    apart, spread = (
+        [float(of(data)) for data in (drawn, published)]
+        for of in (
+            lambda data: np.abs(np.diff(data.reference_centres, axis=0)).mean(),
+            lambda data: data.reference_nicv,
+        )
+    )
+    # a column is scaled by its own least and largest value
+    assert apart[0] == pytest.approx(apart[1], rel=0.05)
+    assert spread[0] == pytest.approx(spread[1], rel=0.05)
 
 
 def test_outliers_come_last_and_reach_beyond_the_clusters() -> None:

@@ -72,7 +72,8 @@ def test_every_figure_of_tables_says_that_house_is_missing(
         fastlloyd, "draw_panels", lambda path, *_, note, **__: notes.append(note) or path
     )
     row: TidyRow = {
-        **{"dataset": "iris", "method": "auto", "epsilon": 1.0, "nicv": 1.0},
+        **{"dataset": "iris", "method": "auto", "epsilon": 1.0, "nicv": 1.0, "repeat": 0},
+        "empty_clusters": 0.0,
         **{"silhouette": 0.0, "davies_bouldin": math.inf, "centroid_mse": 1.0},
     }
     EXPERIMENTS["fastlloyd-fig2"].figures([row], tmp_path)
@@ -82,6 +83,7 @@ def test_every_figure_of_tables_says_that_house_is_missing(
 def test_units_have_different_keys_and_more_repeats_only_add(tmp_path: Path) -> None:
     for experiment in (
         EXPERIMENTS["fastlloyd-fig2"],
+        EXPERIMENTS["fastlloyd-fig3"],
         EXPERIMENTS["fastlloyd-fig4"],
         EXPERIMENTS["fastlloyd-fig5"],
         EXPERIMENTS["all-methods"],
@@ -125,7 +127,8 @@ def test_an_archive_without_an_array_x_is_refused(tmp_path: Path) -> None:
 
 
 def test_small_figures_are_stamped(tmp_path: Path) -> None:
-    panels = {"iris": {"lloyd": [(math.inf, 1.0, math.nan)], "auto": [(1.0, 2.0, math.nan)]}}
+    none = math.nan, math.nan
+    panels = {"iris": {"lloyd": [(math.inf, 1.0, *none)], "auto": [(1.0, 2.0, *none)]}}
     matrix = {"auto": np.array([[1.0, np.nan], [0.5, 20.0]])}
     labels = {"title": "t", "x_label": "x", "y_label": "y"}
     files = [

@@ -14,6 +14,7 @@ from cloister_lab.experiments.records import (
     cells_of,
     load_tidy,
     means_of,
+    starts,
     write_table,
 )
 from cloister_lab.experiments.sweep import METRICS
@@ -102,3 +103,16 @@ def test_area_is_taken_over_epsilon_repeat_by_repeat() -> None:
 def test_every_line_of_a_summary_carries_the_stamp(tmp_path: Path) -> None:
     file = write_table(tmp_path / "summary.csv", summarise([ROW]))
     assert all(text.endswith(STAMP) for text in file.read_text().splitlines()[1:])
+
+
+def test_starts_are_counted_by_data_set() -> None:
+    rows: list[TidyRow] = [
+        {"dataset": name, "repeat": repeat, "epsilon": epsilon}
+        for name, repeats in (("a", 3), ("b", 1), ("c", 3))
+        for repeat in range(repeats)
+        for epsilon in (0.1, 1.0)
+    ]
+    assert starts(rows) == "3 starts on a, c, 1 start on b"
+    assert starts([{**r, "dataset": f"{r['dataset']}{n}"} for n in range(2) for r in rows]) == (
+        "3 starts on each of 4 data sets, 1 start on b0, b1"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from cloister_lab.experiments.run import (
     draw_experiment,
     folder_of,
     run_experiment,
+    shares,
 )
 from cloister_lab.experiments.sweep import Named, sweep
 
@@ -145,6 +147,57 @@ def test_means_have_students_interval_and_leave_empty_fields_out() -> None:
     found = means_of(rows, ("m",), "x")["a",]
     assert (found.mean, found.runs) == (2.0, 3)
     assert found.half == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
+
+
+def test_intervals_stay_in_the_range_of_the_values_and_narrow_with_more() -> None:
+    near_one = [0.2, 1.0, 1.0, 1.0]
+    rows: list[TidyRow] = [{"m": n, "x": v} for n in (1, 10) for v in near_one * n]
+    few, many = (means_of([r for r in rows if r["m"] == n], ("m",), "x")[n,] for n in (1, 10))
+    assert few.mean + few.half > 1 >= few.interval[1] >= many.interval[1] > few.mean
+    assert 0.2 <= few.interval[0] < many.interval[0] < few.mean
+    assert all(map(math.isnan, means_of(rows[:1], ("m",), "x")[1,].interval))
+    # of three values the level that Student's law asks for is all of their range
+    three = means_of([{"m": 1, "x": v} for v in (1.0, 2.0, 4.0)], ("m",), "x")[1,]
+    assert three.interval == (1.0, 4.0)
+
+
+def test_a_time_limit_keeps_first_repeats_and_the_rest_can_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr("cloister_lab.experiments.run.monotonic", lambda: 60 * next(clock))
+    notes = tmp_path / "notes"
+    names = {f"{table}{repeat}": repeat for table in "ab" for repeat in range(3)}
+
+    def units(_: Settings) -> list[Unit]:
+        return [Unit(n, partial(work, notes, n, 1), repeat) for n, repeat in names.items()]
+
+    toy = Experiment("toy", "a toy", units, lambda rows, out: [], 1, 1)
+    short = run_experiment(toy, Settings(tmp_path, minutes=3.5))
+    assert calls(notes) == ["a0", "b0", "a1"]
+    assert [row["dataset"] for row in short] == ["a0", "a1", "b0"]
+    run_experiment(toy, Settings(tmp_path, minutes=0))
+    assert len(calls(notes)) == 3
+    run_experiment(toy, Settings(tmp_path))
+    assert sorted(calls(notes)) == sorted(names)
+    with pytest.raises(PlanError, match="minutes must be >= 0, got -1"):
+        run_experiment(toy, Settings(tmp_path, minutes=-1))
+
+
+def test_minutes_are_dealt_by_length_and_what_is_left_over_passes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("cloister_lab.experiments.run.monotonic", lambda: now[0])
+    short, long = (
+        Experiment(name, "", lambda _: [], lambda *_: [], seconds, seconds)
+        for name, seconds in (("a", 1), ("b", 2))
+    )
+    dealt = []
+    for _, own in shares([short, long], Settings(Path(), minutes=30.0)):
+        dealt.append(own.minutes)
+        now[0] += 60.0  # ends early
+    assert dealt == [10.0, 29.0]
 
 
 SLOW_SMALL = 60.0

@@ -4,6 +4,7 @@ import math
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cloister_lab.experiments.catalogue import EXPERIMENTS
@@ -12,7 +13,7 @@ from cloister_lab.experiments.run import (
     draw_experiment,
     run_experiment,
 )
-from cloister_lab.experiments.subcluster_figures import EPSILONS, INTERNAL_KS, cost_gaps
+from cloister_lab.experiments.subcluster_figures import EPSILONS, INTERNAL_KS, Raw, cost_gaps
 from cloister_lab.experiments.sweep import Named
 
 METHODS = {"kmeans-guarantee", "subcluster", "fastlloyd", "kmeans-guarantee-dp", "subcluster-dp"}
@@ -31,7 +32,9 @@ def test_the_small_version_has_every_method_epsilon_and_number_of_parts(tmp_path
     }
     assert len(found) == len(rows)
     files = draw_experiment(EXPERIMENTS["subcluster"], settings)
-    assert {path.name for path in files} == {"fig3.png", "fig4.png", "means.csv"}
+    assert {path.name for path in files} == {
+        *("subcluster-fig3.png", "subcluster-fig4.png", "subcluster.csv", "subcluster.md")
+    }
     assert all(path.stat().st_size > 100 for path in files)
     assert run_experiment(EXPERIMENTS["subcluster"], settings, quiet=True) == rows
 
@@ -50,8 +53,19 @@ def test_rows_say_what_is_private_and_measure_the_gap(method: str) -> None:
         assert math.isclose(float(str(row["cost_gap"])), gap, rel_tol=1e-9)
 
 
+def test_raw_columns_keep_their_distances() -> None:
+    from sklearn.datasets import load_wine
+
+    X, data = load_wine().data, Raw(Named("wine")).dataset()
+    apart = np.linalg.norm(X[:40] - X[40:80], axis=1)
+    found = np.linalg.norm(data.values[:40] - data.values[40:80], axis=1)
+    np.testing.assert_allclose(found, apart * 2 / np.ptp(X, axis=0).max(), atol=1e-3)
+    assert data.name == "wine, raw"
+    assert data.n_clusters == 3
+
+
 def test_the_full_version_is_the_papers() -> None:
     units = EXPERIMENTS["subcluster"].units(Settings(Path("unused"), full=True))
     methods = len(METHODS) - 2 + 2 * len(INTERNAL_KS)
-    assert len(units) == methods * (3 * 30 + 10)
+    assert len(units) == methods * (3 * 30 + 10 + 2 * 30)  # wine and wdbc raw as well
     assert len({unit.key for unit in units}) == len(units)

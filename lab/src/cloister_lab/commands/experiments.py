@@ -17,6 +17,7 @@ from cloister_lab.experiments.run import (
     draw_experiment,
     folder_of,
     run_experiment,
+    shares,
 )
 
 _OUT = Path("results")
@@ -35,6 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=1, help="processes, each with one thread")
     add("--data", type=Path, help="folder of NAME.csv.gz, NAME.csv, NAME.parquet or NAME.npz")
     add("--repeats", type=int, help="instead of the experiment's own number")
+    add(
+        "--minutes",
+        type=float,
+        help="as many repeats as fit; shared out among the experiments named",
+    )
     add(
         "--datasets",
         default="",
@@ -89,11 +95,12 @@ def _run(args: argparse.Namespace, out: Output) -> dict[str, object]:
         data_dir=args.data,
         repeats=args.repeats,
         only=tuple(name.strip() for name in args.datasets.split(",") if name.strip()),
+        minutes=args.minutes,
     )
     written = []
-    for experiment in chosen:
+    for experiment, own in shares(chosen, settings):
         folder = folder_of(experiment, settings)
-        rows = run_experiment(experiment, settings, quiet=args.quiet or args.json)
+        rows = run_experiment(experiment, own, quiet=args.quiet or args.json)
         files = experiment.figures(rows, folder)
         out.say(f"{len(rows):,} rows and {len(files)} files are in {folder}")
         written.append(_written(experiment, folder, files) | {"rows": len(rows)})

@@ -23,7 +23,8 @@ from cloister_lab.experiments.run import Experiment
 
 _WHAT = {
     "fastlloyd-fig2": "FastLloyd Figs. 2, 6, 7, 8: NICV, silhouette, Davies-Bouldin, centre error",
-    "fastlloyd-fig4": "FastLloyd Figs. 3 and 4: area over columns and clusters on mixtures",
+    "fastlloyd-fig3": "FastLloyd Fig. 3: area over columns of two Gaussians, and over clusters",
+    "fastlloyd-fig4": "FastLloyd Fig. 4: area over columns and clusters on mixtures",
     "fastlloyd-fig5": "FastLloyd Fig. 5: radius, strategy and post-processing",
     "fastlloyd-table3": "FastLloyd Table 3: time and bytes of an iteration over MPI beside SPU "
     "(ABY3, CHEETAH)",
@@ -46,9 +47,10 @@ _WHAT = {
     "rules": "frequent itemsets that are found over silos, and what their intervals cover",
 }
 _RUN = {
-    "fastlloyd-fig2": (fastlloyd.units_tables, fastlloyd.draw_tables, 20, 30 * 60),
+    "fastlloyd-fig2": (fastlloyd.units_tables, fastlloyd.draw_tables, 20, 60 * 60),
+    "fastlloyd-fig3": (fastlloyd.units_areas, fastlloyd.draw_areas, 10, 10 * 60),
     "fastlloyd-fig4": (fastlloyd.units_mixtures, fastlloyd.draw_mixtures, 10, 80 * 60),
-    "fastlloyd-fig5": (fastlloyd.units_ablation, fastlloyd.draw_ablation, 10, 6 * 60),
+    "fastlloyd-fig5": (fastlloyd.units_ablation, fastlloyd.draw_ablation, 10, 17 * 60),
     "fastlloyd-table3": (table3.units, table3.figures, 10, 2 * 3600),
     "all-methods": (all_methods.units, all_methods.figures, 15, 2 * 3600),
     "gap": (gap.units, gap.figures, 10, 20 * 60),

@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
     from cloister.task import Floats
 
-Point = tuple[float, float, float]
-"""Where, how high, and the margin of error (NaN if unknown)."""
+Point = tuple[float, float, float, float]
+"""Where, how high, and both ends of its 95 % interval (NaN if unknown)."""
 
 Curves = Mapping[str, Sequence[Point]]
 """Points of each method; one at infinity, or at NaN, is a level that holds everywhere."""
@@ -33,7 +34,10 @@ _STYLES = (
 _KNOWN = ("sulloyd", "glloyd", "fastlloyd", "auto")
 """Methods that look the same in every figure."""
 
-_BASELINE = "#555555"
+_LEVELS = (("#555555", "--"), ("#000000", ":"), ("#8C6D31", "-."), ("#777777", (0, (6, 3))))
+"""Colour and line of what holds everywhere."""
+
+_TITLE_WIDTH = 32  # letters of a panel's title in a line
 _MAPS_ACROSS = 3  # more take two rows
 _COLOURS = 128  # of a small PNG; letters keep soft edges
 _LOG_FROM = 8.0  # largest over smallest value above which the axis is logarithmic
@@ -58,7 +62,7 @@ def panels_of(
         if (mean := cell[y]) is not None:
             where = math.inf if cell[x] is None else float(cell[x])
             curves = found.setdefault(panel.format_map(cell), {})
-            curves.setdefault(curve.format_map(cell), []).append((where, mean.mean, mean.half))
+            curves.setdefault(curve.format_map(cell), []).append((where, mean.mean, *mean.interval))
     return found
 
 
@@ -125,7 +129,7 @@ def draw_panels(
     handles: dict[Any, Any] = {}
     for axes, (name, curves) in zip(grid.flat, panels.items(), strict=False):
         _draw(axes, curves, y_log)
-        axes.set_title(name, loc="left", fontsize=10)
+        axes.set_title(fill(name, _TITLE_WIDTH), loc="left", fontsize=10)
         if x_log:
             axes.set_xscale("log", base=2)
         if own_legends:
@@ -238,17 +242,19 @@ def _draw(axes: Axes, curves: Curves, y_log: bool | None = None) -> None:
     """Draw all methods into one panel."""
     others = (style for index, style in enumerate(_STYLES * len(curves)) if index >= len(_KNOWN))
     styles = {name: _STYLES[index] for index, name in enumerate(_KNOWN)}
+    levels = iter(_LEVELS * len(curves))
     for method, points in curves.items():
         finite = sorted(point for point in points if math.isfinite(point[0]))
         if not finite:
-            axes.axhline(points[0][1], color=_BASELINE, linestyle="--", label=f"{method} (no DP)")
+            shade, line = next(levels)
+            axes.axhline(points[0][1], color=shade, linestyle=line, label=f"{method} (no DP)")
             continue
-        where, heights, halves = zip(*finite, strict=True)
+        where, heights, *ends = (np.array(of) for of in zip(*finite, strict=True))
         colour, marker = styles[method] if method in styles else next(others)
         axes.errorbar(
             where,
             heights,
-            yerr=[0.0 if math.isnan(half) else half for half in halves],
+            yerr=np.nan_to_num([heights - ends[0], ends[1] - heights], posinf=0.0),
             color=colour,
             marker=marker,
             markersize=4,
@@ -256,7 +262,7 @@ def _draw(axes: Axes, curves: Curves, y_log: bool | None = None) -> None:
             linewidth=1.2,
             label=method,
         )
-    values = [height for points in curves.values() for _, height, _ in points]
+    values = [point[1] for points in curves.values() for point in points]
     positive = all(value > 0 and math.isfinite(value) for value in values)
     if y_log or (y_log is None and values and positive and max(values) > _LOG_FROM * min(values)):
         axes.set_yscale("log")

@@ -173,9 +173,9 @@ def _figure(cells: Sequence[Comparison], path: Path) -> Path:
         if cell.setting == _PAPER:
             curves = panels.setdefault(cell.dataset, {name: [] for name in (*_METHODS, "optimum")})
             for name in _METHODS:
-                half = 1.96 * float(getattr(cell, f"{name}_error"))
-                curves[name].append((cell.epsilon, float(getattr(cell, name)), half))
-            curves["optimum"] = [(math.inf, cell.optimum, math.nan)]
+                mean, error = float(getattr(cell, name)), float(getattr(cell, f"{name}_error"))
+                curves[name].append((cell.epsilon, mean, mean - 1.96 * error, mean + 1.96 * error))
+            curves["optimum"] = [(math.inf, cell.optimum, math.nan, math.nan)]
     return draw_panels(
         path,
         panels,

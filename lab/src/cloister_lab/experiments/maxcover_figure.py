@@ -26,7 +26,18 @@ from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister_lab.curator.max_cover import MaxCover
 from cloister_lab.experiments.datasets import Dataset, load, plain_schema
 from cloister_lab.experiments.figures import draw_panels, panels_of
-from cloister_lab.experiments.records import TidyRow, cells_of, write_table
+from cloister_lab.experiments.records import (
+    Cell,
+    TidyRow,
+    Value,
+    cells_of,
+    markdown,
+    number,
+    prose,
+    starts,
+    write_page,
+    write_table,
+)
 from cloister_lab.experiments.run import Settings, Unit, units_of
 from cloister_lab.experiments.sweep import loaded, release
 from cloister_lab.metrics import nicv
@@ -148,9 +159,9 @@ def _centres(data: Dataset, method: str, seed: int) -> Floats:
 
 
 def figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
-    """Draw a panel for each table, and write the means."""
+    """Draw a panel for each table, and write the page and the means."""
     by = ("dataset", "n_samples", "n_features", "method", "k")
-    cells = cells_of(rows, by, "nicv")
+    cells = cells_of(rows, by, "nicv", "seconds")
     panel = "{dataset}, N = {n_samples}, {n_features} columns"
     figure = draw_panels(
         out / "maxcover.png",
@@ -161,7 +172,45 @@ def figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
         x_log=True,
         note=f"ε = {EPSILON:g}; lloyd has no privacy",
     )
-    shown = ("dataset", "n_samples", "method", "k", "nicv", "half_width", "runs")
+    shown = (*by, "nicv", "half_width", "runs", "seconds")
     table = [{**cell, "half_width": cell["nicv"].half_or_none} for cell in cells]
     means = [{name: row[name] for name in shown} for row in table]
-    return [figure, write_table(out / "means.csv", means)]
+    page = write_page(out / "maxcover.md", _page(rows, cells))
+    return [figure, page, write_table(out / "maxcover.csv", means)]
+
+
+_ORDER = (
+    *((MaxCover.name, Balcan.name), (MaxCoverHistogram.name, MaxCover.name)),
+    *((Auto.name, other) for other in METHODS if other not in (LLOYD, Auto.name)),
+)
+
+
+def _page(rows: Sequence[TidyRow], cells: Sequence[Cell]) -> list[str]:
+    """Return the page: a table of means for each data set, and who is ahead."""
+    deltas = {row["dataset"]: row for row in rows if row["delta"] is not None}
+    said = "; ".join(
+        f"{row['delta']:.2g} on {name}, where n^-1.5 is {number(row, 'n_samples') ** -1.5:.2g}"
+        for name, row in deltas.items()
+    )
+    lines = prose("maxcover", starts=starts(rows), deltas=said, epsilon=EPSILON)
+    for name in dict.fromkeys(cell["dataset"] for cell in cells):
+        of_name = [cell for cell in cells if cell["dataset"] == name]
+        of_table: dict[Value, dict[str, str]] = {}
+        for cell in of_name:
+            line = of_table.setdefault(cell["method"], {"method": str(cell["method"])})
+            line[f"k = {cell['k']}"] = f"{cell['nicv']:.4g}"
+        headings = ["method", *(f"k = {k}" for k in sorted({c["k"] for c in of_name}))]
+        filled = [{n: line.get(n, "-") for n in headings} for line in of_table.values()]
+        lines += ["", f"## {name}", "", *markdown(filled)]
+    at = {(cell["dataset"], cell["k"], cell["method"]): cell["nicv"].mean for cell in cells}
+    columns = dict.fromkeys(key[:2] for key in at)
+    order = [
+        {
+            "pair": f"{one}, {other}",
+            "cells": len(both),
+            "ahead": sum(at[*column, one] < at[*column, other] for column in both),
+        }
+        for one, other in _ORDER
+        if (both := [c for c in columns if (*c, one) in at and (*c, other) in at])
+    ]
+    return lines + prose("maxcover-order", order)

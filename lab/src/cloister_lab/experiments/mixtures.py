@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
+from typing import ClassVar
 
 import numpy as np
 
@@ -47,6 +48,8 @@ class Mixture:
         Public.
     equal : bool
         Clusters of equal size, rather than of sizes in the ratio 1:2:...:k.
+    vary : float in [0, 1)
+        Equal sizes are multiplied by uniform factors in ``[1 - vary, 1 + vary]``.
 
     Notes
     -----
@@ -62,6 +65,7 @@ class Mixture:
     outliers: int = 0
     seed: int = 0
     equal: bool = False
+    vary: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_clusters <= self.n_samples:
@@ -74,7 +78,7 @@ class Mixture:
     @property
     def name(self) -> str:
         """What the data set is called; it says every parameter."""
-        sizes = "-equal" if self.equal else ""
+        sizes = ("-equal" if self.equal else "") + (f"-v{self.vary:g}" if self.vary else "")
         return (
             f"mix-n{self.n_samples}-d{self.n_features}-k{self.n_clusters}"
             f"-j{self.separation:.4g}-o{self.outliers}-s{self.seed}{sizes}"
@@ -84,6 +88,10 @@ class Mixture:
     def sizes(self) -> tuple[int, ...]:
         """Number of records of each cluster."""
         k = self.n_clusters
+        if self.equal and self.vary:
+            rng = public_generator(self.seed, "mixture", self.name, "sizes")
+            factors = rng.uniform(1 - self.vary, 1 + self.vary, k)
+            return tuple(np.rint(factors * self.n_samples / k).astype(int).tolist())
         shares = np.ones(k) if self.equal else np.arange(1, k + 1)
         ends = np.rint(np.cumsum(shares) / shares.sum() * self.n_samples).astype(int)
         return tuple(np.diff(ends, prepend=0).tolist())
@@ -137,6 +145,32 @@ class Mixture:
                     "ask for fewer clusters or more columns."
                 )
         return means, axes
+
+
+@dataclass(frozen=True)
+class G2:
+    """Two equal normal clusters in any number of columns, as the tables ``g2mg_D_30`` have them.
+
+    Notes
+    -----
+    2,048 records at 500 and at 600 in every column, standard deviation ``30 sqrt(D / 2)``, rounded
+    to whole numbers. The law is that of the tables of up to 128 columns; a test measures it.
+    """
+
+    n_features: int
+    n_clusters: ClassVar[int] = 2
+
+    @property
+    def name(self) -> str:
+        """What the data set is called."""
+        return f"g2-drawn-{self.n_features}"
+
+    def dataset(self) -> Dataset:
+        """Return the records scaled column by column; they are always the same."""
+        rng = public_generator("g2", self.n_features)
+        spread = 30 * np.sqrt(self.n_features / 2)
+        parts = [rng.normal(mean, spread, (1024, self.n_features)) for mean in (500, 600)]
+        return min_max(np.rint(np.concatenate(parts)), self.name, self.n_clusters)
 
 
 def separation(

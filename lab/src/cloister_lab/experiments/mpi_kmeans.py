@@ -1,10 +1,11 @@
 """Time the rounds of a federated job over MPI, for the table beside SPU.
 
-    mpirun -np 3 python -m mpi4py -m cloister_lab.experiments.mpi_kmeans FILE METHOD
+    mpirun -np 3 python -m mpi4py -m cloister_lab.experiments.mpi_kmeans FILE METHOD [DELAY]
 
 FILE is a NumPy archive with records ``X`` in the box [-1, 1] and starting ``centres``, of which
-only the number counts. Rank 0 is the aggregator and writes one line of JSON: the seconds and bytes
-of every round, up and down, of all silos.
+only the number counts. DELAY is waited for before each leg, in seconds, as the paper does: messages
+to several silos travel together. Rank 0 is the aggregator and writes one line of JSON: the seconds
+and bytes of every round, up and down, of all silos.
 """
 
 from __future__ import annotations
@@ -38,31 +39,36 @@ JOBS = 20
 
 
 class Counted:
-    """A transport that adds up the bytes of what it carries."""
+    """A transport that adds up the bytes of what it carries, over a line with a delay."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, delay: float = 0.0) -> None:
         self._transport = transport
+        self._delay = delay
         self.total = 0
 
     def exchange(self, frames: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """Carry frames, and count them and their answers."""
+        if self._delay:
+            time.sleep(self._delay)
         answers = self._transport.exchange(frames)
+        if self._delay:
+            time.sleep(self._delay)
         self.total += sum(map(len, frames.values())) + sum(map(len, answers.values()))
         return answers
 
 
-def main(file: str, method: str) -> None:
+def main(file: str, method: str, delay: str = "0") -> None:
     """Play one rank in some jobs, one after the other."""
     comm = world()
     with np.load(Path(file), allow_pickle=False) as archive:
         data = min_max(archive["X"], "synth", len(archive["centres"]))
-    rounds = [measured for _ in range(JOBS) for measured in _job(comm, data, method)]
+    rounds = [measured for _ in range(JOBS) for measured in _job(comm, data, method, float(delay))]
     if comm.rank == 0:
         seconds, sizes = zip(*rounds, strict=True)
         sys.stdout.write(json.dumps({"seconds": seconds, "bytes": sizes}) + "\n")
 
 
-def _job(comm: Comm, data: Dataset, method: str) -> list[tuple[float, int]]:
+def _job(comm: Comm, data: Dataset, method: str, delay: float) -> list[tuple[float, int]]:
     """Run a job; return the seconds and bytes of its rounds at the aggregator."""
     silos = [f"silo-{index}" for index in range(comm.size - 1)]
     budget = Budget(EPSILON, data.delta)
@@ -77,7 +83,7 @@ def _job(comm: Comm, data: Dataset, method: str) -> list[tuple[float, int]]:
         return []
     comm.Barrier()
     inner = MpiTransport(comm, silos)
-    transport, rounds = Counted(inner), []
+    transport, rounds = Counted(inner, delay), []
     begun, before = time.perf_counter(), 0
     for _ in run_rounds(Aggregator(plan, DiscreteNoise()), transport):
         now = time.perf_counter()
@@ -88,4 +94,4 @@ def _job(comm: Comm, data: Dataset, method: str) -> list[tuple[float, int]]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(*sys.argv[1:4])

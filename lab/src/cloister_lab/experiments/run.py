@@ -7,12 +7,13 @@ a run that was interrupted makes only the units that are missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
-from itertools import product
+from itertools import product, takewhile
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from cloister.errors import DataError, PlanError
@@ -45,6 +46,8 @@ class Settings:
         Instead of the experiment's own number.
     only : sequence of str
         Data sets to keep; all if empty.
+    minutes : float, optional
+        Begin no unit after so long; first repeats go first, so that what is left out are repeats.
     """
 
     out: Path
@@ -53,6 +56,7 @@ class Settings:
     data_dir: Path | None = None
     repeats: int | None = None
     only: tuple[str, ...] = ()
+    minutes: float | None = None
 
     def runs(self, full: int, small: int) -> int:
         """Return how often to repeat: as asked, or the number of this version."""
@@ -78,10 +82,13 @@ class Unit:
         Says all that its rows depend on, but for the version of this package.
     work : function
         Can be pickled: a `functools.partial` of a function of a module.
+    repeat : int
+        Which of the repeats its rows are of.
     """
 
     key: str
     work: Callable[[], Iterable[TidyRow]]
+    repeat: int = 0
 
 
 def units_of(measure: Callable[..., Iterable[TidyRow]], **axes: Iterable[Any]) -> list[Unit]:
@@ -94,7 +101,7 @@ def units_of(measure: Callable[..., Iterable[TidyRow]], **axes: Iterable[Any]) -
     for values in product(*axes.values()):
         given = dict(zip(axes, values, strict=True))
         key = " ".join(f"{name}={_shown(value)}" for name, value in given.items())
-        found.append(Unit(key, partial(measure, **given)))
+        found.append(Unit(key, partial(measure, **given), given.get("repeat", 0)))
     return found
 
 
@@ -133,9 +140,18 @@ class Experiment:
 
 
 def run_units(
-    units: Sequence[Unit], runs: Path, *, jobs: int = 1, quiet: bool = False, name: str = "runs"
+    units: Sequence[Unit],
+    runs: Path,
+    *,
+    jobs: int = 1,
+    quiet: bool = False,
+    name: str = "runs",
+    minutes: float | None = None,
 ) -> list[TidyRow]:
-    """Make the rows that a file lacks, add them to it, and return those of all units in order."""
+    """Make the rows that a file lacks, add them to it, and return those of all units in order.
+
+    With a number of minutes, units of the first repeats go first, and none is begun after them.
+    """
     from rich.console import Console
     from rich.progress import Progress
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # ships no types
@@ -144,18 +160,23 @@ def run_units(
         raise PlanError(f"jobs must be >= 1, got {jobs}.")
     stored = _by_unit(load_tidy(runs))
     missing = [unit for unit in units if unit.key not in stored]
+    due: Iterable[Unit] = missing
+    if minutes is not None:
+        end = monotonic() + 60 * minutes
+        first = sorted(missing, key=lambda unit: unit.repeat)
+        due = takewhile(lambda _: monotonic() < end, first)
     watched = Console(stderr=True)
     disabled = quiet or not watched.is_terminal
     with Progress(console=watched, disable=disabled) as bar, threadpool_limits(1):
         task = bar.add_task(name, total=len(units), completed=len(units) - len(missing))
-        for rows in _answers(missing, jobs):
+        for rows in _answers(due, jobs):
             append_tidy(runs, rows)
             bar.advance(task)
     stored = _by_unit(load_tidy(runs))
     return [row for unit in units for row in stored.get(unit.key, [])]
 
 
-def _answers(units: Sequence[Unit], jobs: int) -> Iterable[list[TidyRow]]:
+def _answers(units: Iterable[Unit], jobs: int) -> Iterable[list[TidyRow]]:
     """Return the rows of each unit as it ends; one job runs here, in the order of the units."""
     if jobs == 1:
         return map(_complete, units)
@@ -184,6 +205,8 @@ def run_experiment(
     """
     if settings.repeats is not None and settings.repeats < 1:
         raise PlanError(f"repeats must be >= 1, got {settings.repeats}.")
+    if settings.minutes is not None and not settings.minutes >= 0:
+        raise PlanError(f"minutes must be >= 0, got {settings.minutes}.")
     settings = replace(settings, out=folder_of(experiment, settings))
     units = experiment.units(settings)
     if not units:
@@ -192,8 +215,30 @@ def run_experiment(
             "name a data folder, or other data sets."
         )
     settings.out.mkdir(parents=True, exist_ok=True)
-    runs = settings.out / "runs.csv"
-    return run_units(units, runs, jobs=settings.jobs, quiet=quiet, name=experiment.name)
+    return run_units(
+        units,
+        settings.out / "runs.csv",
+        jobs=settings.jobs,
+        quiet=quiet,
+        name=experiment.name,
+        minutes=settings.minutes,
+    )
+
+
+def shares(
+    experiments: Sequence[Experiment], settings: Settings
+) -> Iterator[tuple[Experiment, Settings]]:
+    """Deal the minutes to experiments one after the other, by how long each takes.
+
+    What one leaves over is for those that follow.
+    """
+    minutes, begun = settings.minutes, monotonic()
+    cost = [e.seconds_full if settings.full else e.seconds_small for e in experiments]
+    for index, experiment in enumerate(experiments):
+        if minutes is not None:
+            left = max(0.0, minutes - (monotonic() - begun) / 60)
+            settings = replace(settings, minutes=left * cost[index] / sum(cost[index:]))
+        yield experiment, settings
 
 
 def draw_experiment(experiment: Experiment, settings: Settings) -> list[Path]:
