@@ -52,3 +52,36 @@ def empirical_bayes(
     weights = np.exp(log_weights - log_weights.max())
     weights /= weights.sum()
     return np.asarray(sums * (weights @ (signal / total))[:, None])
+
+
+_RATIOS = np.exp(np.linspace(-2.5, 2.5, 21))
+"""Candidates of what errors really are, over what a model says of them."""
+
+_RATIO_STD = 0.7  # of their logarithm, before
+
+
+def gains(
+    sums: Floats, factors: Floats, variances: Floats, noise_std: float
+) -> tuple[Floats, Floats]:
+    """Return what part of noisy rows is signal, and the variance that is left of it.
+
+    Row j is ``factors[j] * theta_j`` plus noise; theta_j is Gaussian around zero with variance
+    ``ratio**2 * variances[j]`` in each column, and the logarithm of the ratio is Gaussian around
+    zero, too: a model of the error that may be wrong by a factor, which all rows share.
+
+    Returns
+    -------
+    gains : ndarray of shape (n_rows,), in [0, 1]
+    variances : ndarray of shape (n_rows,)
+        Of theta, once the row is known.
+    """
+    scaled = _RATIOS[:, None] ** 2 * variances
+    signal = scaled * factors**2
+    total = np.maximum(signal + noise_std**2, 1e-300)
+    lengths = (sums**2).sum(axis=1)
+    logs = -0.5 * (sums.shape[1] * np.log(total) + lengths / total).sum(axis=1)
+    logs -= 0.5 * (np.log(_RATIOS) / _RATIO_STD) ** 2
+    weights = np.exp(logs - logs.max())
+    weights = (weights / weights.sum())[:, None]
+    left = weights * (scaled * noise_std**2 / total)
+    return (weights * (signal / total)).sum(axis=0), left.sum(axis=0)

@@ -1,0 +1,93 @@
+"""The density that noisy counts of a box's cells show: normal kernels, of masses >= 0.
+
+Sums over cells are made in whole numbers, so that the order of adding, and with it the library that
+multiplies matrices, does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from math import erf, fsum, sqrt
+
+import numpy as np
+
+from cloister.arrays import Floats
+
+FINE = 1 << 30
+"""Units of all masses together."""
+
+_UNITS = 1 << 12  # of a kernel
+_EXACT = 1 << 40  # masses, up to which a sum of products with a kernel is not rounded
+_STEPS = 100
+
+
+def kernel(bins: int, cuts: int, width: float) -> Floats:
+    """Return what part of a cell's normal kernel falls into each part of each cell of an axis.
+
+    Parameters
+    ----------
+    bins, cuts : int
+        Cells, and the equal parts into which each is cut.
+    width : float
+        Standard deviation of the kernel, in cells.
+
+    Returns
+    -------
+    ndarray of shape (bins * cuts, bins)
+        Multiples of ``2**-12``; each column sums to 1, since what is beyond an end is taken for
+        its outermost part.
+    """
+    size = bins * cuts
+    steps = range(1 - size, size)  # of an edge from the low end of a cell
+    scale = cuts * width * sqrt(2)
+    below = np.array([_UNITS * (1 + erf((step - cuts / 2) / scale)) / 2 for step in steps])
+    edges = np.arange(1, size)[:, None] - cuts * np.arange(bins)
+    parts = np.rint(below)[edges + size - 1]
+    return np.asarray(np.diff(parts, axis=0, prepend=0, append=_UNITS) / _UNITS)
+
+
+def spread(kernels: Sequence[Floats], masses: Floats) -> Floats:
+    """Apply a kernel along each axis of whole masses, whose sum is below `_EXACT`; round."""
+
+    def along(values: Floats, axis: int) -> Floats:
+        return np.rint(np.moveaxis(np.tensordot(kernels[axis], values, (1, axis)), 0, axis))
+
+    return reduce(along, range(masses.ndim), masses)
+
+
+def density(counts: Floats, noise_std: float, kernels: Sequence[Floats], total: float) -> Floats:
+    """Return whole masses of the cells' kernels that explain noisy counts; about `FINE` together.
+
+    A least-squares fit with masses >= 0 by multiplicative steps, in which a count has the variance
+    of its noise and of a Poisson number.
+
+    Parameters
+    ----------
+    counts : ndarray with an axis for each kernel
+    noise_std : float
+    kernels : sequence of ndarray of shape (n_bins, n_bins)
+    total : float
+        Number of records.
+
+    References
+    ----------
+    Lee and Seung, "Algorithms for non-negative matrix factorization", NIPS 2000.
+    """
+    back = [each.T for each in kernels]
+    above, below = np.maximum(counts, 0.0), np.maximum(-counts, 0.0)
+    alike = np.full(counts.shape, float(FINE // counts.size))
+    if not above.any():
+        return alike
+    masses = alike.copy()
+    for step in range(1, _STEPS + 1):
+        expected = spread(kernels, np.rint(masses)) * (total / FINE)
+        variance = np.maximum(noise_std**2 + expected, 1e-9)
+        wanted, had = above / variance, (expected + below) / variance
+        scale = FINE / max(wanted.max(), had.max())
+        masses *= spread(back, np.rint(wanted * scale))
+        masses /= np.maximum(spread(back, np.rint(had * scale)), 1.0)
+        if step % 10 == 0 or np.rint(masses).sum() >= _EXACT:
+            masses *= FINE / max(fsum(masses.ravel()), 1.0)
+    whole = np.rint(masses)
+    return whole if whole.any() else alike
