@@ -278,13 +278,13 @@ def test_the_route_depends_on_public_numbers_alone() -> None:
     small = {"budget": Budget(1.0, 1e-6), "n_features": 16, "nominal_n": 100}
     assert isinstance(toy_task(Auto, **small, n_clusters=2).route, PcaRoute)
     assert isinstance(toy_task(Auto, **small, n_clusters=10).route, MeanRoute)
-    X = np.random.default_rng(0).uniform(-1, 1, (321, 3))
-    for nominal_n, route in ((320, GridRoute), (321, PcaRoute)):  # 80 records a cluster
+    for d, route in ((3, GridRoute), (4, PcaRoute)):
+        X = np.random.default_rng(0).uniform(-1, 1, (321, d))
         tasks = []
         for rows in (319, 320, 321):  # the table is not asked
-            model = DPKMeans(
-                4, epsilon=1.0, bounds=(-1, 1), nominal_n=nominal_n, random_state=0
-            ).fit(X[:rows])
+            model = DPKMeans(4, epsilon=1.0, bounds=(-1, 1), nominal_n=320, random_state=0).fit(
+                X[:rows]
+            )
             tasks.append(model.plan_.task)
         assert isinstance(tasks[0], Auto)
         assert isinstance(tasks[0].route, route)

@@ -40,7 +40,6 @@ Route = GridRoute | PcaRoute | MeanRoute
 _GRAM_SHARE = 0.28  # that the choice of a route reckons with
 _DROWNED = 0.55  # noise of a second moment, in squared radii times the root of k, that is hopeless
 _SPACE = 3  # most columns for a histogram of the box
-_CROWDED = 80  # records a cluster, up to which the box is better than its directions
 
 
 def planned_mu(facts: PublicFacts) -> float:
@@ -55,7 +54,8 @@ class Auto(Gaussian):
 
     Records, centres and what a record adds lie on multiples of ``2**-frac_bits``; `mu` is the GDP
     parameter of the whole budget. Rounds, lengths and shares are functions of the public numbers,
-    so all profiles can carry it. docs/proofs/auto.md proves its guarantee.
+    so all profiles can carry it. With `whole_box`, a histogram is of the whole box, and not of the
+    bulk of the records. docs/proofs/auto.md proves its guarantee.
     """
 
     name: ClassVar[str] = "auto"
@@ -73,6 +73,7 @@ class Auto(Gaussian):
     mu: Positive
     frac_bits: int = 16
     public_seed: int = 0
+    whole_box: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.mu, float):  # 1 and 1.0 would be plans of two digests
@@ -89,8 +90,8 @@ class Auto(Gaussian):
         """What is done with the budget, by public numbers alone."""
         k, d, n = self.n_clusters, self.n_features, self.nominal_n
         values = (k, d, n, self.mu, self.frac_bits, self.public_seed)
-        if k > 1 and (d <= 2 or (d <= _SPACE and k > d and n <= _CROWDED * k)):
-            return GridRoute(*values)
+        if k > 1 and d <= _SPACE:
+            return GridRoute(*values, whole_box=self.whole_box)
         if k == 1 or sqrt(k * d / 2 / _GRAM_SHARE) / (self.mu * n) > _DROWNED:
             return MeanRoute(*values)
         return PcaRoute(*values)

@@ -1,16 +1,17 @@
-"""`auto` in few dimensions: a histogram of the whole box, then a few clipped Lloyd rounds."""
+"""`auto` in few dimensions: the bulk of each column, a histogram of it, clipped Lloyd rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil, floor, sqrt
+from math import prod, sqrt
 
 import numpy as np
 
 from cloister.arrays import Floats, GridState, Integers, Records, State
 from cloister.task import Block, Released
+from cloister.tasks.clipped import chunks
 from cloister.tasks.clustering.auto_rounds import (
     MovingCentres,
     Route,
@@ -21,148 +22,298 @@ from cloister.tasks.clustering.auto_rounds import (
     read_lloyd,
     still,
 )
-from cloister.tasks.clustering.synopsis import (
-    cell_centres,
-    cluster_weighted,
-    drop_empty_cells,
-    nearest,
-    project_to_simplex,
-    sample_cells,
-)
+from cloister.tasks.clustering.density import FINE, density, kernel, spread
+from cloister.tasks.clustering.lloyd_kernel import nearest_centres
+from cloister.tasks.clustering.surrogate import Partition, Surrogate
+from cloister.tasks.clustering.synopsis import cubic_bins, drop_empty_cells
+from cloister.tasks.clustering.weighted import ONE, cluster, on_lattice, parts_of
 from cloister.tasks.columns import count_cells
-from cloister.tasks.shrinkage import empirical_bayes, james_stein
+from cloister.tasks.shrinkage import gains
 from cloister.tasks.state import read, written
 
-_MOST_CELLS = 1 << 14
-_MANY_CELLS = 40  # from which empty ones are dropped; among few, a full one is too dear to lose
-_COUNT_PART = 0.15  # of a Lloyd round's budget
-_PLANE_RESTARTS, _SPACE_RESTARTS = 30, 8
+# Constants below were found on generated tables; docs/proofs/auto.md says that privacy does not
+# depend on any of them.
+_BOX, _HISTOGRAM = 0.08, 0.45  # shares: of the budget, and of what the box leaves
+_EDGE_BINS, _TAIL = 32, 0.07  # of a column, and the part of the records that an end may lose
+_LEAST_BINS = 2  # of a box, and what it then gets more on either side
+_FINENESS = 9.0  # noise of a cluster's count that a cell's count should have
+_FEWEST, _MOST = 5, 60  # cells of a cluster
+_LEAST_CELLS, _MOST_CELLS = 30, 4096
+_MOST_BINS = 512  # of a column, the matrix of whose kernels is kept
+_WIDTH = 0.35  # of kernels, in half the side of a cluster's part of the box, or in cells
+_POINTS = 4000  # of the surrogate, about
+_RESTARTS = 4
+_ROUNDS, _FEWER, _LEAST_ROUNDS, _MOST_ROUNDS = 2.5, 0.4, 3, 8
+_COUNT_PART, _GROWTH = 0.12, 1.15
+_NU, _SLOW, _FAST = 0.1, 0.2, 0.4  # radius of Lloyd rounds against their noise
+_NARROW, _WIDE = 0.7, 3.0  # radius in root mean square distances of a cluster
+_MODEL = 0.05  # relative error of whatever the histogram says
+_DRIFT = 0.3  # part of a later change that may be wrong
 
 
 @dataclass(frozen=True)
-class _Constants:
-    """Where one to two dimensions and three to six differ; found on public data sets."""
+class GridKnown(MovingCentres):
+    """What has been released so far means, in grid coordinates."""
 
-    histogram: float  # share of the budget
-    cells: float  # how fine the histogram is
-    cells_per_cluster: int
-    rounds: int
-    growth: float  # of the budget from one Lloyd round to the next
-    radius: float  # in root mean square distances of a cluster
-
-
-_PLANE = _Constants(0.50, 0.25, 5, 2, 1.2, 1.0)
-_SPACE = _Constants(0.45, 0.15, 3, 3, 1.6, 0.8)
-_UNDER = 0.9  # clipping takes so much of a step, in the plane
+    box_low: Floats
+    box_high: Floats
+    surrogate: Surrogate
+    error: Floats  # variance of each centre in a column
 
 
 @dataclass(frozen=True)
 class GridRoute(Route):
-    """Histogram, then clipped Lloyd rounds."""
+    """Tails of the columns if they can be seen, a histogram, and clipped Lloyd rounds."""
 
     releases = (
-        "the numbers of records in the cells of a public grid, then for each cluster a few times "
-        "the number of its records and the sum of their shortened differences to its centre"
+        "the numbers of records in bins of each column if there are records enough, and in the "
+        "cells of a grid, then for each cluster a few times the number of its records and the sum "
+        "of their shortened differences to its centre"
     )
 
-    @property
-    def _constants(self) -> _Constants:
-        return _PLANE if self.n_features <= 2 else _SPACE
+    whole_box: bool = False
+
+    # The plan -----------------------------------------------------------------------------
 
     @cached_property
-    def bins(self) -> Integers:
-        """Number of bins of each column: a function of the plan."""
-        c, d = self._constants, self.n_features
-        fine = c.cells * (self.nominal_n / self.noise_std(c.histogram)) ** (2 * d / (2 + d))
-        cells = min(max(fine, c.cells_per_cluster * self.n_clusters), _MOST_CELLS)
-        if d <= 2:
-            return np.full(d, max(2, ceil(cells ** (1 / d) - 1e-9)), dtype=np.int64)
-        bins = np.full(d, max(2 if d <= 4 else 1, floor(cells ** (1 / d) + 1e-9)), dtype=np.int64)
-        for column in range(d):
-            if bins.prod() < 0.9 * cells:
-                bins[column] += 1
-        return bins
+    def has_box(self) -> bool:
+        """Whether a box is found first: unless noise would drown the columns' tails."""
+        if self.whole_box:
+            return False
+        return 2 * sqrt(self.n_features) * self.noise_std(_BOX) <= _TAIL * self.nominal_n
+
+    @cached_property
+    def _shares(self) -> tuple[float, ...]:
+        """Part of the budget of each round."""
+        box = _BOX if self.has_box else 0.0
+        histogram = _HISTOGRAM * (1 - box)
+        noise = self._relative_noise(1 - _HISTOGRAM)
+        rounds = min(max(round(_ROUNDS * noise**-_FEWER), _LEAST_ROUNDS), _MOST_ROUNDS)
+        lloyd = growing(1 - box - histogram, _GROWTH, rounds)
+        return (box, histogram, *lloyd) if self.has_box else (histogram, *lloyd)
+
+    def _relative_noise(self, share: float) -> float:
+        """Return the noise of a sum as long as a centre, over the records of a cluster."""
+        noise = sqrt(self.n_features) * self.noise_std(share)
+        return self.n_clusters * noise / self.nominal_n
 
     @property
     def rounds(self) -> int:
-        """One histogram and the Lloyd rounds."""
-        return 1 + self._constants.rounds
+        """Number of rounds: a function of the plan."""
+        return len(self._shares)
+
+    @cached_property
+    def n_cells(self) -> int:
+        """Most cells of the histogram, whatever the box."""
+        k, noise_std = self.n_clusters, self.noise_std(self._shares[int(self.has_box)])
+        fine: float = (self.nominal_n / (_FINENESS * k * noise_std)) ** 2
+        cells = max(k * min(max(fine, _FEWEST), _MOST), _LEAST_CELLS)
+        return int(min(cells, _MOST_CELLS, _MOST_BINS**self.n_features))
+
+    @cached_property
+    def _cuts(self) -> int:
+        """Parts of a cell's side, each with a point of the surrogate."""
+        parts: float = (_POINTS / self.n_cells) ** (1 / self.n_features)
+        return max(1, round(parts))
 
     def start(self) -> State:
         """Return a state in which nothing is known."""
-        return written(MovingCentres(**still(self.n_clusters, self.n_features)))
+        d, size = self.n_features, self.n_cells * self._cuts**self.n_features
+        nothing = Surrogate(np.zeros((size, d), np.int64), np.zeros(size, np.int64), 0.0)
+        known = GridKnown(
+            **still(self.n_clusters, d),
+            box_low=np.full(d, -1.0),
+            box_high=np.ones(d),
+            surrogate=nothing,
+            error=np.zeros(self.n_clusters),
+        )
+        return written(known)
+
+    def _stage(self, t: int) -> str:
+        return ("box", "cells", "lloyd")[min(t + (not self.has_box), 2)]
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return the histogram, or sums and counts."""
-        c = self._constants
-        if t == 0:
-            return (Block.of_units("cells", (int(self.bins.prod()),), c.histogram, one=self.one),)
-        shares = growing(1 - c.histogram, c.growth, c.rounds)
-        return lloyd_blocks(self, shares[t - 1], _COUNT_PART)
+        """Return histograms, or sums and counts."""
+        share, d, one = self._shares[t], self.n_features, self.one
+        match self._stage(t):
+            case "box":
+                return (Block.of_units("tails", (d, _EDGE_BINS), share, d, one),)
+            case "cells":
+                return (Block.of_units("cells", (self.n_cells,), share, one=one),)
+        return lloyd_blocks(self, share, _COUNT_PART)
+
+    # The records --------------------------------------------------------------------------
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the elements of round `t`."""
-        one = self.one
-        if t > 0:
-            return lloyd_contribution(state, records, one)
-        columns, bins = range(self.n_features), self.bins.tolist()
-        (counts,) = count_cells(records, [columns], bins, [True] * len(bins), self.frac_bits)
-        return counts * one
+        d = self.n_features
+        match self._stage(t):
+            case "box":
+                tables, bins = [[j] for j in range(d)], [_EDGE_BINS] * d
+                counts = count_cells(records, tables, bins, [True] * d, self.frac_bits)
+                return np.concatenate(counts) * self.one
+            case "cells":
+                return self._count_cells(state, records) * self.one
+        return lloyd_contribution(state, records, self.one)
+
+    def _count_cells(self, state: GridState, records: Records) -> Integers:
+        """Count the records in each cell; one that lies outside the box is in the nearest."""
+        low, sides = state["box_low"], np.maximum(state["box_high"] - state["box_low"], 1)
+        bins = self.histogram_of(self._known(state))[1]
+        counts = np.zeros(self.n_cells, dtype=np.int64)
+        for part in chunks(records):
+            cell = np.zeros(len(part), dtype=np.int64)
+            for column, start, side, m in zip(part.T, low, sides, bins, strict=True):
+                cell *= m
+                cell += np.clip((column - start) * m // side, 0, m - 1)
+            counts += np.bincount(cell, minlength=self.n_cells)
+        return counts
+
+    # The answer ---------------------------------------------------------------------------
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
-        """Cluster the histogram, or move the centres."""
-        known = read(MovingCentres, state, self.frac_bits)
-        if t == 0:
-            return written(self._cluster(known, *released["cells"].real(self.frac_bits)))
-        known, sums, sum_std = read_lloyd(self, known, released, floor=1.0)
-        radii = np.maximum(known.radii, 1 / self.one)
-        if self.n_features <= 2:
-            moves = self._bayes(sums, sum_std, known.counts, radii) / _UNDER
-        else:
-            moves = james_stein(sums, sum_std)
-        centres = known.centres + moves * (radii / known.counts)[:, None]
-        return written(replace(known, centres=np.clip(centres, -1, 1)))
+        """Find the box, cluster the histogram, or move the centres."""
+        known = self._known(state)
+        match self._stage(t):
+            case "box":
+                return written(self._box(known, *released["tails"].real(self.frac_bits)))
+            case "cells":
+                known = self._cluster(known, *released["cells"].real(self.frac_bits))
+            case _:
+                known = self._move(known, released)
+        return written(self._with_radii(known, t + 1) if t + 1 < self.rounds else known)
 
     def spreads(self, state: GridState) -> Floats:
-        """Return the standard deviation in a column of each cluster, as the histogram has it."""
-        radii = read(MovingCentres, state, self.frac_bits).radii
-        return radii / self._constants.radius / sqrt(self.n_features)
+        """Return the standard deviation in a column of each cluster, as the surrogate has it."""
+        known = self._known(state)
+        if known.surrogate.records == 0:
+            return np.zeros(len(known.centres))
+        return np.asarray(np.sqrt(self._partition(known).within / self.n_features))
 
-    def _bayes(self, sums: Floats, noise_std: float, counts: Floats, radii: Floats) -> Floats:
-        mean_square = float((counts * radii**2).sum() / counts.sum())
-        return empirical_bayes(
-            sums,
-            n_dims=self.n_features,
-            factors=counts / radii,
-            noise_std=noise_std,
-            unit=sqrt(mean_square / self.n_features),
-            prior_power=2.0,
-            spreads=counts.mean() / counts * (radii / radii.mean()) ** 2,
+    def _known(self, state: GridState) -> GridKnown:
+        return read(GridKnown, state, self.frac_bits)
+
+    def _partition(self, known: GridKnown) -> Partition:
+        return Partition(known.surrogate, known.centres, 0.02 * self._typical(known))
+
+    def _typical(self, known: GridKnown) -> float:
+        """Return the records of a cluster, were all alike."""
+        return self.nominal_n / len(known.centres)
+
+    def histogram_of(self, known: GridKnown) -> tuple[Floats, Integers]:
+        """Return half the sides of the box, and its bins along each column."""
+        half = (known.box_high - known.box_low) / 2
+        return half, cubic_bins(half, 1.0, self.n_cells)
+
+    def _box(self, known: GridKnown, noisy: Floats, noise_std: float) -> GridKnown:
+        """Cut off the bins at either end of a column that hold few records, for all we see."""
+        step, size = 2 / _EDGE_BINS, np.arange(1, _EDGE_BINS - 1)
+        room = _TAIL * self.nominal_n - noise_std * np.sqrt(size)
+
+        def cut(counts: Floats) -> float:
+            full = np.cumsum(counts)[: len(room)] > room
+            return step * (int(full.argmax()) if full.any() else len(room))
+
+        low = -1 + np.array([cut(counts) for counts in noisy])
+        high = 1 - np.array([cut(counts[::-1]) for counts in noisy])
+        low, high = np.minimum(low, high), np.maximum(low, high)
+        narrow = high - low < _LEAST_BINS * step
+        low = np.where(narrow, np.maximum(low - step, -1), low)
+        high = np.where(narrow, np.minimum(high + step, 1), high)
+        return replace(known, box_low=low, box_high=high)
+
+    def _cluster(self, known: GridKnown, noisy: Floats, noise_std: float) -> GridKnown:
+        """Put points in the place of the records, and cluster them."""
+        k, n, d = len(known.centres), self.nominal_n, self.n_features
+        half, bins = self.histogram_of(known)
+        cell = 2 * half / bins
+        counts = noisy[: prod(bins.tolist())].reshape(bins)
+        of_cluster = (float(np.prod(half)) / k) ** (1 / d)
+        widths = _WIDTH * max(of_cluster, float(np.median(cell))) / cell
+        coarse, fine = (
+            [kernel(m, cuts, w) for m, w in zip(bins.tolist(), widths.tolist(), strict=True)]
+            for cuts in (1, self._cuts)
+        )
+        masses = density(counts, noise_std, coarse, n)
+        if noise_std > 0:
+            kept = drop_empty_cells(counts.ravel(), masses.ravel(), noise_std, n)
+            masses = np.rint(kept * (FINE / kept.sum())).reshape(bins)
+
+        points, weights = known.surrogate.points.copy(), known.surrogate.masses.copy()
+        found = _middles(known, bins * self._cuts)
+        points[: len(found)] = found
+        weights[: len(found)] = parts_of(spread(fine, masses).ravel())
+        centres = cluster(points, weights, k, public_seed=self.public_seed, restarts=_RESTARTS)
+        full = spread(coarse, masses).ravel() * (n / FINE) > 0.1 * noise_std
+        cells = _middles(known, bins)[full]
+        known = replace(
+            known, surrogate=Surrogate(points, weights, float(n)), centres=centres / ONE
+        )
+        return self._with_errors(known, cells, noise_std)
+
+    def _with_errors(self, known: GridKnown, cells: Integers, noise_std: float) -> GridKnown:
+        """Say by a public model how wrong the histogram's centres and counts may be."""
+        k, d, typical = len(known.centres), self.n_features, self._typical(known)
+        partition = self._partition(known)
+        pooled = partition.pooled / d
+        centres = on_lattice(known.centres)
+        labels = nearest_centres(cells.astype(np.int32), centres)
+        squared = (((cells - centres[labels]) / ONE) ** 2).sum(axis=1)
+        arms = np.maximum(np.bincount(labels, squared, k) / d, 0.5 * pooled)
+        error = arms * (noise_std / np.maximum(partition.counts, 0.1 * typical)) ** 2
+        n_cells = np.maximum(np.bincount(labels, minlength=k), 1)
+        known = placed(known, known.centres, partition.counts, n_cells, noise_std)
+        of_counts = np.minimum(known.counts_std, 0.5 * typical)
+        return replace(
+            known,
+            error=np.minimum(error + _MODEL**2 * pooled, 4 * pooled),
+            counts_std=np.hypot(of_counts, _MODEL * partition.counts),
         )
 
-    def _cluster(self, known: MovingCentres, noisy: Floats, noise_std: float) -> MovingCentres:
-        """Cluster the histogram, and set the radii of the Lloyd rounds."""
-        k, sides = len(known.centres), 2 / self.bins
-        points = cell_centres(np.ones(self.n_features), self.bins)
-        weights = project_to_simplex(noisy, self.nominal_n)
-        if self.n_features <= 2 and len(points) >= _MANY_CELLS:
-            weights = drop_empty_cells(noisy, weights, noise_std, self.nominal_n)
-        centres = self._centres_of(points, weights, k)
-        labels, squared = nearest(points, centres)
-        counts = np.bincount(labels, weights, minlength=k).astype(np.float64)
-        cells = np.maximum(np.bincount(labels[weights > 0], minlength=k), 1)
-        within = np.bincount(labels, weights * squared, minlength=k) / np.maximum(counts, 1e-9)
-        within += (sides**2).sum() / 12
-        pooled = (counts * within).sum() / max(counts.sum(), 1e-9)
-        trust = counts**2 / (counts**2 + (2 * noise_std) ** 2 * cells)
-        radii = self._constants.radius * np.sqrt(trust * within + (1 - trust) * pooled)
-        return replace(placed(known, centres, counts, cells, noise_std), radii=radii)
+    def _with_radii(self, known: GridKnown, t: int) -> GridKnown:
+        """Set the radii of round `t`: the wider, the less noise it has."""
+        partition = self._partition(known)
+        trust = partition.counts / (partition.counts + 0.3 * self._typical(known))
+        within = trust * partition.within + (1 - trust) * partition.pooled
+        noise = self._relative_noise(self._shares[t] * (1 - _COUNT_PART))
+        stretch = min(max((_NU / noise) ** (_FAST if noise < _NU else _SLOW), _NARROW), _WIDE)
+        return replace(known, radii=stretch * np.sqrt(np.maximum(within, 1e-6)))
 
-    def _centres_of(self, points: Floats, weights: Floats, k: int) -> Floats:
-        """Cluster the cells, or in space public points that lie in them as records might."""
-        seed = self.public_seed
-        if self.n_features <= 2:
-            return cluster_weighted(points, weights, k, public_seed=seed, restarts=_PLANE_RESTARTS)
-        samples = sample_cells(points, weights, 2 / self.bins, np.zeros(0), public_seed=seed)
-        ones = np.ones(len(samples))
-        return cluster_weighted(samples, ones, k, public_seed=seed, restarts=_SPACE_RESTARTS)
+    def _move(self, known: GridKnown, released: Mapping[str, Released]) -> GridKnown:
+        """Correct the surrogate by what its answer lacks, and move the centres to its own.
+
+        Points and records are clipped alike, so that clipping biases no difference of the two.
+        """
+        d, typical = self.n_features, self._typical(known)
+        before = self._partition(known)
+        radii = np.maximum(known.radii, 1 / self.one)
+        count_std = released["counts"].real(self.frac_bits)[1]
+        floor = 0.7 * min(1.0, 0.2 * typical / max(count_std, 1e-9))
+        merged, sums, sum_std = read_lloyd(self, known, released, floor)
+        counts = np.maximum(merged.counts, 0.3 * before.counts)
+        expected, follows = before.answer(radii)
+        lacking = sums - expected * (counts / before.counts)[:, None]
+        factors = follows * counts / radii
+        gain, error = gains(lacking, factors, known.error, sum_std)
+
+        surrogate = before.corrected(lacking * (gain / factors)[:, None], counts)
+        centres = surrogate.improved(known.centres)
+        drift = ((centres - before.means(surrogate)) ** 2).sum(axis=1) / d
+        after = replace(merged, surrogate=surrogate, centres=np.clip(centres, -1, 1))
+        fresh = self._partition(after).counts
+        stds = merged.counts_std, _DRIFT * (fresh - counts), 0.02 * counts
+        return replace(
+            after,
+            error=error + _DRIFT**2 * drift,
+            counts=fresh,
+            counts_std=np.sqrt(sum(std**2 for std in stds)),
+        )
+
+
+def _middles(known: GridKnown, bins: Integers | Sequence[int]) -> Integers:
+    """Return the middles of equal cells of the box, the last column fastest."""
+    axes = [
+        low + (np.arange(m) + 0.5) * ((high - low) / m)
+        for low, high, m in zip(known.box_low, known.box_high, bins, strict=True)
+    ]
+    return on_lattice(np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes)))

@@ -22,7 +22,7 @@ from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import Block, Gaussian, PublicFacts, Released
 from cloister.tasks.clustering.auto import Auto, planned_mu
-from cloister.tasks.clustering.auto_grid import GridRoute
+from cloister.tasks.clustering.auto_grid import GridKnown, GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaKnown
 from cloister.tasks.clustering.auto_rounds import MovingCentres
@@ -34,7 +34,7 @@ from cloister.tasks.state import read, written
 
 MOST_CLUSTERS = 256
 NumberOfClusters = Annotated[int, Range(1, MOST_CLUSTERS)]
-_ROWS = {"widths", "start", *(field.name for field in fields(MovingCentres))}
+_ROWS = {"widths", "start", "error", *(field.name for field in fields(MovingCentres))}
 """What `auto`'s state holds for each cluster."""
 
 
@@ -94,7 +94,8 @@ class SelectK(Gaussian):
         """The method whose frames are sent: for the largest number of clusters."""
         shared = ("n_features", "nominal_n", "mu", "frac_bits", "public_seed")
         same = {name: getattr(self, name) for name in shared}
-        return Auto(n_clusters=self.max_clusters, **same)
+        # cells at the edge of a bulk would hold its tails, which looks like clusters
+        return Auto(n_clusters=self.max_clusters, whole_box=True, **same)
 
     @property
     def n_clusters(self) -> int:
@@ -169,7 +170,7 @@ class SelectK(Gaussian):
         if isinstance(route, MeanRoute):
             return np.zeros(0), np.zeros(0, dtype=np.int64)
         if isinstance(route, GridRoute):
-            return np.ones(self.n_features), route.bins
+            return route.histogram_of(read(GridKnown, state, self.frac_bits))
         known = read(PcaKnown, state, self.frac_bits)
         return known.half_spans[known.bins > 0], known.bins[known.bins > 0]
 

@@ -13,7 +13,7 @@ from cloister.arrays import Floats, Integers
 from cloister.randomness import public_generator
 
 _OCCUPIED = (0.02, 0.04, 0.07, 0.12, 0.2, 0.3, 0.45, 0.65, 0.85, 0.97)  # shares that are tried
-_SURE = 0.8  # posterior probability from which a cell counts as occupied
+_SURE = 0.5  # posterior probability from which a cell counts as occupied
 _SAMPLES = 2000
 _TRIALS = 4  # candidates of which greedy seeding takes the best
 _STEPS = 40
@@ -158,7 +158,7 @@ def drop_empty_cells(counts: Floats, weights: Floats, noise_std: float, total: f
 
     A cell is empty with probability 1 - p, or else has an exponentially distributed count with
     the mean that makes the total right; p is chosen by the likelihood of all noisy counts. Cells
-    that hold something with posterior probability above 0.8 keep their weight.
+    that hold something with posterior probability above 0.5 keep their weight.
 
     Parameters
     ----------

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import product
 from math import isqrt, sqrt
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import integrate, optimize, special
 
 from cloister import Budget
+from cloister.arrays import State
 from cloister.hazmat.fixedpoint import Grid, round_to_grid
 from cloister.task import Floats, GridState, Integers, Records, Released
 from cloister.tasks.clipped import bin_numbers, clip_to_unit, sum_clipped, sum_clipped_near
 from cloister.tasks.clustering.auto import Auto
+from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute, spread_out
 from cloister.tasks.clustering.auto_pca import PcaRoute
 from cloister.tasks.clustering.auto_rounds import growing
@@ -29,7 +33,7 @@ from cloister.tasks.clustering.synopsis import (
     sample_cells,
 )
 from cloister.tasks.moments import PRODUCT, SQUARE, sum_products, unpack_products
-from cloister.tasks.shrinkage import empirical_bayes, james_stein
+from cloister.tasks.shrinkage import empirical_bayes, gains, james_stein
 from cloister.testing import toy_task
 
 ONE = 1 << 16
@@ -182,6 +186,46 @@ def test_empirical_bayes_is_the_posterior_mean_of_its_model() -> None:
     np.testing.assert_array_equal(nothing, sums)
 
 
+def test_gains_are_those_of_the_posterior_of_its_model() -> None:
+    sums = np.array([[0.7, -0.3], [1.4, 0.2], [2.1, -0.6]])
+    factors, variances, noise_std = np.array([1.0, 2.0, 4.0]), np.array([0.5, 0.1, 0.2]), 0.7
+
+    def signal(log_ratio: float) -> Floats:
+        return np.asarray(np.exp(2 * log_ratio) * variances)
+
+    def gain(log_ratio: float) -> Floats:
+        seen = signal(log_ratio) * factors**2
+        return np.asarray(seen / (seen + noise_std**2))
+
+    def weight(log_ratio: float) -> float:
+        variance = signal(log_ratio) * factors**2 + noise_std**2
+        likelihood = np.prod(np.exp(-0.5 * (sums**2).sum(axis=1) / variance) / variance)
+        return float(likelihood * np.exp(-0.5 * (log_ratio / 0.7) ** 2))
+
+    def mean(value: Callable[[float], Floats]) -> Floats:
+        ratios = np.linspace(-2.5, 2.5, 2001)
+        weights = np.array([weight(u) for u in ratios])
+        return np.asarray(weights @ np.array([value(u) for u in ratios]) / weights.sum())
+
+    found, left = gains(sums, factors, variances, noise_std)
+    np.testing.assert_allclose(found, mean(gain), rtol=1e-3)
+    np.testing.assert_allclose(left, mean(lambda u: signal(u) * (1 - gain(u))), rtol=1e-3)
+
+
+def test_all_is_signal_without_noise_and_little_where_noise_explains_it() -> None:
+    ones = np.ones(3)
+    found, left = gains(np.full((3, 2), 0.4), ones, ones, 0.0)
+    np.testing.assert_allclose(found, 1)
+    np.testing.assert_array_equal(left, 0)
+    found, left = gains(np.full((3, 2), 0.4), ones, 1e-6 * ones, 1.0)
+    assert (found < 1e-4).all()
+    assert (left < 1e-4).all()
+    alike, _ = gains(np.full((3, 2), 1.0), ones, ones, 1.0)
+    larger, _ = gains(np.full((3, 2), 9.0), ones, ones, 1.0)  # errors are larger than was said
+    assert (alike < 0.5).all()
+    assert (larger > 0.9).all()
+
+
 @given(st.lists(st.floats(-50, 100), min_size=1, max_size=12), st.floats(0.5, 500))
 def test_the_projection_is_the_nearest_point_of_the_simplex(
     counts: list[float], total: float
@@ -310,7 +354,7 @@ def test_the_directions_are_those_of_the_clipped_covariance() -> None:
 
 
 def test_the_frame_of_cells_holds_whatever_is_detected() -> None:
-    for k, d, n in ((2, 3, 500), (7, 8, 4000), (12, 40, 100_000), (4, 5, 200)):
+    for k, d, n in ((2, 4, 500), (7, 8, 4000), (12, 40, 100_000), (4, 5, 200)):
         task = toy_task(Auto, budget=Budget(1.0, 1e-6), n_features=d, nominal_n=n, n_clusters=k)
         route = task.route
         assert isinstance(route, PcaRoute)
@@ -380,3 +424,148 @@ def test_the_projection_agrees_with_a_general_solver() -> None:
         constraints={"type": "eq", "fun": lambda w: w.sum() - 4.0},
     )
     np.testing.assert_allclose(project_to_simplex(noisy, 4.0), solved.x, atol=1e-4)
+
+
+# --- The grid route -------------------------------------------------------------------------------
+
+
+def noised(task: Auto, t: int, words: Integers, rng: np.random.Generator) -> dict[str, Released]:
+    """What is released with whole noise of the planned size."""
+    plain = without_noise(task, t, words)
+    return {
+        name: Released(
+            block.values
+            + np.rint(rng.normal(0, block.noise_std, block.values.shape)).astype(np.int64),
+            block.noise_std,
+        )
+        for name, block in plain.items()
+    }
+
+
+def on_grid(task: Auto, state: State) -> GridState:
+    return {name: round_to_grid(value, task.frac_bits) for name, value in state.items()}
+
+
+def grid_task(k: int, d: int, n: int, epsilon: float = 2.0) -> tuple[Auto, GridRoute]:
+    budget = Budget(epsilon, 1e-6)
+    task = toy_task(Auto, budget=budget, n_features=d, nominal_n=n, n_clusters=k)
+    assert isinstance(task.route, GridRoute)
+    return task, task.route
+
+
+def heavy_tailed(n: int, d: int) -> Records:
+    values = 0.1 * np.random.default_rng(3).standard_t(1.5, (n, d)) + 0.1
+    return np.rint(np.clip(values, -1, 1) * ONE).astype(np.int32)
+
+
+def test_the_box_leaves_out_a_part_of_each_tail_and_no_more() -> None:
+    table = heavy_tailed(20_000, 2)
+    task, route = grid_task(3, 2, 20_000)
+    assert route.has_box
+    state = on_grid(task, task.start())
+    tails = Released(task.contribute(0, state, table).reshape(2, -1), 0.0)
+    found = task.update(0, state, {"tails": tails})
+    low, high = found["box_low"], found["box_high"]
+    values, step = table / ONE, 2 / 32
+    assert ((low > -1) & (high < 1)).all()
+    assert ((values < low).mean(axis=0) <= 0.07).all()
+    assert ((values > high).mean(axis=0) <= 0.07).all()
+    assert ((values < low + step).mean(axis=0) > 0.07).all()  # another bin would be too much
+    assert ((values > high - step).mean(axis=0) > 0.07).all()
+
+
+@given(
+    d=st.integers(1, 3),
+    peak=st.floats(0, 1e9),
+    bin_=st.integers(0, 31),
+    seed=st.integers(0, 2**32 - 1),
+    noise=st.sampled_from([0.0, 1.0, 1e3, 1e12]),
+)
+@example(d=1, peak=2e4, bin_=0, seed=0, noise=0.0)
+@example(d=2, peak=2e4, bin_=16, seed=0, noise=0.0)
+@example(d=3, peak=2e4, bin_=31, seed=0, noise=0.0)
+def test_a_box_is_never_empty_or_larger_than_the_whole(
+    d: int, peak: float, bin_: int, seed: int, noise: float
+) -> None:
+    task, _ = grid_task(2, d, 20_000)
+    rng = np.random.default_rng(seed)
+    counts = noise * rng.normal(size=(d, 32))
+    counts[:, bin_] += peak
+    values = np.rint(counts * ONE).astype(np.int64)
+    state = on_grid(task, task.start())
+    found = task.update(0, state, {"tails": Released(values, noise * ONE)})
+    low, high = found["box_low"], found["box_high"]
+    assert (low >= -1).all()
+    assert (high <= 1).all()
+    assert (high - low >= 2 * 2 / 32).all()
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_records_are_counted_in_the_cells_of_numpys_histogram(d: int) -> None:
+    task, route = grid_task(4, d, 3000)
+    table = records(3000, d)
+    rng = np.random.default_rng(1)
+    low = rng.integers(-ONE, -ONE // 2, d)
+    high = low + rng.integers(ONE // 2, ONE, d)
+    state = {**on_grid(task, task.start()), "box_low": low, "box_high": high}
+    bins = route.histogram_of(route._known(state))[1]
+    edges = [  # each side of a cell belongs to the cell above
+        np.ceil(a + np.arange(m + 1) * (b - a) / m) for a, b, m in zip(low, high, bins, strict=True)
+    ]
+    inside = np.clip(table, low, high - 1)
+    expected, _ = np.histogramdd(inside, edges)
+    found = task.contribute(int(route.has_box), state, table)
+    assert len(found) == route.n_cells
+    np.testing.assert_array_equal(found[: bins.prod()].reshape(bins), ONE * expected)
+    assert not found[bins.prod() :].any()
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_the_frame_holds_the_cells_of_every_box(d: int) -> None:
+    rng = np.random.default_rng(d)
+    for k, n, epsilon in product((2, 7, 100), (100, 5000, 1_000_000), (0.1, 2.0)):
+        task, route = grid_task(k, d, n, epsilon)
+        same, again = grid_task(k, d, n, epsilon)
+        layout = [same.blocks(t) for t in range(same.rounds)]
+        assert [task.blocks(t) for t in range(task.rounds)] == layout
+        assert again.n_cells == route.n_cells <= min(60 * k, 4096)
+        assert route.n_cells >= min(5 * k, 512)
+        assert sum(block.weight for blocks in layout for block in blocks) == pytest.approx(1)
+        start = on_grid(task, task.start())
+        for _ in range(3):
+            low = rng.integers(-ONE, 0, d)
+            high = low + rng.integers(1, ONE, d)
+            known = route._known({**start, "box_low": low, "box_high": high})
+            assert 1 <= route.histogram_of(known)[1].prod() <= route.n_cells
+    assert route.has_box
+    assert not grid_task(2, d, 50, 0.1)[1].has_box
+
+
+def regular(name: str) -> Floats:
+    """Middles of equal balls at the corners of a regular body."""
+    if name == "hexagon":
+        angles = np.arange(6) * np.pi / 3
+        return 0.6 * np.column_stack([np.cos(angles), np.sin(angles)])
+    if name == "cube":
+        return 0.5 * np.array(list(product((-1, 1), repeat=3)))
+    golden = (1 + sqrt(5)) / 2
+    corners = [(0.0, a, b * golden) for a in (-1, 1) for b in (-1, 1)]
+    return 0.35 * np.array([np.roll(corner, shift) for corner in corners for shift in range(3)])
+
+
+@pytest.mark.parametrize("body", ["hexagon", "cube", "icosahedron"])
+def test_equal_balls_at_regular_places_are_all_found(body: str) -> None:
+    middles = regular(body)
+    k, d = middles.shape
+    task, _ = grid_task(k, d, 80 * k)
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        values = np.repeat(middles, 80, axis=0) + rng.normal(0, 0.06, (80 * k, d))
+        table = np.rint(np.clip(values, -1, 1) * ONE).astype(np.int32)
+        state = on_grid(task, task.start())
+        for t in range(task.rounds):
+            words = task.contribute(t, state, table)
+            state = on_grid(task, task.update(t, state, noised(task, t, words, rng)))
+        distances = np.linalg.norm(state["centres"][:, None] / ONE - middles, axis=2)
+        assert sorted(distances.argmin(axis=1).tolist()) == list(range(k)), seed
+        assert distances.min(axis=1).max() < 0.15, seed
