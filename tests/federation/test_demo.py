@@ -10,7 +10,7 @@ from pathlib import Path
 from cloister.cli.demo import HOSPITALS
 from cloister.jobs import JobResult
 
-ROUNDS = 10
+ROUNDS = 8
 
 
 def demo(*options: str) -> str:

@@ -110,7 +110,7 @@ class _Round:
 def test_frames_are_those_of_auto_for_the_largest_number(name: str) -> None:
     task = designed(name)
     d, n = SHAPES[name]
-    auto = Auto(n_clusters=7, n_features=d, nominal_n=n, mu=task.mu, whole_box=True)
+    auto = Auto(n_clusters=7, n_features=d, nominal_n=n, mu=task.mu).route_by(whole_box=True)
     assert task.rounds == auto.rounds
     for t in range(task.rounds):
         assert task.blocks(t) == auto.blocks(t)

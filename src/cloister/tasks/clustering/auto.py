@@ -54,8 +54,7 @@ class Auto(Gaussian):
 
     Records, centres and what a record adds lie on multiples of ``2**-frac_bits``; `mu` is the GDP
     parameter of the whole budget. Rounds, lengths and shares are functions of the public numbers,
-    so all profiles can carry it. With `whole_box`, a histogram is of the whole box, and not of the
-    bulk of the records. docs/proofs/auto.md proves its guarantee.
+    so all profiles can carry it. docs/proofs/auto.md proves its guarantee.
     """
 
     name: ClassVar[str] = "auto"
@@ -73,7 +72,6 @@ class Auto(Gaussian):
     mu: Positive
     frac_bits: int = 16
     public_seed: int = 0
-    whole_box: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.mu, float):  # 1 and 1.0 would be plans of two digests
@@ -88,10 +86,14 @@ class Auto(Gaussian):
     @cached_property
     def route(self) -> Route:
         """What is done with the budget, by public numbers alone."""
+        return self.route_by()
+
+    def route_by(self, *, whole_box: bool = False) -> Route:
+        """Return the route, with a histogram of the whole box if asked for, and not of the bulk."""
         k, d, n = self.n_clusters, self.n_features, self.nominal_n
         values = (k, d, n, self.mu, self.frac_bits, self.public_seed)
         if k > 1 and d <= _SPACE:
-            return GridRoute(*values, whole_box=self.whole_box)
+            return GridRoute(*values, whole_box=whole_box)
         if k == 1 or sqrt(k * d / 2 / _GRAM_SHARE) / (self.mu * n) > _DROWNED:
             return MeanRoute(*values)
         return PcaRoute(*values)
@@ -103,10 +105,7 @@ class Auto(Gaussian):
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
-        return (
-            f"{self.rounds} rounds of k-means with {self.n_clusters} clusters: "
-            f"{self.route.releases}, all with Gaussian noise."
-        )
+        return described(self.route)
 
     def start(self) -> State:
         """Return a state in which nothing is known."""
@@ -126,19 +125,7 @@ class Auto(Gaussian):
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return expected half-widths for clusters of equal size and typical width."""
-        noise = noise_std / (1 << self.frac_bits)
-        if isinstance(self.route, MeanRoute):
-            half = size_interval(noise * self.route.stretch * TYPICAL * sqrt(self.n_features))
-            widths = {"half_width": half / nominal_n * grid.half_range}
-            unknown = {"size_half_width": np.array([float(nominal_n)])}
-            return widths if self.n_clusters == 1 else {**widths, **unknown}
-        blocks = self.blocks(self.rounds - 1)
-        return expected_half_widths(
-            nominal_n / self.n_clusters,
-            grid,
-            sum_std=noise * TYPICAL * sqrt(self.n_features),
-            count_std=noise * sqrt(blocks[0].weight / blocks[-1].weight),
-        )
+        return forecast_of(self.route, noise_std, nominal_n, grid)
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         """Return what :func:`.centres.centres_in_units` does, and ``spreads``.
@@ -147,7 +134,37 @@ class Auto(Gaussian):
         deviation of each cluster in each column, 0 before it is known and where it never is. The
         interval is of the last round's mean before it was shrunk, so a centre may lie outside it.
         """
-        found = centres_in_units(state, grid, self.frac_bits)
-        return {**found, "spreads": np.outer(self.route.spreads(state), grid.half_range)}
+        return results_of(self.route, state, grid)
 
     displays = staticmethod(centre_displays)
+
+
+def described(route: Route) -> str:
+    """Say in plain words what a route sums and releases."""
+    return (
+        f"{route.rounds} rounds of k-means with {route.n_clusters} clusters: "
+        f"{route.releases}, all with Gaussian noise."
+    )
+
+
+def forecast_of(route: Route, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+    """Return what :meth:`Auto.forecast` does of a route."""
+    noise = noise_std / (1 << route.frac_bits)
+    if isinstance(route, MeanRoute):
+        half = size_interval(noise * route.stretch * TYPICAL * sqrt(route.n_features))
+        widths = {"half_width": half / nominal_n * grid.half_range}
+        unknown = {"size_half_width": np.array([float(nominal_n)])}
+        return widths if route.n_clusters == 1 else {**widths, **unknown}
+    blocks = route.blocks(route.rounds - 1)
+    return expected_half_widths(
+        nominal_n / route.n_clusters,
+        grid,
+        sum_std=noise * TYPICAL * sqrt(route.n_features),
+        count_std=noise * sqrt(blocks[0].weight / blocks[-1].weight),
+    )
+
+
+def results_of(route: Route, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+    """Return what :meth:`Auto.results` does of a route."""
+    found = centres_in_units(state, grid, route.frac_bits)
+    return {**found, "spreads": np.outer(route.spreads(state), grid.half_range)}

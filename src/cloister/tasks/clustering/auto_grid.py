@@ -58,7 +58,7 @@ class GridKnown(MovingCentres):
     box_low: Floats
     box_high: Floats
     surrogate: Surrogate
-    error: Floats  # variance of each centre in a column
+    error_std: Floats  # of each centre in a column; its square might be lost on the grid
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class GridRoute(Route):
             box_low=np.full(d, -1.0),
             box_high=np.ones(d),
             surrogate=nothing,
-            error=np.zeros(self.n_clusters),
+            error_std=np.zeros(self.n_clusters),
         )
         return written(known)
 
@@ -266,7 +266,7 @@ class GridRoute(Route):
         of_counts = np.minimum(known.counts_std, 0.5 * typical)
         return replace(
             known,
-            error=np.minimum(error + _MODEL**2 * pooled, 4 * pooled),
+            error_std=np.sqrt(np.minimum(error + _MODEL**2 * pooled, 4 * pooled)),
             counts_std=np.hypot(of_counts, _MODEL * partition.counts),
         )
 
@@ -294,7 +294,7 @@ class GridRoute(Route):
         expected, follows = before.answer(radii)
         lacking = sums - expected * (counts / before.counts)[:, None]
         factors = follows * counts / radii
-        gain, error = gains(lacking, factors, known.error, sum_std)
+        gain, error = gains(lacking, factors, known.error_std**2, sum_std)
 
         surrogate = before.corrected(lacking * (gain / factors)[:, None], counts)
         centres = surrogate.improved(known.centres)
@@ -304,7 +304,7 @@ class GridRoute(Route):
         stds = merged.counts_std, _DRIFT * (fresh - counts), 0.02 * counts
         return replace(
             after,
-            error=error + _DRIFT**2 * drift,
+            error_std=np.sqrt(error + _DRIFT**2 * drift),
             counts=fresh,
             counts_std=np.sqrt(sum(std**2 for std in stds)),
         )

@@ -21,7 +21,14 @@ from cloister.display import Curve, Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import Block, Gaussian, PublicFacts, Released
-from cloister.tasks.clustering.auto import Auto, planned_mu
+from cloister.tasks.clustering.auto import (
+    Auto,
+    Route,
+    described,
+    forecast_of,
+    planned_mu,
+    results_of,
+)
 from cloister.tasks.clustering.auto_grid import GridKnown, GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaKnown
@@ -34,7 +41,7 @@ from cloister.tasks.state import read, written
 
 MOST_CLUSTERS = 256
 NumberOfClusters = Annotated[int, Range(1, MOST_CLUSTERS)]
-_ROWS = {"widths", "start", "error", *(field.name for field in fields(MovingCentres))}
+_ROWS = {"widths", "start", "error_std", *(field.name for field in fields(MovingCentres))}
 """What `auto`'s state holds for each cluster."""
 
 
@@ -94,8 +101,12 @@ class SelectK(Gaussian):
         """The method whose frames are sent: for the largest number of clusters."""
         shared = ("n_features", "nominal_n", "mu", "frac_bits", "public_seed")
         same = {name: getattr(self, name) for name in shared}
-        # cells at the edge of a bulk would hold its tails, which looks like clusters
-        return Auto(n_clusters=self.max_clusters, whole_box=True, **same)
+        return Auto(n_clusters=self.max_clusters, **same)
+
+    @cached_property
+    def _route(self) -> Route:
+        """Its route, over the whole box: at the edge of a bulk tails would look like clusters."""
+        return self._auto.route_by(whole_box=True)
 
     @property
     def n_clusters(self) -> int:
@@ -110,19 +121,19 @@ class SelectK(Gaussian):
     @property
     def rounds(self) -> int:
         """Number of noisy sums: those of ``auto``."""
-        return self._auto.rounds
+        return self._route.rounds
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
         return (
             f"The number of clusters, {self.min_clusters} to {self.max_clusters}, is chosen from "
             "noisy counts of cells that the clustering releases anyway, and what is sent is always "
-            f"as long as for the most. Then it is {self._auto.describe()}"
+            f"as long as for the most. Then it is {described(self._route)}"
         )
 
     def start(self) -> State:
         """Return a state in which nothing is known and nothing chosen."""
-        return {**self._auto.start(), **written(self._no_choice(0))}
+        return {**self._route.start(), **written(self._no_choice(0))}
 
     def _no_choice(self, k: int) -> Choice:
         gap, low, high, objective = np.zeros((4, len(self.candidates)))
@@ -130,20 +141,20 @@ class SelectK(Gaussian):
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the layout of round `t`, with room for the largest number of clusters."""
-        return self._auto.blocks(t)
+        return self._route.blocks(t)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the elements of round `t`."""
-        return self._auto.contribute(t, state, records)
+        return self._route.contribute(t, state, records)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Choose the number of clusters when the cells are known; keep that many clusters."""
         choice = read(Choice, state, self.frac_bits)
-        if not choice.k and ("cells" in released or isinstance(self._auto.route, MeanRoute)):
+        if not choice.k and ("cells" in released or isinstance(self._route, MeanRoute)):
             choice = self._choose(state, released)
         k, own = choice.k or self.max_clusters, written(choice)
         inner = {name: state[name] for name in state if name not in own}
-        moved = self._auto.update(t, _first_rows(inner, k), self._first_blocks(released, k))
+        moved = self._route.update(t, _first_rows(inner, k), self._first_blocks(released, k))
         return {**_fill_rows(_first_rows(moved, k), self.max_clusters), **own}
 
     def _choose(self, state: GridState, released: Mapping[str, Released]) -> Choice:
@@ -166,7 +177,7 @@ class SelectK(Gaussian):
 
     def _cells_of(self, state: GridState) -> tuple[Floats, Integers]:
         """Return half the width of the histogram and its bins along each axis; may be none."""
-        route = self._auto.route
+        route = self._route
         if isinstance(route, MeanRoute):
             return np.zeros(0), np.zeros(0, dtype=np.int64)
         if isinstance(route, GridRoute):
@@ -182,7 +193,7 @@ class SelectK(Gaussian):
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return expected half-widths if the largest number of clusters is chosen."""
-        return self._auto.forecast(noise_std, nominal_n, grid)
+        return forecast_of(self._route, noise_std, nominal_n, grid)
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
         """Return the number of clusters, the curve it was chosen by, and ``auto``'s results.
@@ -197,7 +208,7 @@ class SelectK(Gaussian):
         return {
             "candidates": self.candidates.astype(np.float64),
             **written(choice),
-            **self._auto.results(_first_rows(state, choice.k), grid),
+            **results_of(self._route, _first_rows(state, choice.k), grid),
         }
 
     def displays(
