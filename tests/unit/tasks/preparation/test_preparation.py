@@ -307,7 +307,7 @@ def test_a_pipeline_without_noise_is_its_steps_one_after_another() -> None:
 
 def test_private_bounds_find_the_groups_that_a_wide_box_hides() -> None:
     X = three_groups(3000)
-    schema = numbers_schema([-100, -100], [100, 100])
+    schema = numbers_schema([-1000, -1000], [1000, 1000])
     last = ("auto", {"n_clusters": 3})
     found = {}
     for name, steps in {"wide": [last], "bounded": [("bounds", {}), last]}.items():
