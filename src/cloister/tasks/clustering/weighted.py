@@ -35,7 +35,7 @@ def parts_of(weights: Floats) -> Integers:
 def cluster(
     points: Integers, masses: Integers, n_clusters: int, *, public_seed: int, restarts: int
 ) -> Integers:
-    """Return centres of weighted points: the best of several starts, each repaired.
+    """Return centres of weighted points: the best of several starts, repaired.
 
     Where fewer points than clusters have a mass, those points are repeated.
 
