@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cloister_lab.experiments import (
     all_methods,
+    auto_ablation,
     classify,
     coefficients,
     coverage,
@@ -11,6 +12,7 @@ from cloister_lab.experiments import (
     evaluate,
     fastlloyd,
     gap,
+    generated,
     leaks,
     learning,
     maxcover_figure,
@@ -30,6 +32,8 @@ _WHAT = {
     "(ABY3, CHEETAH)",
     "all-methods": "our own figure: all methods on all tables, by the gap they close",
     "gap": "how much of FastLloyd's loss against the non-private optimum auto makes good",
+    "generated": "auto on generated tables in two and three columns, beside an earlier version",
+    "auto-ablation": "what each part of auto adds on generated tables: it is taken away",
     "subcluster": "SubCluster's Fig. 3 and 4: gap to Lloyd's loss, published and private variants",
     "maxcover": "Max cover's figure: objective by k on MNIST's test images and 64 Gaussians",
     "coverage": "how often the noise intervals of centres and sizes hold their target",
@@ -54,6 +58,8 @@ _RUN = {
     "fastlloyd-table3": (table3.units, table3.figures, 10, 2 * 3600),
     "all-methods": (all_methods.units, all_methods.figures, 15, 2 * 3600),
     "gap": (gap.units, gap.figures, 10, 20 * 60),
+    "generated": (generated.units, generated.figures, 5, 10 * 60),
+    "auto-ablation": (auto_ablation.units, auto_ablation.figures, 20, 17 * 60),
     "subcluster": (subcluster_figures.units, subcluster_figures.figures, 5, 400),
     "maxcover": (maxcover_figure.units, maxcover_figure.figures, 10, 800),
     "coverage": (coverage.units, coverage.figures, 30, 1800),

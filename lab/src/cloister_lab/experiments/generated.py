@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
 from typing import ClassVar
 
 import numpy as np
@@ -14,8 +16,21 @@ from cloister.randomness import public_generator
 from cloister.task import Floats
 from cloister.testing import SimulatedNoise
 from cloister_lab.experiments.datasets import Dataset, min_max
-from cloister_lab.experiments.records import TidyRow, Value, means_of, number
-from cloister_lab.experiments.run import Settings, Unit, units_of
+from cloister_lab.experiments.figures import save_small
+from cloister_lab.experiments.records import (
+    MeanOf,
+    Means,
+    TidyRow,
+    Value,
+    load_tidy,
+    markdown,
+    means_of,
+    number,
+    prose,
+    write_page,
+    write_table,
+)
+from cloister_lab.experiments.run import Settings, Unit, command_of, units_of
 from cloister_lab.experiments.sweep import loaded, plan_of
 from cloister_lab.metrics import nicv
 
@@ -23,10 +38,13 @@ EPSILONS = (0.1, 0.25, 0.5, 1.0)
 FAMILIES = (2, 3)
 """Numbers of columns."""
 
+CELL = ("dataset", "n_features", "epsilon")
 FASTLLOYD, AUTO, OPTIMUM = "fastlloyd", "auto", "best of ten"
 _TABLES = 60  # of a family
 _NEGLIGIBLE = 1.02  # FastLloyd over the optimum, below which there is no gap to speak of
 _WORST, _BEST = -1.0, 1.2  # ends of the gap closed of a run
+_LEAST, _CLEAR = -0.03, 3.0  # change of a table that is not named, and standard errors
+_BEFORE = Path(__file__).with_name("generated_before.csv")
 
 
 @dataclass(frozen=True)
@@ -134,7 +152,8 @@ def run_table(table: Blobs, method: str, repeat: int) -> list[TidyRow]:
 
     The noise is simulated, so that methods with the same frames have the same noise.
     """
-    data, rows = loaded(table), []
+    data = loaded(table)
+    rows: list[TidyRow] = []
     for place, epsilon in enumerate(EPSILONS):
         plan = plan_of(data, method, epsilon, repeat, silos=1)
         seed = np.random.SeedSequence([table.n_features, table.index, repeat, place])
@@ -185,3 +204,158 @@ def gaps_closed(rows: Iterable[TidyRow]) -> list[TidyRow]:
             closed = (of_fast.mean - number(row, "nicv")) / (of_fast.mean - best)
             found.append({**row, "closed": min(max(closed, _WORST), _BEST)})
     return found
+
+
+# --- Means ----------------------------------------------------------------------------------------
+
+
+def cells_closed(runs: Iterable[TidyRow]) -> Means:
+    """Return the mean gap closed by :data:`CELL`, with the standard error of its noise."""
+    return means_of(runs, CELL, "closed")
+
+
+def apart(cells: Means, others: Means) -> Means:
+    """Return differences of independent means, where both are known."""
+    return {
+        key: MeanOf(
+            mean.mean - others[key].mean,
+            math.hypot(mean.error, others[key].error),
+            min(mean.runs, others[key].runs),
+        )
+        for key, mean in cells.items()
+        if key in others
+    }
+
+
+def by_table(cells: Means, n_features: int, epsilon: float | None = None) -> dict[str, MeanOf]:
+    """Return the mean of each table of a family over epsilons, with the error of its noise."""
+    found: dict[str, list[MeanOf]] = {}
+    for (dataset, columns, of_epsilon), mean in cells.items():
+        if columns == n_features and epsilon in (None, of_epsilon):
+            found.setdefault(str(dataset), []).append(mean)
+    return {
+        name: MeanOf(
+            fmean(mean.mean for mean in means),
+            math.hypot(*(mean.error for mean in means)) / len(means),
+            min(mean.runs for mean in means),
+        )
+        for name, means in found.items()
+    }
+
+
+def over_tables(
+    cells: Means, n_features: int, epsilon: float | None = None, digits: str = ".3f"
+) -> str:
+    """Return the mean over a family's tables and its standard error between them, as text."""
+    means = [mean.mean for mean in by_table(cells, n_features, epsilon).values()]
+    if len(means) < 2:
+        return "-"
+    return f"{fmean(means):{digits}} ± {stdev(means) / math.sqrt(len(means)):.3f}"
+
+
+# --- What is shown --------------------------------------------------------------------------------
+
+
+def figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
+    """Write what the rows show."""
+    now = cells_closed(gaps_closed(rows))
+    before = {tuple(row[name] for name in CELL): _mean_of(row) for row in load_tidy(_BEFORE)}
+    facts = {row["dataset"]: row for row in rows}
+    table = [
+        {
+            **dict(zip(CELL, key, strict=True)),
+            **{name: facts[key[0]][name] for name in ("n_samples", "n_clusters")},
+            "runs": mean.runs,
+            "closed": mean.mean,
+            "closed_error": mean.error,
+            "before": before[key].mean if key in before else None,
+            "before_error": before[key].error if key in before else None,
+        }
+        for key, mean in now.items()
+    ]
+    page = _page(now, before, facts, command_of("generated", out))
+    return [
+        write_page(out / "generated.md", page),
+        write_table(out / "generated.csv", table),
+        _figure(now, before, out / "generated.png"),
+    ]
+
+
+def _mean_of(row: TidyRow) -> MeanOf:
+    return MeanOf(number(row, "closed"), number(row, "closed_error"), int(row["runs"] or 0))
+
+
+def _page(now: Means, before: Means, facts: Mapping[Value, TidyRow], command: str) -> list[str]:
+    change = apart(now, before)
+    columns: dict[str, float | None] = {"all ε": None, **{f"{e:g}": e for e in EPSILONS}}
+    means = [
+        {
+            "Mean gap closed": f"{d} columns, {name}",
+            **{of: over_tables(cells, d, epsilon, digits) for of, epsilon in columns.items()},
+        }
+        for d in FAMILIES
+        for name, cells, digits in (
+            ("before", before, ".3f"),
+            ("now", now, ".3f"),
+            ("difference", change, "+.3f"),
+        )
+    ]
+    better, named = [], []
+    for d in FAMILIES:
+        then, today = by_table(before, d), by_table(now, d)
+        changes = by_table(change, d)
+        gained = sum(mean.mean > 0 for mean in changes.values())
+        clear = sum(mean.mean > _CLEAR * mean.error for mean in changes.values())
+        better.append(
+            f"In {d} columns {gained} of {len(changes)} tables are better, {clear} of them by more "
+            f"than {_CLEAR:g} standard errors."
+        )
+        named += [
+            {
+                **facts[name],
+                "mark": "*" * (mean.mean + _CLEAR * mean.error < 0),
+                "before": then[name].mean,
+                "now": today[name].mean,
+                "change": mean.mean,
+                "error": mean.error,
+                "least": mean.mean - _CLEAR * mean.error,
+            }
+            for name, mean in sorted(changes.items(), key=lambda item: item[1].mean)
+            if mean.mean - _CLEAR * mean.error < _LEAST
+        ]
+    runs = min((mean.runs for mean in now.values()), default=0)
+    return [
+        *prose("generated", command=command, runs=runs, tables=len(facts)),
+        *markdown(means),
+        "",
+        " ".join(better),
+        *prose("generated-named", named, count=len(named), least=_LEAST, clear=_CLEAR),
+    ]
+
+
+def _figure(now: Means, before: Means, path: Path) -> Path:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.4, 5.6), layout="constrained")
+    axes = figure.add_subplot()
+    for d, colour, marker in zip(FAMILIES, ("#0072B2", "#D55E00"), ("o", "s"), strict=True):
+        then, today = by_table(before, d), by_table(now, d)
+        both = [name for name in today if name in then]
+        axes.scatter(
+            [then[name].mean for name in both],
+            [today[name].mean for name in both],
+            s=24,
+            c=colour,
+            marker=marker,
+            alpha=0.75,
+            linewidths=0,
+            label=f"{d} columns, {len(both)} tables",
+        )
+    axes.axline((0, 0), slope=1, color="#555555", linewidth=1, zorder=0)
+    axes.set_aspect("equal")
+    axes.set_xlabel("before")
+    axes.legend(frameon=False, loc="lower right")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3)
+    note = "gap closed, mean over ε; above the line a table is better now"
+    return save_small(figure, path, "auto on generated tables", "now", (note,))
