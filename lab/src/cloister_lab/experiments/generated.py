@@ -324,8 +324,9 @@ def _page(now: Means, before: Means, facts: Mapping[Value, TidyRow], command: st
             if mean.mean - _CLEAR * mean.error < _LEAST
         ]
     runs = min((mean.runs for mean in now.values()), default=0)
+    without = len(facts) - len({dataset for dataset, *_ in now})
     return [
-        *prose("generated", command=command, runs=runs, tables=len(facts)),
+        *prose("generated", command=command, runs=runs, tables=len(facts), without=without),
         *markdown(means),
         "",
         " ".join(better),
@@ -336,24 +337,20 @@ def _page(now: Means, before: Means, facts: Mapping[Value, TidyRow], command: st
 def _figure(now: Means, before: Means, path: Path) -> Path:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.4, 5.6), layout="constrained")
+    figure = Figure(figsize=(5.0, 5.6), layout="constrained")
     axes = figure.add_subplot()
+    lowest = 0.0
     for d, colour, marker in zip(FAMILIES, ("#0072B2", "#D55E00"), ("o", "s"), strict=True):
         then, today = by_table(before, d), by_table(now, d)
         both = [name for name in today if name in then]
-        axes.scatter(
-            [then[name].mean for name in both],
-            [today[name].mean for name in both],
-            s=24,
-            c=colour,
-            marker=marker,
-            alpha=0.75,
-            linewidths=0,
-            label=f"{d} columns, {len(both)} tables",
-        )
+        x = [then[name].mean for name in both]
+        y = [today[name].mean for name in both]
+        label = f"{d} columns, {len(both)} tables"
+        axes.scatter(x, y, s=24, c=colour, marker=marker, alpha=0.7, linewidths=0, label=label)
+        lowest = min([lowest, *x, *y])
     axes.axline((0, 0), slope=1, color="#555555", linewidth=1, zorder=0)
-    axes.set_aspect("equal")
-    axes.set_xlabel("before")
+    ends = lowest - 0.05, 1.05
+    axes.set(xlabel="before", aspect="equal", xlim=ends, ylim=ends)
     axes.legend(frameon=False, loc="lower right")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
