@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
 import sys
 import threading
 from datetime import UTC, datetime
@@ -27,11 +28,18 @@ def prepare(keys: Path) -> KeyFolder:
 def stopped_by_signals() -> threading.Event:
     """Return an event that SIGTERM and Ctrl-C set from now on; for the main thread."""
     stop = threading.Event()
+    # The system may give a signal to any thread, while handlers wait until the main thread wakes;
+    # and a handler may not set the event, whose lock the thread that it interrupts may hold.
+    # What Python writes to this descriptor, it writes at once and from whichever thread it is.
+    heard, told = socket.socketpair()
+    told.setblocking(False)
 
-    def stop_now(*_: object) -> None:
-        # Not here: a handler interrupts the main thread, which may hold the event's own lock.
-        threading.Thread(target=stop.set, daemon=True).start()
+    def listen() -> None:
+        while heard.recv(1):
+            stop.set()
 
+    threading.Thread(target=listen, name="signals", daemon=True).start()
+    signal.set_wakeup_fd(told.detach(), warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop_now)
+        signal.signal(number, lambda *_: None)
     return stop
