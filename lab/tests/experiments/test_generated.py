@@ -91,7 +91,8 @@ def test_errors_of_a_table_are_of_its_noise_and_of_a_family_between_its_tables()
     assert of_tables["b"] == MeanOf(0.8, 0.1, 9)
     assert over_tables(cells, 2) == "0.600 ± 0.200"
     assert over_tables(cells, 2, 0.5, "+.2f") == "+0.50 ± 0.300"
-    assert over_tables(cells, 3) == "-"
+    assert over_tables(cells, 3) == "0.900"
+    assert over_tables(cells, 4) == "-"
     (change,) = apart(cells, {("b", 2, 0.5): MeanOf(0.5, 0.24, 7)}).values()
     assert (change.mean, change.error) == pytest.approx((0.3, 0.26))
     assert change.runs == 7

@@ -88,7 +88,7 @@ VARIANTS: Mapping[str, Mapping[str, object]] = {
 }
 """What stands in for which names of the package, by what `auto` then does."""
 
-_TABLES, _SMALL = 24, 2  # of a family
+_TABLES, _SMALL = 24, 1  # of a family
 _COLUMNS = {"difference, all ε": None, **{f"{epsilon:g}": epsilon for epsilon in EPSILONS}}
 
 

@@ -59,7 +59,7 @@ _RUN = {
     "all-methods": (all_methods.units, all_methods.figures, 15, 2 * 3600),
     "gap": (gap.units, gap.figures, 10, 20 * 60),
     "generated": (generated.units, generated.figures, 5, 8 * 60),
-    "auto-ablation": (auto_ablation.units, auto_ablation.figures, 25, 13 * 60),
+    "auto-ablation": (auto_ablation.units, auto_ablation.figures, 15, 13 * 60),
     "subcluster": (subcluster_figures.units, subcluster_figures.figures, 5, 400),
     "maxcover": (maxcover_figure.units, maxcover_figure.figures, 10, 800),
     "coverage": (coverage.units, coverage.figures, 30, 1800),

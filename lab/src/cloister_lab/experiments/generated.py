@@ -249,7 +249,7 @@ def over_tables(
     """Return the mean over a family's tables and its standard error between them, as text."""
     means = [mean.mean for mean in by_table(cells, n_features, epsilon).values()]
     if len(means) < 2:
-        return "-"
+        return f"{means[0]:{digits}}" if means else "-"
     return f"{fmean(means):{digits}} ± {stdev(means) / math.sqrt(len(means)):.3f}"
 
 

@@ -7,7 +7,6 @@ multiplies matrices, does not matter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from math import erf, fsum, sqrt
 
 import numpy as np
@@ -49,11 +48,10 @@ def kernel(bins: int, cuts: int, width: float) -> Floats:
 
 def spread(kernels: Sequence[Floats], masses: Floats) -> Floats:
     """Apply a kernel along each axis of whole masses, whose sum is below `_EXACT`; round."""
-
-    def along(values: Floats, axis: int) -> Floats:
-        return np.rint(np.moveaxis(np.tensordot(kernels[axis], values, (1, axis)), 0, axis))
-
-    return reduce(along, range(masses.ndim), masses)
+    shape = [len(each) for each in kernels]
+    for each in kernels:  # the first axis, which becomes the last
+        masses = np.rint(np.matmul(each, masses.reshape(each.shape[1], -1))).T
+    return masses.reshape(shape)
 
 
 def density(counts: Floats, noise_std: float, kernels: Sequence[Floats], total: float) -> Floats:
