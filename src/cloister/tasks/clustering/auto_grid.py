@@ -34,7 +34,8 @@ from cloister.tasks.state import read, written
 # Constants below were found on generated tables; docs/proofs/auto.md says that privacy does not
 # depend on any of them.
 _BOX, _HISTOGRAM = 0.08, 0.45  # shares: of the budget, and of what the box leaves
-_EDGE_BINS, _TAIL = 32, 0.07  # of a column, and the part of the records that an end may lose
+_EDGE_BINS = 32  # of a column
+_TAIL, _LOST = 0.07, 0.5  # that an end of a column may lose: part of all records, of a cluster
 _LEAST_BINS = 2  # of a box, and what it then gets more on either side
 _FINENESS = 9.0  # noise of a cluster's count that a cell's count should have
 _FEWEST, _MOST = 5, 60  # cells of a cluster
@@ -80,7 +81,12 @@ class GridRoute(Route):
         """Whether a box is found first: unless noise would drown the columns' tails."""
         if self.whole_box:
             return False
-        return 2 * sqrt(self.n_features) * self.noise_std(_BOX) <= _TAIL * self.nominal_n
+        return 2 * sqrt(self.n_features) * self.noise_std(_BOX) <= self._tail
+
+    @cached_property
+    def _tail(self) -> float:
+        """Records that an end of a column may lose: never so many that a whole cluster goes."""
+        return min(_TAIL, _LOST / self.n_clusters) * self.nominal_n
 
     @cached_property
     def _shares(self) -> tuple[float, ...]:
@@ -208,7 +214,7 @@ class GridRoute(Route):
     def _box(self, known: GridKnown, noisy: Floats, noise_std: float) -> GridKnown:
         """Cut off the bins at either end of a column that hold few records, for all we see."""
         step, size = 2 / _EDGE_BINS, np.arange(1, _EDGE_BINS - 1)
-        room = _TAIL * self.nominal_n - noise_std * np.sqrt(size)
+        room = self._tail - noise_std * np.sqrt(size)
 
         def cut(counts: Floats) -> float:
             full = np.cumsum(counts)[: len(room)] > room
