@@ -139,7 +139,7 @@ def test_what_was_before_is_known_of_every_table_with_a_gap() -> None:
 
 
 def test_the_small_experiment_runs_and_draws(tmp_path: Path) -> None:
-    settings = Settings(out=tmp_path, only=("blobs-2-0", "blobs-2-1"))
+    settings = Settings(out=tmp_path, only=("blobs-2-120", "blobs-2-121"))
     rows = run_experiment(EXPERIMENTS["generated"], settings, quiet=True)
     assert len(rows) == 2 * (1 + 2 * 2 * 4)
     page, _, picture = draw_experiment(EXPERIMENTS["generated"], settings)

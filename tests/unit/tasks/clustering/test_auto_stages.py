@@ -474,6 +474,21 @@ def test_the_box_leaves_out_a_part_of_each_tail_and_no_more() -> None:
     assert ((values > high - step).mean(axis=0) > 0.07).all()
 
 
+def test_the_box_loses_no_cluster_where_there_are_many() -> None:
+    task, route = grid_task(36, 2, 9_000)
+    assert route.has_box
+    middles = np.linspace(-0.4, 0.4, 6)
+    places = np.stack(np.meshgrid(middles, middles), axis=-1).reshape(-1, 2)
+    # one cluster stands out at either end: 1/36 of the records, less than 7 %
+    places[0], places[-1] = (-0.7, -0.7), (0.7, 0.7)
+    records = np.rint(np.repeat(places, 250, axis=0) * ONE).astype(np.int32)
+    state = on_grid(task, task.start())
+    tails = Released(task.contribute(0, state, records).reshape(2, -1), 0.0)
+    found = task.update(0, state, {"tails": tails})
+    assert (found["box_low"] < -0.7).all()
+    assert (found["box_high"] > 0.7).all()
+
+
 @given(
     d=st.integers(1, 3),
     peak=st.floats(0, 1e9),
