@@ -42,6 +42,7 @@ _NEEDED = {"centres", "sizes", "size_half_width"}
 _MOST_RECORDS = 10_000  # that are drawn; of a larger table each stands for several
 _FOUND = 0.5  # Jaccard similarity above which a cluster is the same, [H07]_
 _SHARE = 0.95
+_OFTEN = 0.5  # of the reruns: less often, and a cluster is rather missed than found
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,20 @@ class Stability:
     found: Floats
     n_runs: int
 
+    def in_words(self) -> str:
+        """Say which clusters another fit would likely not show again."""
+        doubtful = np.flatnonzero(self.found < _OFTEN)
+        k, number = len(self.found), len(doubtful)
+        if not number:
+            return "Every cluster comes out again in most reruns."
+        if number == k:
+            return "No cluster comes out again in most reruns: take it that none was found."
+        places = ", ".join(map(str, doubtful.tolist()))
+        return (
+            f"{number} of {k} clusters ({places}) {'do' if number > 1 else 'does'} not come out "
+            "again in most reruns: another fit would likely show others in their place."
+        )
+
     def table(self, centres: Floats, columns: tuple[str, ...]) -> Table:
         """Return a table for people; centres of shape (n_clusters, n_features), in data units."""
         rows: tuple[tuple[str | Measured, ...], ...] = tuple(
@@ -73,9 +88,9 @@ class Stability:
             "Stability",
             ("cluster", "found again", *columns),
             rows,
-            note=f"Simulated from the released values, {self.n_runs} reruns of all rounds with "
-            "fresh noise. Found again: in how many of them a cluster of mostly the same records "
-            "stands out of the noise. ± is how far the centre moves from one rerun to another in "
+            note=f"{self.in_words()} Simulated from the released values, {self.n_runs} reruns of "
+            "all rounds with fresh noise. Found again: in how many of them a cluster of mostly the "
+            "same records stands out of the noise. ± is how far the centre moves from one rerun to another in "
             "95 of 100 pairs.",
         )
 

@@ -14,6 +14,7 @@ from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.schema import Column, Schema, schema_of
 from cloister.tasks import installed
+from cloister.tasks.clustering.auto_mean import MeanRoute
 from cloister.tasks.examples import example_of
 
 TASKS = installed()  # the laboratory's, too
@@ -45,6 +46,46 @@ def test_a_budget_too_small_is_said_of_every_task_and_what_would_fit_does(task: 
         assert size_warnings(plan_of(task, 1.2 * epsilon, 300)) == ()
         assert size_warnings(plan_of(task, 0.02, 2 * records)) == ()
     assert size_warnings(plan_of(task, 8.0, 100_000)) == ()
+
+
+def plan_of_groups(epsilon: float, nominal_n: int, n_columns: int, n_clusters: int) -> Plan:
+    columns = [Column(name=f"x{j}", type="number", min=0, max=1) for j in range(n_columns)]
+    schema = Schema(dataset="ward", unit="row", columns=tuple(columns))
+    return make_plan(
+        TASKS["auto"],
+        schema,
+        ["here"],
+        budget=Budget(epsilon, DELTA),
+        nominal_n=nominal_n,
+        n_clusters=n_clusters,
+    )
+
+
+@pytest.mark.parametrize(("nominal_n", "n_columns", "k"), [(300, 10, 3), (2_000, 100, 8)])
+def test_where_no_group_can_be_found_it_is_said_and_what_would_help_does(
+    nominal_n: int, n_columns: int, k: int
+) -> None:
+    plan = plan_of_groups(0.05, nominal_n, n_columns, k)
+    assert isinstance(plan.task.route, MeanRoute)
+    (said,) = size_warnings(plan)
+    assert f"of {n_columns} columns: noise would drown every difference between groups" in said
+    found = re.search(r"about epsilon ([\d.e+]+) or ([\d,]+) records", said)
+    assert found, said
+    epsilon, records = float(found[1]), int(found[2].replace(",", ""))
+    for part, blind in ((0.9, True), (1.1, False)):
+        for other in (
+            plan_of_groups(part * epsilon, nominal_n, n_columns, k),
+            plan_of_groups(0.05, round(part * records), n_columns, k),
+        ):
+            assert isinstance(other.task.route, MeanRoute) == blind
+            assert any("would drown" in words for words in size_warnings(other)) == blind
+
+
+@pytest.mark.parametrize("n_columns", [1, 2, 3])
+def test_of_few_columns_a_histogram_is_always_asked(n_columns: int) -> None:
+    said = size_warnings(plan_of_groups(0.01, 100, n_columns, 5))
+    assert said
+    assert not any("would drown" in words for words in said)
 
 
 def test_the_doubt_is_told_before_anything_is_spent(

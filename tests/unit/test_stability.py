@@ -160,3 +160,19 @@ def test_the_figure_is_frozen_and_shown_when_asked_for() -> None:
     assert "5 reruns of all rounds" in shown
     rows = again.table(model.cluster_centers_, ("a", "b")).rows
     assert [row[1] for row in rows] == ["100%"] * 3
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ([0.5, 1.0], "Every cluster comes out again in most reruns."),
+        ([0.4, 1.0, 0.9], "1 of 3 clusters (0) does not come out again"),
+        ([0.4, 1.0, 0.0], "2 of 3 clusters (0, 2) do not come out again"),
+        ([0.4, 0.1], "No cluster comes out again in most reruns: take it that none was found."),
+    ],
+)
+def test_it_is_said_in_words_first(found: list[float], words: str) -> None:
+    figures = Stability(np.zeros((len(found), 1)), np.array(found), 50)
+    assert words in figures.in_words()
+    shown = figures.table(np.zeros((len(found), 1)), ("x",))
+    assert shown.note.startswith(figures.in_words())

@@ -35,7 +35,8 @@ def size_warnings(plan: Plan) -> tuple[str, ...]:
     """Say what makes a private plan too small for its budget."""
     if plan.budget is None:
         return ()
-    about_size = tuple(_of_clusters(plan, plan.budget)) or tuple(_of_sums(plan, plan.budget))
+    said = _of_groups, _of_clusters, _of_sums  # the first that has something to say
+    about_size = next(filter(None, (tuple(of(plan, plan.budget)) for of in said)), ())
     return (*about_size, *_of_delta(plan, plan.budget))
 
 
@@ -52,6 +53,19 @@ def category_warnings(plan: Plan, schema: Schema) -> tuple[str, ...]:
         "the schema; leave such a column out with --columns, or make a boolean column of each "
         "category.",
     )
+
+
+def _of_groups(plan: Plan, budget: Budget) -> Iterator[str]:
+    """Say that a clustering would not even look for groups."""
+    factor = getattr(plan.task, "drowned", 0.0)
+    if factor > 1:
+        yield (
+            f"epsilon {budget.epsilon:g} is too small for {plan.nominal_n:,} records of "
+            f"{len(plan.columns)} columns: noise would drown every difference between groups, so "
+            f"{plan.task.name!r} would release one noisy mean and put the other centres around it "
+            f"blindly; about epsilon {_worth(plan.task, budget, factor):.2g} or "
+            f"{math.ceil(factor * plan.nominal_n):,} records are needed, or fewer columns."
+        )
 
 
 def _of_clusters(plan: Plan, budget: Budget) -> Iterator[str]:

@@ -23,7 +23,11 @@ from cloister.task import Task
 from cloister.tasks import TASKS
 from cloister.tasks.clustering import kmeans_tasks
 from cloister.tasks.clustering.auto import Auto
-from cloister.tasks.clustering.clusters import clusters_above_noise, records_left_out
+from cloister.tasks.clustering.clusters import (
+    clusters_above_noise,
+    none_above_noise,
+    records_left_out,
+)
 from cloister.tasks.clustering.select_k import SelectK
 from cloister.tasks.options import check_known, options_of
 
@@ -109,16 +113,19 @@ class DPKMeans(CentreModel, PrivateEstimator):
         Warns
         -----
         AccuracyWarning
-            If the noisy sizes sum to far less than `nominal_n`: many records are in no cluster.
+            If the noisy sizes sum to far less than `nominal_n`: many records are in no cluster. If
+            no cluster stands out of the noise: none was found.
         """
         data = self._fit(X, y)
         self._finish(data)
         return self
 
     def _finish(self, data: SiloData) -> None:
-        """Label the records of a table, and warn if many of the agreed ones are left out."""
+        """Label the records of a table, and warn of what is missing from the clusters."""
         self._label(data)
-        if remark := records_left_out(self.result_.results, self.plan_.nominal_n):
+        found = self.result_.results
+        remarks = records_left_out(found, self.plan_.nominal_n), none_above_noise(found)
+        for remark in filter(None, remarks):
             warnings.warn(remark, AccuracyWarning, stacklevel=3)
 
     def _check(self) -> None:

@@ -94,9 +94,21 @@ class Auto(Gaussian):
         values = (k, d, n, self.mu, self.frac_bits, self.public_seed)
         if k > 1 and d <= _SPACE:
             return GridRoute(*values, whole_box=whole_box)
-        if k == 1 or sqrt(k * d / 2 / _GRAM_SHARE) / (self.mu * n) > _DROWNED:
+        if k == 1 or self.drowned > 1:
             return MeanRoute(*values)
         return PcaRoute(*values)
+
+    @property
+    def drowned(self) -> float:
+        """How often too large noise is for any group to be found; no more than 1 where one may be.
+
+        Known before anything is spent. Above 1 all centres but the mean are placed without a look
+        at the records. It halves as `mu` or `nominal_n` doubles.
+        """
+        if self.n_clusters == 1 or self.n_features <= _SPACE:
+            return 0.0
+        noise = sqrt(self.n_clusters * self.n_features / 2 / _GRAM_SHARE)
+        return noise / (self.mu * self.nominal_n * _DROWNED)
 
     @property
     def rounds(self) -> int:

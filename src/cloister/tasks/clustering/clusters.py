@@ -35,6 +35,19 @@ def clusters_above_noise(results: Mapping[str, Floats]) -> str:
     )
 
 
+def none_above_noise(results: Mapping[str, Floats]) -> str:
+    """Say that no cluster stands out of the noise; nothing if one does, or of a single cluster."""
+    if not results.keys() >= _SIZES or len(results["sizes"]) < 2:
+        return ""
+    if above_noise(results["sizes"], results["size_half_width"]).any():
+        return ""
+    return (
+        f"none of {len(results['sizes'])} clusters stands out of the noise: take it that no group "
+        "was found; more records, a larger epsilon, fewer clusters or fewer columns may show some, "
+        "in a release of its own."
+    )
+
+
 def records_left_out(results: Mapping[str, Floats], nominal_n: int) -> str:
     """Say that the noisy sizes sum to far less than the nominal number of records.
 

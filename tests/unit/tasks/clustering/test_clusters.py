@@ -12,7 +12,11 @@ from cloister import AccuracyWarning, DPKMeans, PrivacyWarning, Schema, run_job,
 from cloister.report import render_report
 from cloister.tasks import TASKS
 from cloister.tasks.clustering import kmeans_tasks
-from cloister.tasks.clustering.clusters import clusters_above_noise, records_left_out
+from cloister.tasks.clustering.clusters import (
+    clusters_above_noise,
+    none_above_noise,
+    records_left_out,
+)
 
 MIDDLES = np.array([[-0.6, -0.6], [0.6, -0.6], [0.0, 0.6]])
 X = np.random.default_rng(1).normal(MIDDLES, 0.1, (2000, 3, 2)).reshape(-1, 2)
@@ -77,6 +81,24 @@ def test_where_noise_drowns_every_direction_no_centre_is_known(n_features: int) 
 )
 def test_it_is_said_how_many_clusters_stand_out(sizes: list[float], words: str) -> None:
     assert clusters_above_noise(released(sizes, 20.0)).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [([4.0, 5.0], True), ([4.0, 50.0], False), ([4.0], False), ([50.0, 60.0], False)],
+)
+def test_it_is_said_when_no_cluster_stands_out(sizes: list[float], said: bool) -> None:
+    words = none_above_noise(released(sizes, 10.0))
+    assert words.startswith("none of 2 clusters stands out of the noise") == said
+    assert bool(words) == said
+
+
+def test_a_fit_that_can_find_no_group_warns() -> None:
+    """The sizes are never asked here, so no noise can make one stand out."""
+    X = np.zeros((60, 8))
+    with pytest.warns(AccuracyWarning, match="none of 3 clusters stands out"):
+        model = DPKMeans(3, epsilon=0.1, bounds=(-1, 1)).fit(X)
+    assert model.plan_.task.drowned > 1
 
 
 def test_nothing_is_said_of_tasks_without_clusters_and_of_a_single_one() -> None:
