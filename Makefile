@@ -11,7 +11,7 @@ QUICK := --ignore tests/unit/privacy/test_filter.py tests/unit/hazmat tests/unit
 # Bytecode is written by the first import: most of what is installed is never imported.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test quick house lint bench docs wheels native nightly clean
+.PHONY: demo test collect quick house lint bench docs wheels native nightly clean
 
 demo: $(VENV)/.base
 	$(BIN)/cloister demo --out demo-out
@@ -20,6 +20,10 @@ demo: $(VENV)/.base
 # Hundreds of processes start, none of which should compile the package again.
 test: $(VENV)/.dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadgroup -q
+
+# Imports all tests once: each worker of `test` would compile them, and their assertions, by itself.
+collect: $(VENV)/.dev
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 0 --collect-only -qq >$(VENV)/collected || { cat $(VENV)/collected; exit 1; }
 
 # The laws of the core, in under a minute of CPU time: for between two thoughts.
 quick: $(VENV)/.dev

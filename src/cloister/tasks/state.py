@@ -55,11 +55,17 @@ def part_of(values: Mapping[str, _Array], prefix: str) -> dict[str, _Array]:
 
 
 def _value(kind: Any, name: str, state: GridState, frac_bits: int) -> Any:
-    if is_dataclass(kind):
-        return read(kind, state, frac_bits)  # type: ignore[arg-type]  # kinds are classes
-    whole = kind in (int, Integers)
+    nested, whole, single = _form(kind)
+    if nested:
+        return read(kind, state, frac_bits)
     values = state[name] >> frac_bits if whole else from_grid(state[name], frac_bits)
-    return values[0].item() if kind in (int, float) else values
+    return values[0].item() if single else values
+
+
+@cache
+def _form(kind: Any) -> tuple[bool, bool, bool]:
+    """Return whether a kind is a dataclass, is whole, and is one number."""
+    return is_dataclass(kind), kind in (int, Integers), kind in (int, float)
 
 
 @cache

@@ -5,7 +5,7 @@ All of it is post-processing of public numbers, the same on every machine for th
 
 from __future__ import annotations
 
-from math import erfc, log, pi, sqrt
+from math import erfc, log, pi, prod, sqrt
 
 import numpy as np
 
@@ -143,14 +143,16 @@ def cubic_bins(stds: Floats, reach: float, most: float) -> Integers:
 
     The box reaches `reach` standard deviations to either side; a narrow axis gets one bin.
     """
+    spans = (2 * reach * stds).tolist()
+
+    def bins(side: float) -> list[int]:
+        return [max(1, round(span / side)) for span in spans]
+
     low, high = 1e-6, 100 * float(stds.max())
     for _ in range(60):
         side = sqrt(low * high)
-        if np.maximum(1, np.round(2 * reach * stds / side)).prod() > most:
-            low = side
-        else:
-            high = side
-    return np.asarray(np.maximum(1, np.round(2 * reach * stds / high)), dtype=np.int64)
+        low, high = (side, high) if prod(bins(side)) > most else (low, side)
+    return np.array(bins(high))
 
 
 def drop_empty_cells(counts: Floats, weights: Floats, noise_std: float, total: float) -> Floats:

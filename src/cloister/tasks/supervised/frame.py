@@ -259,11 +259,11 @@ class Frame:
         total = np.zeros((len(self._numbers), BINS + 2 * TAILS), dtype=np.int64)
         for counts, ends, (j, _) in zip(total, window, self._numbers, strict=True):
             low, high = np.clip(ends * one, -one, one).tolist()
-            between = edges(low - 0.5, max(low, high) + 0.5)[1:-1]  # whole steps of the grid
-            column = np.ascontiguousarray(records[:, j])
-            # comparing all records with every end is several times faster than searching for each
-            beyond = np.array([np.count_nonzero(column > floor(end)) for end in between])
-            counts[:] = -np.diff(beyond, prepend=len(column), append=0)
+            between = np.floor(edges(low - 0.5, max(low, high) + 0.5)[1:-1])  # whole steps
+            # sorting is several times faster than comparing all records with every end
+            column = np.sort(records[:, j])
+            within = np.searchsorted(column, between.astype(column.dtype), side="right")
+            counts[:] = np.diff(within, prepend=0, append=len(records))
         return total
 
     # the rows
