@@ -90,8 +90,8 @@ class Stability:
             rows,
             note=f"{self.in_words()} Simulated from the released values, {self.n_runs} reruns of "
             "all rounds with fresh noise. Found again: in how many of them a cluster of mostly the "
-            "same records stands out of the noise. ± is how far the centre moves from one rerun to another in "
-            "95 of 100 pairs.",
+            "same records stands out of the noise. ± is how far the centre moves from one rerun to "
+            "another in 95 of 100 pairs.",
         )
 
 

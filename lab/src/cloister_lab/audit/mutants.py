@@ -37,6 +37,7 @@ from cloister.randomness import ByteSource, new_key, public_generator
 from cloister.schema import schema_of
 from cloister.secagg.masks import GroupMask
 from cloister.task import Block, Floats, GridState, Records, Released, State, Task
+from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Payload
 from cloister.tasks.examples import example_of, numbers
 from cloister.transports.inprocess import InProcess
@@ -287,6 +288,38 @@ class RemembersLast(FastLloyd):
         return super().update(t, state, released)
 
 
+class TailsTwice(Auto):
+    """Auto that counts a record between two bins of a column in both."""
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return counts and sums, in the first round with records on edges in both bins."""
+        found = super().contribute(t, state, records)
+        if t > 0:
+            return found
+        width = 2 * self.route.one // 32
+        edge = records[(records % width == 0).all(axis=1)]
+        return found + super().contribute(t, state, edge - 1)
+
+
+class ExactBox(Auto):
+    """Auto whose box is of exact counts, which it kept."""
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return counts and sums, and keep the first."""
+        found = super().contribute(t, state, records)
+        if t == 0:
+            _KEPT["tails"] = found
+        return found
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return the next state, the first one from exact counts."""
+        if t == 0 and "tails" in _KEPT:
+            noisy = released["tails"]
+            exact = _KEPT["tails"].reshape(noisy.values.shape)
+            released = {"tails": Released(exact, noisy.noise_std)}
+        return super().update(t, state, released)
+
+
 class RemembersJobs(FastLloyd):
     """FastLloyd whose sums have a record of an earlier job in them."""
 
@@ -356,14 +389,14 @@ def understated(task: type[Task], part: float) -> type[Task]:
     return type(task.__name__, (task,), {"blocks": blocks})
 
 
-def plan_of(task: type[Task], silos: int = 1, **options: Any) -> Plan:
+def plan_of(task: type[Task], silos: int = 1, nominal_n: int = 200, **options: Any) -> Plan:
     """Return a small plan of a k-means task; other keywords are the task's own options."""
     return make_plan(
         task,
         schema_of(numbers(2)),
         [f"silo-{i}" for i in range(silos)],
         budget=CLAIM,
-        nominal_n=200,
+        nominal_n=nominal_n,
         n_clusters=2,
         **options,
     )
@@ -531,6 +564,14 @@ _MUTANTS: dict[str, tuple[str, Callable[[], Sequence[Finding]]]] = {
     "a result from memory": (
         "the last update uses the exact sums, which the task kept",
         lambda: (check_replay(plan_of(RemembersLast, rounds=2)),),
+    ),
+    "between two bins in both": (
+        "in the round that finds Auto's box a record on the edge of a bin is in both",
+        lambda: _sensitivity(plan_of(TailsTwice, nominal_n=1000), "tails"),
+    ),
+    "a box of exact counts": (
+        "Auto's box is found from the exact counts, which the task kept",
+        lambda: (check_replay(plan_of(ExactBox, nominal_n=1000)),),
     ),
     "a record of an earlier job": (
         "sums have a record in them that was seen in another job",
