@@ -69,7 +69,10 @@ class Stability:
         doubtful = np.flatnonzero(self.found < _OFTEN)
         k, number = len(self.found), len(doubtful)
         if not number:
-            return "Every cluster comes out again in most reruns."
+            return (
+                "Every cluster comes out again in most reruns, which is no sign of a gap between "
+                "them."
+            )
         if number == k:
             return "No cluster comes out again in most reruns: take it that none was found."
         places = ", ".join(map(str, doubtful.tolist()))
