@@ -133,7 +133,10 @@ def _signal(plan: Plan, t: int) -> float:
 
 
 def _worth(task: Task, budget: Budget, factor: float) -> float:
-    """Return the epsilon at which noise would be so many times smaller."""
+    """Return an epsilon of two digits at which noise is so many times smaller."""
     if task.mechanism == "laplace" or not budget.delta:
-        return budget.epsilon * factor
-    return gdp_part(budget, factor**2).epsilon
+        epsilon = budget.epsilon * factor
+    else:
+        epsilon = gdp_part(budget, factor**2).epsilon
+    digit = 10.0 ** (math.floor(math.log10(epsilon)) - 1)
+    return math.ceil(epsilon / digit) * digit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from math import isqrt, sqrt
 from typing import Any
@@ -23,6 +24,7 @@ from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute, spread_out
 from cloister.tasks.clustering.auto_pca import PcaRoute
 from cloister.tasks.clustering.auto_rounds import growing
+from cloister.tasks.clustering.surrogate import Surrogate
 from cloister.tasks.clustering.synopsis import (
     cell_centres,
     cluster_weighted,
@@ -32,8 +34,10 @@ from cloister.tasks.clustering.synopsis import (
     project_to_simplex,
     sample_cells,
 )
+from cloister.tasks.clustering.weighted import WHOLE
 from cloister.tasks.moments import PRODUCT, SQUARE, sum_products, unpack_products
 from cloister.tasks.shrinkage import empirical_bayes, gains, james_stein
+from cloister.tasks.state import written
 from cloister.testing import toy_task
 
 ONE = 1 << 16
@@ -456,6 +460,32 @@ def grid_task(k: int, d: int, n: int, epsilon: float = 2.0) -> tuple[Auto, GridR
 def heavy_tailed(n: int, d: int) -> Records:
     values = 0.1 * np.random.default_rng(3).standard_t(1.5, (n, d)) + 0.1
     return np.rint(np.clip(values, -1, 1) * ONE).astype(np.int32)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_points_that_answer_as_the_records_do_are_left_as_they_are(d: int) -> None:
+    """Wherever the centres are: what moves masses is the difference of the answers."""
+    k, n = 3, 1 << 12
+    task, route = grid_task(k, d, n)
+    table = np.random.default_rng(d).integers(-ONE, ONE, (n, d)).astype(np.int32)
+    masses = np.full(n, WHOLE // n)
+    known = route._known(on_grid(task, task.start()))
+    known = replace(
+        known,
+        surrogate=Surrogate(table.astype(np.int64), masses, float(n)),
+        centres=np.linspace(-0.9, 0.1, k)[:, None] * np.ones(d),  # no means of their clusters
+        radii=np.full(k, 0.3),
+        error_std=np.full(k, 0.2),
+        counts=np.full(k, n / k),
+        counts_std=np.full(k, float(n)),
+    )
+    t = task.rounds - 1
+    state = on_grid(task, written(known))
+    words = task.contribute(t, state, table)
+    exact = without_noise(task, t, words)
+    released = {name: replace(block, noise_std=1.0) for name, block in exact.items()}
+    after = route._move(route._known(state), released)
+    np.testing.assert_allclose(after.surrogate.masses, masses, rtol=0.01)
 
 
 def test_the_box_leaves_out_a_part_of_each_tail_and_no_more() -> None:
