@@ -70,15 +70,18 @@ class Stability:
         k, number = len(self.found), len(doubtful)
         if not number:
             return (
-                "Every cluster comes out again in most reruns, which is no sign of a gap between "
-                "them."
+                "Every cluster comes out again in at least half of the reruns, which is no sign of "
+                "a gap between them."
             )
         if number == k:
-            return "No cluster comes out again in most reruns: take it that none was found."
+            return (
+                "Each cluster comes out again in fewer than half of the reruns: take it that none "
+                "was found."
+            )
         places = ", ".join(map(str, doubtful.tolist()))
         return (
-            f"{number} of {k} clusters ({places}) {'do' if number > 1 else 'does'} not come out "
-            "again in most reruns: another fit would likely show others in their place."
+            f"{number} of {k} clusters ({places}) {'come' if number > 1 else 'comes'} out again in "
+            "fewer than half of the reruns: another fit would likely show others instead."
         )
 
     def table(self, centres: Floats, columns: tuple[str, ...]) -> Table:

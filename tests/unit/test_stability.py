@@ -167,11 +167,15 @@ def test_the_figure_is_frozen_and_shown_when_asked_for() -> None:
     [
         (
             [0.5, 1.0],
-            "Every cluster comes out again in most reruns, which is no sign of a gap between them.",
+            "Every cluster comes out again in at least half of the reruns, which is no sign of a "
+            "gap between them.",
         ),
-        ([0.4, 1.0, 0.9], "1 of 3 clusters (0) does not come out again"),
-        ([0.4, 1.0, 0.0], "2 of 3 clusters (0, 2) do not come out again"),
-        ([0.4, 0.1], "No cluster comes out again in most reruns: take it that none was found."),
+        ([0.4, 1.0, 0.9], "1 of 3 clusters (0) comes out again in fewer than half of the reruns"),
+        ([0.4, 1.0, 0.0], "2 of 3 clusters (0, 2) come out again in fewer than half of the reruns"),
+        (
+            [0.4, 0.1],
+            "Each cluster comes out again in fewer than half of the reruns: take it that none was",
+        ),
     ],
 )
 def test_it_is_said_in_words_first(found: list[float], words: str) -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from cloister.arrays import Floats
+from cloister.arrays import Flags, Floats
 from cloister.display import Table
 from cloister.tasks.intervals import above_noise
 
@@ -19,10 +19,10 @@ _SIZES = {"centres", "sizes", "size_half_width"}
 
 def clusters_above_noise(results: Mapping[str, Floats]) -> str:
     """Say how many clusters stand out of the noise; nothing of fewer than two."""
-    if not results.keys() >= _SIZES or len(results["sizes"]) < 2:
-        return ""
-    known = above_noise(results["sizes"], results["size_half_width"])
+    known = _standing_out(results)
     k, number = len(known), int(known.sum())
+    if not k:
+        return ""
     what = f"{number} of {k} clusters {'stands' if number == 1 else 'stand'} out of the noise"
     if number == k:
         return f"{what}."
@@ -37,15 +37,21 @@ def clusters_above_noise(results: Mapping[str, Floats]) -> str:
 
 def none_above_noise(results: Mapping[str, Floats]) -> str:
     """Say that no cluster stands out of the noise; nothing if one does, or of a single cluster."""
-    if not results.keys() >= _SIZES or len(results["sizes"]) < 2:
-        return ""
-    if above_noise(results["sizes"], results["size_half_width"]).any():
+    known = _standing_out(results)
+    if not len(known) or known.any():
         return ""
     return (
-        f"none of {len(results['sizes'])} clusters stands out of the noise: take it that no group "
+        f"none of {len(known)} clusters stands out of the noise: take it that no group "
         "was found; more records, a larger epsilon, fewer clusters or fewer columns may show some, "
         "in a release of its own."
     )
+
+
+def _standing_out(results: Mapping[str, Floats]) -> Flags:
+    """Return which clusters stand out of the noise; nothing of fewer than two."""
+    if not results.keys() >= _SIZES or len(results["sizes"]) < 2:
+        return np.zeros(0, dtype=bool)
+    return above_noise(results["sizes"], results["size_half_width"])
 
 
 def records_left_out(results: Mapping[str, Floats], nominal_n: int) -> str:
