@@ -25,7 +25,7 @@ MODULES = {
 # A unit imports units of lower layers, and itself.
 LAYERS = [
     {"arrays", "errors", "html", "moved", "_native"},
-    {"compiled", "declared", "display"},
+    {"compiled", "declared", "display", "samples"},
     {"randomness"},
     {"hazmat"},
     {"privacy"},
@@ -103,6 +103,7 @@ LIBRARIES = {
     "pydantic": {"schema", "settings", "service.app"},
     "pydantic_core": {"jobs"},
     "pandas": {
+        "samples",
         "data",
         "cli",
         "estimators.association",

@@ -11,10 +11,19 @@ from cloister.moved import old_name
 
 @dataclass(frozen=True)
 class Measured:
-    """A value with its margin of error, half a 95 % interval, as ``value ± margin``."""
+    """A value with its margin of error, half a 95 % interval, as ``value ± margin``.
+
+    `known` is False for a value that noise alone could have made, as far from 0 as it may be.
+    """
 
     value: float
     margin: float
+    known: bool = field(default=True, kw_only=True)
+
+    @property
+    def clear(self) -> bool:
+        """Whether it stands out of the noise: it is known, and 0 is outside of the interval."""
+        return self.known and (self.margin == 0 or abs(self.value) > self.margin)
 
 
 @dataclass(frozen=True)
@@ -22,13 +31,20 @@ class Between:
     """A value with its 95 % confidence interval (privacy noise only), as ``value [low, high]``.
 
     The value may lie outside, as a centre that was shrunk does. `population` is the interval that
-    includes sampling, where there is one; tables give it a column.
+    includes sampling, where there is one; tables give it a column. `known` is False for a value
+    that noise alone could have made, wherever it lies.
     """
 
     value: float
     low: float
     high: float
     population: tuple[float, float] | None = field(default=None, kw_only=True)
+    known: bool = field(default=True, kw_only=True)
+
+    @property
+    def clear(self) -> bool:
+        """Whether it stands out of the noise: it is known, and 0 is outside of the interval."""
+        return self.known and (self.low == self.high or not self.low <= 0 <= self.high)
 
 
 @dataclass(frozen=True)
@@ -45,7 +61,8 @@ class Table:
 class Heatmap:
     """A matrix as colours; intervals are written beside the values.
 
-    Of the same shape: `margin` for ``value ± margin``, or `low` and `high` for both ends.
+    Of the same shape: `margin` for ``value ± margin``, or `low` and `high` for both ends; `shade`
+    in [-1, 1], where 0 is white and the two signs have two colours.
     """
 
     title: str

@@ -181,6 +181,8 @@ class Task(Protocol):
     ----------
     name : str
         What it is called in plans and on the command line.
+    title : str, optional
+        What its report is called; a model that finds groups or predicts has a title anyway.
     private : bool
         Whether its release, with the plan's noise, satisfies the stated guarantee.
     profiles : frozenset of {"local", "group", "pairwise"}

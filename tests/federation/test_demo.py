@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cloister.cli.demo import HOSPITALS
 from cloister.jobs import JobResult
+from cloister.samples import HOSPITALS
 
-ROUNDS = 8
+ROUNDS = 10
 
 
 def demo(*options: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from cloister.cli.options import default_ledger
 from cloister.cli.output import Output
 from cloister.cli.parsers import Run, actions, write_text
-from cloister.cli.release import NOT_COUNTED
+from cloister.cli.release import NOT_COUNTED, left_for_one_more
 from cloister.display import Table
 from cloister.errors import LedgerError
 from cloister.privacy import accounting
@@ -85,7 +85,7 @@ def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
             ("lifetime cap", str(cap)),
             ("its limits", _by_law(limits, limits.room)),
             ("spent", f"epsilon {number(ledger.spent(dataset))}, all jobs composed"),
-            ("left for one more job", f"epsilon {number(ledger.remaining(dataset))}"),
+            ("left for one more job", left_for_one_more(ledger.remaining(dataset))),
             ("left of its limits", _by_law(limits, left)),
         )
         rows = tuple(

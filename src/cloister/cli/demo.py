@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 import argparse
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cloister.arrays import Floats
 from cloister.cli.output import Output
 from cloister.cli.release import Charge, finish, prepare_folder
 from cloister.data import read_source
-from cloister.jobs import Account, run_job
+from cloister.display import Between, Table
+from cloister.jobs import Account, JobResult, run_job
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
-from cloister.schema import Column, Schema
+from cloister.samples import SCHEMA, write_patients
+from cloister.schema import Schema
+from cloister.tasks.clustering import weighted
 from cloister.tasks.clustering.auto import Auto
+from cloister.tasks.clustering.synopsis import squared_distances
 
-HOSPITALS = ("hospital-north", "hospital-east", "hospital-south")
+COLUMNS = ("age", "bmi", "systolic")
 EPSILON, DELTA = 1.0, 1e-6
 LIFETIME_CAP = Budget(10.0, DELTA)  # so that the demonstration can be repeated about sixty times
-NOMINAL_N = 450
-SCHEMA = Schema(
-    dataset="demo-diabetes",
-    unit="row",
-    columns=(
-        # Bounds as a study protocol would set them, not the extremes of these patients.
-        Column(name="age", type="number", min=18, max=90, measure="years"),
-        Column(name="body_mass_index", type="number", min=15, max=45, measure="kg/m2"),
-        Column(
-            name="blood_pressure", type="number", min=60, max=140, measure="mmHg, mean arterial"
-        ),
-    ),
-)
-_POSITIONS = (0, 2, 3)  # of these columns in scikit-learn's table
+NOMINAL_N = 15_000
+CLUSTERS = 3
 STORY = (
-    "Three hospitals each hold some of the patients of a diabetes study (Efron et al. 2004, as "
-    "shipped with scikit-learn). Together they look for three groups by age, body mass index and "
+    "Three hospitals each hold some of 16,097 people who were examined in the American health "
+    "survey NHANES. Together they look for three groups by age, body mass index (bmi) and systolic "
     "blood pressure. No hospital shows a row, or a sum, to anyone: each sends masked numbers, and "
     "noise is added before the total can be read."
 )
@@ -58,39 +50,79 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Run the demonstration."""
     out.paragraph(STORY)
     out.say()
-    records = patients()
-    silos = {name: read_source(records[i::3], SCHEMA) for i, name in enumerate(HOSPITALS)}
     prepare_folder(args.out)
+    files = write_patients(args.out)
+    schema = Schema.load(args.out / SCHEMA)
+    silos = {name: read_source(file, schema, columns=COLUMNS) for name, file in files.items()}
     path = args.out / "ledger.db"
     ledger = Ledger(path)
-    ledger.open_dataset(SCHEMA.dataset, cap=LIFETIME_CAP)
-    charge = Charge(Account(ledger, SCHEMA.dataset), path, "default")
+    ledger.open_dataset(schema.dataset, cap=LIFETIME_CAP, unit=schema.unit)
+    charge = Charge(Account(ledger, schema.dataset), path, "default")
     with out.progress() as on_round:
         result = run_job(
             Auto,
-            SCHEMA,
+            schema,
             silos,
             epsilon=EPSILON,
             delta=DELTA,
             nominal_n=NOMINAL_N,
             account=charge.account,
             on_round=on_round,
-            n_clusters=3,
+            columns=COLUMNS,
+            n_clusters=CLUSTERS,
             public_seed=1,
         )
-    document = finish(result, charge, args.out, out)
-    out.say(f"Next: open {args.out / 'report.html'}, or 'cloister budget show {path}'.")
+    records = np.concatenate([part for read in silos.values() for part in read])
+    document = finish(result, charge, args.out, out, beside=cost_of_privacy(result, records))
+    out.paragraph(
+        "An interval covers the noise of the last round. The noise of the rounds before moves "
+        "centres, too: by how much, --stability forecasts from what was released."
+    )
+    tried = " ".join(str(path) for path in files.values())
+    out.say(f"Next: open {args.out / 'report.html'}, or run the same on the files yourself:")
+    out.say(
+        f"  cloister cluster {tried} --schema {args.out / SCHEMA} "
+        f"--columns {','.join(COLUMNS)} --k 4 --epsilon 1 --nominal-n {NOMINAL_N} "
+        f"--ledger {path} --out {args.out / 'mine'}"
+    )
     return document
 
 
-def patients() -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return age, body mass index and blood pressure of 442 patients, without importing sklearn."""
-    found = find_spec("sklearn")
-    folders = found.submodule_search_locations if found else None
-    table = Path((folders or ["."])[0], "datasets", "data", "diabetes_data_raw.csv.gz")
-    if table.is_file():
-        return np.loadtxt(table)[:, _POSITIONS]
-    from sklearn.datasets import load_diabetes
+def cost_of_privacy(result: JobResult, records: np.ndarray[Any, Any]) -> Table:
+    """Return released centres beside those of k-means without privacy on all records together.
 
-    raw: np.ndarray[Any, np.dtype[np.float64]] = load_diabetes(scaled=False).data
-    return raw[:, _POSITIONS]
+    For public records alone: what stands under "without privacy" is exact, and protected by
+    nothing.
+    """
+    grid, released = result.plan.grid, result.results
+    points = records / grid.one
+    best = without_privacy(points, CLUSTERS)
+    errors = [_error(points, centres) for centres in (grid.normalise(released["centres"]), best)]
+    exact = grid.decode(best)
+    near = np.abs(exact[None] - released["centres"][:, None]) / grid.half_range
+    cells = np.stack([released[name] for name in ("centres", "low", "high")], axis=2).tolist()
+    rows: list[tuple[str | float | Between, ...]] = [
+        (f"cluster {j}, {name}", Between(*cells[j][c]), float(exact[near[j].sum(1).argmin(), c]))
+        for j in range(CLUSTERS)
+        for c, name in enumerate(result.plan.columns)
+    ]
+    rows.append(("mean squared distance, scaled", *errors))
+    note = "The last column and the last row are exact, which only public records may be."
+    return Table("What privacy cost here", ("", "released", "without privacy"), tuple(rows), note)
+
+
+def _error(points: Floats, centres: Floats) -> float:
+    """Return the mean squared distance of points to the nearest centre."""
+    return float(squared_distances(centres, points).min(axis=0).mean())
+
+
+def without_privacy(points: Floats, n_clusters: int) -> Floats:
+    """Return the centres of plain k-means, the best of ten starts, in grid coordinates."""
+    found = weighted.cluster(
+        weighted.on_lattice(points),
+        weighted.parts_of(np.ones(len(points))),
+        n_clusters,
+        public_seed=0,
+        restarts=10,
+    )
+    return found / weighted.ONE

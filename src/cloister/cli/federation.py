@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cloister.cli.demo import DELTA, EPSILON, HOSPITALS, NOMINAL_N, SCHEMA, patients
+from cloister.cli.demo import CLUSTERS, COLUMNS, DELTA, EPSILON, NOMINAL_N
 from cloister.cli.output import Output
 from cloister.cli.parsers import actions
 from cloister.cli.release import show_displays
@@ -19,6 +19,8 @@ from cloister.errors import PlanError, ProtocolError
 from cloister.jobs import JobResult, make_plan
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
+from cloister.samples import HOSPITALS, SCHEMA, write_patients
+from cloister.schema import Schema
 from cloister.tasks.clustering.auto import Auto
 
 STORY = (
@@ -72,14 +74,17 @@ def _demonstrate(args: argparse.Namespace, folder: Path, out: Output) -> dict[st
 
     out.paragraph(STORY)
     out.say()
-    tables = _write_tables(folder)
-    with LocalFederation(folder, SCHEMA, tables) as federation:
+    tables = write_patients(folder)
+    schema = Schema.load(folder / SCHEMA)
+    with LocalFederation(folder, schema, tables) as federation:
         federation.start()
         say("keys and certificates made; coordinator and three silos started")
         federation.wait_connected(seconds=_SECONDS)
         say(f"all silos connected to {federation.url}")
         victim = args.kill_coordinator_in_round
-        plan = _plan(federation.fingerprints, args.profile, slot=0.0 if victim is None else 1.0)
+        plan = _plan(
+            schema, federation.fingerprints, args.profile, slot=0.0 if victim is None else 1.0
+        )
         job = federation.propose(plan)
         say(f"job {job[:8]} proposed; each silo's policy decides")
         if victim is not None:
@@ -115,22 +120,10 @@ def _demonstrate(args: argparse.Namespace, folder: Path, out: Output) -> dict[st
     return {"profile": plan.profile, "job": job, "same_result": same, "seconds": seconds}
 
 
-def _write_tables(folder: Path) -> dict[str, Path]:
-    """Write a third of the patients for each hospital."""
-    records, tables = patients(), {}
-    for i, name in enumerate(HOSPITALS):
-        tables[name] = folder / f"{name}.csv"
-        heading = ",".join(SCHEMA.names)
-        np.savetxt(
-            tables[name], records[i::3], delimiter=",", header=heading, comments="", fmt="%.6g"
-        )
-    return tables
-
-
-def _plan(fingerprints: dict[str, str], profile: str, slot: float) -> Plan:
+def _plan(schema: Schema, fingerprints: dict[str, str], profile: str, slot: float) -> Plan:
     return make_plan(
         Auto,
-        SCHEMA,
+        schema,
         HOSPITALS,
         budget=Budget(EPSILON, DELTA),
         nominal_n=NOMINAL_N,
@@ -138,6 +131,7 @@ def _plan(fingerprints: dict[str, str], profile: str, slot: float) -> Plan:
         min_silos=3,
         fingerprints=[fingerprints[name] for name in HOSPITALS],
         upload_slot=slot,
-        n_clusters=3,
+        columns=COLUMNS,
+        n_clusters=CLUSTERS,
         public_seed=1,
     )

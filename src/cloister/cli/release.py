@@ -24,12 +24,13 @@ from cloister.errors import BudgetExceeded, DataError, PlanError
 from cloister.jobs import Account, JobResult, run_job
 from cloister.privacy.budget import Budget
 from cloister.privacy.filter import Cost, Limits, Split, cheapest
-from cloister.report import as_table, number, odds_sentence, render_report, write_report
+from cloister.report import as_table, number, render_report, write_report
+from cloister.report.summary import summarise
 from cloister.report.text import warnings_of
 from cloister.schema import Schema
-from cloister.stability import Stability, stability
+from cloister.stability import stability
 from cloister.task import Task
-from cloister.tasks.clustering.clusters import clusters_above_noise, records_left_out
+from cloister.tasks.clustering.clusters import records_left_out
 
 if TYPE_CHECKING:
     from cloister.data import Records
@@ -69,7 +70,7 @@ class Charge:
             ("ledger", self.path.name),
             ("lifetime cap", f"epsilon {number(cap.epsilon)} at delta {cap.delta:.2g}"),
             ("spent by all jobs together", f"epsilon {number(spent)}"),
-            ("left for one more job", f"epsilon {number(ledger.remaining(dataset))}"),
+            ("left for one more job", left_for_one_more(ledger.remaining(dataset))),
         ]
         if (limit := ledger.cap(dataset, self.study)) != cap:
             lines.append(("cap of this study", f"epsilon {number(limit.epsilon)}"))
@@ -153,11 +154,12 @@ def finish(
     *,
     written: Mapping[str, Path] | None = None,
     reruns: int | None = None,
+    beside: Table | None = None,
 ) -> dict[str, Any]:
     """Write model, centres and report, show what was released and its cost; return the document.
 
     Files that were `written` before are listed, too. The stability of a clustering is worked out
-    from so many `reruns`, if any.
+    from so many `reruns`, if any. A table that is no release of private records stands `beside`.
     """
     for warning in warnings_of(result):
         out.warn(warning)
@@ -165,9 +167,10 @@ def finish(
     again = None if reruns is None else stability(result, reruns)
     files["report"] = folder / "report.html"
     lines = charge.lines() if charge else ()
-    write_report(result, files["report"], budget_lines=lines, stability=again)
+    write_report(result, files["report"], budget_lines=lines, stability=again, beside=beside)
     files |= written or {}
-    _show(result, charge, out, again)
+    more = () if again is None else (again.table(result.results["centres"], result.plan.columns),)
+    _show(result, charge, out, (*more, beside) if beside else more)
     out.say()
     for path in files.values():
         out.say(f"written  {path}")
@@ -329,25 +332,22 @@ def _write_rules(result: JobResult, folder: Path) -> dict[str, Path]:
     return files
 
 
-def _show(result: JobResult, charge: Charge | None, out: Output, again: Stability | None) -> None:
+def _show(result: JobResult, charge: Charge | None, out: Output, more: Sequence[Table]) -> None:
     plan = result.plan
+    _show_summary(result, out)
+    show_displays(result, out)
+    for table in more:
+        out.table(table)
     lines = [
         ("silos", ", ".join(plan.silos)),
         ("rounds", f"{plan.rounds}, each with {_present(result)} of {len(plan.silos)} silos"),
         ("noise from", result.noise),
+        ("unit of privacy", plan.unit),
     ]
-    if plan.budget:
-        spent = f"epsilon {number(result.epsilon())} at delta {plan.budget.delta:.2g}"
-        lines.append(("spent", f"{spent}, unit of privacy: {plan.unit}"))
     if charge:
         lines.append(("charged to", f"{charge.path}"))
         lines += [(f"  {name}", value) for name, value in charge.lines() if name != "ledger"]
     out.pairs(*lines)
-    if plan.budget and not warnings_of(result):
-        out.paragraph(odds_sentence(result.spent, plan.unit))
-    show_displays(result, out)
-    if again is not None:
-        out.table(again.table(result.results["centres"], plan.columns))
 
 
 def show_federated(
@@ -358,14 +358,15 @@ def show_federated(
 ) -> None:
     """Show what a job over a network released, and write its report with what it cost here."""
     plan = result.plan
+    _show_summary(result, out)
+    show_displays(result, out)
     out.pairs(
         ("job", plan.run_id),
         ("silos", ", ".join(plan.silos)),
         ("rounds", f"{plan.rounds}, each with at least {plan.min_silos} silos"),
         ("noise from", result.noise),
-        ("spent", f"epsilon {number(result.epsilon())}, unit of privacy: {plan.unit}"),
+        ("unit of privacy", plan.unit),
     )
-    show_displays(result, out)
     if report:
         write_text(report, render_report(result, budget_lines=cost, in_process=False))
         out.say(f"written  {report}")
@@ -376,17 +377,29 @@ def priced(task: str, budget: Mapping[str, float] | None) -> str:
     return f"{task}, {budget['epsilon']:g}" if budget else task
 
 
+def left_for_one_more(epsilon: float) -> str:
+    """Return how much one more job may cost, which is more than cap and spending seem to leave."""
+    return f"epsilon {number(epsilon)} (jobs together cost less than the sum of their epsilons)"
+
+
+def _show_summary(result: JobResult, out: Output) -> None:
+    """Show what a reader wants to know first, in three lines."""
+    for name, sentence in summarise(result).lines:
+        out.paragraph(f"{name:<9} {sentence}")
+    out.say()
+
+
 def show_displays(result: JobResult, out: Output) -> None:
     """Show the tables and short pictures of a result, and warn of records that are left out."""
     if left_out := records_left_out(result.results, result.plan.nominal_n):
         out.warn(left_out)
-    if said := clusters_above_noise(result.results):
-        out.paragraph(said)
     displays = result.plan.task.displays(result.results, result.plan.columns)
     # a matrix is wide: it is shown where nothing else says the same numbers
     matrices = [display for display in displays if isinstance(display, Heatmap)]
+    named = {row[0] for one in displays if isinstance(one, Table) for row in one.rows}
     for display in [display for display in displays if _is_short(display)] or matrices:
-        out.table(as_table(display))
+        if not (isinstance(display, Bars) and named.issuperset(display.names)):
+            out.table(as_table(display))
 
 
 def _is_short(display: Display) -> bool:

@@ -18,7 +18,9 @@ from cloister.jobs import JobResult
 from cloister.privacy.events import GaussianEvent, SampledGaussianEvent, mechanism_counts
 from cloister.protocol.plan import Plan
 from cloister.report import plots
+from cloister.report.summary import summarise
 from cloister.report.text import (
+    UNCLEAR,
     as_table,
     cell_text,
     listed,
@@ -45,6 +47,7 @@ def write_report(
     budget_lines: Sequence[tuple[str, str]] = (),
     in_process: bool = True,
     stability: Stability | None = None,
+    beside: Table | None = None,
 ) -> None:
     """Write the report of a job as one HTML file.
 
@@ -59,9 +62,15 @@ def write_report(
         Whether all parties ran in one process, which the report then says.
     stability : Stability, optional
         Of a clustering, if the report is to show it.
+    beside : Table, optional
+        What is no release of private records, such as the same answer on public ones.
     """
     text = render_report(
-        result, budget_lines=budget_lines, in_process=in_process, stability=stability
+        result,
+        budget_lines=budget_lines,
+        in_process=in_process,
+        stability=stability,
+        beside=beside,
     )
     Path(path).write_text(text, encoding="utf-8")
 
@@ -72,14 +81,19 @@ def render_report(
     budget_lines: Sequence[tuple[str, str]] = (),
     in_process: bool = True,
     stability: Stability | None = None,
+    beside: Table | None = None,
 ) -> str:
     """Return the report of a job as HTML; parameters are those of :func:`write_report`."""
     plan = result.plan
     sights, sight_remarks = who_saw_what(plan, in_process=in_process)
-    displays = enumerate(_displays(result, stability))
+    more = () if beside is None else (beside,)
+    displays = enumerate((*_displays(result, stability), *more))
+    summary = summarise(result)
     return page(
         "report.html",
-        title=f"{plan.task.name} over {len(plan.silos)} silo{'' if len(plan.silos) == 1 else 's'}",
+        title=summary.title,
+        summary=summary.lines,
+        unclear=UNCLEAR,
         plan=plan,
         today=datetime.now(UTC).date().isoformat(),
         version=version("cloister"),

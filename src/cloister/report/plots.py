@@ -294,24 +294,26 @@ def _heatmap(display: Heatmap) -> Figure:
     wide, with_text = _cell_width(display), _has_text(display)
     height = _CELL_HEIGHT if with_text else 0.2
     figure, axes = _figure(1.2 + columns * (wide if with_text else 0.2), 0.8 + rows * height)
-    shade, slopes = _shades(display)
-    darkest = "#69a5d8" if with_text else "#08306b"  # ink on the first is easy to read
-    colours = LinearSegmentedColormap.from_list("cloister", ["#f7fafd", "#b5d4ee", darkest])
+    shade = _shade(display)
+    ends = ("#e9a15b", "#69a5d8") if with_text else ("#7f3b08", "#08306b")  # ink on them is legible
+    colours = LinearSegmentedColormap.from_list(
+        "cloister", [ends[0], "#f6d9b8", "#ffffff", "#b5d4ee", ends[1]]
+    )
     axes.pcolormesh(
         np.arange(columns + 1) - 0.5,
         np.arange(rows + 1) - 0.5,
         shade,
         cmap=colours,
-        vmin=0,
+        vmin=-1,
         vmax=1,
-        edgecolors="white",
+        edgecolors="#edf1f5" if with_text else "white",
         linewidth=1.5 if with_text else 0.3,
         rasterized=display.values.size > 4000,
     )
     if with_text:
         _cell_texts(axes, display)
         if has_intervals(display):
-            _cell_intervals(axes, display, shade, slopes)
+            _cell_intervals(axes, display)
     axes.set_ylim(rows - 0.5, -0.5)
     axes.xaxis.tick_top()
     names = [_short(name) for name in display.columns]
@@ -363,28 +365,24 @@ def _cell_texts(axes: Axes, display: Heatmap) -> None:
             axes.text(j, i + lift, text, ha="center", va="center", fontsize=9)
 
 
-def _shades(display: Heatmap) -> tuple[Floats, Sequence[float]]:
-    """Return shades in [0, 1] and, for each column, what one unit of value is worth in shade."""
+def _shade(display: Heatmap) -> Floats:
+    """Return shades in [-1, 1]; by default the values over the largest of them."""
+    if display.shade is not None:
+        return np.clip(_drawable(display.shade), -1, 1)
     values = _drawable(display.values)
-    columns = values.shape[1]
-    if display.shade is None:
-        whole = float(np.ptp(values)) if values.size else 0.0
-        slope = 1 / whole if whole else 0.0
-        return (values - values.min()) * slope, [slope] * columns
-    shade = np.clip(_drawable(display.shade), 0, 1)
-    ranges = np.ptp(values, axis=0)
-    slopes = np.where(ranges > 0, np.ptp(shade, axis=0) / np.where(ranges > 0, ranges, 1), 0.0)
-    return shade, [float(slope) for slope in slopes]
+    largest = float(np.abs(values).max(initial=0.0))
+    return values / largest if largest else values
 
 
-def _cell_intervals(axes: Axes, display: Heatmap, shade: Floats, slopes: Sequence[float]) -> None:
+def _cell_intervals(axes: Axes, display: Heatmap) -> None:
     """Draw in each cell where its value lies within its column, with its interval."""
     values, lows, highs = (_drawable(v) for v in (display.values, *_ends(display)))
     left, width, drop = -0.26, 0.52, 0.27  # so that an interval fits beside both ends
-    for (i, j), at in np.ndenumerate(shade):
-        if slopes[j] <= 0:
+    lowest, ranges = values.min(axis=0), np.ptp(values, axis=0)
+    for i, j in np.ndindex(values.shape):
+        if ranges[j] <= 0:
             continue
-        low, high = (at + (end[i, j] - values[i, j]) * slopes[j] for end in (lows, highs))
+        at, low, high = ((end[i, j] - lowest[j]) / ranges[j] for end in (values, lows, highs))
         low, high = np.clip((low, high), -0.38, 1.38)
         y = i + drop
         axes.plot([j + left, j + left + width], [y, y], color=MUTED, linewidth=0.5)

@@ -15,11 +15,13 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, NonPrivateEvent, holds
 from cloister.privacy.noise import AGGREGATOR_NOISE, SILOS_NOISE, DiscreteNoise
 from cloister.protocol.plan import Plan
-from cloister.tasks.clustering.clusters import clusters_above_noise, records_left_out
+from cloister.tasks.clustering.clusters import records_left_out
 
 Cell = str | float | Measured | Between
 """What may stand in a table."""
 _LARGE, _SMALL = 1e7, 1e-4  # beyond these a number is shown with an exponent
+UNCLEAR = " ?"
+"""Mark of a number that does not stand out of its noise."""
 _MOST_NAMES = 30  # of columns; a catalogue has thousands
 _POPULATION = "population 95 %"
 _HARDLY_ANY = 0.995  # odds from which on a guarantee is called weak
@@ -98,14 +100,11 @@ def odds_sentence(cost: Event | Budget, unit: str) -> str:
     """
     exact = not isinstance(cost, Budget) and holds(cost, NonPrivateEvent)
     odds = 1.0 if exact else attacker_odds(cost)
-    who = (
-        f"Somebody who would otherwise have to toss a coin on whether {_one(unit)} used, and who "
-        "sees everything that was released and knows everything else,"
-    )
+    who = f"An attacker who knows everything else and guesses whether {_one(unit)} used is right"
     if odds >= _HARDLY_ANY:
-        return f"{who} could be right almost every time: at this cost hardly anything is protected."
+        return f"{who} almost every time: at this cost hardly anything is protected."
     right = math.ceil(100 * odds - 1e-9)
-    return f"{who} is right at most {right} times in 100 instead of 50."
+    return f"{who} at most {right} times in 100; a coin is right 50 times."
 
 
 def _one(unit: str) -> str:
@@ -118,10 +117,10 @@ def _one(unit: str) -> str:
 def strength_sentence(epsilon: float, delta: float) -> str:
     """Say what (epsilon, delta) promises."""
     factor = f"{math.exp(epsilon):.3g}" if epsilon < 20 else f"e^{epsilon:.3g}"
-    but = f", but for a probability of at most {delta:.2g}" if delta else ""
+    apart = f", apart from a probability of at most {delta:.2g}" if delta else ""
     return (
-        f"Whether this unit is in the data or not changes the probability of any result by at most "
-        f"a factor {factor} (epsilon {number(epsilon)}, delta {delta:.2g}){but}."
+        f"Any result is at most {factor} times as likely with this unit in the data as without it "
+        f"(epsilon {number(epsilon)}, delta {delta:.2g}){apart}."
     )
 
 
@@ -144,8 +143,7 @@ def warnings_of(result: JobResult) -> tuple[str, ...]:
 def remarks_of(result: JobResult) -> tuple[str, ...]:
     """Return what the released numbers say of how far to trust them."""
     left_out = records_left_out(result.results, result.plan.nominal_n)
-    said = (clusters_above_noise(result.results), left_out[:1].upper() + left_out[1:])
-    return tuple(filter(None, said))
+    return (left_out[:1].upper() + left_out[1:],) if left_out else ()
 
 
 def privacy_statement(result: JobResult) -> tuple[tuple[str, str], ...]:
@@ -247,9 +245,9 @@ def cell_text(cell: Cell) -> str:
         case str():
             return cell
         case Measured():
-            return plus_minus(cell.value, cell.margin)
+            return plus_minus(cell.value, cell.margin) + UNCLEAR * (not cell.clear)
         case Between():
-            return between(cell.value, cell.low, cell.high)
+            return between(cell.value, cell.low, cell.high) + UNCLEAR * (not cell.clear)
         case _:
             return number(float(cell))
 
@@ -298,8 +296,8 @@ def as_table(display: Display) -> Table:
             return Table(display.title, ("", *display.columns), rows, display.note)
         case Bars():
             margin = np.zeros_like(display.values) if display.margin is None else display.margin
-            cells = zip(display.names, display.values, margin, strict=True)
-            bars = tuple((name, plus_minus(*numbers)) for name, *numbers in cells)
+            cells = zip(display.names, display.values.tolist(), margin.tolist(), strict=True)
+            bars = tuple((name, cell_text(Measured(*numbers))) for name, *numbers in cells)
             return Table(display.title, ("", display.unit or "value"), bars, display.note)
         case Scatter():
             x, y = display.axes

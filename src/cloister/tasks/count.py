@@ -21,6 +21,7 @@ class Count:
     """One noisy count of all records."""
 
     name: ClassVar[str] = "count"
+    title: ClassVar[str] = "How many records"
     private: ClassVar[bool] = True
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
 

@@ -84,6 +84,22 @@ def above_noise(counts: Floats, half_width: float | Floats) -> Flags:
     return np.asarray(counts > half_width)
 
 
+def differences(values: Floats, low: Floats, high: Floats) -> Floats:
+    """Return how far each value is from the mean of the others in its column, in [-1, 1].
+
+    Relative to the largest in the column; 0 where the noise of both, at 95 %, could have made it.
+    """
+    if len(values) < 2:
+        return np.zeros_like(values)
+    others, half_width = len(values) - 1, (high - low) / 2
+    gaps = values - (values.sum(axis=0) - values) / others
+    squares = np.square(half_width)
+    noise = np.sqrt(squares + (squares.sum(axis=0) - squares) / others**2)
+    largest = np.abs(gaps).max(axis=0)
+    found: Floats = gaps / np.where(largest > 0, largest, 1)
+    return np.where(np.abs(gaps) > noise, found, 0.0)
+
+
 def round_up(half_width: Floats, frac_bits: int) -> Floats:
     """Return half-widths in grid coordinates as the state may hold them.
 

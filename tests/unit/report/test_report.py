@@ -14,7 +14,17 @@ import pytest
 
 from cloister import DPKMeans
 from cloister.data import read_source
-from cloister.display import Bars, Curve, Display, Graph, Heatmap, Scatter, Table
+from cloister.display import (
+    Bars,
+    Between,
+    Curve,
+    Display,
+    Graph,
+    Heatmap,
+    Measured,
+    Scatter,
+    Table,
+)
 from cloister.html import clean
 from cloister.jobs import JobResult, run_job
 from cloister.privacy.budget import Budget
@@ -30,7 +40,8 @@ from cloister.report import (
     strength_sentence,
     write_report,
 )
-from cloister.report.text import who_saw_what
+from cloister.report.summary import summarise
+from cloister.report.text import cell_text, who_saw_what
 from cloister.schema import Column, Schema
 from cloister.tasks import TASKS
 from cloister.testing import SimulatedNoise, ZeroNoise
@@ -433,8 +444,9 @@ def test_odds_are_rounded_against_us_and_said_in_hundreds() -> None:
 
 def test_strength_says_factor_epsilon_and_delta() -> None:
     sentence = strength_sentence(1.0, 1e-6)
-    assert "a factor 2.72 (epsilon 1, delta 1e-06), but for a probability" in sentence
-    assert "but for" not in strength_sentence(1.0, 0.0)
+    assert "at most 2.72 times as likely" in sentence
+    assert "(epsilon 1, delta 1e-06), apart from a probability of at most 1e-06" in sentence
+    assert "apart from" not in strength_sentence(1.0, 0.0)
     assert "e^50" in strength_sentence(50.0, 0.0)
 
 
@@ -447,3 +459,39 @@ def test_the_names_of_a_catalogue_do_not_fill_the_screen() -> None:
     assert listed(names[:30]) == ", ".join(names[:30])
     assert listed(names).endswith("x29 and 9,970 more")
     assert listed(()) == ""
+
+
+def test_three_lines_come_before_any_table(result: JobResult, html: str) -> None:
+    summary = summarise(result)
+    assert summary.title == "Three groups of records"
+    assert summary.found.startswith("Three groups of records, of about ")
+    assert "Epsilon 1 at delta 1e-06." in summary.cost
+    assert "clusters stand" in summary.sure
+    begun = html.index("<table")
+    for _, sentence in summary.lines:
+        assert html.index(sentence.replace("'", "&#39;")) < begun
+    assert html.index("<h2") < html.index('id="privacy-in-plain-words"')
+
+
+@pytest.mark.parametrize(
+    ("unit", "name"), [("patient", "patients"), ("person", "people"), ("customer_id", "customers")]
+)
+def test_records_are_called_what_the_schema_calls_a_row(unit: str, name: str) -> None:
+    contract = schema("age", "bmi").model_copy(update={"unit": unit, "max_rows": 1})
+    table = pd.DataFrame({unit: range(60), "age": 0.1, "bmi": 0.2})
+    answer = run_job(
+        TASKS["fastlloyd"],
+        contract,
+        {"north": read_source(table, contract)},
+        epsilon=1.0,
+        nominal_n=1000,
+        n_clusters=2,
+    )
+    assert summarise(answer).title == f"Two groups of {name}"
+
+
+def test_a_number_that_noise_could_have_made_has_a_question_mark() -> None:
+    rows = (("a", Measured(1.0, 2.0)), ("b", Measured(3.0, 2.0)), ("c", Between(1.0, 0.5, 2.0)))
+    shown = as_table(Table("T", ("", "value"), (*rows, ("d", Between(5.0, 4.0, 6.0, known=False)))))
+    texts = [cell_text(row[1]) for row in shown.rows]
+    assert [text.endswith(" ?") for text in texts] == [True, False, False, True]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.task import INTERVAL_95, Mechanism
-from cloister.tasks.intervals import fieller, ratio_interval, size_interval
+from cloister.tasks.intervals import differences, fieller, ratio_interval, size_interval
 from cloister.tasks.preparation.statistics import _variance
 
 Z = INTERVAL_95["gaussian"]
@@ -139,3 +139,16 @@ def test_sizes_have_the_quantile_of_their_law() -> None:
     assert size_interval(10.0) == pytest.approx(19.6)
     assert size_interval(10.0, "laplace") == pytest.approx(10 * np.log(20) / sqrt(2))
     assert size_interval(10.0, "none") == 0
+
+
+def test_a_difference_is_one_only_beyond_the_noise_of_both() -> None:
+    values = np.array([[0.0, 5.0], [10.0, 5.3], [20.0, 5.1]])
+    half = np.array([[1.0, 1.0], [1.0, 1.0], [15.0, 1.0]])
+    found = differences(values, values - half, values + half)
+    assert found[:, 1].tolist() == [0.0, 0.0, 0.0]  # .3 apart, with intervals of 1
+    # the noise of the first reaches no further than 7.6, of the last 15.1
+    np.testing.assert_allclose(found[:, 0], [-1.0, 0.0, 0.0])
+    np.testing.assert_allclose(
+        differences(values, values, values)[:, 0], [-1.0, 0.0, 1.0]
+    )  # without noise
+    assert not differences(values[:1], values[:1] - 1, values[:1] + 1).any()

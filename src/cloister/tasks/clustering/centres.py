@@ -12,7 +12,7 @@ from cloister.arrays import Floats, GridState
 from cloister.display import Bars, Between, Display, Heatmap, Measured, Scatter, Table
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import Mechanism
-from cloister.tasks.intervals import ratio_interval, size_interval
+from cloister.tasks.intervals import above_noise, differences, ratio_interval, size_interval
 from cloister.tasks.state import read
 
 _INTERVAL = (
@@ -96,17 +96,8 @@ def centre_displays(results: Mapping[str, Floats], columns: tuple[str, ...]) -> 
     centres, low, high = results["centres"], results["low"], results["high"]
     sizes, half_width = results["sizes"], results["size_half_width"]
     names = tuple(f"cluster {j}" for j in range(len(centres)))
-    cells = np.stack([centres, low, high], axis=2).tolist()
-    rows: tuple[tuple[str | Measured | Between, ...], ...] = tuple(
-        (name, Measured(size, half), *(Between(*cell) for cell in row))
-        for name, size, half, row in zip(
-            names, sizes.tolist(), half_width.tolist(), cells, strict=True
-        )
-    )
-    ranges = np.ptp(centres, axis=0)
-    shade = (centres - centres.min(axis=0)) / np.where(ranges > 0, ranges, 1)
     return (
-        Table("Centres", ("cluster", "noisy size", *columns), rows, note=_BETWEEN),
+        _table(results, names, columns),
         Heatmap(
             "Centres at a glance",
             names,
@@ -114,10 +105,11 @@ def centre_displays(results: Mapping[str, Floats], columns: tuple[str, ...]) -> 
             centres,
             low=low,
             high=high,
-            shade=shade,
-            note="Colour compares the centres within each column. " + _BETWEEN,
+            shade=differences(centres, low, high),
+            note="Blue is above the mean of the other centres in a column and orange below, by "
+            f"more than the noise of both; white is neither. {_BETWEEN}",
         ),
-        *(_map(names, shade, sizes, columns) if len(centres) > 1 else ()),
+        *(_map(names, centres, sizes, columns) if _is_worth_a_map(centres) else ()),
         Bars(
             "Noisy sizes",
             names,
@@ -129,21 +121,44 @@ def centre_displays(results: Mapping[str, Floats], columns: tuple[str, ...]) -> 
     )
 
 
+def _table(
+    results: Mapping[str, Floats], names: tuple[str, ...], columns: tuple[str, ...]
+) -> Table:
+    """Return sizes and centres, with what is more along the rows: people scroll downwards."""
+    sizes, half_width = results["sizes"].tolist(), results["size_half_width"].tolist()
+    known = above_noise(results["sizes"], results["size_half_width"]).tolist()
+    cells = np.stack([results[name] for name in ("centres", "low", "high")], axis=2).tolist()
+    clusters: list[tuple[Measured | Between, ...]] = [
+        (Measured(size, half, known=clear), *(Between(*cell, known=clear) for cell in row))
+        for size, half, row, clear in zip(sizes, half_width, cells, known, strict=True)
+    ]
+    heads = ("noisy size", *columns)
+    if len(columns) <= len(names):
+        rows = tuple((name, *row) for name, row in zip(names, clusters, strict=True))
+        return Table("Centres", ("cluster", *heads), rows, note=_BETWEEN)
+    parts: list[tuple[Measured | Between, ...]] = list(zip(*clusters, strict=True))
+    turned = tuple((head, *row) for head, row in zip(heads, parts, strict=True))
+    return Table("Centres", ("", *names), turned, note=_BETWEEN)
+
+
+def _is_worth_a_map(centres: Floats) -> bool:
+    """Return whether a map shows more than the table: three points are always a triangle."""
+    n_clusters, n_features = map(int, centres.shape)
+    return n_features > 1 and n_clusters > (1 if n_features == 2 else 3)
+
+
 def _map(
-    names: tuple[str, ...], shade: Floats, sizes: Floats, columns: tuple[str, ...]
+    names: tuple[str, ...], centres: Floats, sizes: Floats, columns: tuple[str, ...]
 ) -> tuple[Scatter]:
     """Return the centres in two principal coordinates, or in the columns when there are two."""
-    points, axes = shade, ("first principal axis", "second principal axis")
-    if len(columns) == 1:
-        axes = (columns[0], "")
-    elif len(columns) == 2:
-        axes = (f"{columns[0]} (scaled)", f"{columns[1]} (scaled)")
-    else:
-        middle = shade - shade.mean(axis=0)
+    points, axes = centres, columns[:2]
+    if len(columns) > 2:
+        ranges = np.ptp(centres, axis=0)
+        middle = (centres - centres.mean(axis=0)) / np.where(ranges > 0, ranges, 1)
         _, _, vectors = np.linalg.svd(middle, full_matrices=False)
         signs = np.sign(vectors[np.arange(len(vectors)), np.abs(vectors).argmax(axis=1)])
         points = middle @ (vectors[:2] * signs[:2, None]).T
-    if points.shape[1] == 1:
-        points = np.column_stack([points, np.zeros(len(points))])
+        most = (np.argsort(-np.abs(vector), kind="stable")[:2] for vector in vectors[:2])
+        axes = tuple(f"mostly {columns[a]} and {columns[b]}" for a, b in most)
     title, note = "Centres in two dimensions", "Made from the released centres alone."
-    return (Scatter(title, names, points, np.maximum(sizes, 0), axes, note),)
+    return (Scatter(title, names, points, np.maximum(sizes, 0), (axes[0], axes[1]), note),)

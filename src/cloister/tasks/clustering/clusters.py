@@ -88,6 +88,7 @@ def movement(history: Sequence[Mapping[str, Floats]], ranges: Floats) -> tuple[T
             f"{(after['half_width'] / ranges).mean():.2%}",
         )
         for t, (before, after) in enumerate(pairwise(history))
+        if after["sizes"].any()  # rounds before have found no clusters yet
     )
     note = (
         "Part of a column's range, mean over centres and columns. A last round that moved much "

@@ -65,6 +65,7 @@ class Evaluation(Evaluated):
     """
 
     name: ClassVar[str] = "evaluation"
+    title: ClassVar[str] = "How good the predictions are"
     models: ClassVar[tuple[type, str]] = (Classifier, "classifier")
     example: ClassVar[Example] = Example(
         (BOOLEAN, PublicColumn("score", 0.0, 1.0)), {"truth": "smokes", "score": "score"}

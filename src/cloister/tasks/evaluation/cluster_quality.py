@@ -55,6 +55,7 @@ class ClusterQuality(Gaussian):
     """
 
     name: ClassVar[str] = "cluster-quality"
+    title: ClassVar[str] = "How good the clusters are"
     rounds: ClassVar[int] = 2
 
     example: ClassVar[Example] = Example(

@@ -42,6 +42,7 @@ class RegressionEvaluation(Evaluated):
     """
 
     name: ClassVar[str] = "regression-evaluation"
+    title: ClassVar[str] = "How good the predictions are"
     models: ClassVar[tuple[type, str]] = (Regressor, "regressor")
     example: ClassVar[Example] = Example(
         (OTHER_NUMBER, PublicColumn("guess", 0.0, 200.0)),

@@ -139,6 +139,7 @@ class Apriori(Gaussian):
     """
 
     name: ClassVar[str] = "apriori"
+    title: ClassVar[str] = "What goes together"
 
     example: ClassVar[Example] = Example(
         tuple(

@@ -88,6 +88,7 @@ class Outliers(Measuring):
     """
 
     name: ClassVar[str] = "outliers"
+    title: ClassVar[str] = "What is unusual"
 
     example: ClassVar[Example] = Example(
         (NUMBER, OTHER_NUMBER, CATEGORY), {"count_share": 0.2, "group": "work"}

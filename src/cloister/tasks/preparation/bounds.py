@@ -37,6 +37,7 @@ class Bounds(Scaled):
     """
 
     name: ClassVar[str] = "bounds"
+    title: ClassVar[str] = "Private bounds"
     reach: ClassVar[float] = 1.0
     example: ClassVar[Example] = Example(MIXED)
 

@@ -63,6 +63,7 @@ class PCA(Gaussian):
     """
 
     name: ClassVar[str] = "pca"
+    title: ClassVar[str] = "Principal components"
     rounds: ClassVar[int] = 2
 
     example: ClassVar[Example] = Example(MIXED, {"n_components": 2})
@@ -316,7 +317,7 @@ class PCA(Gaussian):
                 self._labels,
                 self._encoding.names(self._public)[:-1],
                 components,
-                shade=(components / largest + 1) / 2,
+                shade=components / largest,
                 note="How much each column counts, over half of its box.",
             ),
         )

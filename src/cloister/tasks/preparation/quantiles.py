@@ -71,6 +71,7 @@ class Quantiles(Gaussian):
     """
 
     name: ClassVar[str] = "quantiles"
+    title: ClassVar[str] = "Quantiles"
 
     example: ClassVar[Example] = Example(MIXED)
 

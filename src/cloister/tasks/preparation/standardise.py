@@ -34,6 +34,7 @@ class Standardise(Scaled):
     """
 
     name: ClassVar[str] = "standardise"
+    title: ClassVar[str] = "Means and deviations"
     example: ClassVar[Example] = Example(MIXED)
 
     @declared

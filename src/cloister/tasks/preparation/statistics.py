@@ -43,6 +43,7 @@ class Statistics(Gaussian):
     """
 
     name: ClassVar[str] = "statistics"
+    title: ClassVar[str] = "Means and deviations"
     rounds: ClassVar[int] = 1
 
     example: ClassVar[Example] = Example(MIXED, {"covariance": True})

@@ -35,7 +35,7 @@ from cloister.tasks.columns import (
     position,
 )
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.intervals import fieller, ratio_interval, size_interval
+from cloister.tasks.intervals import differences, fieller, ratio_interval, size_interval
 from cloister.tasks.options import Target, made, noise_of
 from cloister.tasks.population import ENDS, share_variance
 from cloister.tasks.scores import Estimate
@@ -62,6 +62,7 @@ _LEAST_VARIANCE = 1e-6  # in the box of half-width 1
 _SHOWN = 14  # cells in the picture of those that say most
 _SHARE = (0.0, 1.0)
 _OF_CELLS = ("cells", "cells_low", "cells_high", "log_cells", "groups")
+_COLOURS = "Blue is above the mean of the other classes and orange below, by more than the noise."
 _NOTE = "[ , ] and ± are 95 % confidence intervals (privacy noise only)."
 
 
@@ -550,8 +551,8 @@ class NaiveBayes(Gaussian):
                     results["means"],
                     low=results["means_low"],
                     high=results["means_high"],
-                    shade=_shade(results["means"]),
-                    note=f"{_NOTE} Of the mean before it was smoothed.",
+                    shade=differences(*(results[f"means{end}"] for end in ("", "_low", "_high"))),
+                    note=f"{_COLOURS} {_NOTE} Of the mean before it was smoothed.",
                 )
             )
         if self._counted:
@@ -572,15 +573,16 @@ class NaiveBayes(Gaussian):
         logs = results["log_words"]
         weight = np.exp(logs) * np.abs(logs - logs.mean(axis=0))
         first = np.argsort(-weight.sum(axis=0), kind="stable")[:_SHOWN]
+        value, low, high = (results[f"words{end}"][:, first] for end in ("", "_low", "_high"))
         return Heatmap(
             "Columns of counts that say most, share of their class's counts",
             tuple(columns[self._counted[i]] for i in first),
             self.classes,
-            results["words"][:, first].T,
-            low=results["words_low"][:, first].T,
-            high=results["words_high"][:, first].T,
-            shade=_shade(logs[:, first]).T,
-            note=_NOTE,
+            value.T,
+            low=low.T,
+            high=high.T,
+            shade=differences(value, low, high).T,
+            note=f"{_COLOURS} {_NOTE}",
         )
 
     def _table_displays(self, results: Results, columns: tuple[str, ...]) -> list[Display]:
@@ -612,8 +614,8 @@ class NaiveBayes(Gaussian):
                 value[:, first].T,
                 low=low[:, first].T,
                 high=high[:, first].T,
-                shade=1 / (1 + np.exp(-ratio[:, first].T)),
-                note=f"{_NOTE} Darker where more of the class than of all records.",
+                shade=np.tanh(ratio[:, first].T),
+                note=f"{_NOTE} Blue: more of the class than of all records; orange: less.",
             ),
         ]
 
@@ -683,9 +685,3 @@ def _shares_between(totals: Floats, std: float) -> tuple[Floats, Floats]:
     whole, variance = totals.sum(axis=-1, keepdims=True), std**2
     of_whole = totals.shape[-1] * variance
     return fieller(totals, whole, variance, of_whole, covariance=variance, box=_SHARE)
-
-
-def _shade(values: Floats) -> Floats:
-    """Return values scaled to ``[0, 1]`` in each column."""
-    spread = values.max(axis=0) - values.min(axis=0)
-    return np.asarray((values - values.min(axis=0)) / np.where(spread > 0, spread, 1))
