@@ -27,14 +27,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
+from cloister.cli.examples import FRONT, examples_of
 from cloister.cli.parsers import add_flags, leaves
 from cloister.errors import (
     BudgetExceeded,
@@ -48,7 +51,7 @@ from cloister.errors import (
 from cloister.moved import GET_LAB
 
 COMMANDS = {
-    "demo": "run three simulated hospitals on real data, in two seconds",
+    "demo": "let three simulated hospitals find groups of real patients, in seconds",
     "cluster": "run private k-means over files, each file a silo",
     "classify": "train a classifier: naive Bayes, logistic regression or a forest",
     "regress": "train a linear regression",
@@ -78,6 +81,7 @@ COMMANDS = {
     "ledger": "back up, export, verify and migrate a ledger",
     "audit-log": "verify the audit file of a coordinator or a silo",
     "federation": "run a coordinator and three silos as real processes on this machine",
+    "completion": "print a script that lets a shell complete commands and options",
 }
 _SHARED = {
     **dict.fromkeys(("coordinator", "silo", "scorer"), "party"),
@@ -108,7 +112,25 @@ class _Parser(argparse.ArgumentParser):
     """An argument parser that says what is wrong in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+        self.exit(USAGE, f"{self.prog}: {self._in_words(message)}; see {self.prog} --help\n")
+
+    def _in_words(self, message: str) -> str:
+        """Add what was probably meant where a word is not known."""
+        if found := _CHOICE.match(message):
+            place, word, known = found[1], found[2], re.findall(r"[\w.:-]+", found[3])
+            if place == "COMMAND":
+                message = f"there is no command {word!r}"
+        elif found := _OPTION.match(message):
+            word = found[1]
+            known = [option for leaf in leaves(self) for option in leaf._option_string_actions]
+        else:
+            return message
+        meant = get_close_matches(word, known, 1)
+        return f"{message}; did you mean {meant[0]!r}?" if meant else message
+
+
+_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*?)' \(choose from (.*)\)")
+_OPTION = re.compile(r"unrecognized arguments: (--[^\s=]+)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -123,6 +145,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a "±" must not end a job that was paid for
+    if not arguments:
+        sys.stdout.write(FRONT)
+        return 0
     try:
         args = _parser(arguments).parse_args(arguments)
         from cloister.cli.output import Output  # which loads numpy, and --help does not need it
@@ -146,8 +171,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _unexpected(error, arguments)
 
 
-def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser, with the options of the command that `arguments` name."""
+def _parser(arguments: Sequence[str], *, whole: bool = False) -> argparse.ArgumentParser:
+    """Return the parser, with the options of the command that `arguments` name or of all."""
     parser = _Parser(
         prog="cloister",
         description="Private data mining for organisations that may not pool their records.",
@@ -162,18 +187,25 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     wanted = next((word for word in arguments if not word.startswith("-")), None)
     for name, summary in COMMANDS.items():
         command = commands.add_parser(
-            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+            name,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}.",
+            epilog=examples_of(name, name),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        if name != wanted:
+        if name != wanted and not whole:
             continue
-        module = _module(name)
+        module = None if whole and not _is_here(name) else _module(name)
         if module:
             command.set_defaults(run=getattr(module, "run", None))
             module.add_arguments(command)
             for leaf in leaves(command):
                 add_flags(leaf)
-                leaf.set_defaults(invoked=leaf.prog.removeprefix("cloister "))
-        elif {"-h", "--help"} & set(arguments):
+                prog = leaf.prog.removeprefix("cloister ")
+                leaf.set_defaults(invoked=prog)
+                leaf.epilog = leaf.epilog or examples_of(name, prog)
+                leaf.formatter_class = argparse.RawDescriptionHelpFormatter
+        elif whole or {"-h", "--help"} & set(arguments):
             command.epilog = _from_lab(name)
         else:
             raise PlanError(_from_lab(name))
@@ -184,11 +216,16 @@ def _module(name: str) -> Any:
     """Return the module of a command; None if it is one of the laboratory, which is absent."""
     if name in LABORATORY:
         return next((entry.load() for entry in entry_points(group=GROUP, name=name)), None)
-    if name in NETWORKED and not all(map(find_spec, _SERVICE)):
+    if not _is_here(name):
         raise PlanError(f"{name!r} works over a network: pip install 'cloister[service]'.")
     place, _, value = _SHARED.get(name, name.replace("-", "_")).partition(":")
     module = import_module(f"cloister.cli.{place}")
     return getattr(module, value) if value else module
+
+
+def _is_here(name: str) -> bool:
+    """Return whether the extra is installed that a command needs, if it needs one."""
+    return name not in NETWORKED or all(map(find_spec, _SERVICE))
 
 
 def _from_lab(name: str) -> str:

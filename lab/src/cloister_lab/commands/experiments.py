@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     runner = actions.add_parser("run", help="run some; a repeated call goes on where it stopped")
     add = runner.add_argument
-    add("names", nargs="+", choices=EXPERIMENTS, metavar="NAME")
+    add("names", nargs="+", choices=tuple(EXPERIMENTS), metavar="NAME")
     _add_folder(runner)
     add("--jobs", type=int, default=1, help="processes, each with one thread")
     add("--data", type=Path, help="folder of NAME.csv.gz, NAME.csv, NAME.parquet or NAME.npz")
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
     drawer = actions.add_parser("figures", help="draw what has been stored")
-    drawer.add_argument("name", nargs="?", choices=EXPERIMENTS, metavar="NAME")
+    drawer.add_argument("name", nargs="?", choices=tuple(EXPERIMENTS), metavar="NAME")
     _add_folder(drawer)
 
 

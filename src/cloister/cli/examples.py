@@ -1,0 +1,82 @@
+"""What each command looks like when it is used: the end of its help, and a test's input."""
+
+from __future__ import annotations
+
+_FILES = "north.csv east.csv south.csv --schema patients.toml"
+_COST = "--epsilon 1 --nominal-n 15000 --cap-epsilon 3"
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "demo": ("demo", "demo --out shown"),
+    "cluster": (
+        f"cluster {_FILES} --columns age,bmi,systolic --k 3 {_COST} --out groups",
+        f"cluster {_FILES} --k auto:2..8 {_COST} --stability --out groups",
+    ),
+    "classify": (f"classify {_FILES} --target diabetes {_COST} --out model",),
+    "regress": (f"regress {_FILES} --target systolic {_COST} --out model",),
+    "rules": (
+        "rules shop.txt --catalogue items.txt --min-support 0.02 --epsilon 1 --nominal-n 9000 "
+        "--cap-epsilon 3 --out rules",
+    ),
+    "evaluate": (
+        f"evaluate test.csv --schema patients.toml --model model/model.json {_COST} --out measures",
+    ),
+    "outliers": (f"outliers {_FILES} {_COST} --out usual",),
+    "run": (f"run {_FILES} --task my_task.py:MyTask {_COST} --out result",),
+    "tasks": ("tasks", "tasks --json"),
+    "plan": (
+        "plan --schema patients.toml --columns age,bmi,systolic --k 3 --epsilon 1 "
+        "--nominal-n 15000 --silos 3",
+    ),
+    "predict": (
+        "predict groups/model.json north.csv --schema patients.toml --out north-groups.csv",
+    ),
+    "compute": ("compute session.toml --as north --keys keys --data patients=north.csv",),
+    "check": ("check north.csv --schema patients.toml",),
+    "schema": (
+        "schema init north.csv --codebook codebook.csv --out patients.toml",
+        "schema validate patients.toml",
+        "schema diff patients.toml theirs.toml",
+    ),
+    "budget": ("budget show", "budget cap ledger.db patients --epsilon 5"),
+    "compare": ("compare --epsilons 0.5,1 --datasets iris,wine --out compared",),
+    "experiments": ("experiments list", "experiments run gap --full --data data"),
+    "audit": ("audit fastlloyd --epsilon 1", "audit --all --out audits"),
+    "ca": ("ca init authority --name 'Hospital federation'",),
+    "enroll": ("enroll request --role silo --name north --keys keys --out north.csr",),
+    "config": ("config init --role silo --out silo.toml", "config check silo.toml"),
+    "doctor": ("doctor --config silo.toml",),
+    "coordinator": ("coordinator run --config coordinator.toml",),
+    "silo": ("silo run --config silo.toml",),
+    "scorer": ("scorer run --config scorer.toml",),
+    "jobs": (
+        "jobs list --config silo.toml",
+        "jobs show 3f2a --config silo.toml",
+        "jobs approve 3f2a --config silo.toml",
+    ),
+    "ledger": ("ledger backup ledger.db --out ledger-copy.db", "ledger verify ledger.db"),
+    "audit-log": ("audit-log verify audit.jsonl",),
+    "completion": ("completion bash", "completion zsh"),
+    "federation": ("federation demo", "federation demo --profile group"),
+}
+"""By command, without the leading ``cloister``."""
+
+FRONT = """\
+cloister: private data mining for organisations that may not pool their records.
+
+Begin here:
+  cloister demo                     three hospitals find groups of real patients, in seconds
+  cloister schema init FILE         draft what your columns mean, without looking at a value
+  cloister check FILE --schema S    count which rows can be used, and why the others cannot
+  cloister plan --schema S ...      what a question costs and how exact its answer is; free
+  cloister cluster FILES ...        find groups, one file a silo; also: classify, regress, rules
+
+All commands: cloister --help      One command, with examples: cloister cluster --help
+"""
+"""What ``cloister`` says on its own."""
+
+
+def examples_of(command: str, prefix: str) -> str:
+    """Return the examples of a command for its help; those of an action if it has any."""
+    lines = EXAMPLES.get(command, ())
+    own = [line for line in lines if line.startswith(prefix)] or list(lines)
+    return "\n".join(["examples:", *(f"  cloister {line}" for line in own)]) if own else ""
