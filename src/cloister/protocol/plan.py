@@ -717,8 +717,8 @@ class Plan:
             lines.append("There is NO privacy guarantee for what is released.")
         else:
             lines.append(
-                f"Adding or removing {self.unit_in_words()}, changes the probability of any result "
-                f"by at most a factor e^{self.budget.epsilon:.4g}, but for a probability of "
+                f"Any result is at most e^{self.budget.epsilon:.4g} times as likely with "
+                f"{self.unit_in_words()}, as without, apart from a probability of "
                 f"{self.budget.delta:.3g}."
             )
         if self.profile == "group":
