@@ -129,12 +129,14 @@ LIBRARIES = {
     "torch": {"estimators.federated_learning"},
     "distributed": {"data.dask"},
     "onnx": {"inference.imports"},
+    "shtab": {"cli.completion"},
     "tenseal": {"inference.ckks"},
 }
 LAZY = {
     "torch",
     "distributed",
     "onnx",
+    "shtab",
     "tenseal",
     "mpi4py",
     "dp_accounting",

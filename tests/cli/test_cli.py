@@ -455,7 +455,8 @@ def test_every_command_has_help_json_and_quiet(command: str, capsys: Said) -> No
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["unknown"], ["cluster"], ["budget"], ["plan", "--k"], ["plan", "--columns=a,"]]
+    "command",
+    [["--quiet"], ["unknown"], ["cluster"], ["budget"], ["plan", "--k"], ["plan", "--columns=a,"]],
 )
 def test_a_wrong_command_line_is_code_2(command: list[str], capsys: Said) -> None:
     assert main(command) == 2

@@ -14,6 +14,7 @@ from cloister.tasks.intervals import above_noise
 LEFT_OUT = 0.15
 """Share of the nominal records that may be missing unsaid, since that number may be rounded."""
 
+_WHOLE = 0.499  # of a column's range: an interval of such a half is the whole box
 _SIZES = {"centres", "sizes", "size_half_width"}
 
 
@@ -88,7 +89,7 @@ def movement(history: Sequence[Mapping[str, Floats]], ranges: Floats) -> tuple[T
             f"{(after['half_width'] / ranges).mean():.2%}",
         )
         for t, (before, after) in enumerate(pairwise(history))
-        if after["sizes"].any()  # rounds before have found no clusters yet
+        if (after["half_width"] < _WHOLE * ranges).any()  # rounds before have found no clusters yet
     )
     note = (
         "Part of a column's range, mean over centres and columns. A last round that moved much "
