@@ -588,6 +588,28 @@ def test_predict_labels_every_row_and_says_that_labels_are_not_private(
     np.testing.assert_array_equal(labels["cluster"][kept], nearest)
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_predict_keeps_what_rows_are_joined_by(paid: Path, capsys: Said, suffix: str) -> None:
+    """As it is written: "007" is no number, and a key may be missing."""
+    frame = pd.read_csv("north.csv")
+    frame["patient id"] = [f"{i:03}" for i in range(len(frame))]
+    frame["ward"] = "A, left"
+    frame.loc[5, "patient id"] = None
+    frame.loc[7, "pressure"] = np.nan
+    getattr(frame, f"to_{suffix}")(f"keyed.{suffix}", index=False)
+    command = ["predict", "out/model.json", f"keyed.{suffix}", "--out", "labels.csv"]
+    assert main([*command, "--keep", "patient id,ward"]) == 0
+    labels = pd.read_csv("labels.csv", dtype=str, keep_default_na=False)
+    assert list(labels.columns) == ["row", "patient id", "ward", "cluster"]
+    assert labels["patient id"].tolist() == frame["patient id"].fillna("").tolist()
+    assert set(labels["ward"]) == {"A, left"}
+    assert labels["cluster"][7] == ""
+    capsys.readouterr()
+    assert main([*command[:-1], "other.csv", "--keep", "nobody"]) == 4
+    assert "no column 'nobody'" in one_sentence(capsys)
+    assert not Path("other.csv").exists()
+
+
 def test_predict_refuses_what_is_no_model_and_what_lacks_columns(ward: Path, capsys: Said) -> None:
     assert main(["predict", "ward.toml", "north.csv", "--out", "labels.csv"]) == 4
     one_sentence(capsys)

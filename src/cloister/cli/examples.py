@@ -28,7 +28,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "--nominal-n 15000 --silos 3",
     ),
     "predict": (
-        "predict groups/model.json north.csv --schema patients.toml --out north-groups.csv",
+        "predict groups/model.json north.csv --schema patients.toml --keep patient "
+        "--out north-groups.csv",
     ),
     "compute": ("compute session.toml --as north --keys keys --data patients=north.csv",),
     "check": ("check north.csv --schema patients.toml",),

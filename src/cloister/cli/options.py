@@ -133,7 +133,7 @@ def add_plan_arguments(
         )
     parser.add_argument(
         "--columns",
-        type=_names,
+        type=column_names,
         metavar="NAME,NAME,...",
         help="columns of the schema that the job uses (default: all)",
     )
@@ -285,7 +285,8 @@ def options_from(args: argparse.Namespace, task: type[Task]) -> dict[str, Any]:
 # How values are read ------------------------------------------------------------------------------
 
 
-def _names(text: str) -> tuple[str, ...]:
+def column_names(text: str) -> tuple[str, ...]:
+    """Read names separated by commas."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
         raise argparse.ArgumentTypeError(f"must be names separated by commas, got {text!r}")

@@ -13,9 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloister.cli.options import no_predictions, schema_of_model
+from cloister.cli.options import column_names, no_predictions, schema_of_model
 from cloister.cli.output import Output
 from cloister.cli.parsers import write_text
+from cloister.data import read_words
 from cloister.errors import BudgetExceeded, PlanError
 from cloister.jobs import JobResult
 from cloister.task import Classifier, Regressor
@@ -55,19 +56,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keys", type=Path, metavar="KEYS", help="with --private: this party's keys folder"
     )
+    parser.add_argument(
+        "--keep",
+        type=column_names,
+        default=(),
+        metavar="KEY,KEY,...",
+        help="columns of FILE to write beside each prediction, to join by",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="OUT.csv")
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Write the prediction of each row."""
+    # before anything is asked of a scorer: a column may not be there
+    keys = list(read_words(args.file, args.keep)) if args.keep else []
     heading, rows, kept = _by_scorer(args, out) if args.private else _by_model(args)
     predictions = iter(rows)
     nothing = ("",) * len(heading)
     stream = io.StringIO(newline="")
     writer = csv.writer(stream)
-    writer.writerow(("row", *heading))
-    for number, there in enumerate(kept, start=1):
-        writer.writerow((number, *(next(predictions) if there else nothing)))
+    writer.writerow(("row", *args.keep, *heading))
+    for number, (key, there) in enumerate(zip(keys or [()] * len(kept), kept, strict=True), 1):
+        writer.writerow((number, *key, *(next(predictions) if there else nothing)))
     write_text(args.out, stream.getvalue())
     out.say(f"written  {args.out}")
     if without := kept.count(False):

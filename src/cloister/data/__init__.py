@@ -22,6 +22,7 @@ from cloister.data.records import (
     read_floats,
     read_rows,
     read_source,
+    read_words,
 )
 from cloister.data.sources import SqlQuery
 
@@ -40,4 +41,5 @@ __all__ = [
     "read_floats",
     "read_rows",
     "read_source",
+    "read_words",
 ]
