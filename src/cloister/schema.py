@@ -96,7 +96,9 @@ class Column(_Contract):
             values = {"min": 0.0, "max": 1.0, **values}
         if values.get("type") == "category":
             values = {"min": 0.0, "max": _last_code(values.get("categories")), **values}
-        for bound in ("min", "max"):
+        kind = str(values.get("type"))
+        known = kind.startswith(FILL_IN) or kind in ("number", "integer", "boolean", "category")
+        for bound in ("min", "max") if known else ():  # else the type is what is wrong
             given = values.get(bound)
             if given is None or isinstance(given, str):
                 raise ValueError(
@@ -181,6 +183,28 @@ class Schema(_Contract):
     max_rows: int | None = Field(default=None, ge=1)
     max_silos_per_person: Silos = 1
     columns: tuple[Column, ...] = Field(min_length=1, strict=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all_columns(cls, values: Any) -> Any:
+        """Refuse every wrong column at once; those of one mistake together."""
+        columns = values.get("columns") if isinstance(values, Mapping) else None
+        wrong: dict[str, list[str]] = {}
+        for values_of in columns if isinstance(columns, list | tuple) else ():
+            if isinstance(values_of, Mapping):
+                try:
+                    Column(**values_of)
+                except PlanError as error:
+                    name, mistake = repr(values_of.get("name")), str(error)
+                    wrong.setdefault(mistake.removeprefix(f"column {name}: "), []).append(name)
+        if wrong:
+            raise ValueError(
+                " Also: ".join(
+                    f"column{'s' * (len(names) > 1)} {', '.join(names)}: {mistake}"
+                    for mistake, names in wrong.items()
+                )
+            )
+        return values
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

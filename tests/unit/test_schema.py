@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -323,7 +324,7 @@ def test_draft_without_codebook_is_refused_until_completed(tmp_path: Path) -> No
     path = tmp_path / "draft.toml"
     path.write_text(init_schema(["age", "smoker"], dataset="ward"))
     assert path.read_text().count(FILL_IN) == 6
-    with pytest.raises(PlanError, match="column 'age': min must be a public number"):
+    with pytest.raises(PlanError, match="columns 'age', 'smoker': min must be a public number"):
         Schema.load(path)
 
 
@@ -525,3 +526,23 @@ def test_there_is_a_difference_where_the_digests_differ_and_only_there(
 def test_a_path_that_no_file_can_have_is_refused_in_words() -> None:
     with pytest.raises(PlanError, match="cannot be read"):
         Schema.load("a\0b")
+
+
+def test_every_wrong_column_is_named_at_once(tmp_path: Path) -> None:
+    """Those of one mistake together, so that a schema of forty columns is mended in one go."""
+    columns = [
+        {"name": "a", "type": "number"},
+        {"name": "b", "type": "number", "min": 3, "max": 1},
+        {"name": "c", "type": "categry", "min": 0, "max": 1},
+        {"name": "d", "type": "integer"},
+        {"name": "fine", "type": "number", "min": 0, "max": 1},
+    ]
+    path = tmp_path / "draft.toml"
+    path.write_text(tomli_w.dumps({"dataset": "x", "unit": "row", "columns": columns}))
+    with pytest.raises(PlanError) as refused:
+        Schema.load(path)
+    said = str(refused.value)
+    assert "columns 'a', 'd': min must be a public number" in said
+    assert "column 'b': min must be below max" in said
+    assert "column 'c': type must be" in said
+    assert "fine" not in said
