@@ -1,4 +1,4 @@
-"""``DPRandomForestClassifier``: a private forest with scikit-learn's manners."""
+"""``DPRandomForestClassifier``: a private forest that works like scikit-learn's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``DPKMeans``: differentially private k-means with scikit-learn's manners."""
+"""``DPKMeans``: differentially private k-means that works like scikit-learn's."""
 
 from __future__ import annotations
 

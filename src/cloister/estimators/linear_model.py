@@ -1,4 +1,4 @@
-"""``DPLogisticRegression`` and ``DPLinearRegression``, with scikit-learn's manners."""
+"""``DPLogisticRegression`` and ``DPLinearRegression``, which work like scikit-learn's."""
 
 from __future__ import annotations
 

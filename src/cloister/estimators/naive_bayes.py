@@ -1,4 +1,4 @@
-"""``DPNaiveBayes``: differentially private naive Bayes with scikit-learn's manners."""
+"""``DPNaiveBayes``: differentially private naive Bayes that works like scikit-learn's."""
 
 from __future__ import annotations
 

@@ -614,7 +614,7 @@ class Linear(Gaussian):
         title = f"Coefficients for {columns[self.target]!r}, data units"
         boxes = self._model.half_boxes[:-1]
         bars = coefficient_bars(
-            "Largest coefficients, for a column over half its box",
+            "Largest effects: a column rises by half of its range",
             self.names[:-1],
             np.array([c.value for c in compared[:-1]]) * boxes,
             np.array([c.high - c.low for c in compared[:-1]]) / 2 * boxes,

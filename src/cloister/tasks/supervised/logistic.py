@@ -792,7 +792,7 @@ class Logistic(Gaussian):
         )
         margins = (high - low)[0, :-1] / 2
         bars = coefficient_bars(
-            f"Largest coefficients of {outputs[0]!r}, for a column over half its box",
+            f"Largest effects on {outputs[0]!r}: a column rises by half of its range",
             self.names[:-1],
             np.asarray(results["grid_coef"])[0, :-1],
             margins * self._frame.half_boxes[:-1],
