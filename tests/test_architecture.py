@@ -35,7 +35,7 @@ LAYERS = [
     {"tasks", "transports", "schema"},
     {"data", "code"},
     {"jobs", "enrolment"},
-    {"stability"},
+    {"joining", "stability"},
     {"mpc"},
     {"estimators"},
     {"inference"},
