@@ -119,7 +119,7 @@ LIBRARIES = {
     "uvicorn": {"service.server"},
     "websockets": {"transports.http"},
     "prometheus_client": {"service.app"},
-    "tomli_w": {"schema", "local"},
+    "tomli_w": {"schema", "local", "cli.site"},
     "httpx": {"service.client"},
     "mpi4py": {"transports.mpi", "cli.mpi"},
     "nvflare": {"flare"},

@@ -30,9 +30,10 @@ from cloister.enrolment import (
     install,
     make_request,
     request_fingerprint,
+    rules_of_name,
     write_secret,
 )
-from cloister.errors import DataError, PlanError, RemoteProtocolError
+from cloister.errors import DataError, PlanError, RemoteProtocolError, raise_first
 from cloister.hazmat.prg import join
 from cloister.hazmat.signing import fingerprint_of
 from cloister.randomness import new_key, new_nonce
@@ -42,6 +43,14 @@ _FORMAT = "cloister-invitation/1"
 _COMMIT, _READ = b"cloister/1/join-commitment", b"cloister/1/join-words"
 _HEX = re.compile("[0-9a-f]{64}")
 AGAIN = "'cloister federation open --again' at the coordinator, 'cloister join --again' elsewhere"
+_SETTINGS = {  # all that a site lets others propose; the rest is its owner's to write
+    "cap_epsilon",
+    "cap_delta",
+    "policy.tasks",
+    "policy.max_epsilon_per_job",
+    "policy.min_other_silos",
+    "policy.allow_publish",
+}
 _BROKEN = "invitation is not one of 'cloister federation invite'; ask for it again."
 
 
@@ -61,7 +70,7 @@ class Federation:
     silos, analysts : tuple of str
         Everybody's name. No other party can join.
     settings : mapping
-        What silos are asked to agree on: `cap_epsilon`, `cap_delta` and parts of `policy`.
+        What silos are asked to agree on: the cap, and parts of `policy`.
     """
 
     name: str
@@ -83,6 +92,9 @@ class Federation:
         except (KeyError, TypeError):
             raise PlanError(_BROKEN) from None
         everybody = [*federation.silos, *federation.analysts]
+        raise_first(sentence for name in everybody for sentence in rules_of_name(name))
+        if unknown := _asked(document["settings"]) - _SETTINGS:
+            raise PlanError(f"an invitation may not set {sorted(unknown)[0]!r}; ask for another.")
         if not whole or not everybody or len({*everybody}) < len(everybody):
             raise PlanError(_BROKEN)
         return federation
@@ -375,7 +387,8 @@ class Board:
             return
         if not self.missing("entries"):
             raise PlanError(
-                f"all have sent their keys, so {name!r} cannot send others; all begin again: {AGAIN}."
+                f"all have sent their keys, so {name!r} cannot send others; "
+                f"all begin again: {AGAIN}."
             )
         self._state["grants"][name] = self._authority.approve(request)
         entries[name] = entry
@@ -388,6 +401,14 @@ class Board:
             raise PlanError("an opening has 64 hexadecimal digits.")
         if self._state["openings"].setdefault(name, opening) == opening:
             _write(self._file, self._state)
+
+
+def _asked(settings: Any) -> set[str]:
+    """Return the dotted names of settings."""
+    if not isinstance(settings, dict) or not isinstance(settings.get("policy", {}), dict):
+        raise PlanError(_BROKEN)
+    inner = {f"policy.{key}" for key in settings.get("policy", {})}
+    return (settings.keys() - {"policy"}) | inner
 
 
 def _empty() -> dict[str, Any]:
