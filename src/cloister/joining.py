@@ -85,10 +85,13 @@ class Federation:
     def of(cls, document: Mapping[str, Any]) -> Self:
         """Return the federation that a document of :meth:`document` describes."""
         try:
-            names = {key: tuple(map(str, document[key])) for key in ("silos", "analysts")}
-            texts = {key: document[key] for key in ("name", "coordinator", "ca", "schema")}
-            federation = cls(**texts, **names, settings=document["settings"])
-            whole = all(isinstance(text, str) for text in texts.values())
+            silos, analysts = (tuple(map(str, document[key])) for key in ("silos", "analysts"))
+            name, coordinator, ca, schema = texts = [
+                document[key] for key in ("name", "coordinator", "ca", "schema")
+            ]
+            settings = document["settings"]
+            federation = cls(name, coordinator, ca, schema, silos, analysts, settings)
+            whole = all(isinstance(text, str) for text in texts)
         except (KeyError, TypeError):
             raise PlanError(_BROKEN) from None
         everybody = [*federation.silos, *federation.analysts]
@@ -302,7 +305,7 @@ def _entry(entry: Any, name: str, role: str) -> tuple[dict[str, Any], str]:
         request, committed = entry["request"], entry["commitment"]
         request_fingerprint(request)
         own = (request["name"], request["role"]) == (name, role)
-        own = own and _HEX.fullmatch(committed) and _HEX.fullmatch(request["identity"])
+        own = own and all(map(_HEX.fullmatch, (committed, request["identity"])))
     except (KeyError, TypeError):
         own = False
     if not own:

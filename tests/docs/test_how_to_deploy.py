@@ -1,7 +1,7 @@
 """The commands of the page on deploying run as they are written, from nothing to a result.
 
-A folder stands for each machine: commands get ``--root``, and no user is made. Where the page starts
-a service, the test starts what the unit file says.
+A folder stands for each machine: commands get ``--root``, and no user is made. Where the page
+starts a service, the test starts what the unit file says.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from cloister.cli import main
+from cloister.cli import _parser, main
 from cloister.cli.federation import SCHEMA, _write_tables
 from cloister.enrolment import KeyFolder, client_context
 from cloister.errors import TransportError
@@ -158,3 +158,15 @@ def test_the_page_runs_as_written(machines: Path, capsys: pytest.CaptureFixture[
         "/var/lib/cloister/ledger.db": str(machines / SILOS[0] / "var/lib/cloister/ledger.db")
     }
     assert main(here(budget, **ledger)) == 0
+
+
+def test_the_compose_file_runs_what_the_command_line_knows() -> None:
+    file = PAGE.parents[2] / "deploy" / "compose.yaml"
+    if not file.is_file():
+        pytest.skip("the folder 'deploy' is not beside the tests")
+    services = pytest.importorskip("yaml").safe_load(file.read_text(encoding="utf-8"))["services"]
+    for name, service in services.items():
+        assert service["profiles"] == [name]
+        assert _parser(service["command"]).parse_args(service["command"]).command == name
+        assert service["read_only"]
+        assert service["logging"]["options"]["max-size"]

@@ -93,6 +93,7 @@ class Site:
         units = self.root / "etc/systemd/system"
         units.mkdir(parents=True, exist_ok=True)
         make_folder(self.state)
+        self.etc.chmod(0o755)  # whatever root's umask is; keys have a folder of their own
         unit = f"cloister-{self.role}"
         template = (files("cloister.cli") / "templates" / "cloister.service").read_text("utf-8")
         text = template.format(role=self.role, program=sys.executable, config=self.config)
