@@ -185,6 +185,22 @@ def test_when_all_have_sent_keys_nobody_changes_them(board: Board, tmp_path: Pat
     assert again["ana"].words() != parties["ana"].words()
 
 
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"settings": {"cap_epsilon": 8.0, "policy": {"standing": True}}}, "'policy.standing'"),
+        ({"settings": {"tasks": {"mine": "file.py:Mine"}}}, "may not set 'tasks'"),
+        ({"silos": ("../x",)}, "name must be"),
+        ({"silos": ("ana",)}, "ask for it again"),
+        ({"silos": (), "analysts": ()}, "ask for it again"),
+        ({"schema": None}, "ask for it again"),
+    ],
+)
+def test_an_invitation_cannot_set_what_is_the_owners(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(PlanError, match=why):
+        federation("ca", **changes)
+
+
 @pytest.mark.parametrize("changed", ["request", "commitment", "name"])
 def test_what_is_not_of_the_party_is_refused(board: Board, tmp_path: Path, changed: str) -> None:
     party = invited(board, tmp_path)["ana"]
