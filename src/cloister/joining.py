@@ -357,7 +357,7 @@ class Board:
             _write(self._file, self._state)
 
     def missing(self, step: Literal["entries", "openings", "seen"]) -> list[str]:
-        """Return who has not yet sent keys, opened a nonce, or seen everybody's."""
+        """Return who has not yet sent keys, opened a nonce, or been sent everybody's."""
         return [name for name in self.federation.roles if name not in self._state[step]]
 
     def post(self, name: str, token: str, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -376,11 +376,17 @@ class Board:
                 self._enter(name, message)
             if "opening" in message:
                 self._open(name, message["opening"])
-            if not self.missing("openings") and name not in self._state["seen"]:
-                self._state["seen"].append(name)
+            steps = {key: dict(self._state[key]) for key in ("entries", "openings")}
+            grant = self._state["grants"].get(name)
+            return {"session": self._state["session"], **steps, "grant": grant}
+
+    def sent(self, name: str, shown: Mapping[str, Any]) -> None:
+        """Note what left for a party: when all have been sent every nonce, the port may close."""
+        with self._lock:
+            whole = shown["openings"].keys() >= self.federation.roles.keys()
+            if whole and shown["session"] == self._state["session"]:
+                self._state["seen"] = sorted({*self._state["seen"], name})
                 _write(self._file, self._state)
-            shown = {key: self._state[key] for key in ("session", "entries", "openings")}
-            return {**shown, "grant": self._state["grants"].get(name)}
 
     def _enter(self, name: str, message: Mapping[str, Any]) -> None:
         entries, role = self._state["entries"], self.federation.roles[name]

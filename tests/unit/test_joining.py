@@ -50,6 +50,8 @@ def gather(
         for name, party in parties.items():
             shown = board.post(name, party.invitation.token, said[name])
             said[name] = party.answer(seen_by(name, shown))
+            board.sent(name, shown)
+            assert party.done or name in board.missing("seen")
     assert all(party.done for party in parties.values())
 
 

@@ -108,6 +108,7 @@ class _Answer(BaseHTTPRequestHandler):
             self._send(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": str(error)})
             return
         self._send(HTTPStatus.OK, shown)
+        self.server.board.sent(name, shown)
         self.server.changed.set()
 
     def _send(self, status: HTTPStatus, document: dict[str, Any]) -> None:
