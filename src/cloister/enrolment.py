@@ -236,7 +236,7 @@ def make_request(
     hosts = tuple(hosts)
     raise_first(_rules_of_party(role, name, hosts))
     folder = Path(keys)
-    _make_folder(folder)
+    make_folder(folder)
     identity_file = folder / "identity.key"
     if not identity_file.exists():
         write_secret(identity_file, _text(Identity.new()))
@@ -385,7 +385,7 @@ class Authority:
             )
         if not name.strip() or len(name) > 64:
             raise PlanError(f"name of the federation must have 1 to 64 characters, got {name!r}.")
-        _make_folder(folder)
+        make_folder(folder)
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = _own_certificate(_subject(name), key)
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -594,7 +594,7 @@ def local_federation(
     names = ("ca", "coordinator", *silos, *analysts)
     if len(set(names)) != len(names):
         raise PlanError(f"parties must have different names, other than 'ca'; got {names[1:]!r}.")
-    raise_first(sentence for name in names for sentence in _rules_of_name(name))
+    raise_first(sentence for name in names for sentence in rules_of_name(name))
     authority = Authority.create(root / "ca", "federation on this machine")
     parties = {"coordinator": "coordinator"}
     parties |= dict.fromkeys(silos, "silo") | dict.fromkeys(analysts, "analyst")
@@ -731,7 +731,7 @@ def _rules_of_party(role: str, name: object, hosts: Iterable[str]) -> Iterator[s
     """Yield a sentence for each reason why nobody can be enrolled as this."""
     if role not in ROLES:
         yield f"role must be one of {ROLES}, got {role!r}."
-    yield from _rules_of_name(name)
+    yield from rules_of_name(name)
     if (role in _LISTENING) != bool(hosts):
         yield "hosts must be given for a coordinator or a scorer, and for nobody else; use --host."
     for host in hosts:
@@ -739,7 +739,8 @@ def _rules_of_party(role: str, name: object, hosts: Iterable[str]) -> Iterator[s
             yield f"host must be a name or an address, without scheme, port or '*', got {host!r}."
 
 
-def _rules_of_name(name: object) -> Iterator[str]:
+def rules_of_name(name: object) -> Iterator[str]:
+    """Yield a sentence if nobody can be enrolled under this name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         yield (
             "name must be 1 to 64 of letters, digits, '.', '_' and '-', and begin with neither "
@@ -810,7 +811,8 @@ def _key_usage(*, signs: bool) -> x509.KeyUsage:
     )
 
 
-def _make_folder(path: Path) -> None:
+def make_folder(path: Path) -> None:
+    """Make a folder of its owner alone, unless it is there."""
     with _using(path):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 

@@ -441,7 +441,7 @@ def test_every_command_has_help_json_and_quiet(command: str, capsys: Said) -> No
         "flare": ["secure", "check", "job"],
         "ledger": ["backup", "export", "verify", "migrate"],
         "audit-log": ["verify"],
-        "federation": ["demo"],
+        "federation": ["init", "invite", "open", "demo"],
         "experiments": ["list", "run", "figures"],
         "coordinator": ["run"],
         "silo": ["run"],

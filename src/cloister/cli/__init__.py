@@ -80,7 +80,8 @@ COMMANDS = {
     "flare": "secure an NVIDIA FLARE site, and write jobs for one",
     "ledger": "back up, export, verify and migrate a ledger",
     "audit-log": "verify the audit file of a coordinator or a silo",
-    "federation": "run a coordinator and three silos as real processes on this machine",
+    "federation": "found a federation and invite its parties, or try one on this machine",
+    "join": "join a federation with the file you were sent",
     "completion": "print a script that lets a shell complete commands and options",
 }
 _SHARED = {
@@ -103,7 +104,7 @@ LABORATORY = ("compare", "experiments")
 """Commands that are listed here and come with the package ``cloister-lab``."""
 GROUP = "cloister.commands"
 USAGE, UNEXPECTED, INTERRUPTED = 2, 1, 130
-NETWORKED = ("doctor", "coordinator", "silo", "scorer", "jobs", "flare", "federation")
+NETWORKED = ("doctor", "coordinator", "silo", "scorer", "jobs", "flare", "federation", "join")
 # what the extra brings
 _SERVICE = ("fastapi", "uvicorn", "websockets", "httpx", "prometheus_client")
 

@@ -57,7 +57,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "ledger": ("ledger backup ledger.db --out ledger-copy.db", "ledger verify ledger.db"),
     "audit-log": ("audit-log verify audit.jsonl",),
     "completion": ("completion bash", "completion zsh"),
-    "federation": ("federation demo", "federation demo --profile group"),
+    "federation": (
+        "federation demo",
+        "federation init --name 'stroke consortium' --host fed.example.org --schema schema.toml "
+        "--silos hospital-a,hospital-b --tasks auto --cap-epsilon 8 --max-epsilon-per-job 1",
+        "federation invite",
+        "federation open",
+    ),
+    "join": ("join hospital-a.invitation --data /srv/data/patients.parquet",),
 }
 """By command, without the leading ``cloister``."""
 

@@ -1,12 +1,14 @@
-"""``cloister federation``: a coordinator and three silos as real processes, on this machine."""
+"""``cloister federation``: found one and invite its parties, or try one on this machine."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import tempfile
 import time
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,16 @@ from cloister.cli.demo import CLUSTERS, COLUMNS, DELTA, EPSILON, NOMINAL_N
 from cloister.cli.output import Output
 from cloister.cli.parsers import actions
 from cloister.cli.release import show_displays
+from cloister.cli.site import Site
+from cloister.enrolment import Authority, KeyFolder, install, make_request, write_secret
 from cloister.errors import PlanError, ProtocolError
 from cloister.jobs import JobResult, make_plan
+from cloister.joining import Board, Federation
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.samples import HOSPITALS, SCHEMA, write_patients
 from cloister.schema import Schema
+from cloister.settings import CoordinatorSettings, load_role
 from cloister.tasks.clustering.auto import Auto
 
 STORY = (
@@ -28,13 +34,39 @@ STORY = (
     "mutual TLS with certificates made a moment ago. Each hospital has its own records, keys, "
     "policy and ledger. Together they compute three groups of patients."
 )
+DELTA_CAP = 1e-6  # of each silo, for ever
 _ROUNDS = 10  # that `auto` plans for three columns and groups
 _SECONDS = 300.0  # after which the demonstration gives up
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    demo = actions(parser)("demo", "start everything, run a job end to end, tear down", _demo)
+    add = actions(parser)
+    init = add("init", "make authority, coordinator and what all are invited to", _init)
+    init.add_argument("--name", required=True, metavar="NAME", help="of the federation")
+    init.add_argument("--host", required=True, metavar="HOST", help="what the others will dial")
+    init.add_argument("--port", type=int, default=8443, metavar="N", help="default: %(default)s")
+    init.add_argument("--schema", type=Path, required=True, metavar="FILE", help="the contract")
+    init.add_argument("--silos", type=_names, required=True, metavar="A,B,C")
+    init.add_argument("--analysts", type=_names, default=(), metavar="X,Y")
+    init.add_argument("--tasks", type=_names, required=True, metavar="T,U", help="that may run")
+    init.add_argument(
+        "--cap-epsilon", type=float, required=True, metavar="E", help="of each silo, for ever"
+    )
+    init.add_argument("--max-epsilon-per-job", type=float, required=True, metavar="E")
+    init.add_argument(
+        "--publish",
+        action="store_true",
+        help="let results go to the analysts too, where a job asks for it",
+    )
+    invite = add("invite", "write one file for each party (default: all)", _invite)
+    invite.add_argument("names", nargs="*", metavar="NAME")
+    invite.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="default: here")
+    opened = add("open", "let the invited parties join, then start the coordinator", _open)
+    opened.add_argument("--again", action="store_true", help="all begin again, with other words")
+    for action in (init, invite, opened):
+        action.add_argument("--root", type=Path, metavar="DIR", help="everything lies there")
+    demo = add("demo", "start everything, run a job end to end, tear down", _demo)
     demo.add_argument(
         "--profile",
         choices=("pairwise", "group"),
@@ -51,6 +83,94 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     demo.add_argument(
         "--keep", type=Path, metavar="DIR", help="keep keys, settings, ledgers and logs there"
     )
+
+
+def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """Make what a coordinator needs, with an authority beside it."""
+    schema = Schema.load(args.schema)
+    site = Site.of(args.root, "coordinator")
+    authority = Authority.create(_authority(site), args.name)
+    policy = {
+        "tasks": list(args.tasks),
+        "max_epsilon_per_job": args.max_epsilon_per_job,
+        "allow_publish": args.publish,
+        "min_other_silos": max(1, min(2, len(args.silos) - 1)),
+    }
+    settings = {"cap_epsilon": args.cap_epsilon, "cap_delta": DELTA_CAP, "policy": policy}
+    url = f"https://{args.host}:{args.port}"
+    ca = (authority.path / "ca.pem").read_text()
+    federation = Federation(
+        args.name, url, ca, schema.to_toml(), args.silos, args.analysts, settings
+    )
+    Board.found(authority.path, Federation.of(json.loads(json.dumps(federation.document()))))
+    install(
+        site.keys,
+        authority.approve(make_request(site.keys, "coordinator", "coordinator", (args.host,))),
+    )
+    values = {
+        "role": "coordinator",
+        "listen": f"0.0.0.0:{args.port}",
+        "keys": site.keys.name,
+        "database": f"sqlite:///{site.state / 'coordinator.db'}",
+        "audit_log": str(site.state / "coordinator-audit.jsonl"),
+    }
+    site.write(values, out)
+    out.say(f"made  {authority.path}: keep ca.key there, and a copy of it offline")
+    out.say("Then: cloister federation invite")
+    return {"authority": authority.path, "config": site.config, "coordinator": url}
+
+
+def _invite(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """Write invitations, each of which lets one party in."""
+    board = Board(_authority(Site.of(args.root, "coordinator")))
+    files = {}
+    for name in args.names or board.federation.roles:
+        files[name] = args.out / f"{name}.invitation"
+        text = board.invite(name).text()
+        write_secret(files[name], text.encode(), in_place_of_one_that_waits=True)
+        out.say(f"written  {files[name]}")
+    out.paragraph(
+        "Send each party its own file, over a channel that you would trust with a password: "
+        "whoever has the file first can come in its place, which the call with the words then "
+        "shows. Then: cloister federation open"
+    )
+    return {"files": files}
+
+
+def _open(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """Serve the board until everybody has seen all, then start the coordinator."""
+    from cloister.service.joining import JoiningServer
+
+    site = Site.of(args.root, "coordinator")
+    board = Board(_authority(site))
+    if args.again:
+        board.begin_again()
+    settings = load_role(site.config, CoordinatorSettings)
+    server = JoiningServer(board, settings.listen, KeyFolder(settings.keys))
+    out.say(f"open at {settings.listen}; Ctrl-C closes it, and nothing is lost")
+    Thread(target=server.serve_forever, daemon=True).start()
+    missing: list[str] = []
+    try:
+        while board.missing("seen"):
+            if (now := board.missing("entries")) != missing and now:
+                out.say(f"waiting for {', '.join(now)}")
+            missing = now
+            server.changed.wait()
+            server.changed.clear()
+    finally:
+        server.shutdown()
+        server.server_close()
+    out.say("All have joined. They now compare the words in a call, which you do not host.")
+    site.start(out)
+    return {"joined": list(board.federation.roles), "config": site.config}
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _authority(site: Site) -> Path:
+    return site.root / "etc/cloister-ca"
 
 
 def _demo(args: argparse.Namespace, out: Output) -> dict[str, Any]:

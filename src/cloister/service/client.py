@@ -38,7 +38,7 @@ def probe(
     return answer.status_code, answer.headers.get("Date", "")
 
 
-class _Connection:
+class Connection:
     """A connection over mutual TLS to a party that listens.
 
     Parameters
@@ -119,7 +119,7 @@ def _json(body: bytes | bytearray) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-class Rest(_Connection):
+class Rest(Connection):
     """A connection to a coordinator."""
 
     _whom = "coordinator"
@@ -163,7 +163,7 @@ class Rest(_Connection):
         return str(found[0])
 
 
-class Scoring(_Connection):
+class Scoring(Connection):
     """A connection to a scorer; see :mod:`cloister.service.scoring`."""
 
     _whom = "scorer"
