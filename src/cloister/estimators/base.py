@@ -17,6 +17,7 @@ from cloister.arrays import Floats
 from cloister.compiled import say_slow
 from cloister.errors import DataError, PlanError
 from cloister.estimators.release import Spending, release
+from cloister.estimators.shown import Shown
 from cloister.estimators.tables import (
     SiloData,
     as_labels,
@@ -46,7 +47,7 @@ def public_seed(random_state: Any) -> int:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PrivateEstimator(BaseEstimator):
+class PrivateEstimator(Shown, BaseEstimator):
     """An estimator whose fit is one private release.
 
     The parameters below are those of every estimator of ours; each adds its own. An estimator that

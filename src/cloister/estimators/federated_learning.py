@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from cloister.arrays import Floats, GridState, Records
 from cloister.errors import DataError, PlanError
 from cloister.estimators.release import account_of
+from cloister.estimators.shown import Shown
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.jobs import JobResult, run_plan
 from cloister.privacy import accounting
@@ -144,7 +145,7 @@ def epsilons(plan: Plan) -> Epsilons:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class FederatedLearner(BaseEstimator):
+class FederatedLearner(Shown, BaseEstimator):
     """Train one model over silos that keep their data, with a guarantee for each silo as a whole.
 
     All silos run in this process; over a network each of them runs :func:`supplied` beside its

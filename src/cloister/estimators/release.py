@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloister.display import Display
 from cloister.errors import PlanError, UncountedWarning
+from cloister.estimators.shown import Shown
 from cloister.jobs import Account, JobResult, run_job
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
@@ -88,10 +89,15 @@ def release(
 
 
 @dataclass(frozen=True)
-class Released:
+class Released(Shown):
     """A released answer and its plan."""
 
     result: JobResult
+
+    @property
+    def result_(self) -> JobResult:  # type: ignore[override]  # as a fitted estimator has it
+        """The same as `result`."""
+        return self.result
 
     @property
     def plan(self) -> Plan:
@@ -102,10 +108,6 @@ class Released:
     def spent(self) -> float:
         """Epsilon spent, at the plan's delta."""
         return self.result.epsilon()
-
-    def displays(self) -> tuple[Display, ...]:
-        """Return the tables and pictures of a report."""
-        return self.plan.task.displays(self.result.results, self.plan.columns)
 
     def exhibits(self) -> tuple[Display, ...]:
         """Return :meth:`displays`; its old name, for one release."""
