@@ -36,6 +36,7 @@ from cloister.randomness import public_generator
 from cloister.task import PublicFacts
 from cloister.tasks.supervised.fedavg import ClientUpdates, Trust
 from cloister.tasks.supervised.local_training import clipped
+from cloister.watching import round_bar
 
 _NUMBERS = ("clip", "rate", "growth", "server_rate", "momentum")
 
@@ -241,12 +242,14 @@ class FederatedLearner(Shown, BaseEstimator):
         updates = {
             name: supplied(local, data, task) for name, data in zip(names, clients, strict=True)
         }
-        self.result_: JobResult = run_plan(
-            plan,
-            updates,
-            noise=type(self)._new_noise(),
-            account=account_of(self.ledger, self.dataset),
-        )
+        with round_bar() as on_round:
+            self.result_: JobResult = run_plan(
+                plan,
+                updates,
+                noise=type(self)._new_noise(),
+                account=account_of(self.ledger, self.dataset),
+                on_round=on_round,
+            )
         self.plan_ = self.result_.plan
         self.spent_ = self.result_.epsilon()
         self.delta_ = plan.budget.delta if plan.budget else 0.0

@@ -21,6 +21,7 @@ from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
 from cloister.task import Task
+from cloister.watching import round_bar
 
 if TYPE_CHECKING:
     from cloister.estimators.tables import SiloData
@@ -74,18 +75,20 @@ def release(
     keywords are options of the task. A PlanError comes before anything is spent, BudgetExceeded if
     the ledger refuses.
     """
-    return run_job(
-        task,
-        data.schema,
-        data.records,
-        epsilon=spending.epsilon,
-        delta=spending.delta,
-        nominal_n=spending.nominal_n,
-        noise=noise or DiscreteNoise(),
-        account=spending.account(),
-        frac_bits=spending.frac_bits,
-        **options,
-    )
+    with round_bar() as on_round:
+        return run_job(
+            task,
+            data.schema,
+            data.records,
+            epsilon=spending.epsilon,
+            delta=spending.delta,
+            nominal_n=spending.nominal_n,
+            noise=noise or DiscreteNoise(),
+            account=spending.account(),
+            on_round=on_round,
+            frac_bits=spending.frac_bits,
+            **options,
+        )
 
 
 @dataclass(frozen=True)
