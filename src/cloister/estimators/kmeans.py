@@ -102,7 +102,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
     relocate_empty: bool | None = None
     random_state: Any = None
 
-    def fit(self, X: Any, y: object = None) -> Self:
+    def fit(self, X: Any, y: object = None, **refused: Any) -> Self:
         """Release private centres of the records, as :meth:`PrivateEstimator.fit` says.
 
         Warns
@@ -111,7 +111,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
             If the noisy sizes sum to far less than `nominal_n`: many records are in no cluster. If
             no cluster stands out of the noise: none was found.
         """
-        data = self._fit(X, y)
+        data = self._fit(X, y, **refused)
         self._finish(data)
         return self
 
