@@ -134,8 +134,9 @@ def account_of(ledger: Ledger | str | Path | None, dataset: str | None) -> Accou
 def say_uncounted() -> None:
     """Warn that a release is in no ledger; once a process, whatever the warning filters are."""
     warnings.warn(
-        "no ledger was given, so what this release costs is not added to any other; give ledger "
-        "and dataset, and the whole cost of the records is known and limited.",
+        "no ledger was given, so what this release costs is not added to any other, and each fit "
+        "of a search or a cross-validation is one; give ledger and dataset, and the whole cost of "
+        "the records is known and limited.",
         UncountedWarning,
         stacklevel=2,
     )
