@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -17,11 +17,12 @@ import numpy as np
 from cloister.display import Table
 from cloister.html import clean
 from cloister.report.text import cell_text
+from cloister.watching import is_watched, round_bar
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cloister.protocol.session import RoundDone
+    from cloister.jobs import OnRound
 
 _WIDTH, _WIDEST = 100, 400  # of text and of tables where there is no terminal
 _MAX_COLUMNS = 9  # of a table on the screen; the report has all
@@ -143,31 +144,11 @@ class Output:
 
     @property
     def _is_watched(self) -> bool:
-        return self.for_people and sys.stderr.isatty()
+        return self.for_people and is_watched()
 
-    @contextmanager
-    def progress(self) -> Iterator[Callable[[RoundDone], None] | None]:
+    def progress(self) -> AbstractContextManager[OnRound | None]:
         """Show a bar over rounds on a terminal; yield what is to be called after each."""
-        if not self._is_watched:
-            yield None
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-        columns = (TextColumn("rounds"), BarColumn(), MofNCompleteColumn())
-        silos = TextColumn("{task.fields[silos]} silos{task.fields[speed]}")
-        with Progress(*columns, silos, console=Console(stderr=True)) as bar:
-            task = bar.add_task("rounds", total=None, silos="-", speed="")
-            start = perf_counter()
-
-            def on_round(done: RoundDone) -> None:
-                count, n = len(done.survivors), done.round + 1
-                millions = self._rows * n / (perf_counter() - start) / 1e6
-                # two digits, since this line stays
-                speed = f", {millions:.2g} million rows a second" if self._rows else ""
-                bar.update(task, completed=n, total=done.rounds, silos=count, speed=speed)
-
-            yield on_round
+        return round_bar(wanted=self.for_people, stays=True, rows=lambda: self._rows)
 
 
 def ask(question: str) -> str | None:

@@ -17,6 +17,7 @@ from cloister.arrays import Floats
 from cloister.compiled import say_slow
 from cloister.errors import DataError, PlanError
 from cloister.estimators.release import Spending, release
+from cloister.estimators.shown import Shown
 from cloister.estimators.tables import (
     SiloData,
     as_labels,
@@ -46,7 +47,7 @@ def public_seed(random_state: Any) -> int:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PrivateEstimator(BaseEstimator):
+class PrivateEstimator(Shown, BaseEstimator):
     """An estimator whose fit is one private release.
 
     The parameters below are those of every estimator of ours; each adds its own. An estimator that
@@ -102,7 +103,7 @@ class PrivateEstimator(BaseEstimator):
     dataset: str | None = None
     frac_bits: int = 16
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, **refused: Any) -> Self:
         """Release what the task says of the records.
 
         Parameters
@@ -113,6 +114,8 @@ class PrivateEstimator(BaseEstimator):
         y : array_like of shape (n_samples,), a list of these, or None
             Of an estimator that predicts, the target: None where `bounds` is a schema and X has it,
             or X is a list of pairs (X, y), one for each silo. Others ignore it.
+        refused
+            Nothing else is taken. Of `sample_weight` the error says what to do instead.
 
         Raises
         ------
@@ -121,11 +124,12 @@ class PrivateEstimator(BaseEstimator):
         BudgetExceeded
             If the ledger refuses.
         """
-        self._fit(X, y)
+        self._fit(X, y, **refused)
         return self
 
-    def _fit(self, X: Any, y: Any) -> SiloData:
+    def _fit(self, X: Any, y: Any, **refused: Any) -> SiloData:
         """Check, read, release, keep; return what was read."""
+        _refuse(refused)
         self._check()
         say_slow()
         spending = self._spending()
@@ -286,6 +290,20 @@ class PrivateEstimator(BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         return private_tags(super().__sklearn_tags__())
+
+
+def _refuse(given: Mapping[str, Any]) -> None:
+    """Refuse arguments that `fit` has not; `sample_weight` with the reason and a way out."""
+    for name, value in given.items():
+        if name != "sample_weight":
+            raise TypeError(f"fit() got an unexpected keyword argument {name!r}")
+        if value is not None:
+            raise PlanError(
+                "sample_weight must be None: a weight multiplies what one record changes, which "
+                "the noise would not cover; leave out records of weight 0, and repeat rows for "
+                "whole weights, with a schema whose unit names the record and whose max_rows is "
+                "the largest weight."
+            )
 
 
 def _plain(value: Any) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from html import escape
 from math import isfinite, sqrt
 from typing import Any, Literal, Self, get_args
 
@@ -266,6 +267,14 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
             f"{costs}. A person's records are at {where}, so one person loses at most epsilon "
             f"{self.spent_:.4g} at delta {self.delta_:.2g}. Nothing else left a silo."
         )
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """Show the models in notebooks, after what they cost together."""
+        if not hasattr(self, "models_"):
+            return dict(super()._repr_mimebundle_(**kwargs))
+        models = "".join(model._repr_html_() for model in self.models_)
+        text = f"<p>{escape(self.describe())}</p>{models}"
+        return {"text/plain": repr(self), "text/html": text}
 
     def __sklearn_tags__(self) -> Any:
         return private_tags(super().__sklearn_tags__())

@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from cloister.arrays import Floats, GridState, Records
 from cloister.errors import DataError, PlanError
 from cloister.estimators.release import account_of
+from cloister.estimators.shown import Shown
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.jobs import JobResult, run_plan
 from cloister.privacy import accounting
@@ -35,6 +36,7 @@ from cloister.randomness import public_generator
 from cloister.task import PublicFacts
 from cloister.tasks.supervised.fedavg import ClientUpdates, Trust
 from cloister.tasks.supervised.local_training import clipped
+from cloister.watching import round_bar
 
 _NUMBERS = ("clip", "rate", "growth", "server_rate", "momentum")
 
@@ -144,7 +146,7 @@ def epsilons(plan: Plan) -> Epsilons:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class FederatedLearner(BaseEstimator):
+class FederatedLearner(Shown, BaseEstimator):
     """Train one model over silos that keep their data, with a guarantee for each silo as a whole.
 
     All silos run in this process; over a network each of them runs :func:`supplied` beside its
@@ -240,12 +242,14 @@ class FederatedLearner(BaseEstimator):
         updates = {
             name: supplied(local, data, task) for name, data in zip(names, clients, strict=True)
         }
-        self.result_: JobResult = run_plan(
-            plan,
-            updates,
-            noise=type(self)._new_noise(),
-            account=account_of(self.ledger, self.dataset),
-        )
+        with round_bar() as on_round:
+            self.result_: JobResult = run_plan(
+                plan,
+                updates,
+                noise=type(self)._new_noise(),
+                account=account_of(self.ledger, self.dataset),
+                on_round=on_round,
+            )
         self.plan_ = self.result_.plan
         self.spent_ = self.result_.epsilon()
         self.delta_ = plan.budget.delta if plan.budget else 0.0

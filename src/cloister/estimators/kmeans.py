@@ -14,7 +14,6 @@ from cloister.estimators.base import PrivateEstimator, public_seed
 from cloister.estimators.centres import CentreModel
 from cloister.estimators.release import check_whole
 from cloister.estimators.tables import SiloData
-from cloister.html import page
 from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
@@ -23,11 +22,7 @@ from cloister.task import Task
 from cloister.tasks import TASKS
 from cloister.tasks.clustering import kmeans_tasks
 from cloister.tasks.clustering.auto import Auto
-from cloister.tasks.clustering.clusters import (
-    clusters_above_noise,
-    none_above_noise,
-    records_left_out,
-)
+from cloister.tasks.clustering.clusters import none_above_noise, records_left_out
 from cloister.tasks.clustering.select_k import SelectK
 from cloister.tasks.options import check_known, options_of
 
@@ -107,7 +102,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
     relocate_empty: bool | None = None
     random_state: Any = None
 
-    def fit(self, X: Any, y: object = None) -> Self:
+    def fit(self, X: Any, y: object = None, **refused: Any) -> Self:
         """Release private centres of the records, as :meth:`PrivateEstimator.fit` says.
 
         Warns
@@ -116,7 +111,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
             If the noisy sizes sum to far less than `nominal_n`: many records are in no cluster. If
             no cluster stands out of the noise: none was found.
         """
-        data = self._fit(X, y)
+        data = self._fit(X, y, **refused)
         self._finish(data)
         return self
 
@@ -188,17 +183,6 @@ class DPKMeans(CentreModel, PrivateEstimator):
         if schema is None:  # new records may then be given in the numbers of the grid
             return {"bounds": (plan.grid.low, plan.grid.high)}
         return super()._contract(plan, schema)
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        """Show a fitted model as a table in notebooks."""
-        bundle = {"text/plain": repr(self)}
-        if hasattr(self, "result_"):
-            ends = zip(self.cluster_centers_, self.centers_low_, self.centers_high_, strict=True)
-            cells = (zip(*cluster, strict=True) for cluster in ends)
-            rows = zip(self.cluster_sizes_, self.sizes_half_width_, cells, strict=True)
-            remark = clusters_above_noise(self.result_.results)
-            bundle["text/html"] = page("model.html", model=self, rows=rows, remark=remark)
-        return bundle
 
 
 _ATTRIBUTES = {

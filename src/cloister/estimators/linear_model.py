@@ -196,7 +196,7 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
     sandwich: bool = False
     reference: Mapping[str, str] | None = None
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, **refused: Any) -> Self:
         """Release a private model of the records, as :meth:`PrivateSupervised.fit` says.
 
         Warns
@@ -204,7 +204,7 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
         UserWarning
             If a coefficient is not known at all.
         """
-        self._fit(X, y)
+        self._fit(X, y, **refused)
         drowned = self.result_.results["drowned"] > 0
         if drowned.any():
             names = ", ".join(map(str, self.feature_names_[drowned]))

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from cloister.display import Display
 from cloister.errors import PlanError, UncountedWarning
+from cloister.estimators.shown import Shown
 from cloister.jobs import Account, JobResult, run_job
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
 from cloister.task import Task
+from cloister.watching import round_bar
 
 if TYPE_CHECKING:
     from cloister.estimators.tables import SiloData
@@ -73,25 +75,32 @@ def release(
     keywords are options of the task. A PlanError comes before anything is spent, BudgetExceeded if
     the ledger refuses.
     """
-    return run_job(
-        task,
-        data.schema,
-        data.records,
-        epsilon=spending.epsilon,
-        delta=spending.delta,
-        nominal_n=spending.nominal_n,
-        noise=noise or DiscreteNoise(),
-        account=spending.account(),
-        frac_bits=spending.frac_bits,
-        **options,
-    )
+    with round_bar() as on_round:
+        return run_job(
+            task,
+            data.schema,
+            data.records,
+            epsilon=spending.epsilon,
+            delta=spending.delta,
+            nominal_n=spending.nominal_n,
+            noise=noise or DiscreteNoise(),
+            account=spending.account(),
+            on_round=on_round,
+            frac_bits=spending.frac_bits,
+            **options,
+        )
 
 
 @dataclass(frozen=True)
-class Released:
+class Released(Shown):
     """A released answer and its plan."""
 
     result: JobResult
+
+    @property
+    def result_(self) -> JobResult:  # type: ignore[override]  # as a fitted estimator has it
+        """The same as `result`."""
+        return self.result
 
     @property
     def plan(self) -> Plan:
@@ -102,10 +111,6 @@ class Released:
     def spent(self) -> float:
         """Epsilon spent, at the plan's delta."""
         return self.result.epsilon()
-
-    def displays(self) -> tuple[Display, ...]:
-        """Return the tables and pictures of a report."""
-        return self.plan.task.displays(self.result.results, self.plan.columns)
 
     def exhibits(self) -> tuple[Display, ...]:
         """Return :meth:`displays`; its old name, for one release."""
@@ -129,8 +134,9 @@ def account_of(ledger: Ledger | str | Path | None, dataset: str | None) -> Accou
 def say_uncounted() -> None:
     """Warn that a release is in no ledger; once a process, whatever the warning filters are."""
     warnings.warn(
-        "no ledger was given, so what this release costs is not added to any other; give ledger "
-        "and dataset, and the whole cost of the records is known and limited.",
+        "no ledger was given, so what this release costs is not added to any other, and each fit "
+        "of a search or a cross-validation is one; give ledger and dataset, and the whole cost of "
+        "the records is known and limited.",
         UncountedWarning,
         stacklevel=2,
     )

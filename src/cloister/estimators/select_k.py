@@ -40,6 +40,9 @@ class KSelection:
     curve: GapCurve
     model: DPKMeans
 
+    def _repr_html_(self) -> str | None:
+        return self.model._repr_html_()
+
     @property
     def plan(self) -> Plan:
         """The one plan under which both choice and clusters were released."""

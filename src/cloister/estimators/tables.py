@@ -212,6 +212,11 @@ def _checked(check: Callable[..., Any], *args: Any, **options: Any) -> Floats:
         checked: Floats = check(*args, dtype=_DTYPES, **options)
         return checked
     except ValueError as error:
+        if "contains NaN" in str(error) or "contains infinity" in str(error):
+            raise DataError(
+                "X has NaN or infinity in some cells; leave such rows out, or fit with a schema as "
+                "bounds, whose rule 'missing' says for each column what stands for them."
+            ) from None
         if "array=" not in str(error) and "could not convert" not in str(error):
             raise
     raise DataError(

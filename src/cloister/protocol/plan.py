@@ -19,10 +19,12 @@ from math import ceil, isqrt, sqrt
 from typing import Annotated, Any, cast, get_args, get_origin
 
 from cloister.declared import Declaration, Range, Whole, declarations, refuse
+from cloister.display import Table
 from cloister.errors import PlanError, RemoteProtocolError, raise_first
 from cloister.hazmat.discrete import MAX_SCALE
 from cloister.hazmat.fixedpoint import Contract, Grid
 from cloister.hazmat.ring import RING_BITS, WORD_BYTES, Integers
+from cloister.html import page
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import (
@@ -740,6 +742,28 @@ class Plan:
         if self.publish:
             lines.append("The result is for the one who proposed the job, too.")
         return " ".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Show in notebooks what is going to be released, and what it costs."""
+        facts = [("unit of privacy", self.unit_in_words())]
+        if self.budget:
+            cost = ("epsilon", f"{self.budget.epsilon:.4g}"), ("delta", f"{self.budget.delta:.2g}")
+            facts = [*cost, *facts]
+        rows = (
+            ("silos", ", ".join(self.silos)),
+            ("columns", f"{len(self.columns):,}"),
+            ("rounds", f"{self.rounds}"),
+            ("records, as agreed", f"{self.nominal_n:,}"),
+            ("bytes that each silo sends", f"{self.upload_bytes():,}"),
+        )
+        return page(
+            "notebook.html",
+            title=f"Plan ({self.task.name})",
+            facts=facts,
+            remarks=[self.describe()],
+            tables=[Table("What is fixed beforehand", ("", "of this plan"), rows)],
+            cell_text=str,
+        )
 
 
 @cache

@@ -17,8 +17,9 @@ from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
+from sklearn.utils.validation import has_fit_parameter
 
-from cloister import Budget, DPKMeans, Ledger, Schema
+from cloister import Budget, DPKMeans, DPLinearRegression, Ledger, Schema
 from cloister.errors import BudgetExceeded, DataError, LedgerError, PlanError
 from cloister.tasks.clustering.auto import Auto
 from cloister.testing import UNMET_CHECKS, ZeroNoiseKMeans
@@ -282,13 +283,13 @@ def test_random_state_seeds_the_start_and_never_the_noise() -> None:
 
 def test_notebooks_show_released_numbers_only() -> None:
     unfitted = model()._repr_mimebundle_()
-    assert set(unfitted) == {"text/plain"}
+    assert "n_clusters" in unfitted["text/html"]  # the parameters, as scikit-learn shows them
     fitted = model(bounds=SCHEMA).fit(FRAME.rename(columns={}))
     html = fitted._repr_mimebundle_()["text/html"]
     for shown in (
         "epsilon 5",
         "delta 1e-06",
-        "<th>a</th>",
+        '<th scope="col">a</th>',
         "operating system",
         "95 % confidence intervals (privacy noise only)",
     ):
@@ -655,3 +656,21 @@ def test_labels_are_not_stored_with_the_model() -> None:
 def test_a_budget_too_small_for_a_count_asks_for_nominal_n() -> None:
     with pytest.raises(PlanError, match="nominal_n must be given"):
         DPKMeans(2, epsilon=0.1, delta=0.01, bounds=(-1, 1)).fit(np.zeros((20, 2)))
+
+
+def test_a_weight_of_a_record_is_refused_with_a_way_out() -> None:
+    line = DPLinearRegression(epsilon=1.0, bounds=(-1, 1), target_bounds=(-1, 1))
+    for kind in (model(), line):
+        with pytest.raises(PlanError, match=r"sample_weight must be None.*max_rows"):
+            kind.fit(X, X[:, 0], sample_weight=np.ones(len(X)))
+        with pytest.raises(TypeError, match="'weights'"):
+            kind.fit(X, X[:, 0], weights=np.ones(len(X)))
+        assert not has_fit_parameter(kind, "sample_weight")  # as scikit-learn asks
+    model(bounds=(-1, 1)).fit(X, sample_weight=None)
+
+
+def test_a_missing_value_is_answered_with_the_rule_of_the_schema() -> None:
+    fitted = model().fit(X)
+    for missing in (np.nan, np.inf):
+        with pytest.raises(DataError, match="schema as bounds, whose rule 'missing'"):
+            fitted.predict(np.full((1, X.shape[1]), missing))
