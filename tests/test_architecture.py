@@ -42,6 +42,7 @@ LAYERS = [
     {"report", "settings"},
     {"service"},
     {"silo"},  # keeps an audit file like the service's
+    {"console"},
     {"local", "flare"},  # FLARE's sites are silos
     {"audit", "testing"},
     {"cli"},
@@ -115,8 +116,8 @@ LIBRARIES = {
     "sklearn": {"estimators", "cli", "testing", "inference.linear"},
     "rich": {"cli"},
     "fastapi": {"service"},
-    "starlette": {"service"},
-    "uvicorn": {"service.server"},
+    "starlette": {"service", "console"},
+    "uvicorn": {"service.server", "console.server"},
     "websockets": {"transports.http"},
     "prometheus_client": {"service.app"},
     "tomli_w": {"schema", "local"},
