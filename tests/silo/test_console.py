@@ -13,6 +13,8 @@ from starlette.testclient import TestClient
 from cloister.console.guard import LINK_SECONDS, Guard
 from cloister.console.silo import silo_app
 from cloister.errors import PlanError
+from cloister.jobs import JobResult
+from cloister.privacy.noise import SILOS_NOISE
 from cloister.protocol.lifecycle import SiloState as State
 from cloister.settings import SiloSettings, load_role
 from cloister.silo.site import Site
@@ -164,6 +166,25 @@ def test_the_aggregators_noise_must_be_accepted(home: Home, owner: TestClient) -
     assert home.store.state(job) == State.WAITING
     owner.post(f"/jobs/{job}/approve", data={**form, "accept": "on"})
     assert home.store.state(job) == State.ACCEPTED
+
+
+def test_a_report_may_be_looked_at_and_do_nothing(home: Home, owner: TestClient) -> None:
+    plan = home.plan()
+    job = home.receive(plan)
+    assert owner.get(f"/jobs/{job}/report").status_code == 409
+    zeros = {name: np.zeros(start.shape, int) for name, start in plan.task.start().items()}
+    history = (plan.task.results(zeros, plan.grid),)
+    result = JobResult(plan, history[0], history, plan.events(), SILOS_NOISE, (plan.silos,))
+    folder = home.folder / "results" / job
+    folder.mkdir(parents=True)
+    result.save(folder / "model.json")
+    assert f"/jobs/{job}/report" in owner.get(f"/jobs/{job}").text
+    answer = owner.get(f"/jobs/{job}/report")
+    assert "lifetime cap" in answer.text
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("sandbox; default-src 'none';")
+    assert "script" not in policy
+    assert answer.headers["cache-control"] == "no-store"
 
 
 def test_the_newest_entries_of_the_audit_file_come_first(home: Home, owner: TestClient) -> None:
