@@ -42,6 +42,7 @@ LAYERS = [
     {"settings"},
     {"service"},
     {"silo"},  # keeps an audit file like the service's
+    {"console"},
     {"local", "flare"},  # FLARE's sites are silos
     {"audit", "testing"},
     {"cli"},
@@ -119,8 +120,8 @@ LIBRARIES = {
     "rich": {"cli", "watching"},
     "IPython": {"watching"},
     "fastapi": {"service"},
-    "starlette": {"service"},
-    "uvicorn": {"service.server"},
+    "starlette": {"service", "console"},
+    "uvicorn": {"service.server", "console.server"},
     "websockets": {"transports.http"},
     "prometheus_client": {"service.app"},
     "tomli_w": {"schema", "local", "cli.site"},

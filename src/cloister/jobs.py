@@ -546,3 +546,9 @@ def _content(silos: SiloRecords) -> bytes | None:
 
 def _arrays(values: Mapping[str, Any]) -> dict[str, Floats]:
     return {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
+
+
+def target_of(plan: Plan) -> list[tuple[str, str]]:
+    """Name the column that a job predicts, or measures another against."""
+    at = getattr(plan.task, "target", getattr(plan.task, "truth", None))
+    return [] if at is None else [("target", plan.columns[at])]

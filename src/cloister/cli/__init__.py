@@ -76,6 +76,7 @@ COMMANDS = {
     "coordinator": "run the coordinator's service",
     "silo": "run a silo's agent",
     "scorer": "answer encrypted queries with a model that stays here",
+    "console": "decide on a silo's jobs in a browser on this machine",
     "jobs": "submit, list, show, approve, deny, withdraw and cancel federated jobs",
     "flare": "secure an NVIDIA FLARE site, and write jobs for one",
     "ledger": "back up, export, verify and migrate a ledger",
@@ -104,7 +105,9 @@ LABORATORY = ("compare", "experiments")
 """Commands that are listed here and come with the package ``cloister-lab``."""
 GROUP = "cloister.commands"
 USAGE, UNEXPECTED, INTERRUPTED = 2, 1, 130
-NETWORKED = ("doctor", "coordinator", "silo", "scorer", "jobs", "flare", "federation", "join")
+NETWORKED = (
+    *("doctor", "coordinator", "silo", "scorer", "console", "jobs", "flare", "federation", "join"),
+)
 # what the extra brings
 _SERVICE = ("fastapi", "uvicorn", "websockets", "httpx", "prometheus_client")
 

@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from cloister.cli.options import target_of
 from cloister.cli.output import Output
-from cloister.cli.release import priced, show_federated
+from cloister.cli.release import show_federated
 from cloister.display import Table
-from cloister.errors import BudgetExceeded, DataError, PlanError
+from cloister.errors import DataError
 from cloister.jobs import JobResult
-from cloister.privacy import accounting
-from cloister.privacy.filter import Cost, cheapest, tariffs
 from cloister.privacy.noise import AGGREGATOR_NOISE
-from cloister.protocol.lifecycle import ACCEPT, DENY, GRANTED, WITHDRAW, SiloState, Step
-from cloister.protocol.plan import Plan
-from cloister.report import listed, number, odds_sentence
+from cloister.protocol.lifecycle import ACCEPT, DENY, WITHDRAW, SiloState, Step
 from cloister.report.text import warnings_of
 from cloister.silo.agent import MODEL, close_job
-from cloister.silo.site import Site
-from cloister.silo.store import Job
-
-CONSENT = (
-    "Profile 'group': the guarantee rests on the aggregator really adding the noise, which no silo "
-    "can check."
+from cloister.silo.decisions import (
+    CONSENT,
+    asker,
+    check_approval,
+    cost_lines,
+    cost_of,
+    decide,
+    priced,
+    question,
 )
-_BEYOND = "beyond the lifetime cap, or the limits it is cut into for each law of noise"
+from cloister.silo.site import Site
 
 
 def _list(_: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
     jobs = site.store().jobs()
-    rows = tuple((job.id, job.state, _asker(job), _priced(job), job.received_at) for job in jobs)
+    rows = tuple((job.id, job.state, asker(job), priced(job), job.received_at) for job in jobs)
     headings = ("job", "state", "asked by", "task and epsilon", "received")
     out.table(Table(f"Jobs at {site.settings.name}", headings, rows))
     if waiting := sum(job.state == SiloState.WAITING for job in jobs):
@@ -45,89 +42,32 @@ def _list(_: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
 
 def _show(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
     job = site.store().find(args.job)
-    out.pairs(
-        ("job", job.id),
-        ("state", job.state + (f", decided by {job.decided_by}" if job.decided_by else "")),
-        *([("because", job.reason)] if job.reason else []),
-        ("received", job.received_at),
-        ("asked by", f"{_asker(job)}  {_pinned(job.proposer, site.settings.analysts)}"),
-        ("task and epsilon", _priced(job)),
-    )
-    in_brief = "digest" in json.loads(job.plan)
-    details = _show_in_brief(job, out) if in_brief else _show_plan(job, site, out)
-    keys = ("state", "reason", "decided_by", "received_at", "proposer")
-    return {"job": job.id, **{key: getattr(job, key) for key in keys}, **details}
-
-
-def _show_in_brief(job: Job, out: Output) -> dict[str, Any]:
-    """Show what is left of the plan of a job that the policy declined when it came."""
-    plan = json.loads(job.plan)
-    out.pairs(("study", plan["study"]), ("plan digest", plan["digest"]))
-    return {"plan_digest": plan["digest"]}
-
-
-def _show_plan(job: Job, site: Site, out: Output) -> dict[str, Any]:
-    """Show a plan, who takes part, what it costs here and what the owner can do."""
-    plan = _plan(site, job)
-    refusal = site.refusal(plan, job.proposer)
-    cost = _cost(plan, site, job)
-    consent = plan.profile == "group"
-    out.pairs(
-        ("study", plan.study),
-        ("plan digest", plan.digest.hex()),
-        ("columns", listed(plan.columns)),
-        *target_of(plan),
-        ("policy", "allows it" if refusal is None else f"refuses it: {refusal}"),
-        ("ledger", "allows it" if cost.get("fits", True) else f"refuses it: {_BEYOND}"),
-    )
-    out.say()
-    out.paragraph(plan.describe())
-    if plan.budget:
-        out.paragraph(odds_sentence(plan.events(), plan.unit))
-    if consent:
-        out.paragraph(CONSENT)
-    out.say()
-    members = _members(plan, site)
-    headings = ("silo", "fingerprint", "pinned here")
-    out.table(Table("Members", headings, tuple(tuple(member.values()) for member in members)))
-    out.pairs(*_cost_lines(cost))
-    if job.state == SiloState.WAITING:
-        flag = " --accept-aggregator-noise" if consent else ""
+    asked = question(job, site)
+    out.pairs(*asked.facts)
+    if asked.members:
         out.say()
-        out.say(f"to decide: cloister jobs approve {job.id}{flag}, or cloister jobs deny {job.id}")
-    return {
-        "refusal": refusal,
-        "needs_consent": consent,
-        "description": plan.describe(),
-        "members": members,
-        "cost": cost,
-        "plan": plan.to_dict(),
-        "plan_digest": plan.digest.hex(),
-    }
+        for sentence in asked.sentences:
+            out.paragraph(sentence)
+        out.say()
+        out.table(asked.members)
+        out.pairs(*asked.prices)
+        if job.state == SiloState.WAITING:
+            flag = " --accept-aggregator-noise" if asked.needs_consent else ""
+            out.say()
+            out.say(
+                f"to decide: cloister jobs approve {job.id}{flag}, or cloister jobs deny {job.id}"
+            )
+    keys = ("state", "reason", "decided_by", "received_at", "proposer")
+    return {"job": job.id, **{key: getattr(job, key) for key in keys}, **asked.document}
 
 
 def _approve(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
     job = site.store().find(args.job)
     if job.state == SiloState.WAITING:
-        _check_approval(args, site, job, _plan(site, job))
+        check_approval(site, job, accepts_aggregator_noise=args.accept_aggregator_noise)
     document = _decide(args, site, out, ACCEPT)
     out.say("The agent reserves its cost now and then tells the coordinator; see 'jobs show'.")
     return document
-
-
-def _check_approval(args: argparse.Namespace, site: Site, job: Job, plan: Plan) -> None:
-    """Say at once what would stop the agent; it looks again itself."""
-    refusal = site.refusal(plan, job.proposer)
-    if refusal is not None:
-        raise PlanError(f"the policy refuses job {job.id}: {refusal}")
-    if plan.profile == "group" and not args.accept_aggregator_noise:
-        raise PlanError(f"{CONSENT} Give --accept-aggregator-noise to accept that.")
-    cost = _cost(plan, site, job)
-    if not cost.get("fits", True):
-        raise BudgetExceeded(
-            f"job {job.id} would bring the data set to epsilon={cost['after']:.4g}, above its "
-            f"lifetime cap of {cost['cap']:.6g}, or beyond its limits; deny it."
-        )
 
 
 def _deny(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
@@ -151,14 +91,9 @@ def _decide(
     args: argparse.Namespace, site: Site, out: Output, step: Step[SiloState], reason: str = ""
 ) -> dict[str, Any]:
     """Take a step of a job, if its state has that step."""
-    store = site.store()
-    job = store.find(args.job)
-    if not store.move(job.id, step, reason=reason, by="owner"):
-        hint = "; use 'cloister jobs withdraw'" if step is DENY and job.state in GRANTED else ""
-        now = store.state(job.id)
-        raise PlanError(f"job {job.id} is {now} already and cannot be {step.target}{hint}.")
-    out.say(f"{step.target}  {job.id}")
-    return {"job": job.id, "state": step.target}
+    job = decide(site, args.job, step, reason)
+    out.say(f"{step.target}  {job}")
+    return {"job": job, "state": step.target}
 
 
 def _result(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
@@ -171,7 +106,7 @@ def _result(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]
     for warning in (CONSENT,) if group else warnings_of(result):
         out.warn(warning)
     plan = result.plan
-    cost = _cost_lines(_cost(plan, site, job)) if args.report else ()
+    cost = cost_lines(cost_of(plan, site, job)) if args.report else ()
     show_federated(result, out, args.report, cost)
     out.say(f"model    {path}")
     return {
@@ -184,76 +119,6 @@ def _result(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]
         "plan_digest": plan.digest.hex(),
         "files": {"model": path, "report": args.report},
     }
-
-
-def _plan(site: Site, job: Job) -> Plan:
-    return Plan.from_dict(json.loads(job.plan), site.tasks)
-
-
-def _asker(job: Job) -> str:
-    return str(job.proposer.get("name", "nobody"))
-
-
-def _pinned(party: Mapping[str, Any], pins: Mapping[str, str]) -> str:
-    fingerprint = str(party.get("fingerprint", ""))
-    known = fingerprint and pins.get(str(party.get("name"))) == fingerprint
-    return f"{fingerprint or 'without a fingerprint'}, {'pinned' if known else 'NOT PINNED'}"
-
-
-def _priced(job: Job) -> str:
-    plan = json.loads(job.plan)
-    return priced(plan["task"]["name"], plan["budget"])
-
-
-def _members(plan: Plan, site: Site) -> list[dict[str, str]]:
-    """Return each member with its fingerprint and what this silo has pinned for it."""
-    own = {site.settings.name: site.identity.fingerprint}
-    members = []
-    fingerprints = plan.fingerprints or ("",) * len(plan.silos)
-    for name, fingerprint in zip(plan.silos, fingerprints, strict=True):
-        pinned = {**site.settings.peers, **own}.get(name)
-        verdict = "NO" if pinned is None else "yes" if pinned == fingerprint else "ANOTHER ONE"
-        if name in own and pinned == fingerprint:
-            verdict = "this silo"
-        members.append({"silo": name, "fingerprint": fingerprint, "pinned": verdict})
-    return members
-
-
-def _cost(plan: Plan, site: Site, job: Job) -> dict[str, Any]:
-    """Return what a job costs here: alone, and with all that was spent or reserved before."""
-    events, limits, so_far, booked = plan.events(), site.limits, Cost(), False
-    if site.settings.ledger.exists():
-        ledger = site.ledger()
-        booked = any(record.job == job.id for record in ledger.jobs())
-        limits, so_far = ledger.limits(site.schema.dataset), ledger.cost(site.schema.dataset)
-        ledger.dispose()
-    cost: dict[str, Any] = {
-        "alone": accounting.epsilon(events, limits.cap.delta),
-        "cap": limits.cap.epsilon,
-        "delta": limits.cap.delta,
-    }
-    after = so_far
-    if not booked:  # else its cost is in what was spent
-        cost["before"] = limits.epsilon(so_far)
-        cost["left_before"] = limits.epsilon_left(so_far)
-        after = so_far + tariffs(events, [limits])[0].cost(events)
-        cost["fits"] = cheapest(events, [(limits, so_far)]) is not None
-    return {**cost, "after": limits.epsilon(after), "left_after": limits.epsilon_left(after)}
-
-
-def _cost_lines(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
-    meanings = {
-        "alone": "this job alone",
-        "before": "spent before it",
-        "left_before": "left before it, for one job",
-        "after": "spent with it",
-        "left_after": "left with it, for one more job",
-        "cap": "lifetime cap",
-    }
-    lines = [
-        (text, f"epsilon {number(cost[key])}") for key, text in meanings.items() if key in cost
-    ]
-    return [*lines, ("all at delta", f"{cost['delta']:.2g}")]
 
 
 ACTIONS: dict[str, Callable[[argparse.Namespace, Site, Output], dict[str, Any]]] = {

@@ -439,12 +439,6 @@ def plan_of(
     )
 
 
-def target_of(plan: Plan) -> list[tuple[str, str]]:
-    """Name the column that a job predicts, or measures another against."""
-    at = getattr(plan.task, "target", getattr(plan.task, "truth", None))
-    return [] if at is None else [("target", plan.columns[at])]
-
-
 def _budget(args: argparse.Namespace, task: type[Task]) -> Budget | None:
     given = vars(args)
     unused = [name for name in _COSTS if given.get(name) is not None and not task.private]

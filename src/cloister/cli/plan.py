@@ -15,11 +15,11 @@ from cloister.cli.options import (
     add_trust_arguments,
     chosen_task,
     plan_of,
-    target_of,
 )
 from cloister.cli.output import Output
 from cloister.cli.plan_warnings import forecast_of, is_of_centres, plan_warnings
 from cloister.display import Table
+from cloister.jobs import target_of
 from cloister.privacy import accounting
 from cloister.privacy.filter import Limits, Split, Tariff
 from cloister.protocol.plan import Plan

@@ -20,6 +20,11 @@ def page(template: str, **values: object) -> str:
     return _templates().get_template(template).render(values)
 
 
+def static(name: str) -> str:
+    """Return a file of this folder as it is, such as ``console.css``."""
+    return (files(__name__) / name).read_text("utf-8")
+
+
 @cache
 def _templates() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -27,7 +32,7 @@ def _templates() -> Environment:
     return Environment(
         autoescape=True,
         finalize=_printable,
-        loader=FunctionLoader(lambda name: (files(__name__) / name).read_text("utf-8")),
+        loader=FunctionLoader(static),
         lstrip_blocks=True,
         trim_blocks=True,
         undefined=StrictUndefined,

@@ -1,0 +1,1 @@
+"""Pages on loopback for people who would rather not use a terminal."""

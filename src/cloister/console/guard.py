@@ -1,0 +1,131 @@
+"""What stands before every page of the console: who may ask, and what a browser may do.
+
+The terminal shows one link. It works once, for 15 minutes, and becomes a cookie that no script can
+read and no other site can send.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Callable, Mapping
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cloister.randomness import new_key
+
+LINK_SECONDS = 900.0
+_MOST_BODY = 1 << 16  # bytes of a form
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_NO_SESSION = "Open the link that 'cloister console' printed; start it again for a new link."
+
+
+class Guard:
+    """An application that only the person with the link can use.
+
+    Parameters
+    ----------
+    app : ASGI application
+        Finds the fields of a form that was checked in ``request.state.form``, and the token that
+        its own forms need in ``request.state.csrf``.
+    port : int
+        Of loopback, where a browser reaches it.
+    clock : function
+        Monotonic seconds.
+    """
+
+    def __init__(
+        self, app: ASGIApp, port: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._app = app
+        self._port = port
+        self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
+        self._clock = clock
+        self._until = clock() + LINK_SECONDS
+        self._link: str | None = new_key().hex()
+        self._session, self._csrf = new_key().hex(), new_key().hex()
+        self._cookie = f"cloister-{port}"  # a browser shares cookies between ports
+
+    @property
+    def link(self) -> str:
+        """The link for the terminal."""
+        return f"http://127.0.0.1:{self._port}/enter?key={self._link}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or hand it on with what was checked."""
+        if scope["type"] != "http":
+            return
+
+        async def hardened(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        request = Request(scope, receive)
+        answer: ASGIApp = await self._refusal(request) or self._app
+        await answer(scope, receive, hardened)
+
+    async def _refusal(self, request: Request) -> Response | None:
+        """Return the answer to a request that may not pass; else note what was checked."""
+        if request.headers.getlist("host") not in [[host] for host in self._hosts]:
+            return PlainTextResponse("This address is not the console's.", 421)
+        if request.url.path == "/enter":
+            return self._enter(request)
+        if not _same(request.cookies.get(self._cookie), self._session):
+            return PlainTextResponse(_NO_SESSION, 401)
+        form: Mapping[str, str] = {}
+        if request.method not in ("GET", "HEAD"):
+            read = await _form(request)
+            origin = f"http://{request.headers['host']}"
+            if read is None:
+                return PlainTextResponse("This form is too long.", 413)
+            if request.headers.get("origin") != origin or not _same(read.get("csrf"), self._csrf):
+                return PlainTextResponse("This form is not the console's; load it again.", 403)
+            form = read
+        request.state.form, request.state.csrf = form, self._csrf
+        return None
+
+    def _enter(self, request: Request) -> Response:
+        usable = self._link is not None and self._clock() < self._until
+        if request.method != "GET" or not usable:
+            return PlainTextResponse(_NO_SESSION, 401)
+        if not _same(request.query_params.get("key"), self._link):
+            return PlainTextResponse(_NO_SESSION, 401)
+        self._link = None
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(self._cookie, self._session, httponly=True, samesite="strict")
+        return answer
+
+
+def _same(given: str | None, secret: str | None) -> bool:
+    if given is None or secret is None:
+        return False
+    return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
+
+
+async def _form(request: Request) -> dict[str, str] | None:
+    """Return the fields of a form, or None if it is longer than any of ours."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _MOST_BODY:
+            return None
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))

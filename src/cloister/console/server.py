@@ -1,0 +1,37 @@
+"""The console's server, which listens on loopback and nowhere else."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from cloister.errors import PlanError
+
+
+def listening(port: int) -> socket.socket:
+    """Return a socket that listens on loopback; port 0 is any free one."""
+    try:
+        return socket.create_server(("127.0.0.1", port))
+    except (OSError, OverflowError) as error:
+        raise PlanError(
+            f"port must be free on 127.0.0.1, got {port}; give another --port."
+        ) from error
+
+
+def serve(app: ASGIApp, listener: socket.socket) -> None:
+    """Serve until Ctrl-C or SIGTERM."""
+    config = uvicorn.Config(
+        app,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,  # the link would be in it
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+    )
+    with suppress(KeyboardInterrupt):  # which uvicorn raises again once it has stopped
+        uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,143 @@
+"""Pages for the owner of a silo: what is asked of the records, what was spent, what was decided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from cloister.errors import CloisterError, DataError
+from cloister.html import page, static
+from cloister.jobs import JobResult
+from cloister.privacy.filter import Cost
+from cloister.protocol.lifecycle import ACCEPT, DENY, SiloState
+from cloister.report import number, render_report
+from cloister.silo.agent import MODEL
+from cloister.silo.decisions import asker, check_approval, decide, priced, question
+from cloister.silo.site import Site
+from cloister.silo.store import Job
+
+_SHOWN = 200  # entries of the audit file
+_TAIL = 1 << 18  # bytes of it that are read
+# A report is one file with its styles in it: it may look, and do nothing.
+_REPORT_POLICY = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+)
+
+
+def silo_app(site: Site) -> Starlette:
+    """Return the pages of a silo; :class:`~cloister.console.guard.Guard` must stand before them."""
+
+    def shown(request: Request, view: str, status: int = 200, **values: object) -> Response:
+        given = {"silo": site.settings.name, "csrf": request.state.csrf, "view": view}
+        return HTMLResponse(page("console.html", **{**given, **values}), status)
+
+    def overview(request: Request) -> Response:
+        jobs = [(job, asker(job), priced(job)) for job in reversed(_jobs(site))]
+        waiting = [row for row in jobs if row[0].state == SiloState.WAITING]
+        rest = [row for row in jobs if row[0].state != SiloState.WAITING]
+        return shown(request, "overview", waiting=waiting, rest=rest, gauge=_gauge(site))
+
+    def show_job(request: Request) -> Response:
+        job = _job(site, request)
+        return shown(
+            request,
+            "job",
+            job=job,
+            question=question(job, site),
+            waits=job.state == SiloState.WAITING,
+            has_report=_result(site, job).is_file(),
+        )
+
+    def approve(request: Request) -> Response:
+        job, form = _job(site, request), request.state.form
+        if job.state == SiloState.WAITING:
+            check_approval(site, job, accepts_aggregator_noise="accept" in form)
+        decide(site, job.id, ACCEPT)
+        return RedirectResponse(f"/jobs/{job.id}", 303)
+
+    def deny(request: Request) -> Response:
+        reason = request.state.form.get("reason", "").strip()
+        job = decide(site, _job(site, request).id, DENY, reason or "the owner declined.")
+        return RedirectResponse(f"/jobs/{job}", 303)
+
+    def report(request: Request) -> Response:
+        job = _job(site, request)
+        if not _result(site, job).is_file():
+            raise DataError(f"job {job.id} is {job.state} and has no result here.")
+        result = JobResult.load(_result(site, job), site.tasks)
+        text = render_report(result, in_process=False, budget_lines=question(job, site).prices)
+        return HTMLResponse(text, headers={"Content-Security-Policy": _REPORT_POLICY})
+
+    def audit(request: Request) -> Response:
+        return shown(request, "audit", entries=_last_entries(site.settings.audit_log))
+
+    def style(_: Request) -> Response:
+        return Response(static("console.css"), media_type="text/css")
+
+    def explain(request: Request, error: Exception) -> Response:
+        return shown(request, "error", 409, sentence=str(error))
+
+    return Starlette(
+        routes=[
+            Route("/", overview),
+            Route("/jobs/{job}", show_job),
+            Route("/jobs/{job}/approve", approve, methods=["POST"]),
+            Route("/jobs/{job}/deny", deny, methods=["POST"]),
+            Route("/jobs/{job}/report", report),
+            Route("/audit", audit),
+            Route("/console.css", style),
+        ],
+        exception_handlers={CloisterError: explain},
+    )
+
+
+def _jobs(site: Site) -> tuple[Job, ...]:
+    store = site.store()
+    try:
+        return store.jobs()
+    finally:
+        store.dispose()
+
+
+def _job(site: Site, request: Request) -> Job:
+    store = site.store()
+    try:
+        return store.find(request.path_params["job"])
+    finally:
+        store.dispose()
+
+
+def _result(site: Site, job: Job) -> Path:
+    return site.settings.results / job.id / MODEL
+
+
+def _gauge(site: Site) -> dict[str, object]:
+    """Return what was spent or reserved of the lifetime cap, and what is left for one job."""
+    limits, spent = site.limits, Cost()
+    if site.settings.ledger.exists():
+        ledger = site.ledger()
+        limits, spent = ledger.limits(site.schema.dataset), ledger.cost(site.schema.dataset)
+        ledger.dispose()
+    epsilon = limits.epsilon(spent)
+    return {
+        "dataset": site.schema.dataset,
+        "share": min(1.0, epsilon / limits.cap.epsilon),
+        "spent": number(epsilon),
+        "cap": number(limits.cap.epsilon),
+        "left": number(limits.epsilon_left(spent)),
+    }
+
+
+def _last_entries(path: Path) -> list[str]:
+    """Return the last entries of an audit file, the newest first."""
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        start = max(0, path.stat().st_size - _TAIL)
+        file.seek(start)
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    return lines[1 if start else 0 :][: -_SHOWN - 1 : -1]

@@ -1,0 +1,205 @@
+"""``cloister console`` at a silo: who gets in, and what the owner sees and decides there."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from cloister.console.guard import LINK_SECONDS, Guard
+from cloister.console.silo import silo_app
+from cloister.errors import PlanError
+from cloister.jobs import JobResult
+from cloister.privacy.noise import SILOS_NOISE
+from cloister.protocol.lifecycle import SiloState as State
+from cloister.settings import SiloSettings, load_role
+from cloister.silo.site import Site
+
+from .test_commands import Home, home, keys
+
+__all__ = ["home", "keys"]  # fixtures
+
+PORT = 8765
+HERE = f"http://127.0.0.1:{PORT}"
+SENTINEL = "0.8642135"
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def guard(home: Home, clock: Clock) -> Guard:
+    rows = np.full((30, 2), float(SENTINEL))
+    np.savetxt(home.folder / "data.csv", rows, delimiter=",", header="x0,x1", comments="")
+    return Guard(silo_app(Site.of(load_role(home.config, SiloSettings))), PORT, clock)
+
+
+@pytest.fixture
+def stranger(guard: Guard) -> TestClient:
+    return TestClient(guard, base_url=HERE)
+
+
+@pytest.fixture
+def owner(guard: Guard) -> TestClient:
+    client = TestClient(guard, base_url=HERE, headers={"origin": HERE})
+    assert client.get(guard.link).status_code == 200
+    return client
+
+
+def token(client: TestClient, path: str) -> str:
+    found = re.search('name="csrf" value="([0-9a-f]{64})"', client.get(path).text)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize("path", ["/", "/audit", "/jobs/ab", "/jobs/ab/report", "/console.css"])
+def test_without_the_cookie_nothing_is_shown(stranger: TestClient, path: str) -> None:
+    for cookie in ({}, {"cookie": f"cloister-{PORT}={'0' * 64}"}):
+        answer = stranger.get(path, headers=cookie)
+        assert answer.status_code == 401
+        assert "silo-0" not in answer.text
+
+
+def test_the_link_works_once_and_becomes_a_strict_cookie(guard: Guard) -> None:
+    link = guard.link
+    first, second = (TestClient(guard, base_url=HERE, follow_redirects=False) for _ in range(2))
+    answer = first.get(link)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert link.partition("key=")[2] not in cookie
+    assert second.get(link).status_code == 401
+    assert second.get("/enter?key=None").status_code == 401
+
+
+def test_an_expired_or_wrong_link_opens_nothing(
+    guard: Guard, stranger: TestClient, clock: Clock
+) -> None:
+    assert stranger.get("/enter").status_code == 401
+    assert stranger.get("/enter?key=00").status_code == 401
+    clock.now = LINK_SECONDS
+    assert stranger.get(guard.link).status_code == 401
+    assert stranger.get("/").status_code == 401
+
+
+@pytest.mark.parametrize("host", ["evil.example", f"evil.example:{PORT}", "127.0.0.1:1", ""])
+def test_another_host_name_is_refused_even_with_the_cookie(owner: TestClient, host: str) -> None:
+    assert owner.get("/", headers={"host": host}).status_code == 421
+
+
+def test_a_form_needs_its_token_and_its_origin(home: Home, owner: TestClient) -> None:
+    plan = home.plan()
+    path = f"/jobs/{home.receive(plan)}"
+    csrf = token(owner, path)
+    for form, origin in (
+        ({}, HERE),
+        ({"csrf": "0" * 64}, HERE),
+        ({"csrf": csrf}, "http://evil.example"),
+        ({"csrf": csrf}, ""),
+        ({"csrf": csrf}, "null"),
+    ):
+        answer = owner.post(f"{path}/approve", data=form, headers={"origin": origin})
+        assert answer.status_code == 403
+    assert owner.post(f"{path}/approve", data={"csrf": csrf, "x": "y" * 70_000}).status_code == 413
+    assert home.store.state(plan.run_id) == State.WAITING
+
+
+def test_every_answer_is_hardened_and_holds_no_record(
+    home: Home, owner: TestClient, stranger: TestClient
+) -> None:
+    (home.folder / "audit.jsonl").write_text('{"event": "offered <script>"}\n')
+    job = home.receive(home.plan())
+    paths = ("/", "/audit", f"/jobs/{job}", f"/jobs/{job}/report", "/console.css", "/nothing")
+    for answer in [*map(owner.get, paths), stranger.get("/"), owner.post("/", data={})]:
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert SENTINEL[:6] not in answer.text
+        assert "<script" not in answer.text
+        assert " style=" not in answer.text
+        assert "http://" not in answer.text
+        assert "https://" not in answer.text
+
+
+def test_the_owner_reads_what_is_asked_and_approves(home: Home, owner: TestClient) -> None:
+    plan = home.plan()
+    job = home.receive(plan)
+    assert f"/jobs/{job}" in owner.get("/").text
+    page = owner.get(f"/jobs/{job}").text
+    for said in (plan.digest.hex(), "lifetime cap", "pinned", "times in 100", "silo-2"):
+        assert said in page
+    answer = owner.post(f"/jobs/{job}/approve", data={"csrf": token(owner, f"/jobs/{job}")})
+    assert answer.status_code == 200
+    assert home.store.state(job) == State.ACCEPTED
+    assert "/approve" not in answer.text
+
+
+def test_the_owner_declines_with_a_reason(home: Home, owner: TestClient) -> None:
+    path = f"/jobs/{home.receive(home.plan())}"
+    form = {"csrf": token(owner, path), "reason": "not <b>this</b> year"}
+    assert "not &lt;b&gt;this&lt;/b&gt; year" in owner.post(f"{path}/deny", data=form).text
+    again = owner.post(f"{path}/deny", data=form)
+    assert again.status_code == 409
+    assert "cannot be" in again.text
+
+
+def test_the_aggregators_noise_must_be_accepted(home: Home, owner: TestClient) -> None:
+    job = home.receive(home.plan(profile="group"))
+    form = {"csrf": token(owner, f"/jobs/{job}")}
+    assert owner.post(f"/jobs/{job}/approve", data=form).status_code == 409
+    assert home.store.state(job) == State.WAITING
+    owner.post(f"/jobs/{job}/approve", data={**form, "accept": "on"})
+    assert home.store.state(job) == State.ACCEPTED
+
+
+def test_a_report_may_be_looked_at_and_do_nothing(home: Home, owner: TestClient) -> None:
+    plan = home.plan()
+    job = home.receive(plan)
+    assert owner.get(f"/jobs/{job}/report").status_code == 409
+    zeros = {name: np.zeros(start.shape, int) for name, start in plan.task.start().items()}
+    history = (plan.task.results(zeros, plan.grid),)
+    result = JobResult(plan, history[0], history, plan.events(), SILOS_NOISE, (plan.silos,))
+    folder = home.folder / "results" / job
+    folder.mkdir(parents=True)
+    result.save(folder / "model.json")
+    assert f"/jobs/{job}/report" in owner.get(f"/jobs/{job}").text
+    answer = owner.get(f"/jobs/{job}/report")
+    assert "lifetime cap" in answer.text
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("sandbox; default-src 'none';")
+    assert "script" not in policy
+    assert answer.headers["cache-control"] == "no-store"
+
+
+def test_the_newest_entries_of_the_audit_file_come_first(home: Home, owner: TestClient) -> None:
+    lines = "".join(f'{{"event": "e{i}"}}\n' for i in range(300))
+    (home.folder / "audit.jsonl").write_text(lines)
+    entries = re.findall(r"e(\d+)&#34;", owner.get("/audit").text)
+    assert entries == [str(i) for i in range(299, 99, -1)]
+
+
+def test_the_console_listens_on_loopback_only(tmp_path: Path) -> None:
+    from cloister.console.server import listening
+
+    with listening(0) as one:
+        host, port = one.getsockname()
+        assert host == "127.0.0.1"
+        assert one.family == socket.AF_INET
+        with pytest.raises(PlanError, match="port must be free"):
+            listening(port)
