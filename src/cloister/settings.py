@@ -136,6 +136,21 @@ class DataSettings(_Section):
         return SqlQuery(self.url.get_secret_value(), self.query or "")
 
 
+class NotifySettings(_Section):
+    """How a silo's owner hears that a job waits: the command or address gets one JSON document."""
+
+    command: tuple[str, ...] = Field(default=(), strict=False)
+    webhook: SecretStr | None = Field(default=None, min_length=1)
+    webhook_file: _File | None = None
+
+    @field_validator("webhook")
+    @classmethod
+    def _an_address(cls, webhook: SecretStr | None) -> SecretStr | None:
+        if webhook and not webhook.get_secret_value().startswith(("https://", "http://")):
+            raise ValueError("must be an address that begins with https://")
+        return webhook
+
+
 class PolicySettings(_Section):
     """What a silo takes part in; by default in nothing.
 
@@ -271,6 +286,7 @@ class SiloSettings(_Dialling):
 
     secrets: ClassVar[Mapping[str, str]] = {
         "data.url": "CLOISTER_DATA_URL",
+        "notify.webhook": "CLOISTER_NOTIFY_WEBHOOK",
         "proxy": "CLOISTER_PROXY",
     }
 
@@ -290,6 +306,7 @@ class SiloSettings(_Dialling):
     kept_jobs: _Count = 1000
     ordered_records: bool = False
     tasks: dict[str, _TaskFile] = {}
+    notify: NotifySettings = NotifySettings()
     policy: PolicySettings = PolicySettings()
     peers: _Pins = {}
     analysts: _Pins = {}

@@ -372,11 +372,6 @@ def show_federated(
         out.say(f"written  {report}")
 
 
-def priced(task: str, budget: Mapping[str, float] | None) -> str:
-    """Return a task and its price, as lists of jobs show them."""
-    return f"{task}, {budget['epsilon']:g}" if budget else task
-
-
 def left_for_one_more(epsilon: float) -> str:
     """Return how much one more job may cost, which is more than cap and spending seem to leave."""
     return f"epsilon {number(epsilon)} (jobs together cost less than the sum of their epsilons)"

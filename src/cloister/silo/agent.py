@@ -91,6 +91,7 @@ class Agent:
         join: Callable[[Plan, Records | PartitionedRecords], Client],
         noise_label: str,
         wait: Callable[[float], bool],
+        on_waiting: Callable[[Job], None] = lambda job: None,
     ) -> None:
         self.name = site.settings.name
         self._site = site
@@ -103,6 +104,7 @@ class Agent:
         self._tasks = site.tasks
         self._noise_label = noise_label
         self._wait = wait
+        self._on_waiting = on_waiting
         self._plans: dict[str, Plan] = {}
         self._clients: dict[str, Client] = {}
         self._reported: dict[str, SiloState | None] = {}  # jobs offered on this connection
@@ -486,6 +488,8 @@ class Agent:
                 )
                 _log.info("job is %s", job.state.value, extra={"job": job.id})
                 self._store.note(job)
+                if job.state == SiloState.WAITING:
+                    self._on_waiting(job)
 
     def _plan(self, job: Job) -> Plan:
         if job.id not in self._plans:

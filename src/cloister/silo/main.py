@@ -19,6 +19,7 @@ from cloister.service.process import prepare
 from cloister.settings import SiloSettings
 from cloister.silo.agent import Agent
 from cloister.silo.connection import serve
+from cloister.silo.notify import notice_of, tell
 from cloister.silo.site import Site
 from cloister.transports.http import Stream, StreamClient
 
@@ -65,6 +66,7 @@ def open_agent(
         join=join,
         noise_label=(noise or DiscreteNoise).label,
         wait=wait,
+        on_waiting=lambda job: tell(settings.notify, notice_of(settings.name, job)),
     )
 
 
