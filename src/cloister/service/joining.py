@@ -64,6 +64,7 @@ class JoiningServer(ThreadingHTTPServer):
         self.context.minimum_version = ssl.TLSVersion.TLSv1_3
         self.context.load_cert_chain(keys.file("tls.pem"), keys.file("tls.key"))
         self.changed = threading.Event()
+        self._places = threading.Semaphore(_MOST_AT_ONCE)  # other threads of the process count not
         host, _, port = listen.rpartition(":")
         host = host.strip("[]")
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -77,7 +78,14 @@ class JoiningServer(ThreadingHTTPServer):
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Turn away whoever comes while too many are there."""
-        return threading.active_count() < _MOST_AT_ONCE
+        return self._places.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer one; its place is free afterwards."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a stranger who hangs up, or speaks no TLS."""
