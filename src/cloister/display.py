@@ -13,17 +13,18 @@ from cloister.moved import old_name
 class Measured:
     """A value with its margin of error, half a 95 % interval, as ``value ± margin``.
 
-    `known` is False for a value that noise alone could have made, as far from 0 as it may be.
+    `known` says whether it stands out of the noise, where that is not a matter of 0.
     """
 
     value: float
     margin: float
-    known: bool = field(default=True, kw_only=True)
+    known: bool | None = field(default=None, kw_only=True)
 
     @property
     def clear(self) -> bool:
-        """Whether it stands out of the noise: it is known, and 0 is outside of the interval."""
-        return self.known and (self.margin == 0 or abs(self.value) > self.margin)
+        """Whether it stands out of the noise: by `known`, or else 0 is outside of the interval."""
+        far = self.margin == 0 or abs(self.value) > self.margin
+        return far if self.known is None else self.known
 
 
 @dataclass(frozen=True)
@@ -31,20 +32,21 @@ class Between:
     """A value with its 95 % confidence interval (privacy noise only), as ``value [low, high]``.
 
     The value may lie outside, as a centre that was shrunk does. `population` is the interval that
-    includes sampling, where there is one; tables give it a column. `known` is False for a value
-    that noise alone could have made, wherever it lies.
+    includes sampling, where there is one; tables give it a column. `known` says whether it stands
+    out of the noise, where that is not a matter of 0, as of a centre.
     """
 
     value: float
     low: float
     high: float
     population: tuple[float, float] | None = field(default=None, kw_only=True)
-    known: bool = field(default=True, kw_only=True)
+    known: bool | None = field(default=None, kw_only=True)
 
     @property
     def clear(self) -> bool:
-        """Whether it stands out of the noise: it is known, and 0 is outside of the interval."""
-        return self.known and (self.low == self.high or not self.low <= 0 <= self.high)
+        """Whether it stands out of the noise: by `known`, or else 0 is outside of the interval."""
+        far = self.low == self.high or not self.low <= 0 <= self.high
+        return far if self.known is None else self.known
 
 
 @dataclass(frozen=True)

@@ -189,14 +189,16 @@ class Schema(_Contract):
     def _all_columns(cls, values: Any) -> Any:
         """Refuse every wrong column at once; those of one mistake together."""
         columns = values.get("columns") if isinstance(values, Mapping) else None
+        if not isinstance(columns, list | tuple):
+            return values
+        made: list[Any] = []
         wrong: dict[str, list[str]] = {}
-        for values_of in columns if isinstance(columns, list | tuple) else ():
-            if isinstance(values_of, Mapping):
-                try:
-                    Column(**values_of)
-                except PlanError as error:
-                    name, mistake = repr(values_of.get("name")), str(error)
-                    wrong.setdefault(mistake.removeprefix(f"column {name}: "), []).append(name)
+        for one in columns:
+            try:
+                made.append(Column(**one) if isinstance(one, Mapping) else one)
+            except PlanError as error:
+                name, mistake = repr(one.get("name")), str(error)
+                wrong.setdefault(mistake.removeprefix(f"column {name}: "), []).append(name)
         if wrong:
             raise ValueError(
                 " Also: ".join(
@@ -204,7 +206,7 @@ class Schema(_Contract):
                     for mistake, names in wrong.items()
                 )
             )
-        return values
+        return {**values, "columns": made}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from cloister.cli.demo import CLUSTERS, COLUMNS, DELTA, EPSILON, NOMINAL_N
+from cloister.cli.options import comma_separated
 from cloister.cli.output import Output
 from cloister.cli.parsers import actions
 from cloister.cli.release import show_displays
@@ -47,9 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--host", required=True, metavar="HOST", help="what the others will dial")
     init.add_argument("--port", type=int, default=8443, metavar="N", help="default: %(default)s")
     init.add_argument("--schema", type=Path, required=True, metavar="FILE", help="the contract")
-    init.add_argument("--silos", type=_names, required=True, metavar="A,B,C")
-    init.add_argument("--analysts", type=_names, default=(), metavar="X,Y")
-    init.add_argument("--tasks", type=_names, required=True, metavar="T,U", help="that may run")
+    init.add_argument("--silos", type=comma_separated, required=True, metavar="A,B,C")
+    init.add_argument("--analysts", type=comma_separated, default=(), metavar="X,Y")
+    init.add_argument(
+        "--tasks", type=comma_separated, required=True, metavar="T,U", help="that may run"
+    )
     init.add_argument(
         "--cap-epsilon", type=float, required=True, metavar="E", help="of each silo, for ever"
     )
@@ -163,10 +166,6 @@ def _open(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     out.say("All have joined. They now compare the words in a call, which you do not host.")
     site.start(out)
     return {"joined": list(board.federation.roles), "config": site.config}
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _authority(site: Site) -> Path:

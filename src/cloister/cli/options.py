@@ -133,7 +133,7 @@ def add_plan_arguments(
         )
     parser.add_argument(
         "--columns",
-        type=column_names,
+        type=comma_separated,
         metavar="NAME,NAME,...",
         help="columns of the schema that the job uses (default: all)",
     )
@@ -285,7 +285,7 @@ def options_from(args: argparse.Namespace, task: type[Task]) -> dict[str, Any]:
 # How values are read ------------------------------------------------------------------------------
 
 
-def column_names(text: str) -> tuple[str, ...]:
+def comma_separated(text: str) -> tuple[str, ...]:
     """Read names separated by commas."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):

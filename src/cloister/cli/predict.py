@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloister.cli.options import column_names, no_predictions, schema_of_model
+from cloister.cli.options import comma_separated, no_predictions, schema_of_model
 from cloister.cli.output import Output
 from cloister.cli.parsers import write_text
 from cloister.data import read_words
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--keep",
-        type=column_names,
+        type=comma_separated,
         default=(),
         metavar="KEY,KEY,...",
         help="columns of FILE to write beside each prediction, to join by",

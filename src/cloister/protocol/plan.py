@@ -720,8 +720,8 @@ class Plan:
         else:
             lines.append(
                 f"Any result is at most e^{self.budget.epsilon:.4g} times as likely with "
-                f"{self.unit_in_words()}, as without, apart from a probability of "
-                f"{self.budget.delta:.3g}."
+                f"{self.unit_in_words()}, as without, and the other way round, apart from a "
+                f"probability of {self.budget.delta:.3g}."
             )
         if self.profile == "group":
             lines.append(

@@ -14,16 +14,20 @@ from cloister.html import page
 from cloister.jobs import JobResult
 from cloister.report import plots
 from cloister.report.summary import summarise
-from cloister.report.text import as_table, cell_text, number, remarks_of, warnings_of
+from cloister.report.text import (
+    UNCLEAR_NOTE,
+    as_table,
+    cell_text,
+    number,
+    remarks_of,
+    warnings_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_LEGEND = (
-    "± and [ , ] are 95 % confidence intervals (privacy noise only); a number with a question mark "
-    "could be noise alone."
-)
+_LEGEND = f"± and [ , ] are 95 % confidence intervals (privacy noise only). {UNCLEAR_NOTE}"
 _PLACE = ("table", "row", "column")
 _NUMBERS = ("value", "low", "high", "population_low", "population_high")
 
@@ -72,11 +76,10 @@ def release_axes(displays: Sequence[Display], title: str | None = None) -> Axes:
             if pictures
             else "this release has no picture; to_frame has its numbers."
         )
-    with mpl.rc_context(plots._STYLE):
-        figure = plots._FIGURES[type(pictures[chosen])](pictures[chosen])
-        figure.axes[0].set_title(chosen)
-        if mpl.__version_info__ >= (3, 11):
-            plt.figure(figure)  # a notebook shows what pyplot knows; older ones know their own only
+    figure = plots.figure_of(pictures[chosen])
+    figure.axes[0].set_title(chosen)
+    if mpl.__version_info__ >= (3, 11):
+        plt.figure(figure)  # a notebook shows what pyplot knows; older ones know their own only
     return figure.axes[0]
 
 

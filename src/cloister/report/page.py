@@ -21,6 +21,7 @@ from cloister.report import plots
 from cloister.report.summary import summarise
 from cloister.report.text import (
     UNCLEAR,
+    UNCLEAR_NOTE,
     as_table,
     cell_text,
     listed,
@@ -94,6 +95,7 @@ def render_report(
         title=summary.title,
         summary=summary.lines,
         unclear=UNCLEAR,
+        unclear_note=UNCLEAR_NOTE,
         plan=plan,
         today=datetime.now(UTC).date().isoformat(),
         version=version("cloister"),

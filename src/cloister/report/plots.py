@@ -54,7 +54,15 @@ def draw(display: Heatmap | Bars | Scatter | Curve | Graph, prefix: str) -> str:
     import matplotlib as mpl
 
     with mpl.rc_context({**_STYLE, "svg.hashsalt": prefix}):
-        return _inline(_FIGURES[type(display)](display), prefix)
+        return _inline(figure_of(display), prefix)
+
+
+def figure_of(display: Heatmap | Bars | Scatter | Curve | Graph) -> Figure:
+    """Return a display as a figure of matplotlib."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(_STYLE):
+        return _FIGURES[type(display)](display)
 
 
 def alt_text(display: Heatmap | Bars | Scatter | Curve | Graph) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cloister.display import Between, Display, Measured, Table
 from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan
-from cloister.report.text import cell_text, number, odds_sentence
+from cloister.report.text import cell_text, number, odds_sentence, warnings_of
 from cloister.task import Classifier, Regressor, steps_of
 from cloister.tasks.clustering.clusters import clusters_above_noise
 
@@ -44,11 +44,11 @@ def summarise(result: JobResult) -> Summary:
         title, found = _title_of_groups(result), _groups(result)
     else:
         title = _title(plan)
-        found = _first_number(displays) or f"{plan.task.describe().partition('. ')[0].rstrip('.')}."
+        found = _model(plan) or _first_number(displays) or _first_sentence(plan.task.describe())
     return Summary(title, found, _cost(result), _sure(result, displays))
 
 
-def units_of(plan: Plan) -> str:
+def _units(plan: Plan) -> str:
     """Return what the records of a plan are called: patients, where a row is a patient."""
     name = plan.unit.removesuffix("_id").removesuffix(" id")
     if plan.unit in ("row", "silo", *plan.columns) or plan.max_rows > 1 or name == "id":
@@ -56,7 +56,7 @@ def units_of(plan: Plan) -> str:
     return "people" if name == "person" else f"{name}s"
 
 
-def numbers_of(displays: tuple[Display, ...]) -> Iterator[Measured | Between]:
+def _numbers(displays: tuple[Display, ...]) -> Iterator[Measured | Between]:
     """Yield every number of tables that has an interval."""
     for display in displays:
         if isinstance(display, Table):
@@ -67,7 +67,7 @@ def numbers_of(displays: tuple[Display, ...]) -> Iterator[Measured | Between]:
 def _title_of_groups(result: JobResult) -> str:
     k = len(result.results["centres"])
     many = _NUMERALS[k] if k < len(_NUMERALS) else f"{k:,}"
-    return f"{many} group{'s' * (k != 1)} of {units_of(result.plan)}"
+    return f"{many} group{'s' * (k != 1)} of {_units(result.plan)}"
 
 
 def _groups(result: JobResult) -> str:
@@ -85,10 +85,27 @@ def _title(plan: Plan) -> str:
     named: str | None = getattr(task, "title", None)
     if named:
         return named
-    if isinstance(task, Classifier | Regressor):
-        names = getattr(plan.task, "reaching", plan.columns)  # of a pipeline, its last step's
-        return f"Predicting {names[task.target]}"
-    return f"{task.name} of {units_of(plan)}".capitalize()
+    if target := _target(plan):
+        return f"Predicting {target}"
+    return f"{task.name} of {_units(plan)}".capitalize()
+
+
+def _target(plan: Plan) -> str:
+    """Return the column that a model predicts; nothing for a task that makes none."""
+    *_, task = steps_of(plan.task)
+    names = getattr(plan.task, "reaching", plan.columns)  # of a pipeline, its last step's
+    return names[task.target] if isinstance(task, Classifier | Regressor) else ""
+
+
+def _model(plan: Plan) -> str:
+    others = len(plan.columns) - 1
+    target = _target(plan)
+    of = f"{others} other column{'s' * (others != 1)}"
+    return f"A model that predicts {target} from {of}." if target else ""
+
+
+def _first_sentence(text: str) -> str:
+    return f"{text.partition('. ')[0].rstrip('.')}."
 
 
 def _first_number(displays: tuple[Display, ...]) -> str:
@@ -104,8 +121,8 @@ def _first_number(displays: tuple[Display, ...]) -> str:
 
 def _cost(result: JobResult) -> str:
     plan = result.plan
-    if plan.budget is None:
-        return "Nothing is promised: the values are exact."
+    if plan.budget is None or warnings_of(result):
+        return "Nothing is promised: this is NOT PRIVATE."
     spent = f"Epsilon {number(result.epsilon())} at delta {plan.budget.delta:.2g}."
     return f"{spent} {odds_sentence(result.spent, plan.unit)}"
 
@@ -114,12 +131,12 @@ def _sure(result: JobResult, displays: tuple[Display, ...]) -> str:
     """Say how much of what was released stands out of the noise."""
     if said := clusters_above_noise(result.results):
         return said if said.endswith(".") else f"{said}."
-    clear = [cell.clear for cell in numbers_of(displays)]
+    clear = [cell.clear for cell in _numbers(displays)]
     if not clear:
         return "No number of this result has an interval."
     if all(clear):
-        return f"All {len(clear)} numbers with an interval stand out of the noise."
+        return f"0 is in the interval of none of {len(clear)} numbers."
     return (
-        f"{sum(clear)} of {len(clear)} numbers with an interval stand out of the noise; the others "
-        "have a question mark."
+        f"0 is in the interval of {len(clear) - sum(clear)} of {len(clear)} numbers, which have a "
+        "question mark."
     )

@@ -22,6 +22,9 @@ Cell = str | float | Measured | Between
 _LARGE, _SMALL = 1e7, 1e-4  # beyond these a number is shown with an exponent
 UNCLEAR = " ?"
 """Mark of a number that does not stand out of its noise."""
+UNCLEAR_NOTE = (
+    "A question mark: 0 is in the number's interval; of a cluster: noise alone could have made it."
+)
 _MOST_NAMES = 30  # of columns; a catalogue has thousands
 _POPULATION = "population 95 %"
 _HARDLY_ANY = 0.995  # odds from which on a guarantee is called weak
@@ -124,8 +127,8 @@ def strength_sentence(epsilon: float, delta: float) -> str:
     factor = f"{math.exp(epsilon):.3g}" if epsilon < 20 else f"e^{epsilon:.3g}"
     apart = f", apart from a probability of at most {delta:.2g}" if delta else ""
     return (
-        f"Any result is at most {factor} times as likely with this unit in the data as without it "
-        f"(epsilon {number(epsilon)}, delta {delta:.2g}){apart}."
+        f"Any result is at most {factor} times as likely with this unit in the data as without it, "
+        f"and the other way round (epsilon {number(epsilon)}, delta {delta:.2g}){apart}."
     )
 
 

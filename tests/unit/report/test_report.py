@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -42,8 +43,9 @@ from cloister.report import (
 )
 from cloister.report.summary import summarise
 from cloister.report.text import cell_text, who_saw_what
-from cloister.schema import Column, Schema
+from cloister.schema import Column, Schema, schema_of
 from cloister.tasks import TASKS
+from cloister.tasks.examples import example_of
 from cloister.testing import SimulatedNoise, ZeroNoise
 
 VOID = {"meta", "br", "link", "img"}
@@ -445,6 +447,7 @@ def test_odds_are_rounded_against_us_and_said_in_hundreds() -> None:
 def test_strength_says_factor_epsilon_and_delta() -> None:
     sentence = strength_sentence(1.0, 1e-6)
     assert "at most 2.72 times as likely" in sentence
+    assert "and the other way round" in sentence
     assert "(epsilon 1, delta 1e-06), apart from a probability of at most 1e-06" in sentence
     assert "apart from" not in strength_sentence(1.0, 0.0)
     assert "e^50" in strength_sentence(50.0, 0.0)
@@ -495,3 +498,40 @@ def test_a_number_that_noise_could_have_made_has_a_question_mark() -> None:
     shown = as_table(Table("T", ("", "value"), (*rows, ("d", Between(5.0, 4.0, 6.0, known=False)))))
     texts = [cell_text(row[1]) for row in shown.rows]
     assert [text.endswith(" ?") for text in texts] == [True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: job(noise=SimulatedNoise(0)),
+        lambda: job(task="lloyd", epsilon=None),
+    ],
+)
+def test_no_line_promises_what_the_run_does_not_keep(answer: Callable[[], JobResult]) -> None:
+    summary = summarise(answer())
+    assert summary.cost == "Nothing is promised: this is NOT PRIVATE."
+
+
+def test_a_centre_at_zero_is_known_and_one_of_noise_is_not() -> None:
+    """0 means nothing to a centre: the size of its cluster says whether it is there."""
+    at_zero, of_noise = (Between(0.0, -0.1, 0.1, known=known) for known in (True, False))
+    assert (at_zero.clear, of_noise.clear) == (True, False)
+    assert not Between(0.0, -0.1, 0.1).clear
+
+
+@pytest.mark.parametrize(("name", "says"), [("linear", "A model that predicts"), ("count", "All")])
+def test_found_names_the_model_or_the_number(name: str, says: str) -> None:
+    case = example_of(TASKS[name], n_features=3, n_clusters=2)
+    contract = schema_of(case.columns)
+    table = np.random.default_rng(0).uniform(
+        [c.low for c in case.columns], [c.high for c in case.columns], (50, len(case.columns))
+    )
+    answer = run_job(
+        TASKS[name],
+        contract,
+        {"north": read_source(pd.DataFrame(table, columns=contract.names), contract)},
+        epsilon=1.0,
+        nominal_n=50,
+        **case.options,
+    )
+    assert summarise(answer).found.startswith(says)

@@ -59,13 +59,13 @@ def test_without_privacy_is_what_scikit_learn_finds(records: dict[str, np.ndarra
 
 
 def test_every_cluster_stands_beside_its_own_answer_without_privacy(tmp_path: Path) -> None:
-    """A size is 60 times its noise, so that a fit in which one does not stand out is no chance.
+    """A size is 110 standard deviations of its noise: that one does not stand out is no chance.
 
-    In 100 fits centres were at most 1 year, .2 kg/m2 and .8 mmHg from those without privacy.
+    An interval of a centre is at most one year or mmHg wide, a tenth of the 10 that 5 leaves.
     """
-    schema_of = write_patients(tmp_path)
+    written = write_patients(tmp_path)
     schema = Schema.load(tmp_path / SCHEMA)
-    silos = {name: read_source(path, schema, columns=COLUMNS) for name, path in schema_of.items()}
+    silos = {name: read_source(path, schema, columns=COLUMNS) for name, path in written.items()}
     result = run_job(
         Auto,
         schema,
