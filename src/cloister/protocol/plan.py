@@ -706,7 +706,7 @@ class Plan:
         elif self.unit == "row":
             unit = "one row" + (f" (and copies, {self.max_rows} in all)" * (self.max_rows > 1))
         else:
-            unit = f"all rows with one value of {self.unit!r}, at most {self.max_rows} in a silo"
+            unit = f"all rows of one {self.unit}, at most {self.max_rows} in a silo"
         silos = self.max_silos_per_person
         if self.unit == "silo" and silos == 1:
             return unit

@@ -89,13 +89,16 @@ def render_report(
     sights, sight_remarks = who_saw_what(plan, in_process=in_process)
     more = () if beside is None else (beside,)
     displays = enumerate((*_displays(result, stability), *more))
+    shown = [_shown(display, f"x{index}") for index, display in displays]
+    cells = (cell_text(cell) for one in shown for row in one.table.rows for cell in row)
+    unclear = any(text.endswith(UNCLEAR) for text in cells)
     summary = summarise(result)
     return page(
         "report.html",
         title=summary.title,
         summary=summary.lines,
         unclear=UNCLEAR,
-        unclear_note=UNCLEAR_NOTE,
+        unclear_note=UNCLEAR_NOTE if unclear else "",
         plan=plan,
         today=datetime.now(UTC).date().isoformat(),
         version=version("cloister"),
@@ -105,12 +108,13 @@ def render_report(
         sights=sights,
         sight_remarks=sight_remarks,
         remarks=remarks_of(result),
-        displays=[_shown(display, f"x{index}") for index, display in displays],
+        displays=shown,
         cost=_cost(result),
         budget_lines=budget_lines,
         facts=_facts(plan),
         document=json.dumps(plan.to_dict(), indent=1, sort_keys=True, ensure_ascii=False),
         cell_text=cell_text,
+        beside=beside,
     )
 
 
@@ -163,23 +167,26 @@ def _cost(result: JobResult) -> list[tuple[str, str]]:
     return [
         ("epsilon, all rounds composed", number(result.epsilon())),
         ("delta", f"{result.plan.budget.delta:.3g}"),
-        ("mechanisms", "; ".join(_mechanisms(result))),
+        ("noise", "; ".join(_mechanisms(result))),
     ]
 
 
 def _mechanisms(result: JobResult) -> list[str]:
-    """Return each kind of noise with how often it was added."""
+    """Return each kind of noise with how often it was added, and how much of it."""
     times: Counter[str] = Counter()
+    scales: dict[str, list[float]] = {}
     for event, count in mechanism_counts(result.spent).items():
-        law = type(event).__name__.removesuffix("Event")
-        scale = number(getattr(event, "noise_multiplier", 0.0))
         gaussian = isinstance(event, GaussianEvent | SampledGaussianEvent)
-        word = "standard deviation" if gaussian else "scale"
-        kind = f"{'Gaussian' if gaussian else law} noise of {word} {scale} × sensitivity"
+        law = "Gaussian" if gaussian else type(event).__name__.removesuffix("Event")
+        kind = f"{law} noise of {'standard deviation' if gaussian else 'scale'}"
         if isinstance(event, SampledGaussianEvent):
-            kind += f", each privacy unit in it with probability {number(event.rate)}"
+            kind = f"each {result.plan.unit} with probability {number(event.rate)}, {kind}"
         times[kind] += count
-    return [f"{count} × {kind}" for kind, count in times.items()]
+        scales.setdefault(kind, []).append(getattr(event, "noise_multiplier", 0.0))
+    return [
+        f"{count} × {kind} {' to '.join(map(number, sorted({min(of), max(of)})))} × sensitivity"
+        for (kind, count), of in zip(times.items(), scales.values(), strict=True)
+    ]
 
 
 def _facts(plan: Plan) -> list[tuple[str, str]]:

@@ -122,13 +122,13 @@ def _one(unit: str) -> str:
     )
 
 
-def strength_sentence(epsilon: float, delta: float) -> str:
-    """Say what (epsilon, delta) promises."""
+def strength_sentence(epsilon: float, delta: float, unit: str) -> str:
+    """Say what (epsilon, delta) promises to one unit of privacy."""
     factor = f"{math.exp(epsilon):.3g}" if epsilon < 20 else f"e^{epsilon:.3g}"
     apart = f", apart from a probability of at most {delta:.2g}" if delta else ""
     return (
-        f"Any result is at most {factor} times as likely with this unit in the data as without it, "
-        f"and the other way round (epsilon {number(epsilon)}, delta {delta:.2g}){apart}."
+        f"Any result is at most {factor} times as likely if {_one(unit)} used as if not, and the "
+        f"other way round (epsilon {number(epsilon)}, delta {delta:.2g}){apart}."
     )
 
 
@@ -167,7 +167,7 @@ def privacy_statement(result: JobResult) -> tuple[tuple[str, str], ...]:
     )
     if plan.budget is None:
         return (what, silos, ("What is guaranteed?", "Nothing. The released values are exact."))
-    strength = strength_sentence(result.epsilon(), plan.budget.delta)
+    strength = strength_sentence(result.epsilon(), plan.budget.delta, plan.unit)
     if result.noise == AGGREGATOR_NOISE:
         strength += " This holds if the aggregator really added the noise, which no silo can check."
     elif result.noise not in REAL_NOISE:

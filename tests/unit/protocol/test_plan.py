@@ -397,6 +397,6 @@ def test_a_plan_says_what_it_costs_and_who_sees_what() -> None:
     for words in ("e^0.7", "1e-07", "3 silos", "aggregator really adding the noise", "one row"):
         assert words in text
     assert "nothing is sent" in toy_plan(silos=1).describe()
-    assert "'patient'" in toy_plan(unit="patient", max_rows=2).describe()
+    assert "all rows of one patient, at most 2" in toy_plan(unit="patient", max_rows=2).describe()
     assert "NO privacy" in toy_plan(TOY_TASKS["lloyd"]).describe()
     assert toy_plan(TOY_TASKS["lloyd"]).describe().startswith("NOT PRIVATE")

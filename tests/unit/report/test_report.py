@@ -179,7 +179,7 @@ def test_unit_of_a_person_is_named_with_its_limits() -> None:
     records = {"a": read_source(pd.DataFrame({"age": [0.1, 0.2], "patient": ["p", "q"]}), contract)}
     done = run_job(TASKS["count"], contract, records, epsilon=1.0, nominal_n=10)
     html = render_report(done)
-    assert "all rows with one value of &#39;patient&#39;, at most 3 in a silo" in html
+    assert "all rows of one patient, at most 3 in a silo" in html
     assert "in at most 2 silos" in html
 
 
@@ -445,12 +445,13 @@ def test_odds_are_rounded_against_us_and_said_in_hundreds() -> None:
 
 
 def test_strength_says_factor_epsilon_and_delta() -> None:
-    sentence = strength_sentence(1.0, 1e-6)
+    sentence = strength_sentence(1.0, 1e-6, "patient")
     assert "at most 2.72 times as likely" in sentence
+    assert "as likely if the rows of one patient were used as if not" in sentence
     assert "and the other way round" in sentence
     assert "(epsilon 1, delta 1e-06), apart from a probability of at most 1e-06" in sentence
-    assert "apart from" not in strength_sentence(1.0, 0.0)
-    assert "e^50" in strength_sentence(50.0, 0.0)
+    assert "apart from" not in strength_sentence(1.0, 0.0, "row")
+    assert "e^50" in strength_sentence(50.0, 0.0, "row")
 
 
 def test_unprintable_characters_cannot_steer_a_terminal() -> None:

@@ -13,6 +13,7 @@ from cloister.arrays import Floats, GridState, Integers, Records, State
 from cloister.task import Block, Released
 from cloister.tasks.clipped import chunks
 from cloister.tasks.clustering.auto_rounds import (
+    LLOYD_RELEASES,
     MovingCentres,
     Route,
     growing,
@@ -67,9 +68,8 @@ class GridRoute(Route):
     """Tails of the columns if they can be seen, a histogram, and clipped Lloyd rounds."""
 
     releases = (
-        "the numbers of records in bins of each column if there are records enough, and in the "
-        "cells of a grid, then for each cluster a few times the number of its records and the sum "
-        "of their shortened differences to its centre"
+        "how many records lie in each bin of a column, if there are records enough, and in each "
+        f"cell of a grid; {LLOYD_RELEASES}"
     )
 
     whole_box: bool = False

@@ -14,6 +14,7 @@ from cloister.task import Block, Released
 from cloister.tasks.clipped import bin_numbers, clip_in_place, differences, sum_clipped
 from cloister.tasks.clustering.auto_mean import TYPICAL, around
 from cloister.tasks.clustering.auto_rounds import (
+    LLOYD_RELEASES,
     MovingCentres,
     Route,
     growing,
@@ -79,9 +80,8 @@ class PcaRoute(Route):
     """Mean, radius, second moments, histogram along leading directions, Lloyd rounds."""
 
     releases = (
-        "the mean, the numbers of records at several distances from it, shortened second moments, "
-        "the numbers of records in cells along leading directions, then for each cluster a few "
-        "times the number of its records and the sum of their shortened differences to its centre"
+        "the mean of all records, how many lie at several distances from it, shortened second "
+        f"moments, how many lie in each cell along leading directions; {LLOYD_RELEASES}"
     )
 
     # The plan -----------------------------------------------------------------------------

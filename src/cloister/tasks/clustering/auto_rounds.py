@@ -15,6 +15,11 @@ from cloister.tasks.clipped import sum_clipped_near
 from cloister.tasks.clustering.centres import Centres, unknown
 from cloister.tasks.intervals import ratio_interval, size_interval
 
+LLOYD_RELEASES = (
+    "then, a few times, how many belong to each cluster and the sum of their shortened "
+    "differences from its centre"
+)
+
 
 @dataclass(frozen=True)
 class Route:
