@@ -75,6 +75,7 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _LogLevel = Literal["debug", "info", "warning", "error"]
 _MessageBytes = Annotated[int, Field(ge=4096, le=2**31 - 1)]
 _Count = Annotated[int, Field(ge=1)]
+_Studies = tuple[str, ...] | dict[str, Annotated[tuple[str, ...], Field(strict=False)]] | None
 _Delta = Annotated[float, Field(ge=0, lt=1)]
 _Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -156,6 +157,7 @@ class PolicySettings(_Section):
 
     What earlier jobs of a study or year cost, the ledger adds up. Where a study has a cap and
     `studies` is None, only "default" is allowed: whoever may name a new study would have no cap.
+    Where `studies_of` is given, an analyst may charge the studies that it names, and no other.
     """
 
     tasks: tuple[str, ...] = Field(default=(), strict=False)
@@ -163,6 +165,7 @@ class PolicySettings(_Section):
     max_epsilon_per_study: _Positive | None = None
     max_epsilon_per_year: _Positive | None = None
     studies: tuple[str, ...] | None = Field(default=None, strict=False)
+    studies_of: dict[str, Annotated[tuple[str, ...], Field(strict=False)]] | None = None
     max_delta: _Delta = 1e-6
     min_other_silos: _Count = 2
     columns: tuple[str, ...] | None = Field(default=None, strict=False)
@@ -174,11 +177,12 @@ class PolicySettings(_Section):
     allow_exact_opening: bool = False
     max_labels_per_receiver: _Count = 1000
 
-    @field_validator("studies")
+    @field_validator("studies", "studies_of")
     @classmethod
-    def _named(cls, studies: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        for name in studies or ():
-            study_name(name)
+    def _named(cls, studies: _Studies) -> _Studies:
+        for names in studies.values() if isinstance(studies, dict) else (studies or (),):
+            for name in names:
+                study_name(name)
         return studies
 
 

@@ -28,7 +28,9 @@ from cloister.display import Table
 from cloister.errors import PlanError, RemoteProtocolError, TransportError
 from cloister.jobs import JobResult
 from cloister.privacy.budget import Budget
+from cloister.privacy.calibration import gdp_mu_for
 from cloister.privacy.events import LaplaceEvent
+from cloister.privacy.filter import Cost, Limits, Split, total
 from cloister.privacy.ledger import Ledger
 
 # Unmistakable records: no coordinate, no noise and no digest has these digits by chance. Digests
@@ -433,7 +435,7 @@ def test_help_keeps_names_as_they_are_written(capsys: Said) -> None:
 def test_every_command_has_help_json_and_quiet(command: str, capsys: Said) -> None:
     actions = {
         "schema": ["init", "catalogue", "validate", "hash", "diff"],
-        "budget": ["show", "export", "cap", "close"],
+        "budget": ["advise", "show", "export", "cap", "close"],
         "ca": ["init", "list"],
         "enroll": ["request", "approve", "install", "revoke", "show"],
         "config": ["check", "init"],
@@ -671,6 +673,21 @@ def test_budget_is_shown_exported_and_its_cap_changed(paid: Path, capsys: Said) 
     assert main(["budget", "cap", "out/ledger.db", "ward", "--epsilon", "4"]) == 0
     assert main(cluster("--quiet", "--cap-epsilon", "4")) == 0
     assert main(["budget", "cap", "out/ledger.db", "absent", "--epsilon", "4"]) == 6
+
+
+def test_an_advised_cap_admits_the_jobs_and_the_shares_of_analysts(capsys: Said) -> None:
+    asked = ["--epsilon", "0.5", "--jobs", "12", "--analysts", "3"]
+    assert main(["budget", "advise", *asked]) == 0
+    assert "studies_of" in capsys.readouterr().out
+    assert main(["budget", "advise", *asked, "--json"]) == 0
+    told = document(capsys)
+    job = Cost(mu_squared=gdp_mu_for(0.5, told["delta"]) ** 2)
+    for cap, n in ((told["max_epsilon_per_study"], 12), (told["cap"], 36)):
+        limits = Limits(Budget(cap, told["delta"]), Split())
+        assert limits.admits(total([job] * (n - 1)), job)
+        assert not limits.admits(total([job] * (2 * n)), job)
+    assert main(["budget", "advise", "--epsilon", "1", "--jobs", "0"]) == 3
+    assert "--jobs must be a number in [1, 10000]" in one_sentence(capsys)
 
 
 def test_silos_are_named_like_their_files_and_never_twice() -> None:

@@ -65,7 +65,7 @@ COMMANDS = {
     "compute": "do one party's part of a computation on secret shares",
     "check": "count what a schema's rules find in a file; local",
     "schema": "draft, validate, hash or compare the data contract",
-    "budget": "show or export a ledger, or change a cap",
+    "budget": "show or export a ledger, choose or change a cap",
     "compare": "compare methods, epsilons and data sets, on public data",
     "experiments": "run, list and draw the experiments, on public data",
     "audit": "try to refute what a method claims, on made-up records",

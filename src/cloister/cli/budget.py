@@ -13,11 +13,15 @@ from typing import Any
 from cloister.cli.options import default_ledger
 from cloister.cli.output import Output
 from cloister.cli.parsers import Run, actions, write_text
+from cloister.cli.plan_warnings import two_digits
 from cloister.cli.release import NOT_COUNTED, left_for_one_more
+from cloister.declared import Range
 from cloister.display import Table
 from cloister.errors import LedgerError
 from cloister.privacy import accounting
-from cloister.privacy.budget import Budget
+from cloister.privacy.budget import Budget, checked
+from cloister.privacy.calibration import gdp_mu_for, gdp_part
+from cloister.privacy.events import GaussianEvent
 from cloister.privacy.filter import Cost, Limits
 from cloister.privacy.ledger import Ledger
 from cloister.report import number
@@ -39,6 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             default=default_ledger(),
             help="default: the ledger that commands charge",
         )
+    advise = add("advise", "show what cap some jobs need, before the first of them", _advise)
+    advise.add_argument("--epsilon", type=float, required=True, metavar="E", help="of each job")
+    advise.add_argument("--delta", type=float, default=1e-6, metavar="D", help="default: 1e-6")
+    advise.add_argument("--jobs", type=int, default=10, metavar="N", help="default: 10")
+    advise.add_argument(
+        "--analysts", type=int, default=1, metavar="N", help="so many share the cap (default: 1)"
+    )
     cap = add("cap", "change the lifetime cap of a data set", on_ledger(_cap))
     close = add("close", "end a job that crashed; what left stays charged", on_ledger(_close))
     for action in (cap, close):
@@ -129,6 +140,39 @@ def _export(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     write_text(args.out, text)
     out.say(f"written  {args.out}")
     return {"file": args.out}
+
+
+def _advise(args: argparse.Namespace, out: Output) -> Document:
+    counts = Range(1, 10_000)
+    jobs = int(checked("--jobs", args.jobs, counts))
+    everybody = jobs * int(checked("--analysts", args.analysts, counts))
+    one = Budget(args.epsilon, args.delta)
+    caps = {n: two_digits(gdp_part(one, n).epsilon) for n in {1, 2, 5, 10, 20, 50, jobs, everybody}}
+    rows = tuple(
+        (f"{n:,}", number(cap), number(n * one.epsilon), _odds(Budget(cap, one.delta)))
+        for n, cap in sorted(caps.items())
+    )
+    headings = ("jobs", "lifetime cap", "epsilons added up", "attacker right at most")
+    out.table(
+        Table(f"Jobs of epsilon {number(one.epsilon)}, all by Gaussian noise", headings, rows)
+    )
+    out.paragraph(
+        "The cap is what everybody in the data is promised, whatever is asked later. So it is the "
+        f"largest that you would defend, set before the first job; {everybody:,} such jobs need "
+        f"{number(caps[everybody])}."
+    )
+    if everybody > jobs:
+        out.paragraph(
+            "Let each analyst charge a study of their own, with studies_of in the policy of each "
+            f"silo, and give each study max_epsilon_per_study = {number(caps[jobs])}."
+        )
+    return {"cap": caps[everybody], "delta": one.delta, "max_epsilon_per_study": caps[jobs]}
+
+
+def _odds(cap: Budget) -> str:
+    """Say how often an attacker is right at most, once Gaussian noise has used up a cap."""
+    mu = gdp_mu_for(cap.epsilon, cap.delta)
+    return f"{math.ceil(100 * accounting.attacker_odds(GaussianEvent(1 / mu)))} in 100"
 
 
 def _cap(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:

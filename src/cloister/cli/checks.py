@@ -202,7 +202,7 @@ def _policy(settings: SiloSettings) -> Iterator[Check]:
             f"{policy.max_epsilon_per_job:g} is above cap_epsilon={settings.cap_epsilon:g}",
             "the cap decides; lower one, or raise the other on purpose.",
         )
-    if policy.max_epsilon_per_study is not None and policy.studies is None:
+    if policy.max_epsilon_per_study is not None and not policy.studies and not policy.studies_of:
         yield warn(
             "policy.studies",
             "max_epsilon_per_study is given and no studies are, so only 'default' is allowed",

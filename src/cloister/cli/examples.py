@@ -38,7 +38,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "schema validate patients.toml",
         "schema diff patients.toml theirs.toml",
     ),
-    "budget": ("budget show", "budget cap ledger.db patients --epsilon 5"),
+    "budget": ("budget advise --epsilon 0.5 --jobs 12 --analysts 3", "budget show"),
     "compare": ("compare --epsilons 0.5,1 --datasets iris,wine --out compared",),
     "experiments": ("experiments list", "experiments run gap --full --data data"),
     "audit": ("audit fastlloyd --epsilon 1", "audit --all --out audits"),

@@ -138,5 +138,10 @@ def _worth(task: Task, budget: Budget, factor: float) -> float:
         epsilon = budget.epsilon * factor
     else:
         epsilon = gdp_part(budget, factor**2).epsilon
+    return two_digits(epsilon)
+
+
+def two_digits(epsilon: float) -> float:
+    """Return the smallest number of two digits that is no smaller."""
     digit = 10.0 ** (math.floor(math.log10(epsilon)) - 1)
     return math.ceil(epsilon / digit) * digit

@@ -127,8 +127,8 @@ def _mu_for(budget: Budget) -> float:
 def gdp_part(budget: Budget, share: float) -> Budget:
     """Return what a part of a budget is worth by itself, as Gaussian releases share it.
 
-    `share`, in (0, 1], is of the squared GDP parameter, which adds up exactly over releases; delta
-    stays. A part too small for an epsilon of its own is a PlanError.
+    `share` is of the squared GDP parameter, which adds up exactly over releases, so that 10 is ten
+    such budgets; delta stays. A part too small for an epsilon of its own is a PlanError.
     """
     return gdp_budget(gdp_mu_for(budget.epsilon, budget.delta) * math.sqrt(share), budget.delta)
 

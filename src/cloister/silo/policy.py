@@ -60,7 +60,8 @@ class Policy:
         checks = (
             self._who(plan, silo, fingerprint, peers),
             self._asked_by(plan, proposer, analysts),
-            self._study(plan),
+            self._study_of(plan.study),
+            self._share(plan, proposer),
             self._what(plan),
             self._cost(plan),
             self._data(plan, schema),
@@ -213,13 +214,22 @@ class Policy:
         elif not proposer.signed(plan):
             yield f"the signature of {proposer.name!r} is not over this plan; submit it again."
 
-    def _study(self, plan: Plan) -> Iterator[str]:
-        return self._study_of(plan.study)
+    def _share(self, plan: Plan, proposer: Proposer | None) -> Iterator[str]:
+        """Refuse an analyst who would charge the study, and so the share, of another."""
+        if self.rules.studies_of is None or proposer is None:
+            return
+        own = self.rules.studies_of.get(proposer.name, ())
+        if study_name(plan.study) not in map(study_name, own):
+            yield (
+                f"study {plan.study!r} is not among those that {proposer.name!r} may charge here: "
+                f"{_list(own)}; the owner can add it to studies_of."
+            )
 
     def _study_of(self, study: str) -> Iterator[str]:
         allowed = self.rules.studies
         # With free names a cap on a study would bind nobody: the next job is of another study.
-        if allowed is None and self.rules.max_epsilon_per_study is not None:
+        free = allowed is None and self.rules.studies_of is None
+        if free and self.rules.max_epsilon_per_study is not None:
             allowed = ("default",)
         try:
             name = study_name(study)

@@ -109,6 +109,15 @@ REFUSALS: dict[str, tuple[Case, str]] = {
         Case(allowing(max_epsilon_per_study=0.5)),
         "epsilon must be at most 0.5, the cap of a study here, got 1.",
     ),
+    "another's study": (
+        Case(allowing(studies_of={"ann": ("thesis", "ward"), "bob": ("default",)})),
+        "study 'default' is not among those that 'ann' may charge here: 'thesis', 'ward'; the "
+        "owner can add it to studies_of.",
+    ),
+    "no study": (
+        Case(allowing(studies_of={"bob": ("default",)})),
+        "study 'default' is not among those that 'ann' may charge here: none; the owner can add",
+    ),
     "year": (
         Case(allowing(max_epsilon_per_year=0.5)),
         "epsilon must be at most 0.5, the cap of a year here, got 1.",
@@ -384,6 +393,9 @@ def test_with_a_cap_for_a_study_nobody_names_a_new_one() -> None:
         assert reason is not None
         assert "is not among those allowed here: 'default'" in reason
     assert Case(allowing(), asking(study="d2")).refusal() is None
+    shared = allowing(max_epsilon_per_study=1.0, studies_of={"ann": ("Trial A",)})
+    assert Case(shared, asking(study="trial-a")).refusal() is not None
+    assert Case(shared, asking(study="TRIAL A")).refusal() is None  # her own share
 
 
 def test_a_study_whose_name_hides_something_is_refused() -> None:
