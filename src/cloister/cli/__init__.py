@@ -30,7 +30,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points, version
@@ -112,6 +112,27 @@ NETWORKED = (
 _SERVICE = ("fastapi", "uvicorn", "websockets", "httpx", "prometheus_client")
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help whose first line has only what must be given, and which lists that first."""
+
+    def add_usage(
+        self,
+        usage: str | None,
+        actions: Iterable[argparse.Action],
+        groups: Iterable[argparse._MutuallyExclusiveGroup],
+        prefix: str | None = None,
+    ) -> None:
+        either = [action for group in groups if group.required for action in group._group_actions]
+        actions = list(actions)
+        shown = [a for a in actions if a.required or not a.option_strings or a in either]
+        if prefix is None and len(shown) < len(actions):
+            shown.insert(0, argparse.Action([], "", metavar="[options]"))
+        super().add_usage(usage, shown, groups, prefix)
+
+    def add_arguments(self, actions: Iterable[argparse.Action]) -> None:
+        super().add_arguments(sorted(actions, key=lambda action: not action.required))
+
+
 class _Parser(argparse.ArgumentParser):
     """An argument parser that says what is wrong in one sentence."""
 
@@ -181,7 +202,7 @@ def _parser(arguments: Sequence[str], *, whole: bool = False) -> argparse.Argume
         prog="cloister",
         description="Private data mining for organisations that may not pool their records.",
         epilog="exit codes:\n" + _exit_codes(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
     )
     shown = f"cloister {version('cloister')}"
     parser.add_argument(
@@ -195,7 +216,7 @@ def _parser(arguments: Sequence[str], *, whole: bool = False) -> argparse.Argume
             help=summary,
             description=f"{summary[0].upper()}{summary[1:]}.",
             epilog=examples_of(name, name),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Help,
         )
         if name != wanted and not whole:
             continue
@@ -208,7 +229,7 @@ def _parser(arguments: Sequence[str], *, whole: bool = False) -> argparse.Argume
                 prog = leaf.prog.removeprefix("cloister ")
                 leaf.set_defaults(invoked=prog)
                 leaf.epilog = leaf.epilog or examples_of(name, prog)
-                leaf.formatter_class = argparse.RawDescriptionHelpFormatter
+                leaf.formatter_class = _Help
         elif whole or {"-h", "--help"} & set(arguments):
             command.epilog = _from_lab(name)
         else:

@@ -57,6 +57,10 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, catalogue: bool = Fals
         metavar="FILE",
         help="CSV or Parquet; each file is a silo, named like the file",
     )
+    add_plan_arguments(parser, catalogue=catalogue)
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder for all results"
+    )
     add_baskets_argument(parser)
     parser.add_argument(
         "--cache-dir",
@@ -64,10 +68,6 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, catalogue: bool = Fals
         metavar="DIR",
         help="keep plain records there while the job runs, and read each file once; for files "
         "larger than memory",
-    )
-    add_plan_arguments(parser, catalogue=catalogue)
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder for all results"
     )
     group = parser.add_argument_group("budget")
     group.add_argument(
