@@ -25,7 +25,7 @@ MODULES = {
 # A unit imports units of lower layers, and itself.
 LAYERS = [
     {"arrays", "errors", "html", "moved", "_native"},
-    {"compiled", "declared", "display", "samples"},
+    {"compiled", "dates", "declared", "display", "samples"},
     {"randomness"},
     {"hazmat"},
     {"privacy"},
@@ -115,6 +115,7 @@ LIBRARIES = {
         "report.notebook",
     },
     "polars": {"data"},
+    "python_calamine": {"data"},
     "pyarrow": {"data", "cli"},
     "sklearn": {"estimators", "cli", "testing", "inference.linear"},
     "rich": {"cli", "watching"},

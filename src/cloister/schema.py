@@ -6,6 +6,7 @@ range, and the unit of privacy. All of it is public; silos compare it by `Schema
 
 from __future__ import annotations
 
+import codecs
 import csv
 import hashlib
 import json
@@ -15,17 +16,23 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
+import numpy as np
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from cloister.dates import day_of, decimal_years
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Contract, Grid
 from cloister.task import PublicColumn
 
 FILL_IN = "FILL IN"  # how a placeholder of `init_schema` begins
+_WRITING = ("decimal", "thousands", "encoding")  # of the schema, how a silo's own file writes
+_OF_FILES = ("format", "spellings")  # of a column, likewise
 _FORMAT = 1  # enters the digest: raise it when the meaning of a key changes
 _LARGEST = 1e100  # |bound|; far from overflow in any arithmetic on the box
 _NARROWEST = 1e-100  # max - min; far from underflow
@@ -57,11 +64,12 @@ class Column(_Contract):
     ----------
     name : str
         As in the header of every file.
-    type : {"number", "integer", "boolean", "category"}
-        A cell that is not of this type counts as missing.
+    type : {"number", "integer", "boolean", "category", "date"}
+        A cell that is not of this type counts as missing. A date is a number: its year with a
+        fraction, so that 2 July 2021 is 2021.5.
     min, max : float, data units, ``min < max``
-        Public bounds: from a codebook, a guideline, physics; never from the records. Only numbers
-        and integers need them.
+        Public bounds: from a codebook, a guideline, physics; never from the records. Those of a
+        date may be dates. Categories and booleans have none.
     categories : sequence of str, at least 2, only for a category
         Every category a cell may hold, from the codebook; the i-th stands for the number i, from 0.
         Anything else in a cell counts as missing.
@@ -71,16 +79,22 @@ class Column(_Contract):
         Drop the record, or put this value in; for a category "drop" or one of the categories.
     out_of_range : {"clip", "drop"}
         Move the value to the nearer bound, or drop the record.
+    format : str, only for a date
+        How this silo's file writes dates, as strptime has it; by default as 2021-07-02. Not agreed.
+    spellings : mapping of a category to other words for it; of "true" and "false" for a boolean
+        Words by which this silo's file writes it. Not agreed.
     """
 
     name: str
-    type: Literal["number", "integer", "boolean", "category"]
+    type: Literal["number", "integer", "boolean", "category", "date"]
     min: Bound
     max: Bound
     measure: str = ""
     missing: str | float = "drop"
     out_of_range: Literal["clip", "drop"] = "clip"
     categories: tuple[str, ...] = Field(default=(), strict=False)
+    format: str = ""
+    spellings: dict[str, Annotated[tuple[str, ...], Field(strict=False)]] = Field(default={})
 
     @model_validator(mode="before")
     @classmethod
@@ -97,9 +111,9 @@ class Column(_Contract):
         if values.get("type") == "category":
             values = {"min": 0.0, "max": _last_code(values.get("categories")), **values}
         kind = str(values.get("type"))
-        known = kind.startswith(FILL_IN) or kind in ("number", "integer", "boolean", "category")
+        known = kind.startswith(FILL_IN) or kind in get_args(cls.model_fields["type"].annotation)
         for bound in ("min", "max") if known else ():  # else the type is what is wrong
-            given = values.get(bound)
+            given = values[bound] = _as_bound(values.get(bound), kind)
             if given is None or isinstance(given, str):
                 raise ValueError(
                     f"{bound} must be a public number, got {given!r}; write the bound that a "
@@ -116,9 +130,32 @@ class Column(_Contract):
             raise ValueError(f"min must be below max, got ({self.min}, {self.max}).")
         if self.type == "boolean" and (self.min, self.max) != (0.0, 1.0):
             raise ValueError("a boolean has the bounds 0 and 1; leave min and max out.")
+        if self.format and self.type != "date":
+            raise ValueError('format goes with type = "date" and only there; leave it out.')
         self._check_categories()
+        self._check_spellings()
         self._check_missing()
         return self
+
+    def _check_spellings(self) -> None:
+        named = self.categories or (("false", "true") if self.type == "boolean" else ())
+        if strange := [name for name in self.spellings if name not in named]:
+            raise ValueError(f"spellings must be of its categories, got {strange[0]!r}.")
+        words = [*named, *(word for also in self.spellings.values() for word in also)]
+        if twice := [word for word in words if not word.strip() or words.count(word) > 1]:
+            raise ValueError(f"a spelling must be one word of one category, got {twice[0]!r}.")
+
+    @property
+    def words(self) -> tuple[tuple[str, int], ...]:
+        """Each word that a cell may hold, with its category's number; none if it needs no list."""
+        named = self.categories
+        if self.spellings and not named:
+            named = ("false", "true")
+        others = ((word, name) for name, also in self.spellings.items() for word in also)
+        return (
+            *((name, code) for code, name in enumerate(named)),
+            *((word.strip(), named.index(name)) for word, name in others),
+        )
 
     def _check_categories(self) -> None:
         if (self.type == "category") != bool(self.categories):
@@ -176,12 +213,22 @@ class Schema(_Contract):
         At most this many records of one unit are used at each silo: the first ones of the file.
     max_silos_per_person : int >= 1
         At how many silos one person's records may be.
+    decimal : {".", ","}
+        Sign before the fraction of a number in this silo's file. Not agreed.
+    thousands : str
+        Sign between groups of three digits: ``"."``, ``","``, ``"'"`` or a blank. Not agreed.
+    encoding : str
+        Of this silo's text file, as Python names it, where names or words are not in UTF-8 or
+        Latin-1. Not agreed.
     """
 
     dataset: str = Field(min_length=1)
     unit: str = Field(min_length=1)
     max_rows: int | None = Field(default=None, ge=1)
     max_silos_per_person: Silos = 1
+    decimal: Literal[".", ","] = "."
+    thousands: Literal["", ".", ",", "'", "’", " "] = ""
+    encoding: str = ""
     columns: tuple[Column, ...] = Field(min_length=1, strict=False)
 
     @model_validator(mode="before")
@@ -211,6 +258,14 @@ class Schema(_Contract):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         _refuse_twice(self.names)
+        if self.decimal == self.thousands:
+            raise ValueError(f"thousands must be another sign than decimal, got {self.decimal!r}.")
+        try:
+            codecs.lookup(self.encoding or "utf-8")
+        except LookupError:
+            raise ValueError(
+                f"encoding must be one that Python knows, such as 'cp1252', got {self.encoding!r}."
+            ) from None
         if self.dataset.startswith(FILL_IN):
             raise ValueError("dataset still holds a placeholder; write your own name for the data.")
         if self.unit in self.names:
@@ -303,8 +358,9 @@ class Schema(_Contract):
 
     def agreed(self) -> dict[str, Any]:
         """Return the part that all silos share, as plain JSON values."""
-        agreed = self.model_dump(mode="json", exclude={"dataset"})
+        agreed = self.model_dump(mode="json", exclude={"dataset", *_WRITING})
         for column in agreed["columns"]:
+            del column["format"], column["spellings"]
             if not column["categories"]:
                 del column["categories"]
         return {"schema": _FORMAT, **agreed}
@@ -326,6 +382,7 @@ class Schema(_Contract):
     def to_toml(self) -> str:
         """Return the text that `load` reads back to an equal schema."""
         head = self.model_dump(exclude={"columns"}, exclude_none=True)
+        head = {key: value for key, value in head.items() if key not in _WRITING or value}
         return tomli_w.dumps({**head, "columns": [_written(column) for column in self.columns]})
 
 
@@ -346,9 +403,11 @@ def schema_of(columns: Sequence[PublicColumn]) -> Schema:
 
 def init_schema(
     columns: Sequence[str],
-    codebook: str | os.PathLike[str] | None = None,
+    codebook: str | os.PathLike[str] | Mapping[str, Mapping[str, Any]] | None = None,
     *,
     dataset: str | None = None,
+    unit: str = "row",
+    max_rows: int | None = None,
 ) -> str:
     """Draft a schema from column names and a public codebook; values are never looked at.
 
@@ -356,12 +415,14 @@ def init_schema(
     ----------
     columns : sequence of str
         Names from a file's header, see `cloister.data.header`.
-    codebook : path, optional
+    codebook : path, or mapping of a column's name to its keys, optional
         CSV with the header ``name,type,min,max,measure`` (and ``categories``, ``missing``,
         ``out_of_range`` if wanted), or TOML with the same keys in ``[[columns]]`` or in one table
         per column. Categories stand in one cell with ``|`` between.
     dataset : str, optional
         The owner's name for the data.
+    unit, max_rows : str and int, optional
+        As in `Schema`.
 
     Returns
     -------
@@ -369,11 +430,15 @@ def init_schema(
         TOML. What the codebook does not say is a placeholder, which `Schema.load` refuses.
     """
     _refuse_twice(_names_of(columns))
-    entries = _codebook(codebook) if codebook is not None else {}
-    head = tomli_w.dumps({"dataset": dataset or f"{FILL_IN}: your own name for the data"}) + (
-        'unit = "row"  # or the column that says whose record it is, with max_rows = ...\n'
-        "max_silos_per_person = 1\n"
-    )
+    entries = {} if codebook is None else codebook
+    if not isinstance(entries, Mapping):
+        entries = _codebook(entries)
+    head = tomli_w.dumps({"dataset": dataset or f"{FILL_IN}: your own name for the data"})
+    if max_rows is None:
+        head += 'unit = "row"  # or the column that says whose record it is, with max_rows = ...\n'
+    else:
+        head += tomli_w.dumps({"unit": unit, "max_rows": max_rows})
+    head += "max_silos_per_person = 1\n"
     return head + "".join(_draft(name, entries.get(name)) for name in columns)
 
 
@@ -464,7 +529,7 @@ def _refuse_twice(names: Iterable[str], rule: str = "columns must have different
 def _draft(name: str, entry: Mapping[str, Any] | None) -> str:
     """Return the block of one column, with placeholders for what the codebook leaves open."""
     needed = {
-        "type": f"{FILL_IN}: number, integer, boolean or category",
+        "type": f"{FILL_IN}: number, integer, boolean, category or date",
         "min": f"{FILL_IN}: lowest value a codebook allows, not the lowest in the file",
         "max": f"{FILL_IN}: highest value a codebook allows, not the highest in the file",
     }
@@ -485,7 +550,15 @@ def _written(column: Column) -> dict[str, Any]:
     values = column.model_dump()
     for key in ("min", "max") if column.categories else ("categories",):
         del values[key]
-    return values
+    return {key: value for key, value in values.items() if value or key not in _OF_FILES}
+
+
+def _as_bound(given: Any, kind: str) -> Any:
+    """Return the bound of a column; that of a date may be a day, or say one."""
+    if kind == "date" and isinstance(given, str):
+        with suppress(ValueError):
+            given = day_of(given)
+    return float(decimal_years(np.array(given))) if isinstance(given, date) else given
 
 
 def _last_code(categories: Any) -> float:
@@ -535,7 +608,7 @@ def _codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     known = set(Column.model_fields)
     return {
         str(row["name"]).strip(): {
-            key: _from_cell(key, value, str(row.get("type")).strip())
+            key: read_cell(key, value, str(row.get("type")).strip())
             for key, value in row.items()
             if key in known and isinstance(value, str)
         }
@@ -543,7 +616,7 @@ def _codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _from_cell(key: str, text: str, kind: str) -> str | float | tuple[str, ...]:
+def read_cell(key: str, text: str, kind: str) -> str | float | tuple[str, ...]:
     """Read a cell of a codebook, in the row of a column of some type."""
     text = text.strip()
     if key == "categories":

@@ -17,6 +17,7 @@ from cloister import Budget, DPKMeans, DPLogisticRegression, Ledger, UncountedWa
 from cloister.cli import main
 from cloister.cli.options import default_ledger
 from cloister.estimators.release import say_uncounted
+from cloister.schema import Schema
 
 Said = pytest.CaptureFixture[str]
 SCHEMA = """dataset = "ward"
@@ -116,6 +117,29 @@ def test_at_a_terminal_the_cap_is_asked_for_once(
     monkeypatch.setattr(sys, "stderr", again := Terminal())
     assert cluster("two", "--epsilon", "0.5") == 0
     assert "Lifetime cap" not in again.getvalue()
+
+
+def test_schema_init_asks_what_each_column_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = ["ward", "who", "2", "n", "18", "110", "b", "c", "m, f", "x", "1", "2", "d"]
+    said += ["1900-01-01", "2030-01-01", "%d.%m.%Y", ""]
+    monkeypatch.setattr(sys, "stdin", Terminal("\n".join(said) + "\n"))
+    monkeypatch.setattr(sys, "stderr", seen := Terminal())
+    columns = "who,age,smoker,sex,born,note"
+    assert main(["schema", "init", columns, "--out", "asked.toml"]) == 0
+    assert "type must be 'number'" in seen.getvalue()  # to "x", and the column is asked for again
+    made = Schema.load("asked.toml")
+    assert (made.dataset, made.unit, made.max_rows) == ("ward", "who", 2)
+    assert [(one.name, one.type) for one in made.columns] == [
+        ("age", "number"),
+        ("smoker", "boolean"),
+        ("sex", "category"),
+        ("born", "date"),
+    ]
+    born = made.columns[3]
+    assert (born.min, born.max, born.format) == (1900.0, 2030.0, "%d.%m.%Y")
+    monkeypatch.setattr(sys, "stdin", Terminal("\n" * 9))
+    assert main(["schema", "init", columns]) == 3
+    assert "say of one what it is" in seen.getvalue()
 
 
 def test_a_demo_has_a_ledger_of_its_own() -> None:

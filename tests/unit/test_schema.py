@@ -85,7 +85,7 @@ def test_digest_does_not_depend_on_how_a_number_is_written() -> None:
         ({"min": 120}, "min must be below max"),
         ({"max": 1e101}, "max must be less than or equal to"),
         ({"max": 1e-101}, "min must be below max"),
-        ({"type": "float"}, "'number', 'integer', 'boolean' or 'category', got 'float'"),
+        ({"type": "float"}, "'boolean', 'category' or 'date', got 'float'"),
         ({"missing": "mean"}, "or a number in .0.0, 120.0., got 'mean'"),
         ({"missing": 121}, r"a number in .0.0, 120.0., got 121"),
         ({"missing": math.nan}, r"a number in .0.0, 120.0., got nan"),

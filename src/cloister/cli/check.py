@@ -48,6 +48,8 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     headings = ("column", "out of range", "missing", "wrong type", "unknown category", "")
     out.table(Table("Columns", headings, rows))
     out.say(f"{LOCAL_NOTE.capitalize()}; keep them in this silo.")
+    for cause in report.causes:
+        out.tell_owner(f"{cause}.")
     if report.doubt:
         out.tell_owner(report.doubt)
         out.code = FEW_USABLE

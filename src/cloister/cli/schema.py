@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cloister.cli.output import Output
+from cloister.cli.output import Output, ask
 from cloister.cli.parsers import actions, write_text
 from cloister.display import Table
-from cloister.errors import DataError
-from cloister.schema import FILL_IN, Schema, catalogue_schema, differences, init_schema
+from cloister.errors import DataError, PlanError
+from cloister.schema import (
+    FILL_IN,
+    Column,
+    Schema,
+    catalogue_schema,
+    differences,
+    init_schema,
+    read_cell,
+)
 
 _SHOWN = 6  # categories of a column on the screen
 
@@ -19,7 +28,7 @@ _SHOWN = 6  # categories of a column on the screen
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = actions(parser)
-    init = add("init", "draft a schema from names; values are never read", _init)
+    init = add("init", "draft a schema, by asking you; values are never read", _init)
     init.add_argument(
         "columns",
         metavar="COLUMNS|FILE",
@@ -45,7 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    text = init_schema(_names(args.columns), args.codebook, dataset=args.dataset)
+    known = _declared(Path(args.columns))
+    if args.codebook is not None or not sys.stdin.isatty():
+        text = init_schema(_names(args.columns), args.codebook or known, dataset=args.dataset)
+    else:
+        text = _asked(_names(args.columns), known, args.dataset, out)
     missing = text.count(f'"{FILL_IN}')
     if args.out is None:
         out.raw(text)
@@ -55,6 +68,75 @@ def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     if missing:
         out.warn(f"{missing} entries say {FILL_IN!r}; complete them from a codebook, not the data.")
     return {"file": args.out, "to_fill_in": missing, "schema": text}
+
+
+def _asked(
+    names: Sequence[str], known: Mapping[str, Mapping[str, Any]], dataset: str | None, out: Output
+) -> str:
+    """Draft a schema from what a person at the terminal says of each column."""
+    out.say("Bounds and categories come from a codebook or a guideline, never from the records.")
+    dataset = dataset or ask("Your own name for the data: ")
+    unit = ask("Column that says whose row it is (Enter if every row is somebody else's): ") or ""
+    if unit and unit not in names:
+        raise PlanError(f"the unit of privacy must be one of {', '.join(names)}, got {unit!r}.")
+    limit = ask(f"Most rows of one {unit} that may count at a silo (Enter: 1): ") if unit else ""
+    if limit and not limit.isdecimal():
+        raise PlanError(f"max_rows must be a number of rows, got {limit!r}.")
+    said = {
+        name: _asked_column(name, known.get(name, {}).get("type", ""), out)
+        for name in names
+        if name != unit
+    }
+    entries = {name: entry for name, entry in said.items() if entry}
+    if not entries:
+        raise PlanError("a schema must have at least one column; say of one what it is.")
+    unit, rows = (unit, int(limit or 1)) if unit else ("row", None)
+    return init_schema(list(entries), entries, dataset=dataset, unit=unit, max_rows=rows)
+
+
+def _asked_column(name: str, declared: str, out: Output) -> dict[str, Any]:
+    """Return what a person says of a column, asked again until it can be; nothing to leave it."""
+    out.say(f"\n{name}" + (f"  ({declared}, as the file declares)" if declared else ""))
+    kinds = {kind[0]: kind for kind in ("number", "integer", "boolean", "category", "date")}
+    while said := ask("  number, integer, boolean, category or date (Enter to leave it out): "):
+        entry: dict[str, Any] = {"type": kinds.get(said[0].lower(), said)}
+        if entry["type"] == "category":
+            listed = ask("  all categories, with commas between: ") or ""
+            entry["categories"] = [word.strip() for word in listed.split(",")]
+        elif entry["type"] != "boolean":
+            for bound, word in (("min", "lowest"), ("max", "highest")):
+                answer = ask(f"  {word} value that there can be: ") or ""
+                entry[bound] = read_cell(bound, answer, entry["type"])
+        if entry["type"] == "date":
+            entry["format"] = ask("  written how, such as %d.%m.%Y (Enter: 2021-07-02): ") or ""
+        try:
+            Column(name=name, **entry)
+            return entry
+        except PlanError as error:
+            out.warn(str(error))
+    return {}
+
+
+def _declared(file: Path) -> dict[str, dict[str, str]]:
+    """Return the types that a Parquet file declares for its columns; its values are not read."""
+    from cloister.data.sources import PARQUET_SUFFIXES
+
+    if file.suffix.lower() not in PARQUET_SUFFIXES or not file.is_file():
+        return {}
+    import pyarrow.parquet as pq
+    import pyarrow.types as types
+
+    def kind(declared: Any) -> str:
+        if types.is_boolean(declared):
+            return "boolean"
+        if types.is_date(declared) or types.is_timestamp(declared):
+            return "date"
+        if types.is_integer(declared):
+            return "integer"
+        is_number = types.is_floating(declared) or types.is_decimal(declared)
+        return "number" if is_number else "category"
+
+    return {field.name: {"type": kind(field.type)} for field in pq.read_schema(file)}
 
 
 def _names(columns: str) -> list[str]:

@@ -22,6 +22,7 @@ from cloister.data.cells import array_of, as_codes, decoded, one_unit, unit_name
 from cloister.data.sources import (
     BLOCK_BYTES,
     PARQUET_SUFFIXES,
+    Layout,
     Raw,
     Table,
     is_path,
@@ -120,8 +121,8 @@ def open_baskets(baskets: Baskets, schema: Schema) -> Table:
 
 def _open_long(baskets: Baskets, items: Sequence[str]) -> Table:
     item = str(baskets.item)
-    rows = open_source(baskets.source, [item], baskets.basket, frozenset([item]))
-    width = len(items)
+    rows = open_source(baskets.source, [item], baskets.basket, Layout(frozenset([item])))
+    width, words = len(items), [(name, code) for code, name in enumerate(items)]
 
     def chunks(most: int) -> Iterator[Raw]:
         numbers: dict[str, int] = {}
@@ -129,7 +130,7 @@ def _open_long(baskets: Baskets, items: Sequence[str]) -> Table:
         bad_lines = unknown = 0
         for raw in rows.chunks(_LONG_ROWS):
             whose = _numbered(raw.units, numbers) if raw.units is not None else np.empty(0, int)
-            codes, other = as_codes(raw.cells[0] if len(whose) else np.empty(0), items)
+            codes, other = as_codes(raw.cells[0] if len(whose) else np.empty(0), words)
             known = (whose >= 0) & np.isfinite(codes)
             parts.append(np.unique(whose[known] * width + codes[known].astype(np.int64)))
             bad_lines += raw.bad_lines + int((whose < 0).sum())

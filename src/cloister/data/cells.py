@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from datetime import date
 from numbers import Real
 from typing import Any
 
@@ -14,6 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import Flags, Floats
+from cloister.data.written import POINT, Marks
+from cloister.dates import day_of, decimal_years
+
+Words = Sequence[tuple[str, int]]
+"""Each word that a cell may hold, with the number of its category."""
 
 _NUMBER = r"\A\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*\z"
 _MISSING = r"(?i)\A\s*(na|n/a|nan|null|none|\?|-)?\s*\z"
@@ -60,19 +66,50 @@ def one_unit(name: str) -> str:
     return f"-{digits}" if sign == "-" and digits else digits or "0"
 
 
-def as_numbers(cells: Any, boolean: bool) -> tuple[NDArray[Any], Flags | None]:
-    """Read one column of cells as numbers, NaN where there is none.
+def as_numbers(
+    cells: Any, boolean: bool, marks: Marks = POINT
+) -> tuple[NDArray[Any], Flags | None]:
+    """Read one column of cells as numbers, NaN where there is none; days are decimal years.
 
     Also return which cells are of a wrong type; None where none can be.
     """
+    import pyarrow as pa
+
     if isinstance(cells, np.ndarray):
         return cells, None
     cells = decoded(cells)
+    if is_day(cells.type):
+        days = cells.cast(pa.date32(), safe=False).cast(pa.int32())
+        found = array_of(days.fill_null(0)).astype("M8[D]")
+        there = array_of(days.is_valid()).astype(np.bool_)
+        return np.where(there, decimal_years(found), math.nan), None
     if not is_text(cells.type):
         return array_of(cells), None
     if boolean:  # a few words, each often
         return _each_once(cells, lambda words: _numbers_of(words, True))
+    if marks != POINT:
+        cells = marks.plain(cells.cast(pa.large_binary()))
     return _numbers_of(cells, False)
+
+
+def as_years(cells: Any, form: str) -> tuple[NDArray[Any], Flags | None]:
+    """Read one column of dates, written in a format of strptime, as decimal years."""
+    if isinstance(cells, np.ndarray) or not is_text(decoded(cells).type):
+        return as_numbers(cells, False)
+    return _each_once(decoded(cells), lambda words: _years_of(words, form))
+
+
+def _years_of(words: Any, form: str) -> tuple[Floats, Flags]:
+    import pyarrow as pa
+
+    days: list[date | None] = []
+    for word in words.cast(pa.large_binary()).to_pylist():
+        days.append(None)
+        with suppress(ValueError, OverflowError):
+            days[-1] = day_of((word or b"").decode("latin1").strip(), form)
+    years = decimal_years(np.array(days, dtype="M8[D]"))
+    numbers, wrong = _read_texts(words, False)
+    return years, np.isnan(years) & (wrong | np.isfinite(numbers))
 
 
 def _numbers_of(texts: Any, boolean: bool) -> tuple[Floats, Flags | None]:
@@ -118,15 +155,15 @@ def _read_texts(cells: Any, boolean: bool) -> tuple[Floats, Flags]:
     return values, ~is_number & ~is_missing
 
 
-def as_codes(cells: Any, categories: Sequence[str]) -> tuple[Floats, Flags]:
+def as_codes(cells: Any, words: Words) -> tuple[Floats, Flags]:
     """Read one column of cells as numbers of categories; also return which hold anything else.
 
-    A cell is a category's text but for blanks around, or a number that this text says: 1 and 1.0
-    are the category "1". Where "true" and "false" are categories, cells may be truth values.
+    A cell is a word but for blanks around, or a number that this word says: 1 and 1.0 are "1".
+    Where "true" and "false" are words, cells may be truth values.
     """
     if isinstance(cells, np.ndarray):
-        return _codes_of(cells, categories)
-    return _each_once(cells, lambda words: _codes_of(words, categories))
+        return _codes_of(cells, words)
+    return _each_once(cells, lambda found: _codes_of(found, words))
 
 
 def _each_once(
@@ -142,34 +179,32 @@ def _each_once(
     return np.append(found, np.nan)[place], np.append(wrong, False)[place]
 
 
-def _codes_of(cells: Any, categories: Sequence[str]) -> tuple[Floats, Flags]:
+def _codes_of(cells: Any, words: Words) -> tuple[Floats, Flags]:
     """Read cells that need not be all of a column, so that each text is looked up once."""
-    truth = _TRUTH.keys() <= {name.lower() for name in categories}
+    truth = _TRUTH.keys() <= {word.lower() for word, _ in words}
     is_words = not isinstance(cells, np.ndarray) and is_text(cells.type)
     numbers, wrong = _numbers_of(cells, truth) if is_words else as_numbers(cells, truth)
     numbers = numbers.astype(np.float64, copy=False)  # 0.1 of 32 bits is not the category 0.1
     found = np.full(len(numbers), np.nan)
-    for code in reversed(range(len(categories))):  # where two say one number, the first has it
-        found[numbers == _value(categories[code])] = code
+    for word, code in reversed(words):  # where two say one number, the first has it
+        found[numbers == _value(word)] = code
     if is_words:
-        exact = _exact_codes(cells, categories)
+        exact = _exact_codes(cells, words)
         found = np.where(np.isnan(exact), found, exact)
     other = np.isfinite(numbers) if wrong is None else np.isfinite(numbers) | wrong
     return found, np.isnan(found) & other
 
 
-def _exact_codes(texts: Any, categories: Sequence[str]) -> Floats:
-    """Return the code of each text that is a category; they need not be valid UTF-8."""
+def _exact_codes(texts: Any, words: Words) -> Floats:
+    """Return the code of each text that is a word; they need not be valid UTF-8."""
     import pyarrow as pa
 
     # text tables are read as Latin-1, so that any byte can be read; UTF-8 then looks like this
-    names = [name.encode() for name in categories]
-    looks = [name.decode("latin1").encode() for name in names]
-    codes: dict[bytes | None, float] = {
-        name: code for code, name in reversed([*enumerate(names), *enumerate(looks)])
-    }
-    words = texts.cast(pa.large_binary()).to_pylist()
-    trimmed = (None if word is None else word.strip(_BLANKS) for word in words)
+    names = [(word.encode(), code) for word, code in words]
+    looks = [(name.decode("latin1").encode(), code) for name, code in names]
+    codes: dict[bytes | None, float] = dict(reversed([*names, *looks]))
+    found = texts.cast(pa.large_binary()).to_pylist()
+    trimmed = (None if word is None else word.strip(_BLANKS) for word in found)
     return np.array([codes.get(word, math.nan) for word in trimmed], dtype=np.float64)
 
 
@@ -199,6 +234,13 @@ def array_of(cells: Any, absent: float = math.nan) -> NDArray[Any]:
     bare = pa.Array.from_buffers(cells.type, len(cells), memory, offset=cells.offset)
     is_there = np.from_dlpack(cells.is_valid().cast(pa.uint8())).view(np.bool_)
     return np.where(is_there, np.from_dlpack(bare), absent)
+
+
+def is_day(kind: Any) -> bool:
+    """Return whether an Arrow type is of days, or of moments."""
+    import pyarrow.types as types
+
+    return bool(types.is_date(kind) or types.is_timestamp(kind))
 
 
 def is_text(kind: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +44,7 @@ class CheckReport:
     merged_units: Annotated[int, 'of these, because "7", "07" and "7.0" are the same unit']
     columns: tuple[ColumnCheck, ...]
     doubt: str | None  # why few rows can be used; None if most can
+    causes: tuple[str, ...] = ()  # what most wrong cells of a column have in common
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, marked as local."""
@@ -63,7 +65,7 @@ class CheckReport:
                 + (f", {column.unknown} of no known category" if column.unknown else "")
                 + (", constant" if column.constant else "")
             )
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.causes])
 
 
 def check_file(source: Any, schema: Schema) -> CheckReport:
@@ -116,4 +118,14 @@ def check_file(source: Any, schema: Schema) -> CheckReport:
         merged_units=limit.beyond - as_written.beyond,
         columns=columns,
         doubt=tally.doubt(),
+        causes=(*tally.causes.values(), *_other_words(columns)),
     )
+
+
+def _other_words(columns: Iterable[ColumnCheck]) -> Iterator[str]:
+    for column in columns:
+        if column.unknown:
+            yield (
+                f"column {column.name!r} has words that are none of its categories; where they are "
+                "other spellings of one, list them as its spellings in the schema"
+            )

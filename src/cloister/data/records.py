@@ -16,7 +16,16 @@ from cloister.arrays import Flags, Floats, Integers
 from cloister.compiled import can_order, ordered
 from cloister.data.baskets import Baskets, is_catalogue, open_baskets
 from cloister.data.cache import GridCache
-from cloister.data.cells import array_of, as_codes, as_numbers, decoded, one_unit, unit_name
+from cloister.data.cells import (
+    Words,
+    array_of,
+    as_codes,
+    as_numbers,
+    as_years,
+    decoded,
+    one_unit,
+    unit_name,
+)
 from cloister.data.encoding import (
     ABSENT,
     OUTSIDE,
@@ -27,7 +36,17 @@ from cloister.data.encoding import (
     encode_columns,
 )
 from cloister.data.few_rows import Tally
-from cloister.data.sources import Raw, SqlQuery, Table, is_dataset, is_path, open_source
+from cloister.data.sources import (
+    ANY,
+    Layout,
+    Raw,
+    SqlQuery,
+    Table,
+    is_dataset,
+    is_path,
+    open_source,
+)
+from cloister.data.written import POINT, Marks
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import Contract
 
@@ -275,7 +294,7 @@ def _all_rows(
 
 def read_words(path: str | os.PathLike[str], names: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Yield the cells of some columns of a file as words, row by row; for local use."""
-    table = open_source(path, names, None, frozenset(names))
+    table = open_source(path, names, None, Layout(frozenset(names)))
     for raw in table.chunks(default_rows(table.n_columns)):
         columns = (part.tolist() if isinstance(part, np.ndarray) else part for part in raw.cells)
         yield from zip(*(map(_word, column) for column in columns), strict=True)
@@ -343,7 +362,9 @@ class Rules:
 
     cells: CellRules
     fatal: CellFlags  # the flags of a cell that drop its record
-    categories: tuple[tuple[str, ...], ...]  # of each column, empty for numbers
+    words: tuple[Words, ...]  # of the categories of each column, empty for numbers
+    dates: tuple[str | None, ...]  # how each column writes its dates, None if it has none
+    marks: Marks = POINT
     max_rows: int | None = None
 
     @classmethod
@@ -353,14 +374,16 @@ class Rules:
         cells = CellRules(
             grid=schema.grid(frac_bits),
             fill=np.array([column.fill_value for column in columns]),
-            integer=np.array([column.type != "number" for column in columns]),
+            integer=np.array([column.type not in ("number", "date") for column in columns]),
             boolean=np.array([column.type == "boolean" for column in columns]),
         )
         drop_outside = np.array([column.out_of_range == "drop" for column in columns])
         return cls(
             cells=cells,
             fatal=np.isnan(cells.fill) * ABSENT | drop_outside * OUTSIDE,
-            categories=tuple(column.categories for column in columns),
+            words=tuple(column.words for column in columns),
+            dates=tuple(column.format if column.type == "date" else None for column in columns),
+            marks=Marks(schema.decimal, schema.thousands),
             max_rows=schema.max_rows,
         )
 
@@ -370,18 +393,22 @@ class Rules:
         d = grid.n_features
         no = np.zeros(d, dtype=bool)
         cells = CellRules(grid=grid, fill=np.full(d, np.nan), integer=no, boolean=no)
-        return cls(cells=cells, fatal=np.full(d, ABSENT), categories=((),) * d)
+        return cls(cells=cells, fatal=np.full(d, ABSENT), words=((),) * d, dates=(None,) * d)
 
     def read(self, raw: Raw) -> tuple[Columns, Flags | None]:
         """Return cells as numbers, NaN where there is none, and which texts are of a wrong type."""
         if isinstance(raw.cells, np.ndarray):
-            if not any(self.categories):
+            if not any(self.words):
                 return raw.cells, None
             raw = replace(raw, cells=list(raw.cells.T))
         pairs = [
-            as_codes(cells, names) if names else as_numbers(cells, bool(boolean))
-            for cells, boolean, names in zip(
-                raw.cells, self.cells.boolean, self.categories, strict=True
+            as_codes(cells, words)
+            if words
+            else as_numbers(cells, bool(boolean), self.marks)
+            if form is None
+            else as_years(cells, form)
+            for cells, boolean, words, form in zip(
+                raw.cells, self.cells.boolean, self.words, self.dates, strict=True
             )
         ]
         columns = [numbers for numbers, _ in pairs]
@@ -539,7 +566,7 @@ def open_by_schema(source: Any, schema: Schema) -> Table:
     if isinstance(source, Baskets):
         return open_baskets(source, schema)
     try:
-        return open_source(source, schema.names, schema.unit_column, _texts(schema))
+        return open_source(source, schema.names, schema.unit_column, _layout(schema))
     except DataError as error:
         if not (is_path(source) and is_catalogue(schema)):
             raise
@@ -550,14 +577,16 @@ def open_by_schema(source: Any, schema: Schema) -> Table:
     )
 
 
-def _texts(schema: Schema) -> frozenset[str]:
-    return frozenset(c.name for c in schema.columns if c.type in ("category", "boolean"))
+def _layout(schema: Schema) -> Layout:
+    words = ("category", "boolean", "date")
+    texts = frozenset(c.name for c in schema.columns if c.type in words)
+    return Layout(texts, schema.encoding, schema.decimal)
 
 
 def _open(source: Any, names: Sequence[str] | None, schema: Schema | None) -> Table:
     """Find columns in a source: those named, or all."""
     if not isinstance(source, Baskets):
-        return open_source(source, names, None, _texts(schema) if schema else frozenset())
+        return open_source(source, names, None, _layout(schema) if schema else ANY)
     if names is None:
         raise DataError("baskets have no columns of their own; give a schema of their items.")
     return source.table(names)

@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.data.cells import all_plain, array_of, is_text, text_cells, unit_cells
+from cloister.data.cells import all_plain, array_of, is_day, is_text, text_cells, unit_cells
+from cloister.data.written import Recoded
+from cloister.dates import decimal_years
 from cloister.errors import DataError
 
 BLOCK_BYTES = 1 << 22  # of a text table; the longest line that can be read
@@ -61,6 +63,29 @@ class SqlQuery:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """What must be known of a text table before it is read.
+
+    Parameters
+    ----------
+    texts : set of str
+        Columns whose cells may be words. They are left as they are: "01" is a word as well as a
+        number.
+    encoding : str
+        As Python names it; empty for any in which numbers read the same.
+    decimal : str
+        The sign before the fraction of a number.
+    """
+
+    texts: frozenset[str] = frozenset()
+    encoding: str = ""
+    decimal: str = "."
+
+
+ANY = Layout()
+
+
+@dataclass(frozen=True)
 class Raw:
     """Some rows as they were found: one matrix of numbers, or one array of cells per column."""
 
@@ -90,15 +115,11 @@ def open_source(
     source: Any,
     names: Sequence[str] | None,
     unit: str | None,
-    texts: frozenset[str] = frozenset(),
+    layout: Layout = ANY,
 ) -> Table:
-    """Find out what a source is and check its columns; `names` None means all of them.
-
-    Columns in `texts` are those whose cells may be words. A text table leaves them as they are:
-    "01" is a word as well as a number.
-    """
+    """Find out what a source is and check its columns; `names` None means all of them."""
     if is_path(source):
-        return _open_path(Path(source), names, unit, texts)
+        return _open_path(Path(source), names, unit, layout)
     if isinstance(source, SqlQuery):
         return _open_query(source, names, unit)
     if hasattr(source, "iloc") and hasattr(source, "columns"):
@@ -183,7 +204,7 @@ def _open_pandas(frame: Any, names: Sequence[str] | None, unit: str | None) -> T
     positions, names = find_columns(label, list(frame.columns), names, unit)
     for position, name in zip(positions, names, strict=False):
         kind = frame.dtypes.iloc[position].kind
-        if kind not in "biufOUS":
+        if kind not in "biufOUSM":
             raise DataError(
                 f"column {name!r} of {label} must hold numbers, got the data type "
                 f"{frame.dtypes.iloc[position]}."
@@ -192,6 +213,8 @@ def _open_pandas(frame: Any, names: Sequence[str] | None, unit: str | None) -> T
     def cells(column: Any, rows: slice) -> Any:
         if isinstance(column, np.ndarray):
             return column[rows]
+        if column.dtype.kind == "M":
+            return decimal_years(column.iloc[rows].to_numpy("M8[D]"))
         if column.dtype.kind not in "biuf":
             return text_cells(column.iloc[rows].tolist())
         return column.iloc[rows].to_numpy(dtype=np.float64, na_value=np.nan)
@@ -246,9 +269,7 @@ def _open_dataset(dataset: Any, names: Sequence[str] | None, unit: str | None) -
     return Table(label, names, chunks, is_file=True)
 
 
-def _open_path(
-    path: Path, names: Sequence[str] | None, unit: str | None, texts: frozenset[str]
-) -> Table:
+def _open_path(path: Path, names: Sequence[str] | None, unit: str | None, layout: Layout) -> Table:
     """Open a file by its suffix."""
     if not path.exists():
         raise DataError(f"file {str(path)!r} does not exist.")
@@ -258,11 +279,41 @@ def _open_path(
     if suffixes and suffixes[-1] in _PACKED_SUFFIXES:
         suffixes.pop()
     if suffixes and suffixes[-1] in _TEXT_SUFFIXES:
-        return _open_text(path, names, unit, texts)
+        return _open_text(path, names, unit, layout)
+    if suffixes and suffixes[-1] == ".xlsx":
+        return _open_workbook(path, names, unit)
     raise DataError(
         f"file {str(path)!r} is of no known kind; it must end in "
-        f"{', '.join((*_TEXT_SUFFIXES, *PARQUET_SUFFIXES))}, text also packed as .gz."
+        f"{', '.join((*_TEXT_SUFFIXES, *PARQUET_SUFFIXES, '.xlsx'))}, text also packed as .gz."
     )
+
+
+def _open_workbook(path: Path, names: Sequence[str] | None, unit: str | None) -> Table:
+    """Open the first sheet of a workbook, whose first row names the columns."""
+    label = f"file {str(path)!r}"
+    try:
+        import python_calamine
+    except ImportError:
+        raise DataError(
+            f"{label} is a workbook; pip install 'cloister[excel]', or save its sheet as CSV."
+        ) from None
+    try:
+        rows = python_calamine.load_workbook(path).get_sheet_by_index(0).to_python()
+    except (OSError, python_calamine.CalamineError, IndexError):
+        raise DataError(f"{label} cannot be read; it is damaged, or no workbook.") from None
+    if not rows:
+        raise DataError(f"{label} is empty; the first row must name the columns.")
+    positions, names = find_columns(label, rows.pop(0), names, unit)
+
+    def chunks(most: int) -> Iterator[Raw]:
+        for start in range(0, len(rows), most):
+            found = list(zip(*rows[start : start + most], strict=True))
+            columns = [found[position] for position in positions]
+            people = columns.pop() if unit is not None else ()
+            units = unit_cells(people) if unit is not None else None
+            yield Raw([text_cells(column) for column in columns], units)
+
+    return Table(label, names, chunks)
 
 
 def _open_query(source: SqlQuery, names: Sequence[str] | None, unit: str | None) -> Table:
@@ -372,16 +423,14 @@ def _open_parquet(path: Path, names: Sequence[str] | None, unit: str | None) -> 
     return Table(label, tuple(wanted or ()), chunks, is_file=True, most_rows=most_rows)
 
 
-def _open_text(
-    path: Path, names: Sequence[str] | None, unit: str | None, texts: frozenset[str]
-) -> Table:
-    import pyarrow as pa
-
+def _open_text(path: Path, names: Sequence[str] | None, unit: str | None, layout: Layout) -> Table:
     label = f"file {str(path)!r}"
-    with readable(label), pa.input_stream(str(path)) as stream:
+    with readable(label), _stream(path, layout.encoding) as stream:
         start = stream.read(_HEADER_BYTES)
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise DataError(f"{label} is UTF-16; save it as UTF-8.")
+        raise DataError(
+            f'{label} is UTF-16; save it as UTF-8, or set encoding = "utf-16" in the schema.'
+        )
     line = (start.splitlines() or [b""])[0]
     body = start[len(line) :].strip()
     try:
@@ -392,9 +441,9 @@ def _open_text(
     if not any(found):
         raise DataError(f"{label} is empty; its first line must name the columns.")
     positions, names = find_columns(label, found, names, unit)
-    numbers = [name not in texts for name in names] + [False] * (unit is not None)
-    _check_quotes(path, label, delimiter, line)
-    file = _TextFile(path, delimiter, len(found), positions, numbers)
+    numbers = [name not in layout.texts for name in names] + [False] * (unit is not None)
+    _check_quotes(path, layout.encoding, label, delimiter, line)
+    file = _TextFile(path, layout, delimiter, len(found), positions, numbers)
 
     def chunks(rows: int) -> Iterator[Raw]:
         if not body:
@@ -410,6 +459,7 @@ def _open_text(
 @dataclass(frozen=True)
 class _TextFile:
     path: Path
+    layout: Layout
     delimiter: str
     n_columns: int  # of the file
     positions: list[int]  # of the columns to be read
@@ -449,13 +499,15 @@ class _TextFile:
 
         order = [str(position) for position in self.positions]
         types = [number if is_number else pa.binary() for is_number in self.numbers]
+        encoding = self.layout.encoding
         return pacsv.open_csv(
-            str(self.path),
+            pa.PythonFile(_stream(self.path, encoding), "r") if encoding else str(self.path),
             read_options=pacsv.ReadOptions(
                 skip_rows=1,
                 column_names=[str(position) for position in range(self.n_columns)],
                 block_size=BLOCK_BYTES,
-                encoding="latin1",  # never fails; numbers read the same, names stay apart
+                # Latin-1 never fails; numbers read the same, names stay apart
+                encoding="utf8" if encoding else "latin1",
             ),
             parse_options=pacsv.ParseOptions(
                 delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=skip
@@ -465,18 +517,25 @@ class _TextFile:
                 column_types=dict(zip(order, types, strict=True)),
                 null_values=_NO_NUMBER,
                 strings_can_be_null=False,
+                decimal_point=self.layout.decimal,
             ),
         )
 
 
-def _check_quotes(path: Path, label: str, delimiter: str, header: bytes) -> None:
+def _stream(path: Path, encoding: str) -> Any:
+    """Return the bytes of a file, as UTF-8 if its encoding is known."""
+    import pyarrow as pa
+
+    stream = pa.input_stream(str(path))
+    return Recoded(stream, encoding) if encoding else stream
+
+
+def _check_quotes(path: Path, encoding: str, label: str, delimiter: str, header: bytes) -> None:
     """Refuse a table whose quotes do not match: one such line would swallow those after it.
 
     What a CSV writer wrote passes, whatever the records hold, so this says nothing about them.
     """
-    import pyarrow as pa
-
-    with readable(label), pa.input_stream(str(path)) as stream:
+    with readable(label), _stream(path, encoding) as stream:
         if header.count(b'"') % 2 == 0:  # names in quotes of their own tell nothing of the rest
             stream.read(len(header))
         block = bytearray(_LOOK_BYTES)
@@ -484,7 +543,7 @@ def _check_quotes(path: Path, label: str, delimiter: str, header: bytes) -> None
             pass
         if not n:
             return
-    with readable(label), pa.input_stream(str(path)) as stream:
+    with readable(label), _stream(path, encoding) as stream:
         text = io.TextIOWrapper(stream, encoding="latin1", newline="")
         try:
             for _ in csv.reader(text, delimiter=delimiter, strict=True):
@@ -527,7 +586,8 @@ def _check_types(label: str, found: Any, positions: Sequence[int], unit: str | N
         kind = found.types[position]
         kind = kind.value_type if types.is_dictionary(kind) else kind
         plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-        plain = plain or types.is_decimal(kind) or types.is_null(kind) or is_text(kind)
+        plain = plain or types.is_decimal(kind) or types.is_null(kind)
+        plain = plain or is_text(kind) or is_day(kind)
         if unit is not None and place == len(positions) - 1:
             if types.is_nested(kind):
                 raise DataError(f"unit column {unit!r} of {label} must hold names, got {kind}.")

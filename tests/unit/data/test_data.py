@@ -718,7 +718,7 @@ def test_a_folder_part_without_a_column_is_a_data_error(tmp_path: Path) -> None:
         (np.zeros((2, 3)), "the array has 3 columns, but the schema has 2"),
         (np.zeros((2, 2), complex), "must be real numbers"),
         (np.zeros((2, 2), "datetime64[s]"), "must be real numbers"),
-        (pd.DataFrame({"a": [1], "b": pd.to_datetime(["2020-01-01"])}), "column 'b'.*numbers"),
+        (pd.DataFrame({"a": [1], "b": pd.to_timedelta([1])}), "column 'b'.*numbers"),
         (pa.table({"a": [1], "b": [[1, 2]]}), "column 'b'.*must hold numbers"),
         (pl.DataFrame({"a": [1], "b": [{"x": 1}]}), "column 'b'.*must hold numbers"),
     ],
@@ -746,7 +746,8 @@ def test_a_unit_needs_a_named_column_of_names() -> None:
     ("name", "content", "says"),
     [
         ("absent.csv", None, "does not exist"),
-        ("t.xlsx", b"PK", "no known kind; it must end in .csv"),
+        ("t.ods", b"PK", "no known kind; it must end in .csv"),
+        ("t.xlsx", b"PK", "is damaged, or no workbook"),
         ("t.csv", b"", "is empty"),
         ("t.csv", b"\n\n1,2\n", "is empty"),
         ("t.csv", "a,b\n1,2\n".encode("utf-16"), "UTF-16"),

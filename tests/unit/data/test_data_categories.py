@@ -145,7 +145,9 @@ def test_a_number_that_no_category_says_is_unknown(numbers: list[float]) -> None
 
 
 def test_a_word_wins_over_the_number_it_says() -> None:
-    codes, _ = as_codes(text_cells(["01", "1", "1.0", "1_0", "10"]), ("1", "01", "1_0"))
+    codes, _ = as_codes(
+        text_cells(["01", "1", "1.0", "1_0", "10"]), [("1", 0), ("01", 1), ("1_0", 2)]
+    )
     assert codes.tolist()[:4] == [1, 0, 0, 2]
     assert np.isnan(codes[4])
 

@@ -1,0 +1,77 @@
+"""How a file writes what it means: its encoding and the marks in its numbers."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_COMMA = r"\A\s*[+-]?(\d+,\d*|,\d+)([eE][+-]?\d+)?\s*\z"
+_SPACES = (" ", "\u00a0", "\u202f")  # a space between digits is one of these
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Signs in the numbers of a file.
+
+    Parameters
+    ----------
+    decimal : "." or ","
+        A point that does not group digits is read as one, too.
+    thousands : str
+        The sign between groups of three digits; empty if there is none.
+    """
+
+    decimal: str = "."
+    thousands: str = ""
+
+    def plain(self, texts: Any) -> Any:
+        """Return an Arrow column of bytes in which numbers are written as 1234.5."""
+        for sign in _SPACES if self.thousands == " " else filter(None, [self.thousands]):
+            for seen in {sign, sign.encode().decode("latin1")}:  # UTF-8 that was read as Latin-1
+                part, rest = re.escape(seen), re.escape(self.decimal)
+                grouped = rf"\A\s*[+-]?\d{{1,3}}({part}\d{{3}})+({rest}\d*)?\s*\z"
+                texts = _replaced(texts, grouped, seen, "")
+        return _replaced(texts, _COMMA, ",", ".") if self.decimal == "," else texts
+
+
+POINT = Marks()
+
+
+def _replaced(texts: Any, pattern: str, old: str, new: str) -> Any:
+    """Replace a sign in the cells that a pattern matches."""
+    import pyarrow.compute as pc
+
+    at = pc.fill_null(pc.match_substring_regex(texts, pattern=pattern), False)
+    return pc.if_else(at, pc.replace_substring(texts, pattern=old, replacement=new), texts)
+
+
+class Recoded(io.RawIOBase):
+    """A stream of bytes in some encoding, read as UTF-8; what cannot be decoded never stops it."""
+
+    def __init__(self, stream: Any, encoding: str) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+        self._rest = b""
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer with the next bytes and return how many; 0 at the end."""
+        ended = False
+        while not self._rest and not ended:
+            block = self._stream.read(1 << 18)
+            ended = not block
+            self._rest = self._decoder.decode(block, final=ended).encode()
+        n = min(len(buffer), len(self._rest))
+        buffer[:n], self._rest = self._rest[:n], self._rest[n:]
+        return n
+
+    def close(self) -> None:
+        """Close what is read."""
+        self._stream.close()
+        super().close()

@@ -1,0 +1,194 @@
+"""Files that write the same records in other ways: what is read is the same, cell by cell."""
+
+from __future__ import annotations
+
+import io
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from cloister.data import check_file, read_rows, read_source, sources
+from cloister.data.cells import text_cells
+from cloister.data.written import Marks, Recoded
+from cloister.dates import decimal_years
+from cloister.errors import DataError, PlanError
+from cloister.schema import Column, Schema
+
+AGREED: dict[str, Any] = {
+    "dataset": "ward",
+    "unit": "row",
+    "columns": [
+        {"name": "größe", "type": "number", "min": 0, "max": 3000},
+        {"name": "born", "type": "date", "min": date(1900, 1, 1), "max": "2030-01-01"},
+        {"name": "sex", "type": "category", "categories": ["male", "female"]},
+        {"name": "smoker", "type": "boolean"},
+    ],
+}
+SPELT = [
+    {},
+    {"format": "%d.%m.%Y"},
+    {"spellings": {"male": ["männlich", "1"], "female": ["weiblich", "2"]}},
+    {"spellings": {"true": ["ja"], "false": ["nein"]}},
+]
+RECORDS = [[1234.5, 1962.0, 0, 1], [0.25, 2021 + 182 / 365, 1, 0], [-0.0, 2024.0, 0, 1]]
+
+
+def written(**changes: Any) -> Schema:
+    columns = [{**one, **also} for one, also in zip(AGREED["columns"], SPELT, strict=True)]
+    return Schema(**{**AGREED, "columns": columns, **changes})
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin1", "cp1252", "utf-16", "cp850"])
+@pytest.mark.parametrize("sign", [".", " ", "'", ""])
+def test_a_german_table_is_read_as_the_plain_one(tmp_path: Path, encoding: str, sign: str) -> None:
+    rows = [
+        "größe;born;sex;smoker",
+        f" 1{sign}234,50;01.01.1962;männlich;ja",
+        ",25;2.7.2021; 2 ;nein",
+        "-0;1.1.2024;1.0;true",
+    ]
+    file = tmp_path / "t.csv"
+    file.write_bytes("\r\n".join(rows).encode(encoding))
+    named = "" if encoding in ("utf-8", "latin1") else encoding
+    schema = written(decimal=",", thousands=sign, encoding=named)
+    assert read_rows(file, schema).tolist() == RECORDS
+    report = check_file(file, schema)
+    assert (report.used, report.causes) == (3, ())
+
+
+def test_how_a_file_writes_is_no_part_of_what_silos_agree_on() -> None:
+    mine = written(decimal=",", thousands=".", encoding="cp1252")
+    assert mine.digest() == Schema(**AGREED).digest()
+    assert Schema.model_validate(mine.model_dump()) == mine
+    assert Schema(**AGREED).columns[1].min == 1900.0
+
+
+@pytest.mark.parametrize("block", [64, 1 << 22])
+def test_a_comma_is_found_wherever_it_comes_first(
+    tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "BLOCK_BYTES", block)
+    cells = ["1"] * 40 + ["1,5", "2.5", "1.234,5", "1.2.3", "x", ""]
+    file = tmp_path / "t.csv"
+    file.write_text("a;b\n" + "".join(f"{cell};0\n" for cell in cells))
+    columns = [{"name": "a", "type": "number", "min": 0, "max": 2000}]
+    schema = Schema(dataset="d", unit="row", decimal=",", thousands=".", columns=columns)
+    found = read_rows(file, schema)[:, 0]
+    assert np.array_equal(found, [1] * 40 + [1.5, 2.5, 1234.5] + [np.nan] * 3, equal_nan=True)
+    assert check_file(file, schema).columns[0].type_errors == 2
+
+
+@pytest.mark.parametrize(
+    ("cell", "marks", "number"),
+    [
+        ("1 234 567,5", Marks(",", " "), "1234567.5"),
+        ("1\u202f234", Marks(",", " "), "1234"),
+        ("12,34", Marks(".", ","), "12,34"),  # no group of three: left as it is, no number
+        ("1,234", Marks(".", ","), "1234"),
+        ("1.234", Marks(","), "1.234"),
+        ("1e5", Marks(",", "."), "1e5"),
+        ("1,5e-3", Marks(","), "1.5e-3"),
+        ("1,2,3", Marks(","), "1,2,3"),
+    ],
+)
+def test_marks_are_taken_for_what_they_are(cell: str, marks: Marks, number: str) -> None:
+    assert marks.plain(text_cells([cell, None])).to_pylist() == [number.encode(), None]
+
+
+def test_a_file_in_a_wrong_encoding_stops_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_bytes(b"a,b\n1,\xff\xfe\n2,x\n")
+    columns = [
+        {"name": "a", "type": "number", "min": 0, "max": 9},
+        {"name": "b", "type": "category", "categories": ["x", "y"]},
+    ]
+    for encoding in ("utf-8", "ascii", "shift_jis"):
+        schema = Schema(dataset="d", unit="row", encoding=encoding, columns=columns)
+        assert np.concatenate(list(read_source(file, schema))).shape == (1, 2)
+    text = Recoded(io.BytesIO("ä€".encode("utf-16") * 3), "utf-16")
+    assert text.read(1) + text.read() == "ä€\ufeffä€\ufeffä€".encode()
+
+
+def test_typed_days_need_no_format(tmp_path: Path) -> None:
+    schema = Schema(dataset="d", unit="row", columns=[Column(**AGREED["columns"][1])])
+    days = pd.to_datetime(["1962-01-01", "2021-07-02 23:00", None], format="ISO8601")
+    expected = [[1962.0], [2021 + 182 / 365], [np.nan]]
+    frame = pd.DataFrame({"born": days})
+    frame.to_parquet(tmp_path / "t.parquet")
+    words = pd.DataFrame({"born": ["1962-01-01", "2021-07-02", "none"]})
+    for source in (frame, pa.Table.from_pandas(frame), tmp_path / "t.parquet", words):
+        assert np.array_equal(read_rows(source, schema), expected, equal_nan=True)
+    assert decimal_years(np.array(["2020-12-31", "1969-01-01"], "M8[D]")).tolist() == [
+        2020 + 365 / 366,
+        1969.0,
+    ]
+
+
+def test_a_workbook_is_read_as_its_first_sheet() -> None:
+    file = Path(__file__).parent / "ward.xlsx"
+    assert read_rows(file, written()).tolist() == RECORDS
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        (["31.12.1999", "1.2.2003"], "has dates; give it type"),
+        (["1,5", "2,75"], "decimal comma"),
+        (["1'234", "20'000"], "has signs between thousands"),
+        (["70 kg", "81kg"], "has units behind its numbers"),
+    ],
+)
+def test_the_likely_cause_is_said_in_words(cells: list[str], says: str) -> None:
+    schema = Schema(
+        dataset="d", unit="row", columns=[Column(name="a", type="number", min=0, max=9)]
+    )
+    (cause,) = check_file(pd.DataFrame({"a": [*cells, "5"]}), schema).causes
+    assert says in cause
+    assert not any(cell in cause for cell in cells)
+
+
+def test_other_words_for_a_category_are_said(tmp_path: Path) -> None:
+    schema = Schema(**{**AGREED, "columns": AGREED["columns"][2:3]})
+    (cause,) = check_file(pd.DataFrame({"sex": ["male", "m"]}), schema).causes
+    assert "spellings" in cause
+    assert "'m'" not in cause
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"thousands": "."}, "thousands must be another sign than decimal, got '.'"),
+        ({"encoding": "klingon"}, "encoding must be one that Python knows"),
+        ({"decimal": ";"}, "decimal must"),
+    ],
+)
+def test_marks_that_cannot_be_are_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        Schema(**{**AGREED, **changes})
+
+
+@pytest.mark.parametrize(
+    ("column", "says"),
+    [
+        ({"type": "number", "format": "%Y"}, "format goes with"),
+        ({"type": "boolean", "spellings": {"yes": ["ja"]}}, "spellings must be of its categories"),
+        ({"type": "boolean", "spellings": {"true": ["ja"], "false": ["ja"]}}, "one word of one"),
+        ({"type": "date", "min": "1.1.1900"}, "min must be a public number"),
+    ],
+)
+def test_columns_that_cannot_be_are_refused(column: dict[str, Any], says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        Column(**{"name": "a", "min": 0, "max": 1, **column})
+
+
+def test_without_the_extra_a_workbook_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "python_calamine", None)
+    with pytest.raises(DataError, match=r"cloister\[excel\]"):
+        read_rows(Path(__file__).parent / "ward.xlsx", written())
