@@ -218,8 +218,8 @@ class Schema(_Contract):
     thousands : str
         Sign between groups of three digits: ``"."``, ``","``, ``"'"`` or a blank. Not agreed.
     encoding : str
-        Of this silo's text file, as Python names it, where names or words are not in UTF-8 or
-        Latin-1. Not agreed.
+        Of this silo's text file, as Python names it, where names or words are not in UTF-8, UTF-16
+        or Latin-1. Not agreed.
     """
 
     dataset: str = Field(min_length=1)

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         ("source", report.source),
         ("rows", f"{report.rows:,}"),
         ("rows used", f"{report.used:,}"),
-        *((what, f"{count:,}") for what, count in report.counts()),
+        *((what, f"{count:,}") for what, count in report.counts() if count),
     )
     rows = tuple(
         (
@@ -49,7 +49,8 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     out.table(Table("Columns", headings, rows))
     out.say(f"{LOCAL_NOTE.capitalize()}; keep them in this silo.")
     for cause in report.causes:
-        out.tell_owner(f"{cause}.")
+        if cause not in (report.doubt or ""):
+            out.tell_owner(f"{cause}.")
     if report.doubt:
         out.tell_owner(report.doubt)
         out.code = FEW_USABLE

@@ -65,6 +65,8 @@ def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     else:
         write_text(args.out, text, new=True)
         out.say(f"written  {args.out}")
+    if args.out is not None and not missing:
+        out.say(f"Next: cloister check FILE --schema {args.out}")
     if missing:
         out.warn(f"{missing} entries say {FILL_IN!r}; complete them from a codebook, not the data.")
     return {"file": args.out, "to_fill_in": missing, "schema": text}

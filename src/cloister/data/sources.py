@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from itertools import islice, product
 from pathlib import Path
@@ -425,12 +426,11 @@ def _open_parquet(path: Path, names: Sequence[str] | None, unit: str | None) -> 
 
 def _open_text(path: Path, names: Sequence[str] | None, unit: str | None, layout: Layout) -> Table:
     label = f"file {str(path)!r}"
+    with readable(label), _stream(path, "") as stream:
+        if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):  # it says so itself
+            layout = replace(layout, encoding="utf-16")
     with readable(label), _stream(path, layout.encoding) as stream:
         start = stream.read(_HEADER_BYTES)
-    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise DataError(
-            f'{label} is UTF-16; save it as UTF-8, or set encoding = "utf-16" in the schema.'
-        )
     line = (start.splitlines() or [b""])[0]
     body = start[len(line) :].strip()
     try:

@@ -78,6 +78,11 @@ def share_threshold(n_silos: int, collusion: int) -> int:
     return (n_silos + collusion) // 2 + 1
 
 
+def noun_of(unit: str) -> str:
+    """Return what a unit of privacy is called, by the column that names it: patient_id, patient."""
+    return re.sub(r"[ _-]+(id|nr|no|number|key|code)\.?$", "", unit.lower()) or unit
+
+
 def study_name(text: str) -> str:
     """Return the one spelling of a study's name, so that " Default" is no study of its own.
 
@@ -706,7 +711,7 @@ class Plan:
         elif self.unit == "row":
             unit = "one row" + (f" (and copies, {self.max_rows} in all)" * (self.max_rows > 1))
         else:
-            unit = f"all rows of one {self.unit}, at most {self.max_rows} in a silo"
+            unit = f"all rows of one {noun_of(self.unit)}, at most {self.max_rows} in a silo"
         silos = self.max_silos_per_person
         if self.unit == "silo" and silos == 1:
             return unit

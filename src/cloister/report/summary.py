@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cloister.display import Between, Display, Measured, Table
 from cloister.jobs import JobResult
-from cloister.protocol.plan import Plan
+from cloister.protocol.plan import Plan, noun_of
 from cloister.report.text import cell_text, number, odds_sentence, warnings_of
 from cloister.task import Classifier, Regressor, steps_of
 from cloister.tasks.clustering.clusters import clusters_above_noise
@@ -50,7 +50,7 @@ def summarise(result: JobResult) -> Summary:
 
 def _units(plan: Plan) -> str:
     """Return what the records of a plan are called: patients, where a row is a patient."""
-    name = plan.unit.removesuffix("_id").removesuffix(" id")
+    name = noun_of(plan.unit)
     if plan.unit in ("row", "silo", *plan.columns) or plan.max_rows > 1 or name == "id":
         return "records"
     return "people" if name == "person" else f"{name}s"

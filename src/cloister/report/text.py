@@ -14,7 +14,7 @@ from cloister.privacy.accounting import attacker_odds
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, NonPrivateEvent, holds
 from cloister.privacy.noise import AGGREGATOR_NOISE, SILOS_NOISE, DiscreteNoise
-from cloister.protocol.plan import Plan
+from cloister.protocol.plan import Plan, noun_of
 from cloister.tasks.clustering.clusters import records_left_out
 
 Cell = str | float | Measured | Between
@@ -118,7 +118,7 @@ def odds_sentence(cost: Event | Budget, unit: str) -> str:
 def _one(unit: str) -> str:
     """Name one unit of privacy, as the beginning of a passive sentence."""
     return {"row": "one row was", "silo": "one silo's records were"}.get(
-        unit, f"the rows of one {unit} were"
+        unit, f"the rows of one {noun_of(unit)} were"
     )
 
 
