@@ -36,7 +36,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
-    for path in (*ROOT.glob("docs/*.md"), *ROOT.glob("docs/how-to/*.md"), ROOT / "README.md")
+    for path in (
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("docs/how-to/*.md"),
+        ROOT / "docs/reference/lab.md",
+        ROOT / "README.md",
+    )
     if path.exists()
 )
 FENCE = re.compile(
