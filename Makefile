@@ -36,6 +36,7 @@ house: $(VENV)/.dev
 lint: $(VENV)/.dev
 	$(BIN)/ruff check --no-cache src lab tests benchmarks
 	$(BIN)/ruff format --no-cache --check src lab tests benchmarks
+	$(BIN)/towncrier build --draft --version next >/dev/null
 	$(BIN)/mypy
 
 bench: $(VENV)/.dev

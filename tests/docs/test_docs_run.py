@@ -25,6 +25,7 @@ import re
 import shlex
 import sys
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -34,12 +35,13 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
+IN_REFERENCE = ("lab", "step-level-loop", "test-your-transport")
 PAGES = sorted(
     path
     for path in (
         *ROOT.glob("docs/*.md"),
         *ROOT.glob("docs/how-to/*.md"),
-        ROOT / "docs/reference/lab.md",
+        *(ROOT / f"docs/reference/{name}.md" for name in IN_REFERENCE),
         ROOT / "README.md",
     )
     if path.exists()
@@ -49,7 +51,7 @@ FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 EXITS = re.compile(r"# exits with (\d+)")
-INPUTS = (".csv", ".gz", ".parquet", ".toml", ".json", ".db", ".py")
+INPUTS = (".csv", ".xlsx", ".gz", ".parquet", ".toml", ".json", ".db", ".py")
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ def test_an_option_that_is_not_there_is_noticed() -> None:
 
 
 def test_the_step_level_page_shows_the_whole_loop() -> None:
-    text = (ROOT / "docs" / "how-to" / "step-level-loop.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "step-level-loop.md").read_text(encoding="utf-8")
     code = "".join(block.code for block in blocks(text) if block.language == "python")
     for call in ("MaskedClient(", "Server(", ".step(", ".update("):
         assert call in code
@@ -208,3 +210,24 @@ def test_a_broken_block_is_noticed() -> None:
 def test_commands_are_split_continued_and_carry_their_exit_code() -> None:
     block = Block("bash", "pip install x\ncloister a \\\n  --b c  # exits with 5\n", 1)
     assert list(block.commands()) == [(["a", "--b", "c"], 5)]
+
+
+def test_links_of_the_readme_hold_wherever_it_is_shown() -> None:
+    """A package index shows it without the repository: each link is whole, and names a file."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    home = about["urls"]["Repository"]
+    roots = (
+        f"{home}/blob/main/",
+        home.replace("//github.com", "//raw.githubusercontent.com") + "/main/",
+    )
+    links = re.findall(r"\]\(([^)#]+)", text)
+    ours = [link for link in links if link.startswith(roots)]
+    assert all(link.startswith("https://") for link in links)
+    assert len(ours) > 20
+    for link in ours:
+        assert (ROOT / link.partition("/main/")[2]).exists(), link
+    assert f"repository-code: {home}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {about['version']}\n" in (ROOT / "CITATION.cff").read_text()
+    for page in re.findall(r"\]\(([^)]+)", (ROOT / "docs/llms.txt").read_text(encoding="utf-8")):
+        assert (ROOT / "docs" / page).exists(), page
