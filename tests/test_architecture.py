@@ -35,7 +35,7 @@ LAYERS = [
     {"tasks", "transports", "schema"},
     {"data", "code"},
     {"jobs", "enrolment"},
-    {"joining", "stability", "watching"},
+    {"attested", "joining", "stability", "watching"},
     {"mpc", "report"},
     {"estimators"},
     {"inference"},

@@ -13,6 +13,7 @@ import numpy as np
 
 from cloister import Budget, Ledger
 from cloister.data import Records, array_records
+from cloister.hazmat.signing import Identity
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
 from cloister.secagg.masks import GroupMask
@@ -42,6 +43,7 @@ class Site:
     values: Any = None
     waits: list[float] = field(default_factory=list)
     audit: Audit | None = None
+    identity: Identity = field(default_factory=Identity.new)
 
     def __post_init__(self) -> None:
         if self.values is None:
@@ -94,6 +96,7 @@ class Site:
             refusal=lambda plan, proposer: self.refused,
             records=changes.pop("read", self.read),
             tasks=TASKS,
+            identity=self.identity,
         )
         options: dict[str, Any] = {
             "store": self.store(),

@@ -28,7 +28,9 @@ class Silo:
     def __init__(self, folder: Path, name: str, identity: Identity, seed: int) -> None:
         folder.mkdir()
         values = np.random.default_rng(seed).uniform(-1, 1, (50, 2))
-        self.site = Site(folder, name, standing=True, noise_label="a double", values=values)
+        self.site = Site(
+            folder, name, standing=True, noise_label="a double", values=values, identity=identity
+        )
         self.identity = identity
         self.start()
 

@@ -9,8 +9,8 @@ Exit codes
 ----------
 ====  ==============================================================================
 0     done
-1     unexpected error, a bar that ``compare --check-reference`` missed, an alarm of ``audit``, or
-      a difference that ``schema diff`` found
+1     unexpected error, a bar that ``compare --check-reference`` missed, an alarm of ``audit``, a
+      difference that ``schema diff`` found, or a check of ``verify`` that failed
 2     the command line is wrong
 3     plan, schema or options refused; nothing was spent
 4     a data or model file cannot be used, or few of its rows can, as ``check`` found; nothing was
@@ -62,6 +62,7 @@ COMMANDS = {
     "tasks": "list the tasks that ship",
     "plan": "show cost, rounds, bytes and expected error before anything is spent",
     "predict": "make a prediction for each record, with a model here or a scorer's",
+    "verify": "check a release and the signatures under it, from its files alone",
     "compute": "do one party's part of a computation on secret shares",
     "check": "count what a schema's rules find in a file; local",
     "schema": "draft, validate, hash or compare the data contract",

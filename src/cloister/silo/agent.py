@@ -21,6 +21,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from cloister.attested import SUFFIX, Attestation
 from cloister.code import other_code
 from cloister.data import Records
 from cloister.data.partitions import PartitionedRecords
@@ -33,6 +34,7 @@ from cloister.errors import (
     TransportError,
 )
 from cloister.jobs import CONTENT_KEY, JobResult, result_of
+from cloister.privacy.chain import SignedStatement
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol import lifecycle
@@ -351,6 +353,13 @@ class Agent:
             raise PlanError(f"job {job} is {state} at silo {self.name!r}, which sends nothing.")
         return known
 
+    def _attested(self, plan: Plan) -> Callable[[bytes], Attestation]:
+        """Return what signs a model of a plan as this silo."""
+        said = self._ledger.statement(plan.run_id, plan.digest.hex(), plan.events())
+        identity = self._site.identity
+        ledger = SignedStatement.of(said, identity)
+        return lambda model: Attestation.of(model, self.name, ledger, identity)
+
     def _finish(self, client: Client) -> None:
         """Keep the result; what was sent stays until the coordinator ends the job.
 
@@ -363,7 +372,7 @@ class Agent:
             noise = self._noise_label if plan.profile == "pairwise" else AGGREGATOR_NOISE
             result = result_of(plan, client.history, client.survivors, noise)
             try:
-                _save(result, self._results / plan.run_id)
+                _save(result, self._results / plan.run_id, self._attested(plan))
             except OSError as error:
                 if plan.run_id not in self._unsaved:
                     self._unsaved.add(plan.run_id)
@@ -583,11 +592,12 @@ def _declined(job: str, reason: str) -> Message:
     return Message(Kind.DECISION, 0, job, in_json(decision="declined", reason=reason))
 
 
-def _save(result: JobResult, folder: Path) -> None:
-    """Write the model so that it is there whole, or not at all."""
+def _save(result: JobResult, folder: Path, attest: Callable[[bytes], Attestation]) -> None:
+    """Write the model so that it is there whole, or not at all, behind the signature over it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = folder / f".{MODEL}.new"
     result.save(fresh)
+    attest(fresh.read_bytes()).save(folder / (MODEL + SUFFIX))
     # On the disk before it gets its name: a loss of power must not leave the name alone.
     with open(fresh, "rb") as written:
         os.fsync(written.fileno())
