@@ -41,6 +41,7 @@ PAGES = sorted(
     for path in (
         *ROOT.glob("docs/*.md"),
         *ROOT.glob("docs/how-to/*.md"),
+        *ROOT.glob("docs/gallery/*.md"),
         *(ROOT / f"docs/reference/{name}.md" for name in IN_REFERENCE),
         ROOT / "README.md",
     )
