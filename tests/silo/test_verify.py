@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
+from cloister import JobResult
 from cloister.attested import SUFFIX
 from cloister.cli import main
 from cloister.silo.agent import MODEL
@@ -50,6 +52,19 @@ def test_a_release_verifies_with_the_word_of_every_silo(
     assert sum(name.startswith("signed by") for name in found) == len(released) >= 3
     assert main(["verify", str(released[0])]) == 0
     assert "Nobody can check from here" in " ".join(capsys.readouterr().out.split())
+
+
+def test_numbers_are_exported_with_readers(model: Path, tmp_path: Path) -> None:
+    assert main(["export", str(model), "--out", str(tmp_path / "told"), "--quiet"]) == 0
+    told = pd.read_csv(tmp_path / "told/numbers.csv")
+    names = ["table", "row", "column", "value", "low", "high"]
+    assert list(told) == names
+    assert (told["low"] <= told["value"]).all()
+    centres = JobResult.load(model).results["centres"]
+    assert set(centres.ravel()) <= set(told["value"])
+    for suffix in ("R", "sas", "do"):
+        reader = (tmp_path / f"told/numbers.{suffix}").read_text()
+        assert all(name in reader for name in ("numbers.csv", *names))
 
 
 def test_without_signatures_nothing_is_claimed_of_them(

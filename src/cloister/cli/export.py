@@ -1,0 +1,70 @@
+"""``cloister export``: the numbers of a release for R, SAS and Stata."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from cloister.cli.output import Output
+from cloister.cli.parsers import write_text
+from cloister.jobs import JobResult
+from cloister.report.notebook import release_frame
+from cloister.tasks import from_file
+
+NUMBERS = "numbers.csv"
+_LABELS = {
+    "table": "Table of the release",
+    "row": "Row of that table",
+    "column": "Column of that table",
+    "value": "Released value",
+    "low": "95% CI of the noise: low",
+    "high": "95% CI of the noise: high",
+    "population_low": "95% CI with sampling: low",
+    "population_high": "95% CI with sampling: high",
+}
+_TEXTS = ("table", "row", "column")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("model", type=Path, metavar="FILE", help="model.json of a job")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write to")
+    parser.add_argument(
+        "--task", metavar="FILE.py:CLASS", help="the task of the model, if it is one of your own"
+    )
+
+
+def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """Write every released number with its interval, and a reader for each program."""
+    own = from_file(args.task) if args.task else None
+    result = JobResult.load(args.model, {own.name: own} if own else None)
+    frame = release_frame(result.plan.task.displays(result.results, result.plan.columns))
+    frame = frame.reset_index()
+    readers = {NUMBERS: frame.to_csv(index=False), **_readers(list(frame.columns))}
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name, text in readers.items():
+        write_text(args.out / name, text)
+        out.say(f"written  {args.out / name}")
+    return {"files": [args.out / name for name in readers], "numbers": len(frame)}
+
+
+def _readers(names: list[str]) -> dict[str, str]:
+    """Return what reads the numbers, with their labels, in R, SAS and Stata."""
+    labels = {name: _LABELS[name] for name in names}
+    quoted = ",\n  ".join(f'{name} = "{label}"' for name, label in labels.items())
+    sas = "\n  ".join(f'{name} = "{label}"' for name, label in labels.items())
+    kinds = " ".join(f"{name} :$200." if name in _TEXTS else name for name in names)
+    stata = "\n".join(f'label variable {name} "{label}"' for name, label in labels.items())
+    return {
+        "numbers.R": (
+            f'numbers <- read.csv("{NUMBERS}", encoding = "UTF-8")\n'
+            f"labels <- c(\n  {quoted}\n)\n"
+            'for (name in names(labels)) attr(numbers[[name]], "label") <- labels[[name]]\n'
+        ),
+        "numbers.sas": (
+            f'data numbers;\n  infile "{NUMBERS}" dsd firstobs=2 truncover encoding="utf-8";\n'
+            f"  input {kinds};\n  label\n  {sas};\nrun;\n"
+        ),
+        "numbers.do": f'import delimited "{NUMBERS}", clear encoding("UTF-8")\n{stata}\n',
+    }
