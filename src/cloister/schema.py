@@ -33,6 +33,7 @@ from cloister.task import PublicColumn
 FILL_IN = "FILL IN"  # how a placeholder of `init_schema` begins
 _WRITING = ("decimal", "thousands", "encoding")  # of the schema, how a silo's own file writes
 _OF_FILES = ("format", "spellings")  # of a column, likewise
+_NO_CHARSETS = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7")
 _FORMAT = 1  # enters the digest: raise it when the meaning of a key changes
 _LARGEST = 1e100  # |bound|; far from overflow in any arithmetic on the box
 _NARROWEST = 1e-100  # max - min; far from underflow
@@ -260,12 +261,10 @@ class Schema(_Contract):
         _refuse_twice(self.names)
         if self.decimal == self.thousands:
             raise ValueError(f"thousands must be another sign than decimal, got {self.decimal!r}.")
-        try:
-            codecs.lookup(self.encoding or "utf-8")
-        except LookupError:
+        if self.encoding and not _is_charset(self.encoding):
             raise ValueError(
                 f"encoding must be one that Python knows, such as 'cp1252', got {self.encoding!r}."
-            ) from None
+            )
         if self.dataset.startswith(FILL_IN):
             raise ValueError("dataset still holds a placeholder; write your own name for the data.")
         if self.unit in self.names:
@@ -551,6 +550,15 @@ def _written(column: Column) -> dict[str, Any]:
     for key in ("min", "max") if column.categories else ("categories",):
         del values[key]
     return {key: value for key, value in values.items() if value or key not in _OF_FILES}
+
+
+def _is_charset(name: str) -> bool:
+    """Return whether an encoding is of characters, and takes any bytes when told to replace."""
+    try:
+        "".encode(name)
+        return codecs.lookup(name).name not in _NO_CHARSETS
+    except (LookupError, UnicodeError):
+        return False
 
 
 def _as_bound(given: Any, kind: str) -> Any:

@@ -604,7 +604,7 @@ def readable(label: str) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, EOFError, pa.ArrowException):
+    except (OSError, EOFError, UnicodeError, pa.ArrowException):
         raise DataError(
             f"{label} cannot be read; it is damaged, no such file any more, not of the kind its "
             f"name says, or has a line longer than {BLOCK_BYTES} bytes."

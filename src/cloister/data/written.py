@@ -66,7 +66,7 @@ class Recoded(io.RawIOBase):
         while not self._rest and not ended:
             block = self._stream.read(1 << 18)
             ended = not block
-            self._rest = self._decoder.decode(block, final=ended).encode()
+            self._rest = self._decoder.decode(block, final=ended).encode("utf-8", "replace")
         n = min(len(buffer), len(self._rest))
         buffer[:n], self._rest = self._rest[:n], self._rest[n:]
         return n

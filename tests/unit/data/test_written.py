@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import encodings.aliases
 import io
 from datetime import date
 from pathlib import Path
@@ -17,7 +18,7 @@ from cloister.data.cells import text_cells
 from cloister.data.written import Marks, Recoded
 from cloister.dates import decimal_years
 from cloister.errors import DataError, PlanError
-from cloister.schema import Column, Schema
+from cloister.schema import Column, Schema, _is_charset
 
 AGREED: dict[str, Any] = {
     "dataset": "ward",
@@ -163,7 +164,10 @@ def test_other_words_for_a_category_are_said(tmp_path: Path) -> None:
     ("changes", "says"),
     [
         ({"thousands": "."}, "thousands must be another sign than decimal, got '.'"),
-        ({"encoding": "klingon"}, "encoding must be one that Python knows"),
+        *(
+            ({"encoding": name}, "encoding must be one that Python knows")
+            for name in ("klingon", "base64", "idna", "unicode_escape", "rot13")
+        ),
         ({"decimal": ";"}, "decimal must"),
     ],
 )
@@ -192,3 +196,22 @@ def test_without_the_extra_a_workbook_says_what_to_install(
     monkeypatch.setitem(__import__("sys").modules, "python_calamine", None)
     with pytest.raises(DataError, match=r"cloister\[excel\]"):
         read_rows(Path(__file__).parent / "ward.xlsx", written())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_bytes_are_read_in_any_charset(seed: int) -> None:
+    content = np.random.default_rng(seed).bytes(4096)
+    names = {name for name in encodings.aliases.aliases.values() if _is_charset(name)}
+    assert len(names) > 80
+    for name in names:
+        mark = "".encode(name)  # without which UTF-16 and UTF-32 refuse a file, before any record
+        text = Recoded(io.BytesIO(mark + content), name).read()
+        assert text.decode() == text.decode("utf-8", "replace")
+
+
+def test_a_file_without_the_mark_of_its_encoding_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    column = Column(name="a", type="number", min=0, max=9)
+    schema = Schema(dataset="d", unit="row", encoding="utf-32", columns=[column])
+    with pytest.raises(DataError, match="cannot be read"):
+        read_rows(tmp_path / "t.csv", schema)
