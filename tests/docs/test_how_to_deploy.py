@@ -88,7 +88,6 @@ def test_the_page_runs_as_written(machines: Path, capsys: pytest.CaptureFixture[
     assert main([*words, "--port", str(port), *at_coordinator]) == 0
     assert main([*invite, *at_coordinator]) == 0
     serving = threading.Thread(target=main, args=([*opened, *at_coordinator],))
-    serving.start()
 
     at_silo, at_analyst = commands("2. Each site joins")
     joins = {}
@@ -100,6 +99,7 @@ def test_the_page_runs_as_written(machines: Path, capsys: pytest.CaptureFixture[
     joining = [threading.Thread(target=main, args=(join,)) for join in joins.values()]
     for thread in joining:
         thread.start()
+    serving.start()  # last: sites may be early, and wait for it
     for thread in (*joining, serving):
         thread.join(300)
         assert not thread.is_alive()

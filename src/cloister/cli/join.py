@@ -114,9 +114,18 @@ def _meet(party: Party, wait: float, out: Output) -> None:
     deadline = time.monotonic() + wait
     message: dict[str, Any] = {}
     waited_for: list[str] = []
+    said = ""
     with Joining(party.invitation) as coordinator:
         while True:
-            board = coordinator.post(message)
+            try:
+                board = coordinator.post(message)
+            except TransportError as error:  # not open yet, or the line is down
+                if time.monotonic() > deadline:
+                    raise
+                if str(error) != said:
+                    out.say(f"waiting: {(said := str(error))}")
+                time.sleep(_PAUSE)
+                continue
             message = party.answer(board)
             if party.done:
                 return
