@@ -19,5 +19,4 @@ if __name__ == "__main__":
             environment = {**os.environ, "MPLBACKEND": "agg"}
             subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, check=True)
             for picture in Path(folder).glob("*.png"):
-                shutil.copy(picture, ROOT / f"docs/img/gallery-{picture.name}")
-                print(f"written  docs/img/gallery-{picture.name}")
+                print(shutil.copy(picture, ROOT / f"docs/img/gallery-{picture.name}"))

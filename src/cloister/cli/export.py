@@ -6,11 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from cloister.cli.options import add_model_task, load_model
 from cloister.cli.output import Output
 from cloister.cli.parsers import write_text
-from cloister.jobs import JobResult
 from cloister.report.notebook import release_frame
-from cloister.tasks import from_file
 
 NUMBERS = "numbers.csv"
 _LABELS = {
@@ -30,15 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("model", type=Path, metavar="FILE", help="model.json of a job")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write to")
-    parser.add_argument(
-        "--task", metavar="FILE.py:CLASS", help="the task of the model, if it is one of your own"
-    )
+    add_model_task(parser)
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Write every released number with its interval, and a reader for each program."""
-    own = from_file(args.task) if args.task else None
-    result = JobResult.load(args.model, {own.name: own} if own else None)
+    result = load_model(args)
     frame = release_frame(result.plan.task.displays(result.results, result.plan.columns))
     frame = frame.reset_index()
     readers = {NUMBERS: frame.to_csv(index=False), **_readers(list(frame.columns))}

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from cloister.declared import Declaration
 from cloister.errors import PlanError
-from cloister.jobs import budget_of, make_plan
+from cloister.jobs import JobResult, budget_of, make_plan
 from cloister.moved import GET_LAB
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
@@ -113,6 +113,19 @@ def source_of(path: Path, baskets: str | None) -> Any:
     from cloister.data import Baskets
 
     return path if baskets is None else Baskets.parse(path, baskets)
+
+
+def add_model_task(parser: argparse.ArgumentParser) -> None:
+    """Declare whose task a model may be of."""
+    parser.add_argument(
+        "--task", metavar="FILE.py:CLASS", help="the task of the model, if it is one of your own"
+    )
+
+
+def load_model(args: argparse.Namespace) -> JobResult:
+    """Return the model that a command names, of a task that ships or of one's own."""
+    own = from_file(args.task) if args.task else None
+    return JobResult.load(args.model, {own.name: own} if own else None)
 
 
 def add_plan_arguments(

@@ -13,14 +13,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloister.cli.options import comma_separated, no_predictions, schema_of_model
+from cloister.cli.options import (
+    add_model_task,
+    comma_separated,
+    load_model,
+    no_predictions,
+    schema_of_model,
+)
 from cloister.cli.output import Output
 from cloister.cli.parsers import write_text
 from cloister.data import read_words
 from cloister.errors import BudgetExceeded, PlanError
 from cloister.jobs import JobResult
 from cloister.task import Classifier, Regressor
-from cloister.tasks import from_file
 from cloister.tasks.patterns.outliers import Outliers
 
 if TYPE_CHECKING:
@@ -45,9 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schema", type=Path, help="the data contract of the job; required unless it was k-means"
     )
-    parser.add_argument(
-        "--task", metavar="FILE.py:CLASS", help="the task of the model, if it is one of your own"
-    )
+    add_model_task(parser)
     parser.add_argument(
         "--private",
         action="store_true",
@@ -89,8 +92,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 def _by_model(args: argparse.Namespace) -> Predictions:
     """Return the predictions of a model that is here."""
     args.model = Path(args.model)
-    own = from_file(args.task) if args.task else None
-    result = JobResult.load(args.model, {own.name: own} if own else None)
+    result = load_model(args)
     clusters = "centres" in result.results
     return _clusters(args) if clusters else _predicted(result, args)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister.attested import SUFFIX, Attestation
+from cloister.cli.options import add_model_task, load_model
 from cloister.cli.output import Output
 from cloister.display import Table
 from cloister.jobs import JobResult
@@ -16,7 +17,6 @@ from cloister.privacy.events import mechanism_counts
 from cloister.protocol.plan import Plan
 from cloister.report import number
 from cloister.report.text import REAL_NOISE
-from cloister.tasks import from_file
 
 NOT_VERIFIED = 1
 Check = tuple[str, str, str]
@@ -33,16 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"signatures of silos (default: FILE{SUFFIX}, if it is there)",
     )
-    parser.add_argument(
-        "--task", metavar="FILE.py:CLASS", help="the task of the model, if it is one of your own"
-    )
+    add_model_task(parser)
     parser.epilog = f"exit code {NOT_VERIFIED} if a check failed"
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Check plan, price, noise and signatures; say what nothing here can show."""
-    own = from_file(args.task) if args.task else None
-    result = JobResult.load(args.model, {own.name: own} if own else None)
+    result = load_model(args)
     beside = args.model.with_name(args.model.name + SUFFIX)
     files = args.signed or [file for file in [beside] if file.is_file()]
     checks = [*_checks(result), *_signed(args.model, result.plan, files)]

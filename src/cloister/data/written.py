@@ -70,8 +70,3 @@ class Recoded(io.RawIOBase):
         n = min(len(buffer), len(self._rest))
         buffer[:n], self._rest = self._rest[:n], self._rest[n:]
         return n
-
-    def close(self) -> None:
-        """Close what is read."""
-        self._stream.close()
-        super().close()
