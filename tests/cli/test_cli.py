@@ -686,6 +686,9 @@ def test_an_advised_cap_admits_the_jobs_and_the_shares_of_analysts(capsys: Said)
         limits = Limits(Budget(cap, told["delta"]), Split())
         assert limits.admits(total([job] * (n - 1)), job)
         assert not limits.admits(total([job] * (2 * n)), job)
+    for epsilon in ("0.1", "0.33", "2.4"):  # one job needs no more than its own
+        assert main(["budget", "advise", "--epsilon", epsilon, "--jobs", "1", "--json"]) == 0
+        assert document(capsys)["cap"] == pytest.approx(float(epsilon), rel=1e-9)
     assert main(["budget", "advise", "--epsilon", "1", "--jobs", "0"]) == 3
     assert "--jobs must be a number in [1, 10000]" in one_sentence(capsys)
 

@@ -91,6 +91,10 @@ def _free(document: dict[str, Any]) -> None:
     document["spent"] = {"event": "composed", "events": []}
 
 
+def _dearer(document: dict[str, Any]) -> None:
+    document["spent"] = {"event": "repeated", "count": 2, "of": document["spent"]}
+
+
 def _survivor(document: dict[str, Any]) -> None:
     document["survivors"][0] = document["survivors"][0][:1]
 
@@ -102,6 +106,7 @@ def _survivor(document: dict[str, Any]) -> None:
         (_other_noise, ""),
         (_no_noise, "noise from"),
         (_free, "price of the noise"),
+        (_dearer, "price of the noise"),
         (_survivor, "rounds"),
     ],
 )

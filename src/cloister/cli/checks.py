@@ -202,7 +202,8 @@ def _policy(settings: SiloSettings) -> Iterator[Check]:
             f"{policy.max_epsilon_per_job:g} is above cap_epsilon={settings.cap_epsilon:g}",
             "the cap decides; lower one, or raise the other on purpose.",
         )
-    if policy.max_epsilon_per_study is not None and not policy.studies and not policy.studies_of:
+    named = policy.studies is not None or policy.studies_of is not None
+    if policy.max_epsilon_per_study is not None and not named:
         yield warn(
             "policy.studies",
             "max_epsilon_per_study is given and no studies are, so only 'default' is allowed",

@@ -142,6 +142,6 @@ def _worth(task: Task, budget: Budget, factor: float) -> float:
 
 
 def two_digits(epsilon: float) -> float:
-    """Return the smallest number of two digits that is no smaller."""
+    """Return the smallest number of two digits that is no smaller, but for rounding."""
     digit = 10.0 ** (math.floor(math.log10(epsilon)) - 1)
-    return math.ceil(epsilon / digit) * digit
+    return math.ceil(epsilon / digit * (1 - 1e-12)) * digit

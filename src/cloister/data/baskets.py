@@ -22,7 +22,6 @@ from cloister.data.cells import array_of, as_codes, decoded, one_unit, unit_name
 from cloister.data.sources import (
     BLOCK_BYTES,
     PARQUET_SUFFIXES,
-    Layout,
     Raw,
     Table,
     is_path,
@@ -121,7 +120,7 @@ def open_baskets(baskets: Baskets, schema: Schema) -> Table:
 
 def _open_long(baskets: Baskets, items: Sequence[str]) -> Table:
     item = str(baskets.item)
-    rows = open_source(baskets.source, [item], baskets.basket, Layout(frozenset([item])))
+    rows = open_source(baskets.source, [item], baskets.basket, frozenset([item]))
     width, words = len(items), [(name, code) for code, name in enumerate(items)]
 
     def chunks(most: int) -> Iterator[Raw]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.arrays import Flags, Floats
-from cloister.data.written import POINT, Marks
+from cloister.data.dialect import PLAIN, Dialect
 from cloister.dates import day_of, decimal_years
 
 Words = Sequence[tuple[str, int]]
@@ -67,7 +67,7 @@ def one_unit(name: str) -> str:
 
 
 def as_numbers(
-    cells: Any, boolean: bool, marks: Marks = POINT
+    cells: Any, boolean: bool, dialect: Dialect = PLAIN
 ) -> tuple[NDArray[Any], Flags | None]:
     """Read one column of cells as numbers, NaN where there is none; days are decimal years.
 
@@ -87,8 +87,8 @@ def as_numbers(
         return array_of(cells), None
     if boolean:  # a few words, each often
         return _each_once(cells, lambda words: _numbers_of(words, True))
-    if marks != POINT:
-        cells = marks.plain(cells.cast(pa.large_binary()))
+    if dialect != PLAIN:
+        cells = dialect.plain(cells.cast(pa.large_binary()))
     return _numbers_of(cells, False)
 
 

@@ -26,6 +26,7 @@ from cloister.data.cells import (
     one_unit,
     unit_name,
 )
+from cloister.data.dialect import PLAIN, Dialect
 from cloister.data.encoding import (
     ABSENT,
     OUTSIDE,
@@ -37,8 +38,6 @@ from cloister.data.encoding import (
 )
 from cloister.data.few_rows import Tally
 from cloister.data.sources import (
-    ANY,
-    Layout,
     Raw,
     SqlQuery,
     Table,
@@ -46,7 +45,6 @@ from cloister.data.sources import (
     is_path,
     open_source,
 )
-from cloister.data.written import POINT, Marks
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import Contract
 
@@ -294,7 +292,7 @@ def _all_rows(
 
 def read_words(path: str | os.PathLike[str], names: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Yield the cells of some columns of a file as words, row by row; for local use."""
-    table = open_source(path, names, None, Layout(frozenset(names)))
+    table = open_source(path, names, None, frozenset(names))
     for raw in table.chunks(default_rows(table.n_columns)):
         columns = (part.tolist() if isinstance(part, np.ndarray) else part for part in raw.cells)
         yield from zip(*(map(_word, column) for column in columns), strict=True)
@@ -364,7 +362,7 @@ class Rules:
     fatal: CellFlags  # the flags of a cell that drop its record
     words: tuple[Words, ...]  # of the categories of each column, empty for numbers
     dates: tuple[str | None, ...]  # how each column writes its dates, None if it has none
-    marks: Marks = POINT
+    dialect: Dialect = PLAIN
     max_rows: int | None = None
 
     @classmethod
@@ -383,7 +381,7 @@ class Rules:
             fatal=np.isnan(cells.fill) * ABSENT | drop_outside * OUTSIDE,
             words=tuple(column.words for column in columns),
             dates=tuple(column.format if column.type == "date" else None for column in columns),
-            marks=Marks(schema.decimal, schema.thousands),
+            dialect=_dialect(schema),
             max_rows=schema.max_rows,
         )
 
@@ -404,7 +402,7 @@ class Rules:
         pairs = [
             as_codes(cells, words)
             if words
-            else as_numbers(cells, bool(boolean), self.marks)
+            else as_numbers(cells, bool(boolean), self.dialect)
             if form is None
             else as_years(cells, form)
             for cells, boolean, words, form in zip(
@@ -566,7 +564,9 @@ def open_by_schema(source: Any, schema: Schema) -> Table:
     if isinstance(source, Baskets):
         return open_baskets(source, schema)
     try:
-        return open_source(source, schema.names, schema.unit_column, _layout(schema))
+        return open_source(
+            source, schema.names, schema.unit_column, _texts(schema), _dialect(schema)
+        )
     except DataError as error:
         if not (is_path(source) and is_catalogue(schema)):
             raise
@@ -577,16 +577,21 @@ def open_by_schema(source: Any, schema: Schema) -> Table:
     )
 
 
-def _layout(schema: Schema) -> Layout:
+def _texts(schema: Schema) -> frozenset[str]:
     words = ("category", "boolean", "date")
-    texts = frozenset(c.name for c in schema.columns if c.type in words)
-    return Layout(texts, schema.encoding, schema.decimal)
+    return frozenset(column.name for column in schema.columns if column.type in words)
+
+
+def _dialect(schema: Schema) -> Dialect:
+    return Dialect(schema.decimal, schema.thousands, schema.encoding)
 
 
 def _open(source: Any, names: Sequence[str] | None, schema: Schema | None) -> Table:
     """Find columns in a source: those named, or all."""
     if not isinstance(source, Baskets):
-        return open_source(source, names, None, _layout(schema) if schema else ANY)
+        if schema is None:
+            return open_source(source, names, None)
+        return open_source(source, names, None, _texts(schema), _dialect(schema))
     if names is None:
         raise DataError("baskets have no columns of their own; give a schema of their items.")
     return source.table(names)

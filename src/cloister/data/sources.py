@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.data.cells import all_plain, array_of, is_day, is_text, text_cells, unit_cells
-from cloister.data.written import Recoded
+from cloister.data.dialect import PLAIN, Dialect, Recoded
 from cloister.dates import decimal_years
 from cloister.errors import DataError
 
@@ -64,29 +64,6 @@ class SqlQuery:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What must be known of a text table before it is read.
-
-    Parameters
-    ----------
-    texts : set of str
-        Columns whose cells may be words. They are left as they are: "01" is a word as well as a
-        number.
-    encoding : str
-        As Python names it; empty for any in which numbers read the same.
-    decimal : str
-        The sign before the fraction of a number.
-    """
-
-    texts: frozenset[str] = frozenset()
-    encoding: str = ""
-    decimal: str = "."
-
-
-ANY = Layout()
-
-
-@dataclass(frozen=True)
 class Raw:
     """Some rows as they were found: one matrix of numbers, or one array of cells per column."""
 
@@ -116,11 +93,16 @@ def open_source(
     source: Any,
     names: Sequence[str] | None,
     unit: str | None,
-    layout: Layout = ANY,
+    texts: frozenset[str] = frozenset(),
+    dialect: Dialect = PLAIN,
 ) -> Table:
-    """Find out what a source is and check its columns; `names` None means all of them."""
+    """Find out what a source is and check its columns; `names` None means all of them.
+
+    Columns in `texts` are those whose cells may be words. A text table leaves them as they are:
+    "01" is a word as well as a number.
+    """
     if is_path(source):
-        return _open_path(Path(source), names, unit, layout)
+        return _open_path(Path(source), names, unit, texts, dialect)
     if isinstance(source, SqlQuery):
         return _open_query(source, names, unit)
     if hasattr(source, "iloc") and hasattr(source, "columns"):
@@ -270,7 +252,13 @@ def _open_dataset(dataset: Any, names: Sequence[str] | None, unit: str | None) -
     return Table(label, names, chunks, is_file=True)
 
 
-def _open_path(path: Path, names: Sequence[str] | None, unit: str | None, layout: Layout) -> Table:
+def _open_path(
+    path: Path,
+    names: Sequence[str] | None,
+    unit: str | None,
+    texts: frozenset[str],
+    dialect: Dialect,
+) -> Table:
     """Open a file by its suffix."""
     if not path.exists():
         raise DataError(f"file {str(path)!r} does not exist.")
@@ -280,7 +268,7 @@ def _open_path(path: Path, names: Sequence[str] | None, unit: str | None, layout
     if suffixes and suffixes[-1] in _PACKED_SUFFIXES:
         suffixes.pop()
     if suffixes and suffixes[-1] in _TEXT_SUFFIXES:
-        return _open_text(path, names, unit, layout)
+        return _open_text(path, names, unit, texts, dialect)
     if suffixes and suffixes[-1] == ".xlsx":
         return _open_workbook(path, names, unit)
     raise DataError(
@@ -424,12 +412,18 @@ def _open_parquet(path: Path, names: Sequence[str] | None, unit: str | None) -> 
     return Table(label, tuple(wanted or ()), chunks, is_file=True, most_rows=most_rows)
 
 
-def _open_text(path: Path, names: Sequence[str] | None, unit: str | None, layout: Layout) -> Table:
+def _open_text(
+    path: Path,
+    names: Sequence[str] | None,
+    unit: str | None,
+    texts: frozenset[str],
+    dialect: Dialect,
+) -> Table:
     label = f"file {str(path)!r}"
     with readable(label), _stream(path, "") as stream:
         if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):  # it says so itself
-            layout = replace(layout, encoding="utf-16")
-    with readable(label), _stream(path, layout.encoding) as stream:
+            dialect = replace(dialect, encoding="utf-16")
+    with readable(label), _stream(path, dialect.encoding) as stream:
         start = stream.read(_HEADER_BYTES)
     line = (start.splitlines() or [b""])[0]
     body = start[len(line) :].strip()
@@ -441,9 +435,9 @@ def _open_text(path: Path, names: Sequence[str] | None, unit: str | None, layout
     if not any(found):
         raise DataError(f"{label} is empty; its first line must name the columns.")
     positions, names = find_columns(label, found, names, unit)
-    numbers = [name not in layout.texts for name in names] + [False] * (unit is not None)
-    _check_quotes(path, layout.encoding, label, delimiter, line)
-    file = _TextFile(path, layout, delimiter, len(found), positions, numbers)
+    numbers = [name not in texts for name in names] + [False] * (unit is not None)
+    _check_quotes(path, dialect.encoding, label, delimiter, line)
+    file = _TextFile(path, dialect, delimiter, len(found), positions, numbers)
 
     def chunks(rows: int) -> Iterator[Raw]:
         if not body:
@@ -459,7 +453,7 @@ def _open_text(path: Path, names: Sequence[str] | None, unit: str | None, layout
 @dataclass(frozen=True)
 class _TextFile:
     path: Path
-    layout: Layout
+    dialect: Dialect
     delimiter: str
     n_columns: int  # of the file
     positions: list[int]  # of the columns to be read
@@ -499,7 +493,7 @@ class _TextFile:
 
         order = [str(position) for position in self.positions]
         types = [number if is_number else pa.binary() for is_number in self.numbers]
-        encoding = self.layout.encoding
+        encoding = self.dialect.encoding
         return pacsv.open_csv(
             pa.PythonFile(_stream(self.path, encoding), "r") if encoding else str(self.path),
             read_options=pacsv.ReadOptions(
@@ -517,7 +511,7 @@ class _TextFile:
                 column_types=dict(zip(order, types, strict=True)),
                 null_values=_NO_NUMBER,
                 strings_can_be_null=False,
-                decimal_point=self.layout.decimal,
+                decimal_point=self.dialect.decimal,
             ),
         )
 

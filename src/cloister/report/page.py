@@ -16,7 +16,7 @@ from cloister.display import Display, Table
 from cloister.html import page
 from cloister.jobs import JobResult
 from cloister.privacy.events import GaussianEvent, SampledGaussianEvent, mechanism_counts
-from cloister.protocol.plan import Plan
+from cloister.protocol.plan import Plan, noun_of
 from cloister.report import plots
 from cloister.report.summary import summarise
 from cloister.report.text import (
@@ -180,7 +180,7 @@ def _mechanisms(result: JobResult) -> list[str]:
         law = "Gaussian" if gaussian else type(event).__name__.removesuffix("Event")
         kind = f"{law} noise of {'standard deviation' if gaussian else 'scale'}"
         if isinstance(event, SampledGaussianEvent):
-            kind = f"each {result.plan.unit} with probability {number(event.rate)}, {kind}"
+            kind = f"each {noun_of(result.plan.unit)} with probability {number(event.rate)}, {kind}"
         times[kind] += count
         scales.setdefault(kind, []).append(getattr(event, "noise_multiplier", 0.0))
     return [

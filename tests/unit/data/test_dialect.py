@@ -15,7 +15,7 @@ import pytest
 
 from cloister.data import check_file, read_rows, read_source, sources
 from cloister.data.cells import text_cells
-from cloister.data.written import Marks, Recoded
+from cloister.data.dialect import Dialect, Recoded
 from cloister.dates import decimal_years
 from cloister.errors import DataError, PlanError
 from cloister.schema import Column, Schema, _is_charset
@@ -85,20 +85,20 @@ def test_a_comma_is_found_wherever_it_comes_first(
 
 
 @pytest.mark.parametrize(
-    ("cell", "marks", "number"),
+    ("cell", "dialect", "number"),
     [
-        ("1 234 567,5", Marks(",", " "), "1234567.5"),
-        ("1\u202f234", Marks(",", " "), "1234"),
-        ("12,34", Marks(".", ","), "12,34"),  # no group of three: left as it is, no number
-        ("1,234", Marks(".", ","), "1234"),
-        ("1.234", Marks(","), "1.234"),
-        ("1e5", Marks(",", "."), "1e5"),
-        ("1,5e-3", Marks(","), "1.5e-3"),
-        ("1,2,3", Marks(","), "1,2,3"),
+        ("1 234 567,5", Dialect(",", " "), "1234567.5"),
+        ("1\u202f234", Dialect(",", " "), "1234"),
+        ("12,34", Dialect(".", ","), "12,34"),  # no group of three: left as it is, no number
+        ("1,234", Dialect(".", ","), "1234"),
+        ("1.234", Dialect(","), "1.234"),
+        ("1e5", Dialect(",", "."), "1e5"),
+        ("1,5e-3", Dialect(","), "1.5e-3"),
+        ("1,2,3", Dialect(","), "1,2,3"),
     ],
 )
-def test_marks_are_taken_for_what_they_are(cell: str, marks: Marks, number: str) -> None:
-    assert marks.plain(text_cells([cell, None])).to_pylist() == [number.encode(), None]
+def test_marks_are_taken_for_what_they_are(cell: str, dialect: Dialect, number: str) -> None:
+    assert dialect.plain(text_cells([cell, None])).to_pylist() == [number.encode(), None]
 
 
 def test_a_file_in_a_wrong_encoding_stops_nothing(tmp_path: Path) -> None:
@@ -215,3 +215,15 @@ def test_a_file_without_the_mark_of_its_encoding_is_refused(tmp_path: Path) -> N
     schema = Schema(dataset="d", unit="row", encoding="utf-32", columns=[column])
     with pytest.raises(DataError, match="cannot be read"):
         read_rows(tmp_path / "t.csv", schema)
+
+
+@pytest.mark.parametrize("encoding", ["", "utf-16", "cp1252"])
+@pytest.mark.parametrize("cell", ["\u00e4" * 900_000, '"x, ""y"""', '"two\nlines"'])
+def test_long_and_quoted_cells_are_read_in_any_encoding(
+    tmp_path: Path, encoding: str, cell: str
+) -> None:
+    text = f"a,note\n1,x\n2,{cell}\n3,\n"
+    (tmp_path / "t.csv").write_text(text, encoding=encoding or "utf-8")
+    column = Column(name="a", type="number", min=0, max=9)
+    schema = Schema(dataset="d", unit="row", encoding=encoding, columns=[column])
+    assert read_rows(tmp_path / "t.csv", schema).tolist() == [[1], [2], [3]]

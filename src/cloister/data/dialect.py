@@ -1,4 +1,4 @@
-"""How a file writes what it means: its encoding and the marks in its numbers."""
+"""How a text table is written: its encoding and the signs in its numbers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ _SPACES = (" ", "\u00a0", "\u202f")  # a space between digits is one of these
 
 
 @dataclass(frozen=True)
-class Marks:
-    """Signs in the numbers of a file.
+class Dialect:
+    """What a silo's schema says of how its file is written; the delimiter is found in the header.
 
     Parameters
     ----------
     decimal : "." or ","
-        A point that does not group digits is read as one, too.
+        Sign before the fraction of a number. A point that does not group digits is one, too.
     thousands : str
         The sign between groups of three digits; empty if there is none.
+    encoding : str
+        As Python names it; empty for any in which numbers read the same.
     """
 
     decimal: str = "."
     thousands: str = ""
+    encoding: str = ""
 
     def plain(self, texts: Any) -> Any:
         """Return an Arrow column of bytes in which numbers are written as 1234.5."""
@@ -37,7 +40,7 @@ class Marks:
         return _replaced(texts, _COMMA, ",", ".") if self.decimal == "," else texts
 
 
-POINT = Marks()
+PLAIN = Dialect()
 
 
 def _replaced(texts: Any, pattern: str, old: str, new: str) -> Any:
@@ -54,7 +57,7 @@ class Recoded(io.RawIOBase):
     def __init__(self, stream: Any, encoding: str) -> None:
         self._stream = stream
         self._decoder = codecs.getincrementaldecoder(encoding)("replace")
-        self._rest = b""
+        self._rest, self._ended = b"", False
 
     def readable(self) -> bool:
         """Return True."""
@@ -62,11 +65,11 @@ class Recoded(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer with the next bytes and return how many; 0 at the end."""
-        ended = False
-        while not self._rest and not ended:
-            block = self._stream.read(1 << 18)
-            ended = not block
-            self._rest = self._decoder.decode(block, final=ended).encode("utf-8", "replace")
+        # As full as can be: a block of Arrow's that is short could not hold a long line.
+        while len(self._rest) < len(buffer) and not self._ended:
+            block = self._stream.read(len(buffer))
+            self._ended = not block
+            self._rest += self._decoder.decode(block, self._ended).encode("utf-8", "replace")
         n = min(len(buffer), len(self._rest))
         buffer[:n], self._rest = self._rest[:n], self._rest[n:]
         return n
