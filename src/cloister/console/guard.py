@@ -8,31 +8,21 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from urllib.parse import parse_qsl
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import ImmutableMultiDict, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cloister.console.parts import said
+from cloister.html import HEADERS
 from cloister.randomness import new_key
 
 LINK_SECONDS = 900.0
-_MOST_BODY = 1 << 16  # bytes of a form
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-)
-_HEADERS = {
-    "Content-Security-Policy": POLICY,
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
+_MOST_BODY = 1 << 18  # bytes of a form
+Form = ImmutableMultiDict[str, str]
 _NO_SESSION = "Open the link that 'cloister console' printed; start it again for a new link."
 
 
@@ -75,7 +65,7 @@ class Guard:
         async def hardened(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
@@ -86,19 +76,19 @@ class Guard:
     async def _refusal(self, request: Request) -> Response | None:
         """Return the answer to a request that may not pass; else note what was checked."""
         if request.headers.getlist("host") not in [[host] for host in self._hosts]:
-            return PlainTextResponse("This address is not the console's.", 421)
+            return said("This address is not the console's.", 421)
         if request.url.path == "/enter":
             return self._enter(request)
         if not _same(request.cookies.get(self._cookie), self._session):
-            return PlainTextResponse(_NO_SESSION, 401)
-        form: Mapping[str, str] = {}
+            return said(_NO_SESSION, 401)
+        form: Form = ImmutableMultiDict()
         if request.method not in ("GET", "HEAD"):
             read = await _form(request)
             origin = f"http://{request.headers['host']}"
             if read is None:
-                return PlainTextResponse("This form is too long.", 413)
+                return said("This form is too long.", 413)
             if request.headers.get("origin") != origin or not _same(read.get("csrf"), self._csrf):
-                return PlainTextResponse("This form is not the console's; load it again.", 403)
+                return said("This form is not the console's; load its page again.", 403)
             form = read
         request.state.form, request.state.csrf = form, self._csrf
         return None
@@ -106,9 +96,9 @@ class Guard:
     def _enter(self, request: Request) -> Response:
         usable = self._link is not None and self._clock() < self._until
         if request.method != "GET" or not usable:
-            return PlainTextResponse(_NO_SESSION, 401)
+            return said(_NO_SESSION, 401)
         if not _same(request.query_params.get("key"), self._link):
-            return PlainTextResponse(_NO_SESSION, 401)
+            return said(_NO_SESSION, 401)
         self._link = None
         answer = RedirectResponse("/", 303)
         answer.set_cookie(self._cookie, self._session, httponly=True, samesite="strict")
@@ -121,11 +111,11 @@ def _same(given: str | None, secret: str | None) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
 
 
-async def _form(request: Request) -> dict[str, str] | None:
+async def _form(request: Request) -> Form | None:
     """Return the fields of a form, or None if it is longer than any of ours."""
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > _MOST_BODY:
             return None
-    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+    return ImmutableMultiDict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))

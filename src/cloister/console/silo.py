@@ -9,8 +9,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from cloister.errors import CloisterError, DataError
-from cloister.html import page, static
+from cloister.console.parts import a_report, console_app
+from cloister.errors import DataError
+from cloister.html import page
 from cloister.jobs import JobResult
 from cloister.privacy.filter import Cost
 from cloister.protocol.lifecycle import ACCEPT, DENY, SiloState
@@ -22,18 +23,15 @@ from cloister.silo.store import Job
 
 _SHOWN = 200  # entries of the audit file
 _TAIL = 1 << 18  # bytes of it that are read
-# A report is one file with its styles in it: it may look, and do nothing.
-_REPORT_POLICY = (
-    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
-)
+_PAGES = (("/", "Jobs and budget"), ("/audit", "Audit log"))
 
 
 def silo_app(site: Site) -> Starlette:
     """Return the pages of a silo; :class:`~cloister.console.guard.Guard` must stand before them."""
 
-    def shown(request: Request, view: str, status: int = 200, **values: object) -> Response:
-        given = {"silo": site.settings.name, "csrf": request.state.csrf, "view": view}
-        return HTMLResponse(page("console.html", **{**given, **values}), status)
+    def shown(request: Request, view: str, **values: object) -> Response:
+        given = {"silo": site.settings.name, "csrf": request.state.csrf, "pages": _PAGES}
+        return HTMLResponse(page("silo.html", view=view, **given, **values))
 
     def overview(request: Request) -> Response:
         jobs = [(job, asker(job), priced(job)) for job in reversed(_jobs(site))]
@@ -70,28 +68,19 @@ def silo_app(site: Site) -> Starlette:
             raise DataError(f"job {job.id} is {job.state} and has no result here.")
         result = JobResult.load(_result(site, job), site.tasks)
         text = render_report(result, in_process=False, budget_lines=question(job, site).prices)
-        return HTMLResponse(text, headers={"Content-Security-Policy": _REPORT_POLICY})
+        return a_report(text)
 
     def audit(request: Request) -> Response:
         return shown(request, "audit", entries=_last_entries(site.settings.audit_log))
 
-    def style(_: Request) -> Response:
-        return Response(static("console.css"), media_type="text/css")
-
-    def explain(request: Request, error: Exception) -> Response:
-        return shown(request, "error", 409, sentence=str(error))
-
-    return Starlette(
-        routes=[
-            Route("/", overview),
-            Route("/jobs/{job}", show_job),
-            Route("/jobs/{job}/approve", approve, methods=["POST"]),
-            Route("/jobs/{job}/deny", deny, methods=["POST"]),
-            Route("/jobs/{job}/report", report),
-            Route("/audit", audit),
-            Route("/console.css", style),
-        ],
-        exception_handlers={CloisterError: explain},
+    return console_app(
+        _PAGES,
+        Route("/", overview),
+        Route("/jobs/{job}", show_job),
+        Route("/jobs/{job}/approve", approve, methods=["POST"]),
+        Route("/jobs/{job}/deny", deny, methods=["POST"]),
+        Route("/jobs/{job}/report", report),
+        Route("/audit", audit),
     )
 
 

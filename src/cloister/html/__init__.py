@@ -9,6 +9,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'none'; style-src 'self'; img-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",  # with less, a browser does not say whose form it sends
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""What a browser may do with a page: show it, and send its forms back."""
+
 
 def clean(text: str) -> str:
     """Return text whose unprintable characters, which could steer a terminal, show as such."""

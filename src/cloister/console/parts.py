@@ -1,0 +1,50 @@
+"""What all pages of the console share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from cloister.errors import CloisterError
+from cloister.html import page, static
+
+Pages = Sequence[tuple[str, str]]
+"""Paths of the pages that every page leads to, and their names."""
+# A report is one file with its styles in it: it may look, and do nothing.
+_REPORT_POLICY = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+)
+
+
+def console_app(pages: Pages, *routes: Route) -> Starlette:
+    """Return an application whose mistakes are pages, too."""
+
+    def style(_: Request) -> Response:
+        return Response(static("console.css"), media_type="text/css")
+
+    def explain(_: Request, error: Exception) -> Response:
+        return said(str(error), 409, pages)
+
+    def missing(_: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        return said("There is no such page here.", status, pages)
+
+    return Starlette(
+        routes=[*routes, Route("/console.css", style)],
+        exception_handlers={CloisterError: explain, HTTPException: missing},
+    )
+
+
+def said(sentence: str, status: int, pages: Pages = ()) -> HTMLResponse:
+    """Return a page with one sentence."""
+    return HTMLResponse(page("layout.html", sentence=sentence, pages=pages), status)
+
+
+def a_report(text: str) -> HTMLResponse:
+    """Return a report as a page."""
+    return HTMLResponse(text, headers={"Content-Security-Policy": _REPORT_POLICY})
