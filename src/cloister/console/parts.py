@@ -21,11 +21,19 @@ _REPORT_POLICY = (
 )
 
 
+def _file(name: str, kind: str) -> Route:
+    def send(_: Request) -> Response:
+        return Response(static(name), media_type=kind)
+
+    return Route(f"/{name}", send)
+
+
+STATIC = (_file("console.css", "text/css"), _file("htmx.js", "text/javascript"))
+"""What every page loads: a style sheet, and htmx 2.0.11 (0BSD), which renews parts of pages."""
+
+
 def console_app(pages: Pages, *routes: Route) -> Starlette:
     """Return an application whose mistakes are pages, too."""
-
-    def style(_: Request) -> Response:
-        return Response(static("console.css"), media_type="text/css")
 
     def explain(_: Request, error: Exception) -> Response:
         return said(str(error), 409, pages)
@@ -35,7 +43,7 @@ def console_app(pages: Pages, *routes: Route) -> Starlette:
         return said("There is no such page here.", status, pages)
 
     return Starlette(
-        routes=[*routes, Route("/console.css", style)],
+        routes=[*routes, *STATIC],
         exception_handlers={CloisterError: explain, HTTPException: missing},
     )
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'none'; style-src 'self'; img-src 'self'; "
-        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+        "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; "
+        "img-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     ),
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -21,7 +21,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""What a browser may do with a page: show it, and send its forms back."""
+"""What a browser may do with a page: show it, send its forms back, and renew parts of it."""
 
 
 def clean(text: str) -> str:
