@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cloister.cli.output import Output
-from cloister.cli.plan_warnings import plan_warnings
 from cloister.cli.proposals import proposed_plan
 from cloister.cli.release import show_federated
 from cloister.display import Table
 from cloister.enrolment import KeyFolder, client_context
 from cloister.jobs import JobResult, target_of
 from cloister.protocol.proposal import proposal
+from cloister.report.forecast import plan_warnings
 from cloister.report.text import listed, priced
 from cloister.schema import Schema
 from cloister.service.client import Rest
