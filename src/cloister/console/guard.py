@@ -23,6 +23,7 @@ from cloister.randomness import new_key
 LINK_SECONDS = 900.0
 _MOST_BODY = 1 << 18  # bytes of a form
 Form = ImmutableMultiDict[str, str]
+"""The text of each field of a page, or of its address."""
 _NO_SESSION = "Open the link that 'cloister console' printed; start it again for a new link."
 
 

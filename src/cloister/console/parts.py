@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,6 +12,8 @@ from starlette.routing import Route
 
 from cloister.errors import CloisterError
 from cloister.html import page, static
+from cloister.privacy.filter import Cost, Limits
+from cloister.report import number
 
 Pages = Sequence[tuple[str, str]]
 """Paths of the pages that every page leads to, and their names."""
@@ -28,8 +30,12 @@ def _file(name: str, kind: str) -> Route:
     return Route(f"/{name}", send)
 
 
-STATIC = (_file("console.css", "text/css"), _file("htmx.js", "text/javascript"))
-"""What every page loads: a style sheet, and htmx 2.0.11 (0BSD), which renews parts of pages."""
+STATIC = (
+    _file("console.css", "text/css"),
+    _file("htmx.js", "text/javascript"),
+    _file("icon.svg", "image/svg+xml"),
+)
+"""What every page loads; htmx 2.0.11 (0BSD) renews parts of pages."""
 
 
 def console_app(pages: Pages, *routes: Route) -> Starlette:
@@ -56,3 +62,15 @@ def said(sentence: str, status: int, pages: Pages = ()) -> HTMLResponse:
 def a_report(text: str) -> HTMLResponse:
     """Return a report as a page."""
     return HTMLResponse(text, headers={"Content-Security-Policy": _REPORT_POLICY})
+
+
+def gauge(dataset: str, limits: Limits, spent: Cost) -> Mapping[str, object]:
+    """Return what was spent or reserved of a lifetime cap, and what is left for one job."""
+    epsilon = limits.epsilon(spent)
+    return {
+        "dataset": dataset,
+        "share": min(1.0, epsilon / limits.cap.epsilon),
+        "spent": number(epsilon),
+        "cap": number(limits.cap.epsilon),
+        "left": number(limits.epsilon_left(spent)),
+    }

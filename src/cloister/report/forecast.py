@@ -41,7 +41,7 @@ def expected(plan: Plan) -> tuple[Table, ...]:
             what = name.removesuffix("half_width").replace("_", " ").strip() or "the result"
             others.append((what, ", ".join(f"± {number(float(v))}" for v in values.ravel())))
     if others:
-        tables.append(Table("Expected error (95 % of the noise)", ("of", ""), tuple(others)))
+        tables.append(Table("Expected error (95 % of the noise)", ("of", "error"), tuple(others)))
     return tuple(tables)
 
 
