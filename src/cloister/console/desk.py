@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from urllib.parse import urlencode
 
@@ -122,14 +123,17 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         }
         budget = _gauge(ledger, asked.schema.dataset)
         values |= {"asked": asked, "questions": QUESTIONS, "query": request.url.query}
+        values["out"] = _unused(folder, asked.name).name
         return shown(request, "question", 3, gauge=budget, **values)
 
     def run(request: Request) -> Response:
         asked = _asked(folder, QueryParams(request.state.form.get("asked", "")))
         asked.plan()
-        out = _unused(folder, asked.name)
-        runs.start(asked.command(out.name), out.name)
-        return RedirectResponse(f"/runs/{out.name}", 303)
+        out = request.state.form.get("out", "")
+        if not re.fullmatch(rf"{asked.name}(-\d+)?", out):
+            raise DataError("this form names no folder for its results; load its page again.")
+        runs.start(asked.command(out), out)
+        return RedirectResponse(f"/runs/{out}", 303)
 
     def progress(request: Request) -> Response:
         run = runs.find(request.path_params["name"])
@@ -212,11 +216,23 @@ class Runs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._runs: dict[str, Run] = {}
+        self._lock = Lock()
 
     def start(self, words: Sequence[str], name: str) -> None:
-        """Start a command, whose results go to the folder `name`."""
+        """Start a command, whose results go to the folder `name`; once, if asked to twice."""
         log = self._folder / name / "log.txt"
-        log.parent.mkdir()
+        with self._lock:
+            if name in self._runs:
+                return
+            try:
+                log.parent.mkdir()
+            except OSError as error:
+                raise DataError(
+                    f"folder {name!r} cannot be made: {error.strerror}; load the page again."
+                ) from None
+            self._runs[name] = self._started(words, name, log)
+
+    def _started(self, words: Sequence[str], name: str, log: Path) -> Run:
         with log.open("wb") as stream:
             process = subprocess.Popen(
                 [sys.executable, "-m", "cloister", *words],
@@ -227,7 +243,7 @@ class Runs:
                 stderr=stream,
                 start_new_session=True,
             )
-        self._runs[name] = Run(name, shlex.join(["cloister", *words]), process, log)
+        return Run(name, shlex.join(["cloister", *words]), process, log)
 
     def find(self, name: str) -> Run:
         """Return a job by its name."""

@@ -136,16 +136,21 @@ class Asked:
     def command(self, out: str) -> list[str]:
         """Return the command that does the same in a terminal, without its program."""
         options = (f"{name}={json.dumps(value)}" for name, value in self._options().items())
-        cap = self.form.get("cap_epsilon")
+        cap, some = self.form.get("cap_epsilon"), self.columns != self.schema.names
         return [
-            *("run", *(path.name for path in self.files)),
-            *("--schema", self.schema_file.name, "--columns", ",".join(self.columns)),
+            *("run", *map(_word, self.files), "--schema", _word(self.schema_file)),
+            *(("--columns", ",".join(self.columns)) if some else ()),
             *("--task", self.question.task),
             *(word for option in options for word in ("--set", option)),
             *("--epsilon", self.form["epsilon"], "--nominal-n", self.form["nominal_n"]),
             *(("--cap-epsilon", cap) if cap else ()),
             *("--out", out),
         ]
+
+
+def _word(path: Path) -> str:
+    """Return a file's name as a command takes it, which an option cannot be."""
+    return f"./{path.name}" if path.name.startswith("-") else path.name
 
 
 def _number(meaning: str, text: str) -> Any:

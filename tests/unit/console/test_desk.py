@@ -95,8 +95,9 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     priced = desk.get(f"/question?{asked}").text
     assert "Expected error of a centre" in priced
     assert "times in 100" in priced
-    answer = desk.post("/run", data={"csrf": token(desk), "asked": asked})
-    assert answer.url.path == "/runs/groups"
+    for _ in range(2):  # a button that is pressed twice starts one job
+        form = {"csrf": token(desk), "asked": asked, "out": "groups"}
+        assert desk.post("/run", data=form).url.path == "/runs/groups"
     end = time.monotonic() + 120
     while "Read the report" not in (page := desk.get("/runs/groups").text):
         assert "At work" in page
@@ -112,6 +113,7 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     for shown in (*pages, priced, page, again):
         assert SENTINEL not in shown
     assert re.findall(r"round \d+", (folder / "groups" / "log.txt").read_text())
+    assert [path.name for path in folder.iterdir() if path.is_dir()] == ["groups"]
     kept = Ledger(ledger)
     assert kept.spent("ward") == pytest.approx(3, rel=1e-3)
     kept.dispose()
@@ -120,7 +122,7 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
 def test_a_job_that_is_refused_says_why_and_costs_nothing(desk: TestClient, ledger: Path) -> None:
     where, _ = say(desk)
     asked = f"{where.partition('?')[2]}&nominal_n=600&epsilon=3&cap_epsilon=2"
-    page = desk.post("/run", data={"csrf": token(desk), "asked": asked}).text
+    page = desk.post("/run", data={"csrf": token(desk), "asked": asked, "out": "groups"}).text
     end = time.monotonic() + 120
     while "At work" in page:
         assert time.monotonic() < end
@@ -130,6 +132,9 @@ def test_a_job_that_is_refused_says_why_and_costs_nothing(desk: TestClient, ledg
     assert "cap_epsilon must be at least" in page
     assert not ledger.exists()
     assert "/reports/" not in desk.get("/").text
+    for out in ("", "../x", "ward", "groups/x"):
+        form = {"csrf": token(desk), "asked": asked, "out": out}
+        assert desk.post("/run", data=form).status_code == 409
 
 
 def test_bounds_alone_make_a_number_and_words_alone_a_category(
@@ -242,10 +247,13 @@ def test_every_question_is_a_job_whose_page_and_command_agree(
     assert set(question.start) <= {one.name for one in options_of(TASKS[question.task])}
     schema = Schema.load(folder / "ward.toml")
     form = {"ask": name, "nominal_n": "5000", "epsilon": "2"}
-    asked = Asked(ImmutableMultiDict(form), (Path("a.csv"),), Path("ward.toml"), schema)
+    asked = Asked(ImmutableMultiDict(form), (Path("-a.csv"),), Path("ward.toml"), schema)
     command = asked.command("out")
+    assert command[:2] == ["run", "./-a.csv"]
     assert command[command.index("--task") + 1] == asked.plan().task.name
-    assert command[command.index("--columns") + 1] == ",".join(asked.plan().columns)
+    columns = ",".join(asked.plan().columns)
+    assert ("--columns" in command) == (columns != ",".join(schema.names))
+    assert "--columns" not in command or command[command.index("--columns") + 1] == columns
 
 
 def test_less_epsilon_is_shown_to_give_less(desk: TestClient) -> None:
