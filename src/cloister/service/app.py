@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Path, Query, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -35,13 +35,14 @@ from cloister.errors import (
     RemoteProtocolError,
     TransportError,
 )
+from cloister.service import pages
 from cloister.service.audit import Audit
 from cloister.service.hub import Hub
 from cloister.service.jobs import Jobs
 from cloister.service.logs import Seldom, place_of
 from cloister.service.relay import Relays
 from cloister.service.store import StoredJob
-from cloister.service.web import said
+from cloister.service.web import STATIC, said
 
 MAX_BODY = 8 * 2**20  # bytes of a request's body
 BODY_SECONDS = 30.0  # for a body to arrive
@@ -125,6 +126,7 @@ def make_app(
     add_errors(app)
     _add_jobs(app, jobs)
     _add_operations(app, jobs, streams, counts)
+    _add_pages(app, jobs, streams)
 
     @app.websocket("/v1/stream")
     async def stream(websocket: WebSocket) -> None:
@@ -240,6 +242,19 @@ def _add_operations(
     def metrics() -> PlainTextResponse:
         text = generate_latest(numbers)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_pages(app: FastAPI, jobs: Jobs, streams: Hub) -> None:
+    app.router.routes.extend(STATIC)
+    readers = ("analyst", "coordinator", "silo")
+
+    @app.get("/", include_in_schema=False)
+    def overview(request: Request) -> HTMLResponse:
+        return pages.overview(jobs, streams.connected(), _caller(request, *readers))
+
+    @app.get("/jobs/{job_id}", include_in_schema=False)
+    def page_of_job(request: Request, job_id: str) -> HTMLResponse:
+        return pages.one_job(jobs, _job(jobs, job_id, _caller(request, *readers)))
 
 
 def _caller(request: Request, *roles: str) -> Peer:
