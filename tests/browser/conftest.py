@@ -1,6 +1,6 @@
 """A browser without a screen, consoles to look at, and what every page must hold.
 
-Set ``CLOISTER_SCREENSHOTS`` to a folder, such as ``docs/img``, and the tests write the manual's pictures there.
+With ``CLOISTER_SCREENSHOTS=docs/img`` in the environment the tests draw the manual's pictures.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _FLAGS = (
     *("--disable-background-networking", "--disable-component-update"),
 )
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_RUN = "import sys; from cloister.cli import main; sys.exit(main(sys.argv[1:]))"
 WIDE, PHONE = {"width": 1000, "height": 700}, {"width": 400, "height": 800}
 
 
@@ -103,16 +104,18 @@ def visit(
         def opened(*arguments: str, scripts: bool = True) -> Visit:
             log = tmp_path / "console.log"
             with log.open("w") as stream:
-                command = [sys.executable, "-m", "cloister", "console", *arguments]
+                command = [sys.executable, "-c", _RUN, "console", *arguments]
                 process = nursery(command, stdout=stream, stderr=stream)
             stack.callback(process.wait, 60)
             stack.callback(os.kill, process.pid, 15)
             due = time.monotonic() + 60
             while not (found := re.search(r"(http://\S+)/enter\?\S+", log.read_text())):
-                assert time.monotonic() < due, log.read_text()
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < due
                 time.sleep(0.05)
             context = browser.new_context(java_script_enabled=scripts)
             stack.callback(context.close)
+            context.set_default_timeout(60_000)
             made = Visit(context.new_page(), found[1])
             made.watch()
             made.page.goto(found[0])

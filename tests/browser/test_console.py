@@ -1,9 +1,10 @@
-"""The console in Chromium: usable by everybody, and able to do nothing but what its policy allows."""
+"""The console in Chromium: for everybody to use, and nothing beyond its policy."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,15 @@ def choose(page: Any) -> None:
     page.click("button:text('Next')")
 
 
+def awake(route: Any) -> None:
+    """Let the checks run on a report, on which nothing may run."""
+    answer = route.fetch()
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("sandbox; default-src 'none';")
+    headers = {**answer.headers, "content-security-policy": policy.removeprefix("sandbox; ")}
+    route.fulfill(response=answer, headers=headers)
+
+
 def test_a_person_gets_from_files_to_a_report_at_a_desk(visit: Open, hospitals: Path) -> None:
     desk = visit("--folder", str(hospitals))
     page = desk.page
@@ -56,8 +66,9 @@ def test_a_person_gets_from_files_to_a_report_at_a_desk(visit: Open, hospitals: 
     page.wait_for_selector("button:text('Spend epsilon 1.1 and')")  # nothing else was pressed
     desk.check("question")
     page.click("button:text('Spend')")
-    page.wait_for_selector("text=Read the report", timeout=90_000)  # the page renews itself
+    page.wait_for_selector("h1:not(:text('At work'))")  # the page renews itself
     desk.check("answer")
+    page.route("**/reports/*", awake)
     page.click("text=Read the report")
     assert page.title() == "Three groups of patients"
     desk.check()
@@ -112,26 +123,31 @@ def test_a_new_job_is_seen_without_loading_the_page_again(visit: Open, home: Hom
     assert not silo.faults
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        '<img src="/icon.svg">',
-        "<input name='nameless'>",
-        '<p style="color: red">loud</p>',
-        "<script>1</script>",
-        '<img src="https://elsewhere.example/x.png" alt="elsewhere">',
-        "<pre>" + "wide" * 200 + "</pre><table><tr><td>" + "w" * 500 + "</td></tr></table>",
-        '<p class="steps"><button>&nbsp;</button></p>',
-    ],
+BROKEN = (
+    '<img src="/icon.svg">',
+    "<input name='nameless'>",
+    '<p style="color: red">loud</p>',
+    "<script>1</script>",
+    '<img src="https://elsewhere.example/x.png" alt="elsewhere">',
+    '<img src="/icon.svg" alt="wide" width="2000">',
+    "<p><button>&nbsp;</button></p>",
 )
-def test_a_broken_page_is_noticed(visit: Open, home: Home, broken: str) -> None:
+
+
+def spoil(broken: str, route: Any) -> None:
+    """Put something wrong at the end of a page."""
+    answer = route.fetch()
+    route.fulfill(response=answer, body=answer.text().replace("</main>", f"{broken}</main>"))
+
+
+def test_a_broken_page_is_noticed(visit: Open, home: Home) -> None:
     silo = visit("--config", home.config)
-
-    def spoilt(route: Any) -> None:
-        answer = route.fetch()
-        route.fulfill(response=answer, body=answer.text().replace("</main>", broken + "</main>"))
-
-    silo.page.route("**/audit", spoilt)
+    for broken in BROKEN:
+        silo.page.route("**/audit", partial(spoil, broken))
+        silo.go("/audit")
+        with pytest.raises(AssertionError):
+            silo.check()
+        silo.page.unroute_all()
+        silo.faults.clear()
     silo.go("/audit")
-    with pytest.raises(AssertionError):
-        silo.check()
+    silo.check()  # without any of them

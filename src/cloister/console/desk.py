@@ -345,7 +345,9 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
 def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.15g}"
-    return " | ".join(value) if isinstance(value, list | tuple) else str(value or "")
+    if isinstance(value, list | tuple):
+        return " | ".join(value)
+    return "" if value is None else str(value)
 
 
 # Questions ----------------------------------------------------------------------------------------

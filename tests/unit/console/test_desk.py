@@ -200,9 +200,10 @@ def test_a_codebook_a_schema_and_parquet_fill_the_page_and_the_file_does_not(
         return unescape(desk.get(f"/columns?{chosen}").text)
 
     assert not re.search(r'name="(min|max|categories)-\d" value="[^"]', page(""))
-    book = "name,type,min,max,categories\nage,integer,18,99,\nsmoker,category,,,no|yes\n"
+    book = "name,type,min,max,categories\nage,integer,0,99,\nsmoker,category,,,no|yes\n"
     (folder / "book.csv").write_text(book)
     assert 'name="max-0" value="99"' in page("book.csv")
+    assert 'name="min-0" value="0"' in page("book.csv")
     assert 'name="categories-2" value="no | yes"' in page("book.csv")
     say(desk, dataset="other")
     assert 'name="dataset" value="other"' in page("other.toml")
