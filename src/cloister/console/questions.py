@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,22 @@ from cloister.tasks import TASKS
 from cloister.tasks.options import options_of
 
 
+def _is_any(column: Column) -> bool:
+    return True
+
+
+def _is_number(column: Column) -> bool:
+    return not _is_named(column)
+
+
+def _is_named(column: Column) -> bool:
+    return column.type in ("boolean", "category")
+
+
+def _is_yes_no(column: Column) -> bool:
+    return column.type == "boolean"
+
+
 @dataclass(frozen=True)
 class Question:
     """A task, in the words of whoever asks.
@@ -26,36 +45,29 @@ class Question:
     title, task : str
     start : mapping of str to str
         Options that a person chooses, and what they are at first.
-    suits : {"any", "numbers", "named", "yes-no"}
-        Which columns a target, or without one each column, may be.
+    suits : function
+        Whether a column can be the target or, without one, is used at first.
+    least : int
+        How many such columns are needed.
     """
 
     title: str
     task: str
     start: Mapping[str, str] = field(default_factory=dict)
-    suits: str = "any"
-
-    def fits(self, column: Column) -> bool:
-        """Return whether a column can be the target or, without one, is used at first."""
-        named = 2 if column.type == "boolean" else len(column.categories)
-        return {"any": True, "numbers": not named, "named": named >= 2, "yes-no": named == 2}[
-            self.suits
-        ]
+    suits: Callable[[Column], bool] = _is_any
+    least: int = 1
 
 
+_TO_PREDICT = {"target": ""}
+_TWO_TO_EIGHT = {"min_clusters": "2", "max_clusters": "8"}
 QUESTIONS = {
-    "groups": Question("Which groups are there?", "auto", {"n_clusters": "3"}, "numbers"),
-    "how-many-groups": Question(
-        "How many groups are there?",
-        "selectk",
-        {"min_clusters": "2", "max_clusters": "8"},
-        "numbers",
-    ),
-    "who": Question("Who will, and how likely? (a category)", "logistic", {"target": ""}, "named"),
-    "how-much": Question("How much will it be? (a number)", "linear", {"target": ""}, "numbers"),
+    "groups": Question("Which groups are there?", "auto", {"n_clusters": "3"}, _is_number),
+    "how-many-groups": Question("How many groups are there?", "selectk", _TWO_TO_EIGHT, _is_number),
+    "who": Question("Who will? (predict a category)", "logistic", _TO_PREDICT, _is_named),
+    "how-much": Question("How much? (predict a number)", "linear", _TO_PREDICT, _is_number),
     "unusual": Question("Which records are unusual?", "outliers"),
     "together": Question(
-        "What goes together? (yes-no columns)", "apriori", {"min_support": "0.05"}, "yes-no"
+        "What goes together? (yes-no columns)", "apriori", {"min_support": "0.05"}, _is_yes_no, 2
     ),
 }
 
@@ -80,8 +92,8 @@ class Asked:
 
     @property
     def name(self) -> str:
-        """Which of the questions it is."""
-        name = self.form.get("ask", "groups")
+        """Which of the questions it is: the one of the button, or else that of the page."""
+        name = self.form.get("ask") or self.form.get("of") or "groups"
         if name not in QUESTIONS:
             raise PlanError(f"ask must be one of {', '.join(QUESTIONS)}, got {name!r}.")
         return name
@@ -94,24 +106,60 @@ class Asked:
     @property
     def choices(self) -> tuple[str, ...]:
         """The columns that suit the question."""
-        return tuple(one.name for one in self.schema.columns if self.question.fits(one))
+        return tuple(one.name for one in self.schema.columns if self.question.suits(one))
+
+    @property
+    def target(self) -> str:
+        """The column to predict; empty if there is none, or not yet."""
+        said = self._said("target", "")
+        return said if "target" in self.question.start else ""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are used, at first those that suit; a target is always one."""
-        all_of_them = self.schema.names if "target" in self.question.start else self.choices
-        target = self.fields.get("target", ("", ""))[1]
-        chosen = {*(self.form.getlist("column") or all_of_them), target}
-        return tuple(name for name in self.schema.names if name in chosen)
+        """The columns that are used; until a person says so, those that suit."""
+        names = self.schema.names
+        if self.form.get("of") == self.name:
+            chosen = {names[int(at)] for at in self.form.getlist("column") if at in self._places}
+        else:
+            chosen = set(names if "target" in self.question.start else self.choices)
+        return tuple(name for name in names if name in chosen | {self.target})
+
+    @property
+    def _places(self) -> set[str]:
+        return set(map(str, range(len(self.schema.names))))
 
     @property
     def fields(self) -> dict[str, tuple[str, str]]:
         """The options that a person chooses: for each its meaning, and its text."""
-        start = dict(self.question.start)
-        if "target" in start:
-            start["target"] = next(iter(self.choices), "")
         known = {one.name: one.help for one in options_of(TASKS[self.question.task])}
-        return {name: (known[name], self.form.get(name, text)) for name, text in start.items()}
+        start = self.question.start
+        return {name: (known[name], self._said(name, text)) for name, text in start.items()}
+
+    def _said(self, name: str, first: str) -> str:
+        """Return the text of a field of this question; a field of another has its first."""
+        return self.form.get(name, first) if self.form.get("of") == self.name else first
+
+    @property
+    def epsilon(self) -> float:
+        """What the job may cost."""
+        return float(_number("epsilon", self.form.get("epsilon", "1")))
+
+    @property
+    def nominal_n(self) -> int:
+        """The public number of records; signs between thousands are taken."""
+        text = re.sub(r"(?<=\d)[.,' ](?=\d{3}(\D|$))", "", self.form.get("nominal_n", "").strip())
+        if not text.isdecimal():
+            raise PlanError(f"the number of records must be a whole number, got {text!r}.")
+        return int(_number("the number of records", text))
+
+    @property
+    def cap_epsilon(self) -> float | None:
+        """The lifetime cap of data that are new; None if it is not said."""
+        text = self.form.get("cap_epsilon", "").strip()
+        cap = float(_number("the lifetime cap", text)) if text else None
+        if cap is not None and cap < self.epsilon:
+            raise PlanError(f"the lifetime cap must be at least epsilon, {self.epsilon:g}.")
+        return cap
 
     def _options(self) -> dict[str, Any]:
         return {
@@ -121,14 +169,23 @@ class Asked:
 
     def plan(self) -> Plan:
         """Return the plan of the job, or raise a PlanError in words for whoever asks."""
-        nominal_n = _number("the number of records", self.form.get("nominal_n", ""))
-        task = TASKS[self.question.task]
+        question = self.question
+        if len(self.choices) < question.least:
+            raise PlanError(
+                f"{question.title!r} needs {question.least} such column(s); say on the page before "
+                "what your columns are."
+            )
+        if "target" in question.start and not self.target:
+            raise PlanError("choose the column to predict.")
+        if not set(self.columns) - {self.target}:
+            raise PlanError("choose the columns to use.")
+        task = TASKS[question.task]
         return make_plan(
             task,
             self.schema,
             [f"silo-{number}" for number in range(1, len(self.files) + 1)],
-            budget=budget_of(task, _number("epsilon", self.form["epsilon"]), None, nominal_n),
-            nominal_n=nominal_n,
+            budget=budget_of(task, self.epsilon, None, self.nominal_n),
+            nominal_n=self.nominal_n,
             columns=self.columns,
             **self._options(),
         )
@@ -136,14 +193,14 @@ class Asked:
     def command(self, out: str) -> list[str]:
         """Return the command that does the same in a terminal, without its program."""
         options = (f"{name}={json.dumps(value)}" for name, value in self._options().items())
-        cap, some = self.form.get("cap_epsilon"), self.columns != self.schema.names
+        some = self.columns != self.schema.names
         return [
             *("run", *map(_word, self.files), "--schema", _word(self.schema_file)),
-            *(("--columns", ",".join(self.columns)) if some else ()),
+            *((f"--columns={_listed(self.columns)}",) if some else ()),
             *("--task", self.question.task),
             *(word for option in options for word in ("--set", option)),
-            *("--epsilon", self.form["epsilon"], "--nominal-n", self.form["nominal_n"]),
-            *(("--cap-epsilon", cap) if cap else ()),
+            *("--epsilon", f"{self.epsilon:g}", "--nominal-n", f"{self.nominal_n}"),
+            *(("--cap-epsilon", f"{self.cap_epsilon:g}") if self.cap_epsilon else ()),
             *("--out", out),
         ]
 
@@ -153,9 +210,16 @@ def _word(path: Path) -> str:
     return f"./{path.name}" if path.name.startswith("-") else path.name
 
 
+def _listed(names: tuple[str, ...]) -> str:
+    """Join names by commas; one that has a comma is quoted."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(names)
+    return text.getvalue()
+
+
 def _number(meaning: str, text: str) -> Any:
     """Return the number in a field."""
     try:
         return int(text) if text.strip().isdecimal() else float(text)
     except ValueError:
-        raise PlanError(f"{meaning} must be a number, got {text!r}.") from None
+        raise PlanError(f"{meaning} must be a number, got {text[:40]!r}.") from None

@@ -25,7 +25,7 @@ from cloister.data.records import (
     read_source,
     read_words,
 )
-from cloister.data.sources import SqlQuery
+from cloister.data.sources import SqlQuery, is_table
 
 __all__ = [
     "LOCAL_NOTE",
@@ -40,6 +40,7 @@ __all__ = [
     "check_file",
     "declared_types",
     "header",
+    "is_table",
     "read_floats",
     "read_rows",
     "read_source",

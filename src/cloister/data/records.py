@@ -306,8 +306,17 @@ def _word(cell: Any) -> str:
     return "" if text is None else str(text)
 
 
-def header(source: Any) -> tuple[str, ...]:
-    """Return the column names of a source and nothing else; arrays have x0, x1, ..."""
+def header(source: Any, encoding: str = "") -> tuple[str, ...]:
+    """Return the column names of a source and nothing else; arrays have x0, x1, ...
+
+    A text table is read in an `encoding` if one is given, and else found out.
+    """
+    try:
+        "".encode(encoding or "utf-8")
+    except LookupError:
+        raise DataError(f"encoding must be one that Python knows, got {encoding!r}.") from None
+    if encoding and is_path(source):
+        return open_source(source, None, None, dialect=Dialect(encoding=encoding)).names
     return _open(source, None, None).names
 
 

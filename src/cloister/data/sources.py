@@ -252,6 +252,14 @@ def _open_dataset(dataset: Any, names: Sequence[str] | None, unit: str | None) -
     return Table(label, names, chunks, is_file=True)
 
 
+def is_table(path: Path) -> bool:
+    """Return whether a file's name is that of a table which can be read."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in _PACKED_SUFFIXES:
+        return len(suffixes) > 1 and suffixes[-2] in _TEXT_SUFFIXES
+    return bool(suffixes) and suffixes[-1] in (*_TEXT_SUFFIXES, *PARQUET_SUFFIXES, ".xlsx")
+
+
 def _open_path(
     path: Path,
     names: Sequence[str] | None,

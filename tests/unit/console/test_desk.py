@@ -6,20 +6,22 @@ import re
 import time
 from html import unescape
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode
 
 import numpy as np
 import pandas as pd
 import pytest
+from httpx import Response
 from starlette.datastructures import ImmutableMultiDict
 from starlette.testclient import TestClient
 
+from cloister.cli import _parser
 from cloister.console.desk import desk_app
 from cloister.console.guard import Guard
 from cloister.console.questions import QUESTIONS, Asked
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
-from cloister.schema import Schema
+from cloister.schema import Column, Schema
 from cloister.tasks import TASKS
 from cloister.tasks.options import options_of
 
@@ -74,6 +76,12 @@ def say(desk: TestClient, **said: str) -> tuple[str, str]:
     return f"{answer.url.path}?{answer.url.query.decode()}", unescape(answer.text)
 
 
+def spend(desk: TestClient, shown: str, out: str = "groups", **changed: str) -> Response:
+    """Press the button of a page with a question."""
+    form = {**parse_qs(shown), "csrf": token(desk), **changed}
+    return desk.post(f"/run?{shown}&out={out}", data=form)
+
+
 def ask(desk: TestClient, **form: str) -> str:
     where, _ = say(desk)
     return unescape(desk.get(f"{where}&{urlencode(form)}").text)
@@ -96,8 +104,8 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     assert "Expected error of a centre" in priced
     assert "times in 100" in priced
     for _ in range(2):  # a button that is pressed twice starts one job
-        form = {"csrf": token(desk), "asked": asked, "out": "groups"}
-        assert desk.post("/run", data=form).url.path == "/runs/groups"
+        assert spend(desk, asked).url.path == "/runs/groups"
+    assert spend(desk, asked.replace("epsilon=3", "epsilon=2")).status_code == 409
     end = time.monotonic() + 120
     while "Read the report" not in (page := desk.get("/runs/groups").text):
         assert "At work" in page
@@ -119,22 +127,53 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     kept.dispose()
 
 
-def test_a_job_that_is_refused_says_why_and_costs_nothing(desk: TestClient, ledger: Path) -> None:
+def test_a_job_that_is_refused_says_why_and_costs_nothing(
+    desk: TestClient, folder: Path, ledger: Path
+) -> None:
     where, _ = say(desk)
-    asked = f"{where.partition('?')[2]}&nominal_n=600&epsilon=3&cap_epsilon=2"
-    page = desk.post("/run", data={"csrf": token(desk), "asked": asked, "out": "groups"}).text
+    asked = f"{where.partition('?')[2]}&nominal_n=600&epsilon=3&cap_epsilon=5"
+    for out in ("", "../x", "ward", "groups/x"):
+        assert spend(desk, asked, out).status_code == 409
+    for changed in (
+        {"nominal_n": "900"},
+        {"epsilon": "2"},
+        {"n_clusters": "4", "of": "groups", "column": "0"},
+    ):
+        assert "has changed since" in spend(desk, asked, **changed).text
+    assert "lifetime cap must be at least" in spend(desk, asked, cap_epsilon="2").text
+    (folder / "north.csv").write_text("age,smoker\n50,no\n")
+    (folder / "json.py").write_text("raise SystemExit('code of the folder was run')\n")
+    page = spend(desk, asked).text
     end = time.monotonic() + 120
     while "At work" in page:
         assert time.monotonic() < end
         time.sleep(0.2)
         page = desk.get("/runs/groups").text
     assert "That did not work" in page
-    assert "cap_epsilon must be at least" in page
+    assert "has no column" in unescape(page)
     assert not ledger.exists()
     assert "/reports/" not in desk.get("/").text
-    for out in ("", "../x", "ward", "groups/x"):
-        form = {"csrf": token(desk), "asked": asked, "out": out}
-        assert desk.post("/run", data=form).status_code == 409
+
+
+def test_a_job_that_is_stopped_gives_back_what_has_not_left(
+    desk: TestClient, folder: Path, ledger: Path
+) -> None:
+    lines = ["age,weight,smoker,asthma", *["50,70,no,no"] * 400_000]
+    (folder / "south.csv").write_text("\n".join(lines))
+    where, _ = say(desk)
+    spend(desk, f"{where.partition('?')[2]}&nominal_n=600&epsilon=1&cap_epsilon=5")
+    log, end = folder / "groups" / "log.txt", time.monotonic() + 120
+    while "round 1 " not in log.read_text():
+        assert time.monotonic() < end
+    desk.post("/runs/groups/stop", data={"csrf": token(desk)})
+    while "At work" in (page := desk.get("/runs/groups").text):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    kept = Ledger(ledger)
+    assert "interrupted; what left a silo stays charged" in page or "Here is the answer" in page
+    if log.read_text().count("round") < 5:  # of ten: else the job was too fast to be stopped
+        assert kept.spent("ward") < 0.9
+    kept.dispose()
 
 
 def test_bounds_alone_make_a_number_and_words_alone_a_category(
@@ -162,7 +201,46 @@ def test_wrong_columns_are_named_at_once_and_what_was_said_is_kept(
     assert "say of at least one column" in problem(
         say(desk, **{name: "" for name in SAID if name[-2] == "-"})[1]
     )
-    assert "how many rows of one smoker" in problem(say(desk, unit="smoker")[1])
+    assert "most rows of one" in problem(say(desk, unit="smoker", max_rows="9" * 5000)[1])
+    assert "without signs between thousands" in problem(
+        say(desk, decimal=",", **{"max-1": "50.000"})[1]
+    )
+
+
+def test_bounds_and_words_are_read_as_a_person_writes_them(desk: TestClient, folder: Path) -> None:
+    for name in FILES:
+        (folder / name).write_text("seen;weight;smoker\n31.12.2024;37,5;ja\n")
+    dates = {"type-0": "date", "format-0": "%d.%m.%Y", "min-0": "01.01.2000", "max-0": "01.01.2030"}
+    say(desk, decimal=",", **dates, **{"max-1": "120,5", "categories-2": "nein, ja"})
+    columns = Schema.load(folder / "ward.toml").columns
+    assert (columns[0].min, columns[0].max) == (2000.0, 2030.0)
+    assert columns[1].max == 120.5
+    assert columns[2].categories == ("nein", "ja")
+
+
+def test_a_header_in_another_encoding_is_read_again(desk: TestClient, folder: Path) -> None:
+    for name in FILES:
+        (folder / name).write_bytes("cost \u20ac,weight\n5,6\n".encode("cp1252"))
+    page = say(desk, encoding="cp1252", **{"categories-2": ""})[0]
+    assert page.startswith("/question")
+    assert Schema.load(folder / "ward.toml").names == ("cost \u20ac", "weight")
+    assert "encoding must be one" in say(desk, encoding="nonsense")[1]
+
+
+def test_no_mistake_shows_more_than_a_sentence(desk: TestClient, folder: Path) -> None:
+    (folder / "ward.toml").mkdir()
+    (folder / "ward-2.toml").write_bytes(b"\xff\xfe")
+    assert say(desk)[0].startswith("/question")
+    assert say(desk, dataset="x" * 500)[0].startswith("/question")
+    assert "holds records" in desk.get("/columns?file=north.csv&meaning=north.csv").text
+    for name in (*FILES, "ward-2.toml"):
+        (folder / name).unlink()
+    gone = desk.get("/question?" + urlencode({"file": FILES[0], "schema": "ward-3.toml"}))
+    assert gone.status_code == 409
+    for path in folder.iterdir():
+        path.rmdir() if path.is_dir() else path.unlink()
+    folder.rmdir()
+    assert "cannot be used: No such file" in desk.get("/").text
 
 
 def test_the_unit_of_privacy_is_no_column(desk: TestClient, folder: Path) -> None:
@@ -241,20 +319,38 @@ def test_every_question_is_a_job_whose_page_and_command_agree(
     desk: TestClient, folder: Path, name: str
 ) -> None:
     where, _ = say(desk, **{"type-2": "boolean", "categories-2": "", "type-3": "boolean"})
-    page = unescape(desk.get(f"{where}&ask={name}&nominal_n=5000&epsilon=2&cap_epsilon=4").text)
-    assert "Spend epsilon 2 and answer" in page
+    page = unescape(desk.get(f"{where}&ask={name}&nominal_n=5,000&epsilon=2&cap_epsilon=4").text)
     question = QUESTIONS[name]
+    assert ("Spend epsilon 2 and answer" in page) == ("target" not in question.start)
     assert question.title in page
     assert set(question.start) <= {one.name for one in options_of(TASKS[question.task])}
     schema = Schema.load(folder / "ward.toml")
     form = {"ask": name, "nominal_n": "5000", "epsilon": "2"}
+    if "target" in question.start:
+        form |= {"of": name, "target": "age" if name == "how-much" else "smoker", "column": "1"}
+        assert "choose the column to predict" in page
     asked = Asked(ImmutableMultiDict(form), (Path("-a.csv"),), Path("ward.toml"), schema)
     command = asked.command("out")
     assert command[:2] == ["run", "./-a.csv"]
     assert command[command.index("--task") + 1] == asked.plan().task.name
-    columns = ",".join(asked.plan().columns)
-    assert ("--columns" in command) == (columns != ",".join(schema.names))
-    assert "--columns" not in command or command[command.index("--columns") + 1] == columns
+    options = _parser(command).parse_args(command)
+    assert options.columns in (None, asked.plan().columns)
+    assert (options.epsilon, options.nominal_n) == (2.0, 5000)
+
+
+def test_names_with_commas_and_dashes_reach_the_command() -> None:
+    columns = tuple(
+        Column(name=name, type="number", min=0, max=1)
+        for name in ("-age", "weight, kg", 'a"b', "c")
+    )
+    schema = Schema(dataset="odd", unit="row", columns=columns)
+    form = ImmutableMultiDict([("of", "groups"), ("n_clusters", "2"), ("nominal_n", "900")])
+    for places in ("012", "13"):
+        chosen = ImmutableMultiDict([*form.multi_items(), *(("column", at) for at in places)])
+        asked = Asked(chosen, (Path("a.csv"),), Path("odd.toml"), schema)
+        command = asked.command("out")
+        assert _parser(command).parse_args(command).columns == asked.columns
+        assert len(asked.columns) == len(places)
 
 
 def test_less_epsilon_is_shown_to_give_less(desk: TestClient) -> None:
@@ -267,9 +363,13 @@ def test_less_epsilon_is_shown_to_give_less(desk: TestClient) -> None:
 
 def test_a_plan_that_cannot_be_is_explained(desk: TestClient) -> None:
     assert "number of clusters must be a number" in problem(
-        ask(desk, nominal_n="500", epsilon="1", n_clusters="many")
+        ask(desk, nominal_n="500", epsilon="1", n_clusters="many", of="groups", column="0")
     )
-    assert "records must be a number" in problem(ask(desk, nominal_n="many", epsilon="1"))
+    assert "records must be a whole number" in problem(ask(desk, nominal_n="many", epsilon="1"))
+    assert "choose the columns to use" in problem(ask(desk, nominal_n="500", of="groups"))
+    assert "needs 2 such column" in problem(ask(desk, nominal_n="500", ask="together"))
+    assert "lifetime cap must be a number" in problem(ask(desk, nominal_n="500", cap_epsilon="5,0"))
+    assert "at least epsilon" in problem(ask(desk, nominal_n="500", cap_epsilon=".5"))
     assert "too small" in ask(desk, nominal_n="50", epsilon="0.1", cap_epsilon="1")
     assert "Say the lifetime cap" in ask(desk, nominal_n="5000", epsilon="1")
     assert ask(desk, ask="nothing").count("ask must be one of") == 1
@@ -285,3 +385,4 @@ def test_a_known_data_set_shows_its_gauge_and_asks_for_no_cap(
     assert "epsilon 0 of 4 is spent" in page
     assert "cap_epsilon" not in page
     assert "Spend epsilon 1 and answer" in page
+    assert "which is left" in problem(ask(desk, nominal_n="5000", epsilon="4.9"))
