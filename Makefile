@@ -17,9 +17,11 @@ demo: $(VENV)/.base
 	$(BIN)/cloister demo --out demo-out
 
 # Three workers for two cores: tests of the network, of kills and of FLARE wait half of their time.
+# A file stays with one worker, which makes its federations, fits and prices once. Files come in the
+# order of `testpaths`: long ones first, so that none is left alone at the end.
 # Hundreds of processes start, none of which should compile the package again.
 test: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadgroup -q
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -q
 
 # Imports all tests once: each worker of `test` would compile them, and their assertions, by itself.
 collect: $(VENV)/.dev

@@ -38,6 +38,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(mark)
 
 
+def pytest_collection_finish() -> None:
+    """Keep what was collected out of every later search for garbage: it stays until the end."""
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A cache and a ledger of our own: what a user's hold would change what a command does.

@@ -10,6 +10,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -168,8 +169,19 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:
-    """Yield every imported name with whether it is imported when the module is."""
+@cache
+def tree_of(name: str) -> ast.Module:
+    """Return a module, read once for all rules."""
+    return ast.parse(MODULES[name].read_text())
+
+
+@cache
+def imports(name: str) -> tuple[tuple[str, bool], ...]:
+    """Return every name that a module imports with whether it is imported when the module is."""
+    return tuple(_imports(tree_of(name)))
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
     inside = {
         id(node)
         for outer in ast.walk(tree)
@@ -205,7 +217,7 @@ def test_a_module_imports_lower_layers_only() -> None:
     for name in INNER:
         here = unit(name)
         assert here in LAYER, f"{here} has no layer yet; give it one"
-        for imported, _ in imports(ast.parse(MODULES[name].read_text())):
+        for imported, _ in imports(name):
             if not imported.startswith("cloister."):
                 continue
             there = unit(imported)
@@ -231,7 +243,7 @@ def test_unit_tests_stand_where_their_modules_do() -> None:
 
 def test_a_library_is_imported_in_its_one_place() -> None:
     for name in list(MODULES):
-        for imported, at_import in imports(ast.parse(MODULES[name].read_text())):
+        for imported, at_import in imports(name):
             library = imported.split(".")[0]
             if library == "cloister" or library in sys.stdlib_module_names or library == "numpy":
                 continue
@@ -242,13 +254,13 @@ def test_a_library_is_imported_in_its_one_place() -> None:
 
 def test_nobody_imports_the_testing_kit() -> None:
     for name in list(MODULES):
-        for imported, _ in imports(ast.parse(MODULES[name].read_text())):
+        for imported, _ in imports(name):
             assert not imported.startswith("cloister.testing"), f"{name} imports {imported}"
 
 
 def test_the_product_imports_nothing_of_the_laboratory() -> None:
     for name in list(MODULES):
-        for imported, _ in imports(ast.parse(MODULES[name].read_text())):
+        for imported, _ in imports(name):
             assert not imported.startswith("cloister_lab"), f"{name} imports {imported}"
 
 
@@ -259,13 +271,12 @@ SEEDED = {"default_rng", "RandomState", "Generator", "PCG64", "MT19937", "Philox
 
 def test_only_randomness_creates_randomness() -> None:
     for name in [n for n in INNER if n != "cloister.randomness"]:
-        tree = ast.parse(MODULES[name].read_text())
-        for imported, _ in imports(tree):
+        for imported, _ in imports(name):
             top = imported.split(".")[0]
             assert top not in {"secrets", "random"}, f"{name} imports {imported}"
             assert imported not in SECRET, f"{name} imports {imported}"
         simulation = unit(name) == "testing"
-        for node in ast.walk(tree):
+        for node in ast.walk(tree_of(name)):
             if not isinstance(node, ast.Call):
                 continue
             called = ast.unparse(node.func)
@@ -277,7 +288,7 @@ def test_only_randomness_creates_randomness() -> None:
 
 def test_nobody_prints_but_the_command_line() -> None:
     for name in [n for n in INNER if unit(n) != "cli"]:
-        for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        for node in ast.walk(tree_of(name)):
             printed = isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
             assert not printed, f"{name}:{node.lineno} prints"
 

@@ -23,7 +23,7 @@ from .kit import SILOS, Beaten, Moment
 
 LIAR = "east"
 HONEST = tuple(silo for silo in SILOS if silo != LIAR)
-pytestmark = [pytest.mark.xdist_group("attacks"), pytest.mark.usefixtures("forked_parties")]
+pytestmark = pytest.mark.usefixtures("forked_parties")
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,6 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beaten]:
         yield beaten
 
 
-@pytest.mark.xdist_group("chaos")
 def test_twenty_five_kills_change_no_result_and_no_charge(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}: python tests/chaos/run.py --kills {KILLS} --seed {seed}")
@@ -41,7 +40,6 @@ def test_twenty_five_kills_change_no_result_and_no_charge(tmp_path: Path) -> Non
     assert sum(len(trial.blows) for trial in trials) >= KILLS
 
 
-@pytest.mark.xdist_group("chaos")
 def test_a_cut_cable_at_every_step_of_a_round_changes_nothing(federation: Beaten) -> None:
     """Each leg of a pairwise job, cut before the silo has an answer, or before it is sent."""
     whens = cycle(("asked", "answers"))
@@ -51,7 +49,6 @@ def test_a_cut_cable_at_every_step_of_a_round_changes_nothing(federation: Beaten
         )
 
 
-@pytest.mark.xdist_group("chaos")
 def test_a_signal_at_every_step_of_a_round_changes_nothing(federation: Beaten) -> None:
     """Each leg once; ``run.py --every-step`` goes through all signals, sides and legs."""
     sides, hows = cycle(SIDES), cycle(("kill", "kill", "term"))
@@ -61,7 +58,6 @@ def test_a_signal_at_every_step_of_a_round_changes_nothing(federation: Beaten) -
         federation.recover("pairwise", [blow])
 
 
-@pytest.mark.xdist_group("chaos")
 @pytest.mark.parametrize("how", ["cut", "hold", "swallow"])
 @pytest.mark.parametrize("bytes_more", [1, 200])
 def test_a_cable_that_fails_within_a_frame_changes_nothing(
@@ -71,7 +67,6 @@ def test_a_cable_that_fails_within_a_frame_changes_nothing(
     federation.recover("group", [Blow("south", how, moment, 0.3, after=bytes_more)])
 
 
-@pytest.mark.xdist_group("chaos")
 def test_when_the_coordinator_never_returns_owners_withdraw_and_keep_what_did_not_leave(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ RULES = {int(number): (rule, where, tests) for number, rule, where, tests in ROW
 TEST = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
 
 
+@cache
 def names_in(path: Path) -> set[str]:
     """Return the names of a file's tests; a name alone, in a comment or text, is none."""
     tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from cloister.data import read_source
 from cloister.enrolment import KeyFolder
@@ -24,8 +23,6 @@ from cloister.testing import Faults, Wire, ZeroNoise, toy_plan, toy_schema
 from cloister.transports.inprocess import InProcess
 
 from .conftest import SILOS, Federation
-
-pytestmark = pytest.mark.xdist_group("flare")  # one federation, not one for each worker
 
 PROPOSER = {"name": "", "fingerprint": "", "public": "", "signature": ""}
 
