@@ -63,7 +63,7 @@ COMMANDS = {
     "plan": "show cost, rounds, bytes and expected error before anything is spent",
     "predict": "make a prediction for each record, with a model here or a scorer's",
     "verify": "check a release and the signatures under it, from its files alone",
-    "export": "write the numbers of a release for R, SAS and Stata",
+    "export": "write a release for R, SAS and Stata, or a model for scikit-learn or ONNX",
     "compute": "do one party's part of a computation on secret shares",
     "check": "count what a schema's rules find in a file; local",
     "schema": "draft, validate, hash or compare the data contract",
