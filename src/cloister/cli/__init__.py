@@ -110,6 +110,8 @@ USAGE, UNEXPECTED, INTERRUPTED = 2, 1, 130
 NETWORKED = (
     *("doctor", "coordinator", "silo", "scorer", "console", "jobs", "flare", "federation", "join"),
 )
+PARTIES = ("coordinator", "silo", "scorer", "federation", "join")
+"""Those that run or make a party, which is guarded by what Windows has not."""
 # what the extra brings
 _SERVICE = ("fastapi", "uvicorn", "websockets", "httpx", "prometheus_client")
 
@@ -177,6 +179,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         args = _parser(arguments).parse_args(arguments)
+        if args.command in PARTIES and sys.platform == "win32":
+            raise PlanError(
+                f"{args.command!r} is of a federation's parties, which need the file locks, "
+                "signals and rights of Linux or macOS; run it there, in a container or under WSL."
+            )
         from cloister.cli.output import Output  # which loads numpy, and --help does not need it
 
         out = Output.of(args)
