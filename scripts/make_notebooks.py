@@ -1,11 +1,12 @@
 """Make the notebooks of the examples from their scripts, and run them.
 
-CLOISTER_DATA=folder python scripts/make_notebooks.py
+python scripts/make_notebooks.py [NAME ...]
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import jupytext
@@ -18,7 +19,8 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 def main() -> None:
     """Write a notebook beside each script, with what it prints and draws."""
     os.environ.pop("MPLBACKEND", None)  # pictures go into the notebook
-    for script in sorted(EXAMPLES.glob("*.py")):
+    named = [EXAMPLES / f"{name}.py" for name in sys.argv[1:]]
+    for script in named or sorted(EXAMPLES.glob("*.py")):
         notebook = jupytext.read(script)
         notebook.metadata = {
             "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}

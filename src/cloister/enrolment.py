@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -822,8 +822,7 @@ def write_secret(path: Path, content: bytes, *, in_place_of_one_that_waits: bool
     with _using(path):
         if in_place_of_one_that_waits:
             path.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
+        with open(path, "xb", opener=partial(os.open, mode=0o600)) as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
@@ -842,7 +841,7 @@ def is_open_to_others(path: Path, mode: int = 0o077) -> bool:
 
     What another account owns is that one's to guard, and systems without such rights have others.
     """
-    if os.name != "posix" or not path.exists():
+    if not hasattr(os, "geteuid") or not path.exists():
         return False
     status = path.stat()
     return status.st_uid == os.geteuid() and bool(status.st_mode & mode)

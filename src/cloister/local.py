@@ -120,8 +120,8 @@ class LocalFederation:
                     start_new_session=True,
                 )
 
-    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """Send a signal to a party's process and wait until it is gone."""
+    def kill(self, name: str, number: int = 9) -> None:
+        """Send a signal (SIGKILL) to a party's process and wait until it is gone."""
         process = self.processes.pop(name)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -17,15 +17,12 @@ from traitlets.config import Config
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NAMES = ("hospitals", "retailers", "banks", "credit_vote")
 PATIENCE = 1800  # seconds, against hanging alone
-PUBLIC = {"hospitals"}  # needs no table but scikit-learn's
 
 
-@pytest.fixture
-def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tell an example where the tables are; skips where there are none."""
+@pytest.fixture(autouse=True)
+def no_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an example draw without a screen."""
     monkeypatch.setenv("MPLBACKEND", "agg")
-    if request.getfixturevalue("name") not in PUBLIC:
-        monkeypatch.setenv("CLOISTER_DATA", str(request.getfixturevalue("shared_data")))
 
 
 def cells(notebook: nbformat.NotebookNode) -> list[tuple[str, str]]:
@@ -53,7 +50,6 @@ def test_a_notebook_shows_what_it_printed(name: str) -> None:
     assert not any(out.output_type == "error" for out in outputs)
 
 
-@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_runs_and_prints_its_bill(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
@@ -68,7 +64,6 @@ def test_a_script_runs_and_prints_its_bill(name: str, tmp_path: Path) -> None:
     assert "spent" in done.stdout
 
 
-@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("name", ["hospitals"])
 def test_a_notebook_runs(name: str, tmp_path: Path) -> None:
     notebook = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)

@@ -8,12 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import joblib
+import numpy as np
 import pandas as pd
 import pytest
 
 from cloister import JobResult
 from cloister.attested import SUFFIX
 from cloister.cli import main
+from cloister.inference.export import to_sklearn
 from cloister.silo.agent import MODEL
 from cloister.testing import toy_federation
 
@@ -65,6 +68,22 @@ def test_numbers_are_exported_with_readers(model: Path, tmp_path: Path) -> None:
     for suffix in ("R", "sas", "do"):
         reader = (tmp_path / f"told/numbers.{suffix}").read_text()
         assert all(name in reader for name in ("numbers.csv", *names))
+
+
+@pytest.mark.parametrize("kind", ["sklearn", "onnx"])
+def test_a_model_is_exported_to_a_file_that_predicts(
+    model: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "model.out"
+    assert main(["export", str(model), "--to", kind, "--out", str(out)]) == 0
+    assert ("a pickle may run any code" in capsys.readouterr().err) == (kind == "sklearn")
+    rows = np.random.default_rng(0).uniform(-2, 2, (50, 2))
+    if kind == "sklearn":
+        found = joblib.load(out).predict(rows)
+    else:
+        reference = pytest.importorskip("onnx.reference").ReferenceEvaluator(out.read_bytes())
+        (found,) = reference.run(None, {"x0": rows[:, :1], "x1": rows[:, 1:]})
+    assert found.tolist() == to_sklearn(JobResult.load(model)).predict(rows).tolist()
 
 
 def test_without_signatures_nothing_is_claimed_of_them(

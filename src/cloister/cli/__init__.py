@@ -63,7 +63,7 @@ COMMANDS = {
     "plan": "show cost, rounds, bytes and expected error before anything is spent",
     "predict": "make a prediction for each record, with a model here or a scorer's",
     "verify": "check a release and the signatures under it, from its files alone",
-    "export": "write the numbers of a release for R, SAS and Stata",
+    "export": "write a release for R, SAS and Stata, or a model for scikit-learn or ONNX",
     "compute": "do one party's part of a computation on secret shares",
     "check": "count what a schema's rules find in a file; local",
     "schema": "draft, validate, hash or compare the data contract",
@@ -110,6 +110,8 @@ USAGE, UNEXPECTED, INTERRUPTED = 2, 1, 130
 NETWORKED = (
     *("doctor", "coordinator", "silo", "scorer", "console", "jobs", "flare", "federation", "join"),
 )
+PARTIES = ("coordinator", "silo", "scorer", "federation", "join")
+"""Those that run or make a party, which is guarded by what Windows has not."""
 # what the extra brings
 _SERVICE = ("fastapi", "uvicorn", "websockets", "httpx", "prometheus_client")
 
@@ -177,6 +179,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         args = _parser(arguments).parse_args(arguments)
+        if args.command in PARTIES and sys.platform == "win32":
+            raise PlanError(
+                f"{args.command!r} is of a federation's parties, which need the file locks, "
+                "signals and rights of Linux or macOS; run it there, in a container or under WSL."
+            )
         from cloister.cli.output import Output  # which loads numpy, and --help does not need it
 
         out = Output.of(args)

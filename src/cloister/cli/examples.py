@@ -39,7 +39,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "schema diff patients.toml theirs.toml",
     ),
     "budget": ("budget advise --epsilon 0.5 --jobs 12 --analysts 3", "budget show"),
-    "export": ("export model.json --out numbers",),
+    "export": (
+        "export model.json --out numbers",
+        "export model.json --to onnx --out model.onnx",
+    ),
     "verify": ("verify model.json", "verify model.json --signed north.signed east.signed"),
     "compare": ("compare --epsilons 0.5,1 --datasets iris,wine --out compared",),
     "experiments": ("experiments list", "experiments run gap --full --data data"),

@@ -1,14 +1,16 @@
-"""``cloister export``: the numbers of a release for R, SAS and Stata."""
+"""``cloister export``: a release for R, SAS and Stata, or a model for scikit-learn or ONNX."""
 
 from __future__ import annotations
 
 import argparse
+import pickle
 from pathlib import Path
 from typing import Any
 
 from cloister.cli.options import add_model_task, load_model
 from cloister.cli.output import Output
 from cloister.cli.parsers import write_text
+from cloister.jobs import JobResult
 from cloister.report.notebook import release_frame
 
 NUMBERS = "numbers.csv"
@@ -22,19 +24,38 @@ _LABELS = {
     "population_low": "95% CI with sampling: low",
     "population_high": "95% CI with sampling: high",
 }
+PICKLE = (
+    "joblib.load reads this pickle, and a pickle may run any code: load it only where you know who "
+    "wrote it, with this version of scikit-learn; --to onnx writes numbers alone."
+)
 _TEXTS = ("table", "row", "column")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("model", type=Path, metavar="FILE", help="model.json of a job")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write to")
+    parser.add_argument(
+        "--to",
+        choices=("numbers", "sklearn", "onnx"),
+        default="numbers",
+        help="every number with its interval, or what predicts as the model does; "
+        "default: %(default)s",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="OUT",
+        help="folder of numbers, or file of a model",
+    )
     add_model_task(parser)
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    """Write every released number with its interval, and a reader for each program."""
+    """Write every released number with its interval and readers, or a model for others."""
     result = load_model(args)
+    if args.to != "numbers":
+        return _model(args, result, out)
     frame = release_frame(result.plan.task.displays(result.results, result.plan.columns))
     frame = frame.reset_index()
     readers = {NUMBERS: frame.to_csv(index=False), **_readers(list(frame.columns))}
@@ -43,6 +64,18 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         write_text(args.out / name, text)
         out.say(f"written  {args.out / name}")
     return {"files": [args.out / name for name in readers], "numbers": len(frame)}
+
+
+def _model(args: argparse.Namespace, result: JobResult, out: Output) -> dict[str, Any]:
+    """Write what predicts without cloister."""
+    from cloister.inference.export import to_onnx, to_sklearn
+
+    onnx = args.to == "onnx"
+    write_text(args.out, to_onnx(result) if onnx else pickle.dumps(to_sklearn(result)))
+    out.say(f"written  {args.out}")
+    if not onnx:
+        out.warn(PICKLE)
+    return {"files": [args.out]}
 
 
 def _readers(names: list[str]) -> dict[str, str]:

@@ -60,11 +60,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def write_text(path: Path, text: str, *, new: bool = False) -> None:
-    """Write a file; one that must be `new` replaces none."""
+def write_text(path: Path, text: str | bytes, *, new: bool = False) -> None:
+    """Write a file, its lines ending as they are; one that must be `new` replaces none."""
     try:
-        with path.open("x" if new else "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with path.open("xb" if new else "wb") as stream:
+            stream.write(text.encode() if isinstance(text, str) else text)
     except FileExistsError:
         raise PlanError(
             f"file {str(path)!r} exists already and is not replaced; give another --out."

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from cloister.arrays import Flags, Integers
-from cloister.data.cells import array_of, as_codes, decoded, one_unit, unit_name
+from cloister.data.cells import array_of, as_codes, decoded, objects_of, one_unit, unit_name
 from cloister.data.sources import (
     BLOCK_BYTES,
     PARQUET_SUFFIXES,
@@ -147,7 +147,7 @@ def _open_long(baskets: Baskets, items: Sequence[str]) -> Table:
 def _numbered(cells: Any, numbers: dict[str, int]) -> Integers:
     """Return the number of each basket, -1 where a cell names none; new ones get the next."""
     encoded = decoded(cells).dictionary_encode()
-    written = map(unit_name, encoded.dictionary.to_pylist())
+    written = map(unit_name, objects_of(encoded.dictionary))
     names = [one_unit(name) if name else "" for name in written]
     found = [numbers.setdefault(name, len(numbers)) if name else -1 for name in names]
     place = array_of(encoded.indices, absent=-1)  # -1 is the last: no basket

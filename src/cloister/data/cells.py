@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import date
 from numbers import Real
@@ -234,6 +234,20 @@ def array_of(cells: Any, absent: float = math.nan) -> NDArray[Any]:
     bare = pa.Array.from_buffers(cells.type, len(cells), memory, offset=cells.offset)
     is_there = np.from_dlpack(cells.is_valid().cast(pa.uint8())).view(np.bool_)
     return np.where(is_there, np.from_dlpack(bare), absent)
+
+
+def objects_of(cells: Any) -> Iterator[Any]:
+    """Yield Arrow cells as Python objects; days and moments that Python has not, as numbers."""
+    import pyarrow as pa
+
+    if not pa.types.is_temporal(cells.type):
+        yield from cells.to_pylist()
+        return
+    for cell in cells:
+        try:
+            yield cell.as_py()
+        except (OverflowError, ValueError):
+            yield cell.value
 
 
 def is_day(kind: Any) -> bool:

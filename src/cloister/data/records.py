@@ -24,6 +24,7 @@ from cloister.data.cells import (
     as_numbers,
     as_years,
     decoded,
+    objects_of,
     one_unit,
     unit_name,
 )
@@ -498,7 +499,7 @@ class UnitLimit:
         if self._max_rows is None or not len(usable):
             return usable
         encoded = decoded(units).dictionary_encode()
-        written = (unit_name(value) for value in encoded.dictionary.to_pylist())
+        written = map(unit_name, objects_of(encoded.dictionary))
         names = [self._known_as(name) if name else None for name in written]
         number = {name: i for i, name in enumerate(dict.fromkeys(filter(None, names)))}
         # two spellings of one unit share a number; -1 stands for no unit

@@ -545,6 +545,8 @@ def _check_quotes(path: Path, encoding: str, label: str, delimiter: str, header:
             pass
         if not n:
             return
+    # A cell of a record may be as long as a line. The limit is the process's, so it is only raised.
+    csv.field_size_limit(max(csv.field_size_limit(), BLOCK_BYTES))
     with readable(label), _stream(path, encoding) as stream:
         text = io.TextIOWrapper(stream, encoding="latin1", newline="")
         try:
@@ -552,8 +554,8 @@ def _check_quotes(path: Path, encoding: str, label: str, delimiter: str, header:
                 pass
         except csv.Error:
             raise DataError(
-                f"{label} has a quoted field that does not end as it should; export it again with "
-                "a CSV writer."
+                f"{label} has a quoted field that does not end as it should, or a line longer than "
+                f"{BLOCK_BYTES} bytes; export it again with a CSV writer."
             ) from None
 
 
@@ -582,6 +584,7 @@ def _slices(batches: Iterable[Any], rows: int, unit: str | None) -> Iterator[Raw
 
 def _check_types(label: str, found: Any, positions: Sequence[int], unit: str | None) -> None:
     """Refuse columns that by their declared type hold no numbers, and units that are no names."""
+    import pyarrow as pa
     import pyarrow.types as types
 
     for place, position in enumerate(positions):
@@ -597,6 +600,14 @@ def _check_types(label: str, found: Any, positions: Sequence[int], unit: str | N
             raise DataError(
                 f"column {found.names[position]!r} of {label} must hold numbers, got {kind}."
             )
+        if types.is_timestamp(kind) and kind.tz:
+            try:
+                pa.scalar(0, kind).cast(pa.date32())
+            except pa.ArrowInvalid:
+                raise DataError(
+                    f"column {found.names[position]!r} of {label} is in the time zone {kind.tz!r}, "
+                    "which is not known here; write its moments in UTC."
+                ) from None
 
 
 @contextmanager

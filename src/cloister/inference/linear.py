@@ -24,6 +24,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cloister.arrays import Results
 from cloister.data import read_floats
 from cloister.declared import Length, Range, Rule, declared
 from cloister.enrolment import is_open_to_others, write_secret
@@ -338,19 +339,30 @@ def _of_result(result: JobResult, classes: NDArray[Any] | None) -> LinearScorer:
     plan, task = result.plan, result.plan.task
     if not isinstance(task, Linear | Logistic | NaiveBayes):
         raise _refused(f"the task {task.name!r}")
+    return scorer_of_task(task, result.results, plan.columns, plan.grid, classes)
+
+
+def scorer_of_task(
+    task: Linear | Logistic | NaiveBayes,
+    results: Results,
+    names: Sequence[str],
+    grid: Grid,
+    classes: NDArray[Any] | None,
+) -> LinearScorer:
+    """Return what a task released as a linear scorer; `classes` in place of its own names."""
     labels: tuple[Any, ...] = () if isinstance(task, Linear) else task.classes
     layout = Layout(
-        columns=tuple(_entries_of(plan.columns, task)),
-        frac_bits=plan.grid.frac_bits,
+        columns=tuple(_entries_of(names, task)),
+        frac_bits=grid.frac_bits,
         classes=labels if classes is None else tuple(classes.tolist()),
     )
 
     def score(X: Floats) -> Floats:
-        records = with_target(X, task.target, plan.grid)
+        records = with_target(X, task.target, grid)
         if isinstance(task, Linear):
-            return task.predict(result.results, records)[:, None]
+            return task.predict(results, records)[:, None]
         of_classes = task.decision if isinstance(task, Logistic) else task.log_joint
-        return _against_first(of_classes(result.results, records))
+        return _against_first(of_classes(results, records))
 
     return _probed(layout, score)
 

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Generator
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,8 +193,7 @@ def replace_file(path: Path, content: bytes) -> None:
     """Replace a small file: after a crash it is the old one or the new one."""
     fresh = path.with_name(f".{path.name}.{new_nonce()}.new")
     try:
-        descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
+        with open(fresh, "xb", opener=partial(os.open, mode=0o600)) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cloister.data import check_file, read_rows, read_source, sources
@@ -130,6 +131,40 @@ def test_typed_days_need_no_format(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("unit", ["row", "born"])
+def test_a_time_zone_that_does_not_exist_is_refused_and_others_are_read(
+    tmp_path: Path, unit: str
+) -> None:
+    one = {"name": "a", "type": "number", "min": 0, "max": 9}
+    columns = [one] if unit == "born" else [AGREED["columns"][1], one]
+    rows = 1 if unit == "born" else None
+    schema = Schema(dataset="d", unit=unit, max_rows=rows, columns=columns)
+    for zone in ("Europe/Berlin", "Mars/Olympus"):
+        moments = pa.array([0, 0, None], pa.timestamp("us", zone))
+        table = pa.table({"born": moments, "a": [1.0, 2.0, 3.0]})
+        pq.write_table(table, tmp_path / "t.parquet")
+        for source in (table, tmp_path / "t.parquet"):
+            if zone == "Europe/Berlin":
+                kept = 1 if unit == "born" else 2
+                assert len(np.concatenate(list(read_source(source, schema)))) == kept
+                continue
+            with pytest.raises(DataError, match=r"'born' of .* in the time zone 'Mars/Olympus'"):
+                list(read_source(source, schema))
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("ms", "UTC"), pa.date32()])
+def test_a_unit_that_is_no_day_of_python_is_a_unit_all_the_same(tmp_path: Path, kind: Any) -> None:
+    far = 2**30 if kind == pa.date32() else 2**62
+    values = pa.array([0, far, far, far - 1, 0], pa.int32() if kind == pa.date32() else pa.int64())
+    table = pa.table({"day": values.view(kind), "a": [1.0, 2.0, 3.0, 4.0, 5.0]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    column = Column(name="a", type="number", min=0, max=9)
+    schema = Schema(dataset="d", unit="day", max_rows=1, columns=[column])
+    for chunk_rows in (1, 5):
+        records = read_source(tmp_path / "t.parquet", schema, chunk_rows=chunk_rows)
+        assert len(np.concatenate(list(records))) == 3
+
+
 def test_a_workbook_is_read_as_its_first_sheet() -> None:
     file = Path(__file__).parent / "ward.xlsx"
     assert read_rows(file, written()).tolist() == RECORDS
@@ -218,11 +253,13 @@ def test_a_file_without_the_mark_of_its_encoding_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("encoding", ["", "utf-16", "cp1252"])
-@pytest.mark.parametrize("cell", ["\u00e4" * 900_000, '"x, ""y"""', '"two\nlines"'])
+@pytest.mark.parametrize(
+    "cell", ["\u00e4" * 900_000, '"x, ""y"""', '"two\nlines"', '"' + "\u00e4" * 900_000 + '"']
+)
 def test_long_and_quoted_cells_are_read_in_any_encoding(
     tmp_path: Path, encoding: str, cell: str
 ) -> None:
-    text = f"a,note\n1,x\n2,{cell}\n3,\n"
+    text = f'a,note\n1,"x"\n2,{cell}\n3,\n'  # with a quote, every cell is looked at
     (tmp_path / "t.csv").write_text(text, encoding=encoding or "utf-8")
     column = Column(name="a", type="number", min=0, max=9)
     schema = Schema(dataset="d", unit="row", encoding=encoding, columns=[column])

@@ -250,7 +250,7 @@ class Pipeline(Gaussian):
         """Return the displays of all steps, the last one's first."""
         reaching = (columns, *self._names[1:])
         shown = [
-            step.displays(self._results_of(i, results), reaching[i])
+            step.displays(self.results_of(i, results), reaching[i])
             for i, step in enumerate(self.steps)
         ]
         return tuple(chain.from_iterable(reversed(shown)))
@@ -268,8 +268,8 @@ class Pipeline(Gaussian):
 
     def _through(self, predict: _Predict, results: Results, records: Records) -> Floats:
         for i, step in enumerate(self._before):
-            records = step.transform(self._results_of(i, results), records)
-        return predict(self._results_of(len(self.steps) - 1, results), records)
+            records = step.transform(self.results_of(i, results), records)
+        return predict(self.results_of(len(self.steps) - 1, results), records)
 
     def _check_signals(self, budget: Budget, nominal_n: int, least: float) -> None:
         """Refuse steps that would release noise alone, and say what would fit."""
@@ -314,7 +314,7 @@ class Pipeline(Gaussian):
         )
         return (*labels, "")
 
-    def _results_of(self, i: int, results: Results) -> dict[str, Floats]:
+    def results_of(self, i: int, results: Results) -> dict[str, Floats]:
         """Return the results of one step under its own names."""
         if label := self._labels[i]:
             return part_of(results, label)
