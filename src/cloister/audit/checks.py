@@ -470,8 +470,7 @@ def _estimate(plan: Plan, log: Log, table: Records) -> Floats:
         released.append((log.sums[t] + log.noise(t) - own.sum(axis=0) / 2) / scale)
     added, answer = np.concatenate(parts, axis=1), np.concatenate(released)
     kernel = added @ added.T + 4 * np.eye(len(added))
-    estimate: Floats = np.linalg.solve(kernel, added @ answer)
-    return estimate
+    return np.linalg.solve(kernel, added @ answer)
 
 
 # The noise ----------------------------------------------------------------------------------------
