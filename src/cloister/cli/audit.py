@@ -40,7 +40,6 @@ class _Sizes:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.epilog = (
         f"exit code {ALARM} if a claim is refuted, {NO_POWER} if none is but runs showed nothing "
         "where they could have"

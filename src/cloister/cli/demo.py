@@ -36,7 +36,6 @@ STORY = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument(
         "--out",
         type=Path,
@@ -47,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    """Run the demonstration."""
     out.paragraph(STORY)
     out.say()
     prepare_folder(args.out)

@@ -73,8 +73,6 @@ class Evaluation(Evaluated):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         model: Model = None
         released: ModelResults = field(default_factory=dict)
         truth: Annotated[str | None, "column of the true class; the model's if None"] = None
@@ -143,7 +141,6 @@ class Evaluation(Evaluated):
         return self.heads == 1 and self.prediction is None and self.predicts
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         counts = {
             "are predicted to be of each class": self.predicts,
             f"have scores in each of {self.n_bins} bins": self.heads > 0,

@@ -77,8 +77,6 @@ class Quantiles(Gaussian):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         probabilities: Annotated[Probabilities, "of the quantiles"] = (0.25, 0.5, 0.75)
         keep: Keep = ()
         levels: TreeLevels = None
@@ -108,7 +106,6 @@ class Quantiles(Gaussian):
         )
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         closer = " Then the same again, in cells that lie closer where records were seen."
         return (
             f"Numbers of records in {BRANCHES**self.levels} cells of each of {len(self.used)} "

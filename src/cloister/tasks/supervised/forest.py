@@ -105,8 +105,6 @@ class RandomForest(Gaussian):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         target: Target
         kind: Annotated[
             Kind | None, "independent or boosted trees; chosen from the noise by default"
@@ -175,7 +173,6 @@ class RandomForest(Gaussian):
         )
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         trees = (
             f"{self.n_trees} public trees of {2**self.depth} leaves on up to "
             f"{self.columns_per_tree} columns each"
@@ -367,7 +364,6 @@ class RandomForest(Gaussian):
         }
 
     def probabilities(self, results: Results, records: Records) -> Floats:
-        """Return the probability of each class; shape (n_samples, n_classes)."""
         coded = self._coded(records)
         leaves = np.asarray(results["leaves"])
         noise = float(results["leaf_half_width"][0]) / _Z

@@ -120,8 +120,6 @@ class NaiveBayes(Gaussian):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         target: Target
         numbers: Annotated[
             Numbers | Mapping[str, Numbers], "how columns of numbers are modelled, all or by name"
@@ -220,7 +218,6 @@ class NaiveBayes(Gaussian):
         )
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         parts = [f"the size of each of {len(self.classes)} classes"]
         if self._tables:
             parts.append(f"tables of class by category or bin of {len(self._tables)} columns")
@@ -492,7 +489,6 @@ class NaiveBayes(Gaussian):
         return (low + high) / 2, (high - low) / 2
 
     def probabilities(self, results: Results, records: Records) -> Floats:
-        """Return the probability of each class; see :class:`~cloister.task.Classifier`."""
         scores = self.log_joint(results, records)
         odds = np.exp(scores - scores.max(axis=1, keepdims=True))
         return np.asarray(odds / odds.sum(axis=1, keepdims=True))
