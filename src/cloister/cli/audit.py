@@ -88,7 +88,9 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     audits = []
     for audit in _audited(args, others, asdict(sizes)):
         audits.append(audit)
-        _say(audit, out)
+        out.say(f"{audit.method}: {audit.details}")
+        for found in audit.findings:
+            out.say(f"  {'ALARM' if found.alarms else 'ok':5}  {found.check}: {found.evidence}")
     caught = {mutant: mutant.caught for mutant in broken}
     if audits:
         out.table(summary(audits))
@@ -153,13 +155,6 @@ def _audited(
                 example = case_of(task, args.columns, args.k, None, schema)
                 options = {**example.options, **task_options(task, args.set)}
             yield audit_task(task, budget, options=options, schema=schema, **sizes)
-
-
-def _say(audit: Audit, out: Output) -> None:
-    """Say what one audit found, a line for each check."""
-    out.say(f"{audit.method}: {audit.details}")
-    for finding in audit.findings:
-        out.say(f"  {'ALARM' if finding.alarms else 'ok':5}  {finding.check}: {finding.evidence}")
 
 
 def _described(audit: Audit) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -111,7 +111,10 @@ def _show(args: argparse.Namespace, there: Connection, out: Output) -> dict[str,
     out.say()
     out.paragraph(job["describe"])
     out.say()
-    decisions = {decision["silo"]: _decided(decision) for decision in job["decisions"]}
+    decisions = {
+        said["silo"]: "approved" if said["approved"] else f"declined: {said['reason']}"
+        for said in job["decisions"]
+    }
     rows = tuple(
         (silo, decisions.get(silo, "undecided"), job["refusals"].get(silo, ""))
         for silo in job["silos"]
@@ -131,10 +134,6 @@ def _result(args: argparse.Namespace, there: Connection, out: Output) -> dict[st
     result = JobResult.from_dict(there.rest.result(there.rest.find(args.job)))
     show_federated(result, out, args.report)
     return {"job": result.plan.run_id, **result.to_dict()}
-
-
-def _decided(decision: Mapping[str, Any]) -> str:
-    return "approved" if decision["approved"] else f"declined: {decision['reason']}"
 
 
 def _time(seconds: float | None) -> str:
