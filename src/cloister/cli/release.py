@@ -46,15 +46,7 @@ _PACKED = (".gz", ".bz2", ".zst")
 
 @dataclass(frozen=True)
 class Charge:
-    """Where a job is paid.
-
-    Parameters
-    ----------
-    account : Account
-    path : Path
-        The ledger's file.
-    study : str
-    """
+    """Where a job is paid; `path` is the ledger's file."""
 
     account: Account
     path: Path

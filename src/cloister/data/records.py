@@ -448,7 +448,6 @@ class UnitLimit:
 
     Parameters
     ----------
-    max_rows : int or None
     known_as : function of str
         Names for which it returns the same are one unit.
     """

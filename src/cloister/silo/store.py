@@ -117,10 +117,6 @@ def in_brief(plan: Mapping[str, Any], digest: bytes) -> str:
 class Store:
     """The file of jobs, made with mode 0600; safe for several threads and processes.
 
-    Parameters
-    ----------
-    path : path-like
-
     Raises
     ------
     LedgerError

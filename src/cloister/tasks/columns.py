@@ -181,7 +181,6 @@ class Encoding:
     ----------
     levels : tuple of int
         Of each column of the schema: 0 for numbers, else the number of categories.
-    frac_bits : int
     skip : tuple of int
         Columns that are left out, such as the target.
 

@@ -107,7 +107,6 @@ class Frame:
     ----------
     levels : tuple of int
         Of each column of the schema: 0 for numbers, else the number of categories.
-    frac_bits : int
     skip : tuple of int
         Columns that are left out, such as a target.
     clip : float in (0, 32]
