@@ -37,14 +37,7 @@ from cloister.data.encoding import (
     encode_columns,
 )
 from cloister.data.few_rows import Tally
-from cloister.data.sources import (
-    Raw,
-    SqlQuery,
-    Table,
-    is_dataset,
-    is_path,
-    open_source,
-)
+from cloister.data.sources import Raw, SqlQuery, Table, is_dataset, is_path, open_source
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import Contract
 

@@ -32,12 +32,8 @@ from cloister.privacy.database import (
 )
 from cloister.protocol.lifecycle import OPEN, UNDECIDED, SiloState, Step
 
-_BEFORE_FRAMES = (
-    "",
-    *UNDECIDED,
-    SiloState.APPROVED,
-    SiloState.DECLINED,
-)  # a running job is noted at once
+# a running job is noted at once
+_BEFORE_FRAMES = ("", *UNDECIDED, SiloState.APPROVED, SiloState.DECLINED)
 
 _Answer = TypeVar("_Answer")
 _METADATA = sa.MetaData()

@@ -23,14 +23,7 @@ from cloister.hazmat.fixedpoint import Grid
 from cloister.task import FINE, INTERVAL_95, Block, Classifier, PublicColumn, PublicFacts
 from cloister.tasks import scores
 from cloister.tasks.columns import categories_of, codes, in_batches
-from cloister.tasks.evaluation.layers import (
-    NOTE,
-    BySilo,
-    Evaluated,
-    Model,
-    ModelResults,
-    place_of,
-)
+from cloister.tasks.evaluation.layers import NOTE, BySilo, Evaluated, Model, ModelResults, place_of
 from cloister.tasks.examples import BOOLEAN, Example
 from cloister.tasks.interval_tables import MARGINS, between, curve_of, table_of
 from cloister.tasks.options import made, noise_of

@@ -26,14 +26,7 @@ from cloister.display import Bars, Between, Display, Heatmap, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
-from cloister.tasks.columns import (
-    bins_of,
-    categories_of,
-    codes,
-    count_cells,
-    in_cache,
-    position,
-)
+from cloister.tasks.columns import bins_of, categories_of, codes, count_cells, in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import differences, fieller, ratio_interval, size_interval
 from cloister.tasks.options import Target, made, noise_of
