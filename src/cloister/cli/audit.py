@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from cloister.audit import Audit, audit_task
 from cloister.audit.checks import case_of
-from cloister.audit.packages import Method, Mutant, methods, mutants
+from cloister.audit.packages import Method, methods, mutants
 from cloister.audit.report import summary, verdict, write_report
 from cloister.cli.options import add_set_argument, load_task, refuse_given, task_options
 from cloister.cli.output import Output
@@ -79,7 +79,9 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         raise PlanError(
             "one METHOD, --all or --mutants must be given; `cloister audit --help` helps."
         )
-    others, broken = methods(), _mutants() if args.mutants else ()
+    others, broken = methods(), mutants() if args.mutants else ()
+    if args.mutants and not broken:
+        raise PlanError(f"mutants come with the laboratory: {GET_LAB}.")
     if args.all or args.method in others:
         refuse_given(args.set or args.schema, "--set and --schema go with one METHOD, a task")
     sizes = _Sizes(
@@ -126,14 +128,6 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 def _tasks() -> dict[str, type[Task]]:
     """Return the installed tasks that say they are private."""
     return {name: task for name, task in installed().items() if task.private}
-
-
-def _mutants() -> tuple[Mutant, ...]:
-    """Return what is broken on purpose, if some package brought it."""
-    found = mutants()
-    if not found:
-        raise PlanError(f"mutants come with the laboratory: {GET_LAB}.")
-    return found
 
 
 def _audited(
