@@ -60,7 +60,6 @@ class Federation:
 
     Parameters
     ----------
-    name : str
     coordinator : str
         ``https://HOST:PORT``.
     ca : str
@@ -182,7 +181,6 @@ class Party:
 
     Parameters
     ----------
-    invitation : Invitation
     keys : Path
         The party's folder of keys; what it lacks is made.
     again : bool

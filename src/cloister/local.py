@@ -46,7 +46,6 @@ class LocalFederation:
     ----------
     folder : Path
         Must be empty or absent; everything is written there.
-    schema : Schema
     tables : mapping of str to Path
         A file of records for each silo.
     cap_epsilon, cap_delta : float

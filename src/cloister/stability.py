@@ -155,10 +155,8 @@ def rerun(
 
     Parameters
     ----------
-    plan : Plan
     records : ndarray of shape (n_samples, n_features), int32, grid steps
         Never those of people: the noise is simulated.
-    rng : numpy.random.Generator
     weight : int, >= 1
         How many records each stands for.
     """

@@ -46,7 +46,6 @@ class Block:
 
     Parameters
     ----------
-    name : str
     shape : tuple of int
         Known from the plan alone; data-dependent lengths are padded to their maximum.
     l1 : int, > 0
@@ -102,7 +101,6 @@ class PublicColumn:
 
     Parameters
     ----------
-    name : str
     low, high : float, data units, ``low < high``
         The box; the codes of the first and last category where there are categories.
     categories : tuple of str

@@ -309,7 +309,6 @@ def check_task(task: Task, records: Iterable[Records], states: Sequence[GridStat
 
     Parameters
     ----------
-    task : Task
     records : iterable of ndarray of shape (n, n_features), int32
         Tables whose every record is removed in turn; put the worst ones in. Records outside the
         box are added to each, which a silo never sums.

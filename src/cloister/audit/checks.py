@@ -57,7 +57,7 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.replay import replay, replay_elsewhere, shown, written
 from cloister.randomness import new_nonce, public_generator
 from cloister.schema import Schema, schema_of
-from cloister.task import Floats, Profile, Records, Task
+from cloister.task import Floats, Records, Task
 from cloister.tasks.examples import Example, example_of
 
 ALPHA = 1e-8
@@ -380,7 +380,6 @@ def find_canaries(
     *,
     canaries: int,
     make_noise: MakeNoise | None = None,
-    profile: Profile = "group",
     coins: int | str | None = None,
     schema: Schema | None = None,
 ) -> tuple[Finding, float]:
@@ -420,7 +419,7 @@ def find_canaries(
             delta=budget.delta,
             nominal_n=max(canaries // 2, 10),
             noise=make_noise() if make_noise else None,
-            profile=profile if profile in task.profiles else "group",
+            profile="group",
             **case.options,
         )
     except RemoteProtocolError as error:  # as where states depend on records
@@ -470,8 +469,7 @@ def _estimate(plan: Plan, log: Log, table: Records) -> Floats:
         released.append((log.sums[t] + log.noise(t) - own.sum(axis=0) / 2) / scale)
     added, answer = np.concatenate(parts, axis=1), np.concatenate(released)
     kernel = added @ added.T + 4 * np.eye(len(added))
-    estimate: Floats = np.linalg.solve(kernel, added @ answer)
-    return estimate
+    return np.linalg.solve(kernel, added @ answer)
 
 
 # The noise ----------------------------------------------------------------------------------------
@@ -489,7 +487,10 @@ def check_noise(
     seen : sequence of Drawn, optional
         More noise of the plan, to be looked at as well.
     """
-    samples = [*seen, *_samples(plan, words, make_noise)]
+    samples = list(seen)
+    for other in in_profiles(plan):
+        jobs = max(ceil(words / 3 / noise_of(other).scales.size), words // 100, 4)
+        samples.append(drawn_by(other, jobs, make_noise))
     rng = public_generator("audit", "places", new_nonce())
     found = [(drawn, normal_scores(drawn, rng)) for drawn in samples]
     if len(found) > 1:
@@ -500,10 +501,10 @@ def check_noise(
         for tests, found_here in ((laws, law(drawn, normal)), (ties, independence(normal, rng))):
             tests += [replace(test, name=f"{test.name} ({drawn.name})") for test in found_here]
     looked = sum(drawn.elements.size for drawn in samples)
-    jobs = sum(len(drawn.elements) for drawn in samples)
+    n_jobs = sum(len(drawn.elements) for drawn in samples)
     drawn_in = ", ".join(drawn.name for drawn in samples)
     return (
-        _of("law of the noise", laws, f"{looked} elements of {jobs} jobs ({drawn_in})"),
+        _of("law of the noise", laws, f"{looked} elements of {n_jobs} jobs ({drawn_in})"),
         _of("independence of the noise", ties, "elements of a job, a round, a silo and other jobs"),
         _of("repeats of the noise", repeats(samples), "vectors, elements and values"),
     )
@@ -545,16 +546,6 @@ def check_fresh(plan: Plan, *, make_noise: MakeNoise | None = None) -> tuple[Fin
             f"{'exactly' if added else 'NOT'} what was drawn",
         ),
     )
-
-
-def _samples(plan: Plan, words: int, make_noise: MakeNoise | None) -> list[Drawn]:
-    """Draw noise as jobs of every profile do."""
-    found = []
-    for other in in_profiles(plan):
-        per_job = noise_of(other).scales.size
-        jobs = max(ceil(words / 3 / per_job), words // 100, 4)
-        found.append(drawn_by(other, jobs, make_noise))
-    return found
 
 
 def _together(found: Sequence[tuple[Drawn, Floats]]) -> tuple[Drawn, Floats]:

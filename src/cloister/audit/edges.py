@@ -147,7 +147,7 @@ def jumps(adds: Adds, start: Integers, end: Integers) -> Iterator[tuple[Integers
         return point
 
     def elements(place: int) -> bytes:
-        return _pattern(adds(at(place)))
+        return np.asarray(adds(at(place)) != 0).tobytes()
 
     places = [length * cut // _CUTS for cut in range(_CUTS + 1)]
     seen = [elements(place) for place in places]
@@ -158,11 +158,6 @@ def jumps(adds: Adds, start: Integers, end: Integers) -> Iterator[tuple[Integers
             middle = (low + high) // 2
             low, high = (middle, high) if elements(middle) == one else (low, middle)
         yield at(low), at(high)
-
-
-def _pattern(elements: Integers) -> bytes:
-    """Return to which elements a record adds."""
-    return np.asarray(elements != 0).tobytes()
 
 
 def edge(adds: Adds, point: Integers, one: int, rng: np.random.Generator) -> Iterator[Integers]:

@@ -30,17 +30,7 @@ from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.randomness import new_nonce, public_generator
-from cloister.task import (
-    Block,
-    ByUnit,
-    Floats,
-    GridState,
-    Integers,
-    Records,
-    Released,
-    State,
-    Task,
-)
+from cloister.task import Block, ByUnit, Floats, GridState, Integers, Records, Released, State, Task
 
 World = Literal["without", "with"]
 MakeNoise = Callable[[], NoiseSource]

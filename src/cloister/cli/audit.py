@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from cloister.audit import Audit, audit_task
 from cloister.audit.checks import case_of
-from cloister.audit.packages import Method, Mutant, methods, mutants
+from cloister.audit.packages import Method, methods, mutants
 from cloister.audit.report import summary, verdict, write_report
 from cloister.cli.options import add_set_argument, load_task, refuse_given, task_options
 from cloister.cli.output import Output
@@ -40,7 +40,6 @@ class _Sizes:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.epilog = (
         f"exit code {ALARM} if a claim is refuted, {NO_POWER} if none is but runs showed nothing "
         "where they could have"
@@ -80,7 +79,9 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         raise PlanError(
             "one METHOD, --all or --mutants must be given; `cloister audit --help` helps."
         )
-    others, broken = methods(), _mutants() if args.mutants else ()
+    others, broken = methods(), mutants() if args.mutants else ()
+    if args.mutants and not broken:
+        raise PlanError(f"mutants come with the laboratory: {GET_LAB}.")
     if args.all or args.method in others:
         refuse_given(args.set or args.schema, "--set and --schema go with one METHOD, a task")
     sizes = _Sizes(
@@ -89,7 +90,9 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     audits = []
     for audit in _audited(args, others, asdict(sizes)):
         audits.append(audit)
-        _say(audit, out)
+        out.say(f"{audit.method}: {audit.details}")
+        for found in audit.findings:
+            out.say(f"  {'ALARM' if found.alarms else 'ok':5}  {found.check}: {found.evidence}")
     caught = {mutant: mutant.caught for mutant in broken}
     if audits:
         out.table(summary(audits))
@@ -127,14 +130,6 @@ def _tasks() -> dict[str, type[Task]]:
     return {name: task for name, task in installed().items() if task.private}
 
 
-def _mutants() -> tuple[Mutant, ...]:
-    """Return what is broken on purpose, if some package brought it."""
-    found = mutants()
-    if not found:
-        raise PlanError(f"mutants come with the laboratory: {GET_LAB}.")
-    return found
-
-
 def _audited(
     args: argparse.Namespace, others: Mapping[str, Method], sizes: Mapping[str, Any]
 ) -> Iterator[Audit]:
@@ -154,13 +149,6 @@ def _audited(
                 example = case_of(task, args.columns, args.k, None, schema)
                 options = {**example.options, **task_options(task, args.set)}
             yield audit_task(task, budget, options=options, schema=schema, **sizes)
-
-
-def _say(audit: Audit, out: Output) -> None:
-    """Say what one audit found, a line for each check."""
-    out.say(f"{audit.method}: {audit.details}")
-    for finding in audit.findings:
-        out.say(f"  {'ALARM' if finding.alarms else 'ok':5}  {finding.check}: {finding.evidence}")
 
 
 def _described(audit: Audit) -> dict[str, Any]:

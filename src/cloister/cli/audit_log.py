@@ -12,7 +12,6 @@ from cloister.service.audit import verify
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     check = actions(parser)("verify", "find lines that were changed, removed or moved", _verify)
     check.add_argument("file", type=Path, metavar="FILE")
     check.add_argument(

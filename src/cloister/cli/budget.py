@@ -31,7 +31,6 @@ _CHARGED = {"apart": "by each noise", "covered": "as Gaussian", "whole": "as a w
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add = actions(parser)
     show = add("show", "show caps, spent and remaining budgets of each data set", on_ledger(_show))
     for action in (show, add_export(add)):

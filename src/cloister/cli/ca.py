@@ -13,7 +13,6 @@ from cloister.enrolment import Authority
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add = actions(parser)
     init = add("init", "make an authority in a new folder", _init)
     init.add_argument("--name", required=True, metavar="NAME", help="name of the federation")

@@ -16,7 +16,6 @@ FEW_USABLE = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("file", type=Path, metavar="FILE", help="CSV or Parquet")
     parser.add_argument("--schema", type=Path, required=True, help="the data contract")
     add_baskets_argument(parser)

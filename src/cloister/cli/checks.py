@@ -30,16 +30,7 @@ _PUBLIC = ("ca.pem", "tls.pem")
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
-
-    Parameters
-    ----------
-    name : str
-    state : {"ok", "warn", "fail"}
-    found : str
-    way_out : str
-        What to do about it, unless it is "ok".
-    """
+    """One thing that was looked at; its `way_out` says what to do, unless it is "ok"."""
 
     name: str
     state: Literal["ok", "warn", "fail"]

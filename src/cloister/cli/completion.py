@@ -10,7 +10,6 @@ from cloister.errors import PlanError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the shell."""
     parser.description = (
         "Print a script that lets a shell complete commands and options. "
         "Put it into your start file: source <(cloister completion bash)"
@@ -19,7 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> None:
-    """Print the script."""
     if find_spec("shtab") is None:
         raise PlanError("completion is written by shtab: pip install 'cloister[shell]'.")
     import shtab

@@ -28,7 +28,6 @@ TRUST = "the dealer together with either server sees every table; wrong values a
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     one = parser.add_argument
     one("session", type=Path, metavar="SESSION", help="TOML or JSON, the same at every party")
     one("--as", dest="name", required=True, metavar="NAME", help="which of its parties this is")
@@ -44,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    """Do one party's part."""
     from cloister.enrolment import KeyFolder
     from cloister.inference.programs import PROGRAMS
     from cloister.mpc.parties import connected, take_part

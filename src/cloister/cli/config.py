@@ -17,7 +17,6 @@ from cloister.settings import ROLES, Settings, load_settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add = actions(parser)
     check = add("check", "show what is set, and check the files it names", _check)
     check.add_argument("file", type=Path, metavar="FILE")

@@ -36,7 +36,6 @@ STORY = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument(
         "--out",
         type=Path,
@@ -47,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    """Run the demonstration."""
     out.paragraph(STORY)
     out.say()
     prepare_folder(args.out)
@@ -97,7 +95,10 @@ def cost_of_privacy(result: JobResult, records: np.ndarray[Any, Any]) -> Table:
     grid, released = result.plan.grid, result.results
     points = records / grid.one
     best = without_privacy(points, CLUSTERS)
-    errors = [_error(points, centres) for centres in (grid.normalise(released["centres"]), best)]
+    errors = [
+        float(squared_distances(centres, points).min(axis=0).mean())
+        for centres in (grid.normalise(released["centres"]), best)
+    ]
     exact = grid.decode(best)
     near = np.abs(exact[None] - released["centres"][:, None]) / grid.half_range
     cells = np.stack([released[name] for name in ("centres", "low", "high")], axis=2).tolist()
@@ -109,11 +110,6 @@ def cost_of_privacy(result: JobResult, records: np.ndarray[Any, Any]) -> Table:
     rows.append(("mean squared distance, scaled", *errors))
     note = "The last column and the last row are exact, which only public records may be."
     return Table("What privacy cost here", ("", "released", "without privacy"), tuple(rows), note)
-
-
-def _error(points: Floats, centres: Floats) -> float:
-    """Return the mean squared distance of points to the nearest centre."""
-    return float(squared_distances(centres, points).min(axis=0).mean())
 
 
 def without_privacy(points: Floats, n_clusters: int) -> Floats:

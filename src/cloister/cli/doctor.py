@@ -55,12 +55,10 @@ _DISK_WARN, _DISK_FAIL = 1 << 30, 50 << 20  # bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_config(parser, "the party's configuration file")
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    """Look at everything."""
     settings = load_settings(args.config)
     checks = [_versions(), _loops(), *examined(settings, OFFLINE), *examined(settings, _LIVE)]
     return {"file": args.config, "role": settings.role, "checks": show(out, checks)}

@@ -25,7 +25,6 @@ _GROUP = 8  # digits read in one breath
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add = actions(parser)
     request = add("request", "make keys that stay here, and a public request", _request)
     request.add_argument("--role", required=True, choices=ROLES)

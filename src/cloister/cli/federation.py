@@ -41,7 +41,6 @@ _SECONDS = 300.0  # after which the demonstration gives up
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add = actions(parser)
     init = add("init", "make authority, coordinator and what all are invited to", _init)
     init.add_argument("--name", required=True, metavar="NAME", help="of the federation")

@@ -17,7 +17,6 @@ from cloister.settings import AnalystSettings, load_role
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add = actions(parser)
     for action in (
         add("secure", "make a kit refuse code and commands, and send no logs", _secure),

@@ -32,7 +32,6 @@ _SUMMARIES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add = actions(parser)
     declared = {name: add(name, summary, _run) for name, summary in _SUMMARIES.items()}
     for name, action in declared.items():

@@ -21,7 +21,6 @@ _PAUSE = 2.0  # seconds between two looks at who else has come
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.set_defaults(run=run)
     parser.add_argument("invitation", type=Path, metavar="FILE", help="the file you were sent")
     parser.add_argument(

@@ -26,7 +26,6 @@ _RESTORE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add = actions(parser)
     backup = add(
         "backup", "copy the ledger consistently, even while the silo runs", on_ledger(_backup)

@@ -16,7 +16,6 @@ from cloister.declared import Declaration
 from cloister.errors import PlanError
 from cloister.jobs import JobResult, budget_of, make_plan
 from cloister.moved import GET_LAB
-from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.schema import Schema
 from cloister.task import Task
@@ -442,21 +441,17 @@ def plan_of(
 
     Without a nominal number of records it is the plan for the fewest that make sense.
     """
-    return make_plan(
-        task,
-        schema,
-        silos,
-        budget=_budget(args, task),
-        nominal_n=args.nominal_n or max(1, int(options.get("n_clusters", 1))),
-        **job_options(args),
-        **options,
-    )
-
-
-def _budget(args: argparse.Namespace, task: type[Task]) -> Budget | None:
     given = vars(args)
     unused = [name for name in _COSTS if given.get(name) is not None and not task.private]
     refuse_given(
         unused, f"{', '.join(unused)} mean nothing for task {task.name!r}, which is not private"
     )
-    return budget_of(task, args.epsilon, args.delta, args.nominal_n)
+    return make_plan(
+        task,
+        schema,
+        silos,
+        budget=budget_of(task, args.epsilon, args.delta, args.nominal_n),
+        nominal_n=args.nominal_n or max(1, int(options.get("n_clusters", 1))),
+        **job_options(args),
+        **options,
+    )

@@ -120,7 +120,7 @@ class Output:
 
         The line is gone when all is read: an exact count is no release.
         """
-        if not self._is_watched:
+        if not (self.for_people and is_watched()):
             yield lambda silo: None
             return
         from rich.console import Console
@@ -141,10 +141,6 @@ class Output:
                 return on_rows
 
             yield counter
-
-    @property
-    def _is_watched(self) -> bool:
-        return self.for_people and is_watched()
 
     def progress(self) -> AbstractContextManager[OnRound | None]:
         """Show a bar over rounds on a terminal; yield what is to be called after each."""

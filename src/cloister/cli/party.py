@@ -19,7 +19,6 @@ _MAIN = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     start = actions(parser)("run", "serve until SIGTERM or Ctrl-C", _serve)
     add_config(start, "the party's configuration file")
     start.set_defaults(flags=False)

@@ -27,7 +27,6 @@ from cloister.schema import Schema
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add_plan_arguments(parser, nominal_n=True)
     parser.add_argument(
         "--silos", type=_silo_names, default="3", metavar="N|A,B,C", help="how many, or their names"
@@ -38,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    """Show a plan."""
     schema = Schema.load(args.schema)
     task, options = chosen_task(args)
     plan = plan_of(args, task, schema, args.silos, options)

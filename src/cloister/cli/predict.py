@@ -42,7 +42,6 @@ NOTE_OF_SCORER = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument(
         "model", metavar="MODEL", help="model.json of a job; with --private https://HOST:PORT"
     )

@@ -46,15 +46,7 @@ _PACKED = (".gz", ".bz2", ".zst")
 
 @dataclass(frozen=True)
 class Charge:
-    """Where a job is paid.
-
-    Parameters
-    ----------
-    account : Account
-    path : Path
-        The ledger's file.
-    study : str
-    """
+    """Where a job is paid; `path` is the ledger's file."""
 
     account: Account
     path: Path
@@ -268,7 +260,14 @@ def _new_cap(args: argparse.Namespace, schema: Schema, budget: Budget, path: Pat
     """Return the lifetime cap of a data set that the ledger does not know yet."""
     cap: float | None = args.cap_epsilon
     if cap is None and sys.stderr.isatty():
-        cap = _asked_cap(schema.dataset, budget)
+        # once: later runs find the cap in the ledger
+        answer = ask(
+            f"Data set {schema.dataset!r} is new here. How much may everything that is ever "
+            f"released from it cost together? This run costs epsilon {budget.epsilon:g}.\n"
+            "Lifetime cap, epsilon: "
+        )
+        with suppress(ValueError):
+            cap = None if answer is None else float(answer)
     if cap is None:
         raise PlanError(
             f"cap_epsilon must be given: data set {schema.dataset!r} is new in ledger "
@@ -280,17 +279,6 @@ def _new_cap(args: argparse.Namespace, schema: Schema, budget: Budget, path: Pat
             "raise the other."
         )
     return cap
-
-
-def _asked_cap(dataset: str, budget: Budget) -> float | None:
-    """Ask whoever sits at the terminal, once: later runs find the cap in the ledger."""
-    answer = ask(
-        f"Data set {dataset!r} is new here. How much may everything that is ever released from it "
-        f"cost together? This run costs epsilon {budget.epsilon:g}.\nLifetime cap, epsilon: "
-    )
-    with suppress(ValueError):
-        return None if answer is None else float(answer)
-    return None
 
 
 def _write(result: JobResult, folder: Path) -> dict[str, Path]:

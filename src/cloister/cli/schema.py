@@ -27,7 +27,6 @@ _SHOWN = 6  # categories of a column on the screen
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     add = actions(parser)
     init = add("init", "draft a schema, by asking you; values are never read", _init)
     init.add_argument(

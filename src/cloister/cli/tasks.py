@@ -20,7 +20,6 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 
 
 def run(_: argparse.Namespace, out: Output) -> dict[str, Any]:
-    """List the tasks."""
     entries = [_entry(task) for task in TASKS.values()]
     for entry in entries:
         out.say(f"{entry['task']}  ({'private' if entry['private'] else 'NOT PRIVATE'})")

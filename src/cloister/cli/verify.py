@@ -24,7 +24,6 @@ Check = tuple[str, str, str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("model", type=Path, metavar="FILE", help="model.json of a job")
     parser.add_argument(
         "--signed",

@@ -31,7 +31,6 @@ class CellRules:
 
     Parameters
     ----------
-    grid : Grid
     fill : ndarray of shape (n_features,), float64, data units, within the bounds
         Stands for a cell without a number that counts; NaN where its record is dropped.
     integer, boolean : ndarray of shape (n_features,), bool

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from cloister.data.records import Chunk, Records, read_source
+from cloister.data.records import Chunk, read_source
 from cloister.data.sources import parquet_files
 from cloister.errors import CloisterError, DataError, PlanError
 
@@ -166,7 +167,7 @@ def read_partitions(
         name: _Reading(source, schema, contract.columns, frac_bits)
         for name, source in sources.items()
     }
-    found = _once(reads, workers.answers("read", reads, _Safe(_no_more)))
+    found = _once(reads, workers.answers("read", reads, _Safe(attrgetter("doubt"))))
     seals = {name: seal for name, (seal, _) in found.items()}
     doubts = [doubt for _, (_, doubt) in sorted(found.items()) if doubt]
     return PartitionedRecords(contract, workers, reads, seals, next(iter(doubts), None))
@@ -198,7 +199,7 @@ class _Reading:
         records = read_source(
             self.source, self.schema, columns=self.columns, frac_bits=self.frac_bits
         )
-        return Held(tuple(records), _seal(records), records.doubt)
+        return Held(tuple(records), records.fingerprint(b"seal of partition"), records.doubt)
 
 
 @dataclass(frozen=True)
@@ -219,10 +220,6 @@ class _Summed:
 
     def __call__(self, held: Held) -> Integers:
         return self.step.total(held.chunks)
-
-
-def _no_more(held: Held) -> str | None:
-    return held.doubt
 
 
 def _safely(work: Callable[[], T]) -> T | Failure:
@@ -257,7 +254,3 @@ def _once(ids: Iterable[str], answers: Iterable[tuple[str, Any]]) -> dict[str, A
             "workers."
         )
     return found
-
-
-def _seal(records: Records) -> bytes:
-    return records.fingerprint(b"seal of partition")

@@ -483,7 +483,6 @@ class UnitLimit:
 
     Parameters
     ----------
-    max_rows : int or None
     known_as : function of str
         Names for which it returns the same are one unit.
     """
@@ -545,7 +544,8 @@ def _records(
     if cache_dir is not None and table.is_file:
         file = GridCache(cache_dir, table.most_rows * table.n_columns)
         stored = file.filled(first, table.n_columns)
-        return Records(contract, lambda: _cut(stored, rows), tally.doubt())
+        starts = range(0, len(stored), rows)
+        return Records(contract, lambda: (stored[i : i + rows] for i in starts), tally.doubt())
     kept: list[Chunk] = []
     seal, size, fits = hashlib.sha256(), 0, True  # twice as fast as BLAKE2 where processors know it
     for chunk in first:
@@ -574,10 +574,6 @@ def _records(
             )
 
     return Records(contract, read_again, tally.doubt())
-
-
-def _cut(table: Chunk, rows: int) -> Iterator[Chunk]:
-    return (table[start : start + rows] for start in range(0, len(table), rows))
 
 
 def _part(records: Records, contract: Contract) -> Records:

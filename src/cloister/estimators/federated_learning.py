@@ -47,7 +47,6 @@ class LocalUpdate(Protocol):
 
     def start(self) -> Floats:
         """Return the public parameters before the first round, one vector."""
-        ...
 
     def train(self, parameters: Floats, data: Any) -> Floats:
         """Return the parameters after training on one silo's data.
@@ -55,15 +54,12 @@ class LocalUpdate(Protocol):
         Called again with the same arguments it must return the same, since a silo that was stopped
         comes to its answers again.
         """
-        ...
 
     def finished(self, parameters: Floats) -> Any:
         """Return the model with these parameters."""
-        ...
 
     def describe(self) -> str:
         """Say what is trained, with all public numbers; part of the digest that a plan pins."""
-        ...
 
 
 def supplied(

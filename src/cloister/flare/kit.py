@@ -70,7 +70,7 @@ def secure(kit: Path, classes: Sequence[str] = ()) -> str:
     return party
 
 
-def open_doors(kit: Path, classes: Sequence[str] = ()) -> list[str]:
+def open_doors(kit: Path) -> list[str]:
     """Return what a kit lets others do that :func:`secure` would not, one sentence each."""
     party = _party(kit)
     resources, rules = _load(kit, "resources.json"), _load(kit, "authorization.json")
@@ -84,8 +84,7 @@ def open_doors(kit: Path, classes: Sequence[str] = ()) -> list[str]:
     if allowed is None:
         doors.append("there is no class_allow_list, and FLARE's own is long.")
     else:
-        known = classes or (_CLASSES[party],)
-        doors += [f"jobs may name {name!r}." for name in allowed if name not in known]
+        doors += [f"jobs may name {name!r}." for name in allowed if name != _CLASSES[party]]
     if resources.get("class_list_enforcement_mode", "enforce") != "enforce":
         doors.append("the class_allow_list is not enforced.")
     if party == "site" and resources.get("allow_log_streaming", True) is not False:

@@ -111,8 +111,7 @@ def _and(server: Server, x: _Array, y: _Array) -> _Array:
     """Return shares of x & y for x of shape (...) and y of shape (2, ...), of any integer type."""
     left, right = _packed(x[np.newaxis]), _packed(y)
     result = product(server, Product("and", left.shape, right.shape), left, right)
-    bits: _Array = result.view(x.dtype)[:, : x.size].reshape(y.shape)
-    return bits
+    return result.view(x.dtype)[:, : x.size].reshape(y.shape)
 
 
 def _packed(values: _Array) -> Words:

@@ -45,20 +45,16 @@ class Material(Protocol):
     @property
     def sharing(self) -> tuple[Sharing, Sharing]:
         """Of what is drawn, and of what is derived."""
-        ...
 
     def drawn(self) -> tuple[Shape, ...]:
         """Return the shapes of what is drawn at random."""
-        ...
 
     def derived(self) -> Shape:
         """Return the shape of what depends on it."""
-        ...
 
     @property
     def derive(self) -> Callable[..., Words]:
         """What makes it of the drawn values."""
-        ...
 
 
 @dataclass(frozen=True)

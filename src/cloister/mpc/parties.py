@@ -248,8 +248,7 @@ def _values(program: Program, what: str, words: Words) -> NDArray[Any]:
     """Return opened words as numbers; a program with ``values(result, words)`` says how."""
     plain = to_integers if program.opening == "label" else decode
     own = getattr(program, "values", lambda _, words: plain(words))
-    found: NDArray[Any] = own(what, words)
-    return found
+    return own(what, words)
 
 
 def _use_once(folder: Path, session: Session) -> None:

@@ -35,7 +35,6 @@ class Program(Protocol):
     @property
     def opening(self) -> Opening:
         """What the results are; shown wherever they are, and what an owner's policy must allow."""
-        ...
 
     def event(self) -> Event | None:
         """Return what opening the results costs each owner's ledger; None where it is not private.
@@ -46,12 +45,9 @@ class Program(Protocol):
 
     def tables(self) -> Mapping[str, Shape]:
         """Return the public shape of each table that owners share; padded, never a true count."""
-        ...
 
     def results(self) -> Mapping[str, Shape]:
         """Return the public shape of each result."""
-        ...
 
     def run(self, server: Server, tables: Mapping[str, Words]) -> dict[str, Words]:
         """Return this server's shares of the results; both servers call it with their own."""
-        ...

@@ -82,8 +82,7 @@ class _Majority(Program):
 
     def _counts(self, votes: Words) -> Words:
         """Return shares of the weighted counts of shape (rows, classes); voters come first."""
-        counts: Words = np.tensordot(np.array(self._weights, np.uint64), votes, axes=1)
-        return counts
+        return np.tensordot(np.array(self._weights, np.uint64), votes, axes=1)
 
 
 @declared
@@ -136,8 +135,7 @@ class Vote(_Majority):
             raise DataError(
                 f"votes {table!r} must be {self.rows} integers from 0 to {self.classes - 1}."
             )
-        one_hot: Words = np.eye(self.classes, dtype=np.uint64)[labels.astype(np.int64)]
-        return one_hot
+        return np.eye(self.classes, dtype=np.uint64)[labels.astype(np.int64)]
 
     def run(self, server: Server, tables: Mapping[str, Words]) -> dict[str, Words]:
         """Return this server's share of the labels."""

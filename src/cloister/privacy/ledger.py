@@ -54,13 +54,7 @@ from cloister.privacy.chain import (
     canonical,
 )
 from cloister.privacy.database import check_pages, connect, explained, transaction
-from cloister.privacy.events import (
-    ComposedEvent,
-    Event,
-    NonPrivateEvent,
-    holds,
-    mechanism_counts,
-)
+from cloister.privacy.events import ComposedEvent, Event, NonPrivateEvent, holds, mechanism_counts
 from cloister.privacy.filter import Cost, Limits, Split, cheapest, tariffs
 from cloister.randomness import KEY_BYTES, new_key
 
@@ -312,12 +306,7 @@ class Ledger:
                 )
             now = self._checked_now()
             bounds = [
-                (
-                    f"data set {dataset!r}",
-                    "lifetime cap",
-                    known.limits(),
-                    self._state.cost(dataset),
-                )
+                (f"data set {dataset!r}", "lifetime cap", known.limits(), self._state.cost(dataset))
             ]
             if study in known.study_epsilons:
                 limits = known.limits(known.study_epsilons[study])

@@ -28,11 +28,9 @@ class NoiseSource(Protocol):
     @property
     def label(self) -> str:
         """Where the noise comes from; stamped on every result."""
-        ...
 
     def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
         """Return `size` integers of the discrete `kind` law with integer `scale`."""
-        ...
 
 
 class DiscreteNoise:

@@ -23,7 +23,6 @@ class AnswerJournal(Protocol):
 
     def frame(self, job: str, round: int) -> bytes | None:
         """Return the frame committed for a round, if any."""
-        ...
 
     def commit(
         self, *, job: str, round: int, event: Event, frame: bytes, request: bytes = b""
@@ -35,11 +34,9 @@ class AnswerJournal(Protocol):
         bytes
             The frame that may leave: the one of the first commit.
         """
-        ...
 
     def record(self, job: str, request: bytes, answer: bytes) -> bytes:
         """Keep the answer to a request; return the one that was kept first."""
-        ...
 
     def record_all(self, job: str, answers: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
         """Keep requests and answers in one step, up to the first that was answered otherwise.
@@ -49,11 +46,9 @@ class AnswerJournal(Protocol):
         tuple of bytes
             For each of them what :meth:`record` returns; nothing after that first one.
         """
-        ...
 
     def recorded(self, job: str) -> tuple[tuple[bytes, bytes], ...]:
         """Return requests and answers in the order in which they were kept."""
-        ...
 
 
 class HeadBook(Protocol):
@@ -61,31 +56,24 @@ class HeadBook(Protocol):
 
     def head(self) -> str:
         """Return the hash that stands for everything that was ever charged here."""
-        ...
 
     def statement(self, job: str, plan: str, events: Event) -> Statement:
         """Return what to sign of this journal in a job, by the digest and the cost of its plan."""
-        ...
 
     def remember(self, statements: Iterable[SignedStatement]) -> None:
         """Keep what peers signed, the newest of each in each job."""
-        ...
 
     def remembered(self, fingerprint: str, above: int = -1) -> tuple[SignedStatement, ...]:
         """Return the newest statement of a peer in each job, those of a greater height."""
-        ...
 
     def seen_by(self, fingerprint: str) -> int:
         """Return the height of the newest head of this journal that a peer signed, or 0."""
-        ...
 
     def check_statements(self, shown: Iterable[SignedStatement]) -> None:
         """Check that what its owner signed, as peers show it, is in the past of this journal."""
-        ...
 
     def countersigned(self, head: str, signatures: Mapping[str, bytes]) -> None:
         """Keep what peers signed over our head; by fingerprint."""
-        ...
 
 
 class Journal(AnswerJournal, HeadBook, Protocol):
@@ -102,11 +90,9 @@ class Journal(AnswerJournal, HeadBook, Protocol):
         heard: Iterable[SignedStatement] = (),
     ) -> bytes:
         """Charge and keep a frame, and :meth:`remember` what peers signed, in one step."""
-        ...
 
     def secret(self, job: str) -> bytes:
         """Return the job's 32 secret bytes: made by the operating system, then always the same."""
-        ...
 
 
 class MemoryJournal:

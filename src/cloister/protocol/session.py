@@ -25,7 +25,6 @@ class Transport(Protocol):
         A silo that does not answer is left out. An answer may be late, repeated or missing;
         parties stand all three.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,7 @@ from cloister.html import page
 from cloister.jobs import JobResult
 from cloister.report import plots
 from cloister.report.summary import summarise
-from cloister.report.text import (
-    UNCLEAR_NOTE,
-    as_table,
-    cell_text,
-    number,
-    remarks_of,
-    warnings_of,
-)
+from cloister.report.text import UNCLEAR_NOTE, as_table, cell_text, number, remarks_of, warnings_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -54,7 +54,6 @@ def write_report(
 
     Parameters
     ----------
-    result : JobResult
     path : path-like
         Replaced if it exists.
     budget_lines : sequence of (name, value), optional

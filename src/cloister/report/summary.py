@@ -18,12 +18,7 @@ _MOST_SIZES = 6  # that are named one by one
 
 @dataclass(frozen=True)
 class Summary:
-    """A title and three sentences, of released values alone.
-
-    Parameters
-    ----------
-    title, found, cost, sure : str
-    """
+    """A title and three sentences, of released values alone."""
 
     title: str
     found: str

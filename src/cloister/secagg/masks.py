@@ -37,7 +37,6 @@ class Masker(Protocol):
 
     def mask(self, elements: Words, context: PadContext, members: Sequence[str] = ()) -> Words:
         """Blind this silo's vector; `context.sender` is this silo."""
-        ...
 
     def shares(
         self, t: int, members: Sequence[str], survivors: Sequence[str]
@@ -54,15 +53,12 @@ class Masker(Protocol):
         opened: Mapping[str, bytes] = _NOTHING,
     ) -> Words:
         """Take from a sum of `survivors` what masks left in it; `context.sender` is not used."""
-        ...
 
     def common_key(self, usage: Usage, context: bytes) -> bytes:
         """Return a key that every silo has, and nobody else."""
-        ...
 
     def tag(self, usage: Usage, *parts: bytes) -> bytes:
         """Authenticate `parts` to the other silos: 32 bytes."""
-        ...
 
     def verify(self, usage: Usage, mac: bytes, *parts: bytes) -> bool:
         """Return whether `mac` is the tag of `parts`, in constant time."""

@@ -127,7 +127,6 @@ def verify(path: str | os.PathLike[str], head: str | None = None) -> tuple[int, 
 
     Parameters
     ----------
-    path : path-like
     head : str, optional
         A hash that was noted earlier; the chain must contain it.
 

@@ -476,7 +476,7 @@ class Jobs:
                 aside.finish()
             # Before the end is told: a job that is done has its sums.
             if plan.publish:
-                self._publish(plan, aggregator)
+                self.store.publish(plan.run_id, sums_to_dict(plan, aggregator.sums))
             self._end(job.id, "done")
         except LedgerError:
             raise
@@ -500,10 +500,6 @@ class Jobs:
             len(done.survivors),
             extra={"job": job.id, "round": done.round},
         )
-
-    def _publish(self, plan: Plan, aggregator: Aggregator) -> None:
-        """Keep the noised sums of a plan that publishes them, which only pairwise masks allow."""
-        self.store.publish(plan.run_id, sums_to_dict(plan, aggregator.sums))
 
     def _end(self, job: str, state: CoordinatorState, reason: str = "") -> bool:
         """End a job once, and tell its silos; return whether it was this call that ended it."""

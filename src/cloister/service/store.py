@@ -52,11 +52,7 @@ _JOBS = sa.Table(
     sa.Column("ended_at", sa.Float),
     sa.Column("result", sa.Text),  # only of a plan that publishes
 )
-_MEMBERS = sa.Table(
-    "members",
-    _METADATA,
-    *keys(job=sa.String(32), silo=sa.Text),
-)
+_MEMBERS = sa.Table("members", _METADATA, *keys(job=sa.String(32), silo=sa.Text))
 _DECISIONS = sa.Table(
     "decisions",
     _METADATA,

@@ -413,7 +413,7 @@ class Agent:
                 self._ends.pop(job, None)
                 return
             final, reason = self._ends[job]
-            whole = self._has_result(job)
+            whole = (self._results / job / MODEL).is_file()
             if final == SiloState.DONE:
                 # Not if this very process approved it, and was never asked for a frame.
                 whole = known.state != SiloState.APPROVED or job in self._granted_before
@@ -437,9 +437,6 @@ class Agent:
             return False
         self._finish(client)
         return self._store.state(job) == SiloState.RUNNING
-
-    def _has_result(self, job: str) -> bool:
-        return (self._results / job / MODEL).is_file()
 
     def _forget(self, job: str, *, whole: bool = False) -> None:
         """Delete what a job could have sent again; return what it did not use, but for `whole`.

@@ -32,12 +32,8 @@ from cloister.privacy.database import (
 )
 from cloister.protocol.lifecycle import OPEN, UNDECIDED, SiloState, Step
 
-_BEFORE_FRAMES = (
-    "",
-    *UNDECIDED,
-    SiloState.APPROVED,
-    SiloState.DECLINED,
-)  # a running job is noted at once
+# a running job is noted at once
+_BEFORE_FRAMES = ("", *UNDECIDED, SiloState.APPROVED, SiloState.DECLINED)
 
 _Answer = TypeVar("_Answer")
 _METADATA = sa.MetaData()
@@ -117,10 +113,6 @@ def in_brief(plan: Mapping[str, Any], digest: bytes) -> str:
 class Store:
     """The file of jobs, made with mode 0600; safe for several threads and processes.
 
-    Parameters
-    ----------
-    path : path-like
-
     Raises
     ------
     LedgerError
@@ -187,12 +179,12 @@ class Store:
 
     def get(self, job: str) -> Job | None:
         """Return a job, or None if it was never offered."""
-        return self._remembered(job, lambda: self._get(job))
 
-    def _get(self, job: str) -> Job | None:
-        with self._transaction(write=False) as connection:
+        def read(connection: sa.Connection) -> Job | None:
             row = connection.execute(sa.select(_JOBS).where(_JOBS.c.id == job)).first()
-        return None if row is None else Job._of(row)
+            return None if row is None else Job._of(row)
+
+        return self._remembered(job, read)
 
     def state(self, job: str) -> SiloState | None:
         """Return the state of a job, or None if it was never offered."""
@@ -220,10 +212,9 @@ class Store:
     def states(self, among: Collection[SiloState] = tuple(SiloState)) -> dict[str, SiloState]:
         """Return the state of each job that is in one of `among`, oldest first."""
 
-        def read() -> dict[str, SiloState]:
-            chosen = _STATES.where(_JOBS.c.state.in_(among))
-            with self._transaction(write=False) as connection:
-                return {row.id: _state(row.state) for row in connection.execute(chosen)}
+        def read(connection: sa.Connection) -> dict[str, SiloState]:
+            chosen = connection.execute(_STATES.where(_JOBS.c.state.in_(among)))
+            return {row.id: _state(row.state) for row in chosen}
 
         return dict(self._remembered(tuple(among), read))
 
@@ -235,12 +226,7 @@ class Store:
 
     def unnoted(self) -> tuple[Job, ...]:
         """Return the jobs whose state changed since :meth:`note`, oldest first."""
-
-        def read() -> tuple[Job, ...]:
-            with self._transaction(write=False) as connection:
-                return tuple(map(Job._of, connection.execute(_UNNOTED)))
-
-        return self._remembered("unnoted", read)
+        return self._remembered("unnoted", lambda c: tuple(map(Job._of, c.execute(_UNNOTED))))
 
     def note(self, job: Job) -> None:
         """Remember that this state of a job is in the audit file."""
@@ -285,7 +271,7 @@ class Store:
                 connection.execute(sa.delete(_JOBS).where(_JOBS.c.id == job))
         return len(gone)
 
-    def _remembered(self, question: Any, read: Callable[[], _Answer]) -> _Answer:
+    def _remembered(self, question: Any, read: Callable[[sa.Connection], _Answer]) -> _Answer:
         """Read only if some connection, of this process or another, has written since."""
         with explained(self._name), self._lock:
             version = self._watch.execute("PRAGMA data_version").fetchone()[0]
@@ -295,7 +281,8 @@ class Store:
             if question in self._read:
                 kept: _Answer = self._read[question]
                 return kept
-        answer = read()
+        with self._transaction(write=False) as connection:
+            answer = read(connection)
         with self._lock:
             if version == self._version:
                 self._read[question] = answer

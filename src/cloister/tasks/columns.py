@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Integers, Records
+from cloister.arrays import Floats, Integers, Records
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import PublicColumn
@@ -76,6 +76,11 @@ def _cell(values: NDArray[Any], cells: int, binned: bool, frac_bits: int) -> NDA
     found = scaled(values, cells, 0, frac_bits)
     np.minimum(found, cells - 1, out=found)
     return found
+
+
+def exact_sums(found: Integers, values: Integers | Floats, size: int) -> Integers:
+    """Return sums of whole numbers by place: floats hold them, they are far below 2**53."""
+    return np.bincount(found, weights=values, minlength=size).astype(np.int64)
 
 
 def count_cells(
@@ -181,7 +186,6 @@ class Encoding:
     ----------
     levels : tuple of int
         Of each column of the schema: 0 for numbers, else the number of categories.
-    frac_bits : int
     skip : tuple of int
         Columns that are left out, such as the target.
 

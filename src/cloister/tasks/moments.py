@@ -27,19 +27,19 @@ def n_products(n_features: int) -> int:
     return n_features * (n_features + 1) // 2
 
 
-def lattice_bits(largest: int, frac_bits: int, per_bit: int = 2) -> int:
+def lattice_bits(largest: int, frac_bits: int) -> int:
     """Return the fineness of a lattice on which a record's vector leaves room in the ring.
 
-    `largest` is the norm of the longest vector on the lattice of step 1; with one more bit it
-    doubles `per_bit` times, twice for products. The lattice is never finer than the records' own
-    grid, nor than ``2**-12``.
+    `largest` is the norm of the longest vector of products on the lattice of step 1, which doubles
+    twice with one more bit. The lattice is never finer than the records' own grid, nor than
+    ``2**-12``.
 
     Raises
     ------
     PlanError
         If there is no such lattice.
     """
-    bits = min(12, frac_bits, (_NORM_BITS - largest.bit_length()) // per_bit)
+    bits = min(12, frac_bits, (_NORM_BITS - largest.bit_length()) // 2)
     if bits < 4:
         raise PlanError(
             f"products of columns would have a norm of {largest} steps even on the coarsest "

@@ -341,12 +341,7 @@ class StreamClient:
 
     def _why(self, error: Exception, where: str) -> str:
         """Say why there is no stream."""
-        from websockets.exceptions import (
-            InvalidProxy,
-            InvalidStatus,
-            NegotiationError,
-            ProxyError,
-        )
+        from websockets.exceptions import InvalidProxy, InvalidStatus, NegotiationError, ProxyError
 
         match error:
             case TransportError():

@@ -37,7 +37,6 @@ class Link(Protocol):
         TransportError
             If the other party is gone, or did not take one before in time.
         """
-        ...
 
     def receive(self, most: int = MOST_BYTES) -> bytes:
         """Return the next message.
@@ -49,7 +48,6 @@ class Link(Protocol):
         RemoteProtocolError
             If it has more than `most` bytes; those are not taken in.
         """
-        ...
 
 
 class Carrier(Link, ABC):

@@ -116,5 +116,4 @@ class NetworkOnShares(Descent):
         """Return a logit a class, in the clear, of records and decoded weights; (n, classes)."""
         rows = in_unit_ball(self._grid, X, self._radius) / ONE
         hidden = np.maximum(np.hstack([rows, np.ones((len(rows), 1))]) @ first, 0)
-        logits: NDArray[np.float64] = np.hstack([hidden, np.ones((len(rows), 1))]) @ second
-        return logits
+        return np.hstack([hidden, np.ones((len(rows), 1))]) @ second

@@ -61,8 +61,6 @@ class Auto(Gaussian):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         n_clusters: Clusters = 1
         public_seed: PublicSeed = 0
 
@@ -80,7 +78,6 @@ class Auto(Gaussian):
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Fix every public number."""
         return made(cls, facts, options, mu=planned_mu(facts))
 
     @cached_property
@@ -116,23 +113,18 @@ class Auto(Gaussian):
         return self.route.rounds
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         return described(self.route)
 
     def start(self) -> State:
-        """Return a state in which nothing is known."""
         return self.route.start()
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return the layout of round `t`."""
         return self.route.blocks(t)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the elements of round `t`."""
         return self.route.contribute(t, state, records)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
-        """Return the next state."""
         return self.route.update(t, state, released)
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:

@@ -105,7 +105,6 @@ class GridRoute(Route):
 
     @property
     def rounds(self) -> int:
-        """Number of rounds: a function of the plan."""
         return len(self._shares)
 
     @cached_property
@@ -123,7 +122,6 @@ class GridRoute(Route):
         return max(1, round(parts))
 
     def start(self) -> State:
-        """Return a state in which nothing is known."""
         d, size = self.n_features, self.n_cells * self._cuts**self.n_features
         nothing = Surrogate(np.zeros((size, d), np.int64), np.zeros(size, np.int64), 0.0)
         known = GridKnown(
@@ -151,7 +149,6 @@ class GridRoute(Route):
     # The records --------------------------------------------------------------------------
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the elements of round `t`."""
         d = self.n_features
         match self._stage(t):
             case "box":

@@ -50,7 +50,6 @@ class MeanRoute(Route):
         return min(max(wanted, 1.0), 2 / TYPICAL)
 
     def start(self) -> State:
-        """Return a state in which nothing is known."""
         centres = unknown(self.n_clusters, self.n_features)
         return written(MeanKnown(**centres, mean=np.zeros(self.n_features), radius=0.0))
 

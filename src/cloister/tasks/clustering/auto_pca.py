@@ -106,7 +106,6 @@ class PcaRoute(Route):
 
     @property
     def rounds(self) -> int:
-        """Number of rounds: a function of the plan."""
         return len(self._stages)
 
     @property
@@ -129,7 +128,6 @@ class PcaRoute(Route):
         return max(self.n_features, most)
 
     def start(self) -> State:
-        """Return a state in which nothing is known."""
         k, d = self.n_clusters, self.n_features
         return written(
             PcaKnown(
@@ -150,7 +148,6 @@ class PcaRoute(Route):
         )
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return the layout of round `t`."""
         d, one, shares = self.n_features, self.one, self._shares
         match self._stages[t]:
             case "mean":
@@ -170,7 +167,6 @@ class PcaRoute(Route):
     # The records --------------------------------------------------------------------------
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the elements of round `t`."""
         one, radius = self.one, max(int(state["radius"][0]), 1)
         match self._stages[t]:
             case "mean":
@@ -215,7 +211,6 @@ class PcaRoute(Route):
     # The answer ---------------------------------------------------------------------------
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
-        """Return the next state."""
         known = self._known(state)
         match self._stages[t]:
             case "mean":

@@ -109,10 +109,8 @@ def read_lloyd(
 
     Parameters
     ----------
-    route : Route
     known : MovingCentres
         Before the round.
-    released : mapping
     floor : float
         Counts are at least so many of their noise's standard deviations.
 
@@ -121,7 +119,6 @@ def read_lloyd(
     known : MovingCentres
         With the intervals, sizes and merged counts of this round; the centres have not moved yet.
     sums : ndarray of shape (n_clusters, n_features), in units of each cluster's radius
-    sum_std : float
     """
     sums, sum_std = released["sums"].real(route.frac_bits)
     fresh, count_std = released["counts"].real(route.frac_bits)

@@ -44,7 +44,6 @@ class GapCurve:
         band of what noise and sampling would make of it; not symmetric.
     objective : ndarray of shape (n_candidates,)
         Mean squared distance of the histogram to its nearest centre, in the unit of its points.
-    chosen : int
     """
 
     candidates: Integers

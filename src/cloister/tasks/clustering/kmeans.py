@@ -284,7 +284,6 @@ class _LloydLoop(ABC):
     displays = staticmethod(centre_displays)
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         return (
             f"{self.rounds} rounds of k-means with {self.n_clusters} clusters: in each, the sum "
             "and the number of the records nearest to each centre are released with "
@@ -313,7 +312,6 @@ class Lloyd(_LloydLoop):
         )
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         return (
             f"NOT PRIVATE. {self.rounds} rounds of k-means with {self.n_clusters} clusters: the "
             "exact sum and number of the records nearest to each centre are released."
@@ -390,8 +388,6 @@ class FastLloyd(_LloydLoop):
 
     @declared
     class Options(_LloydLoop.Options):
-        """What a user may choose."""
-
         alpha: Annotated[Positive, "radius, as a part of the diagonal over 2 k^(1/d)"] = 0.8
         radius_strategy: Annotated[
             Literal["step", "constant"], "'step' lets the first round look half the diagonal far"
@@ -470,7 +466,6 @@ class FastLloyd(_LloydLoop):
         return np.asarray(moves * (payload.radius / np.maximum(lengths, payload.radius)))
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         law = self.mechanism.capitalize()
         return (
             f"{self.rounds} rounds of k-means with {self.n_clusters} clusters: in each, the number "

@@ -69,8 +69,6 @@ class SelectK(Gaussian):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         min_clusters: Annotated[NumberOfClusters, "fewest clusters to choose from"] = 2
         max_clusters: Annotated[NumberOfClusters, "most clusters to choose from"] = 12
         public_seed: PublicSeed = 0
@@ -93,7 +91,6 @@ class SelectK(Gaussian):
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Fix every public number."""
         return made(cls, facts, options, mu=planned_mu(facts))
 
     @cached_property
@@ -124,7 +121,6 @@ class SelectK(Gaussian):
         return self._route.rounds
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         return (
             f"The number of clusters, {self.min_clusters} to {self.max_clusters}, is chosen from "
             "noisy counts of cells that the clustering releases anyway, and what is sent is always "
@@ -144,7 +140,6 @@ class SelectK(Gaussian):
         return self._route.blocks(t)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the elements of round `t`."""
         return self._route.contribute(t, state, records)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:

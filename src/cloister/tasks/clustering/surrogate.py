@@ -40,7 +40,6 @@ class Partition:
 
     Parameters
     ----------
-    surrogate : Surrogate
     centres : ndarray of shape (n_clusters, n_features)
     least : float, > 0
         No cluster is taken for smaller.

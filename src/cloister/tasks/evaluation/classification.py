@@ -23,14 +23,7 @@ from cloister.hazmat.fixedpoint import Grid
 from cloister.task import FINE, INTERVAL_95, Block, Classifier, PublicColumn, PublicFacts
 from cloister.tasks import scores
 from cloister.tasks.columns import categories_of, codes, in_batches
-from cloister.tasks.evaluation.layers import (
-    NOTE,
-    BySilo,
-    Evaluated,
-    Model,
-    ModelResults,
-    place_of,
-)
+from cloister.tasks.evaluation.layers import NOTE, BySilo, Evaluated, Model, ModelResults, place_of
 from cloister.tasks.examples import BOOLEAN, Example
 from cloister.tasks.interval_tables import MARGINS, between, curve_of, table_of
 from cloister.tasks.options import made, noise_of
@@ -73,8 +66,6 @@ class Evaluation(Evaluated):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         model: Model = None
         released: ModelResults = field(default_factory=dict)
         truth: Annotated[str | None, "column of the true class; the model's if None"] = None
@@ -143,7 +134,6 @@ class Evaluation(Evaluated):
         return self.heads == 1 and self.prediction is None and self.predicts
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         counts = {
             "are predicted to be of each class": self.predicts,
             f"have scores in each of {self.n_bins} bins": self.heads > 0,

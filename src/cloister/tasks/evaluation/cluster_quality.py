@@ -64,8 +64,6 @@ class ClusterQuality(Gaussian):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         centres: Annotated[Any, "released centres in data units, a row for each"]
         n_bins: Annotated[Bins, "of silhouettes"] = 20
 
@@ -111,7 +109,6 @@ class ClusterQuality(Gaussian):
         return self._farthest * 2.0 ** (-0.5 * np.arange(_RINGS - 1, -1, -1, dtype=np.float64))
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         return (
             f"Silos count how far records are from the nearest of {len(self.centres)} public "
             "centres, sum these distances and their squares, and count how much nearer it is than "
@@ -119,7 +116,6 @@ class ClusterQuality(Gaussian):
         )
 
     def start(self) -> State:
-        """Return the state before the first round."""
         k = len(self.centres)
         return {
             "reach": np.array([self._farthest]),

@@ -167,7 +167,6 @@ class Evaluated(Gaussian, ABC):
         return f"{source} {sums}{each}"
 
     def start(self) -> State:
-        """Return the state before the round."""
         blocks = self.blocks(0)
         tables = {block.name: np.zeros(block.shape) for block in blocks}
         return {**tables, "noise": np.zeros(len(blocks))}

@@ -51,8 +51,6 @@ class RegressionEvaluation(Evaluated):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         model: Model = None
         released: ModelResults = field(default_factory=dict)
         truth: Annotated[str | None, "column of the true number; the model's if None"] = None
@@ -87,7 +85,6 @@ class RegressionEvaluation(Evaluated):
         )
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         return self.described(
             f"Silos sum how far predictions are from the truth, at most {self.bound:g} of each "
             "record, and the squares of that; the sums are released with noise, and mean errors "

@@ -150,8 +150,6 @@ class Apriori(Gaussian):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         min_support: Annotated[
             Probability, "smallest share of baskets that a frequent set is in"
         ] = 0.01
@@ -230,7 +228,6 @@ class Apriori(Gaussian):
         return min(comb(self.n_features, size), self.most_candidates)
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         how = "counts less for each of them"
         if self.limit == "truncate":
             how = "counts for some of them only"

@@ -40,7 +40,6 @@ class Itemset:
 
     Parameters
     ----------
-    items : tuple of str
     support : float in [0, 1]
         The best estimate, as a part of all baskets.
     counted, half_width : float
@@ -70,7 +69,6 @@ class Rule:
 
     Parameters
     ----------
-    antecedent, consequent : tuple of str
     support : Between
         Of both together.
     confidence : Between

@@ -96,8 +96,6 @@ class Outliers(Measuring):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         method: Annotated[Method, "how records are compared with the others"] = "robust"
         threshold: Annotated[
             Threshold,
@@ -207,7 +205,6 @@ class Outliers(Measuring):
         return Grid(self.low, self.high, self.frac_bits)
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         d = len(self.used)
         how = {
             "zscore": f"means and deviations of {d} columns",
@@ -225,7 +222,6 @@ class Outliers(Measuring):
         return f"Released with noise: {how}. Records are flagged locally only.{count}"
 
     def start(self) -> State:
-        """Return the state before the first round."""
         return {
             **prefixed(_USUAL, self.usual.start()),
             **{block.name: np.zeros(block.shape) for block in self._own},
@@ -233,7 +229,6 @@ class Outliers(Measuring):
         }
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return the layout of round `t`."""
         if t >= self.usual.rounds:
             return (self._own[t - self.usual.rounds],)
         part = (1 - self.count_share) * (_DENSITY[0] if self.method == "density" else 1.0)

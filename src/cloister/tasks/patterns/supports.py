@@ -116,7 +116,6 @@ def mended(
     weighed, in_heavy : (ndarray, ndarray), each of shape (n_sets,)
         Noisy weighted supports, and the deviation of their noise: in all baskets, and in heavy ones
         alone.
-    heavy : Heavy
 
     Returns
     -------

@@ -43,8 +43,6 @@ class Bounds(Scaled):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         probabilities: Annotated[
             Annotated[tuple[Probability, Probability], Ascending] | None,
             "of the quantiles that become the box; 1 % and 99 % or what noise allows if None",
@@ -75,11 +73,9 @@ class Bounds(Scaled):
 
     @property
     def measuring(self) -> Quantiles:
-        """The quantiles."""
         return self.quantiles
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         low, high = self.quantiles.probabilities
         return (
             f"{self.quantiles.describe()} Each silo then clips {len(self.used)} columns to the "

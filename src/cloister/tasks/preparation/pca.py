@@ -70,8 +70,6 @@ class PCA(Gaussian):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         n_components: Annotated[Whole | None, "directions; at most two if None"] = None
         keep: Keep = ()
         clip: Annotated[Positive, "radius around the mean, as a part of half the diagonal"] = 0.3
@@ -116,7 +114,6 @@ class PCA(Gaussian):
 
     @property
     def n_features(self) -> int:
-        """Number of columns."""
         return len(self.names)
 
     @cached_property
@@ -150,7 +147,6 @@ class PCA(Gaussian):
         return max(1, floor(min(self.clip, 2.0) * sqrt(squares) * (1 << self.frac_bits)))
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         return (
             f"The number and the sum of all records are released with noise, then the "
             f"{n_products(self.width)} products of {self.width} numbers and categories about their "

@@ -70,8 +70,6 @@ class Pipeline(Gaussian):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         steps: Annotated[
             tuple[tuple[str, Mapping[str, Any]], ...],
             Length(1),
@@ -192,7 +190,6 @@ class Pipeline(Gaussian):
 
     @property
     def rounds(self) -> int:
-        """Rounds of all steps."""
         return sum(step.rounds for step in self.steps)
 
     def describe(self) -> str:
@@ -204,7 +201,6 @@ class Pipeline(Gaussian):
         return " ".join(parts)
 
     def start(self) -> State:
-        """Return the states of all steps."""
         state: dict[str, Floats] = {}
         for i, step in enumerate(self.steps):
             state |= prefixed(f"{i}.", step.start())
@@ -236,7 +232,6 @@ class Pipeline(Gaussian):
         return {**same, **prefixed(f"{i}.", after)}
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return what the last step expects."""
         return self.steps[-1].forecast(noise_std, nominal_n, self._grids[-1])
 
     def results(self, state: GridState, grid: Grid) -> Results:

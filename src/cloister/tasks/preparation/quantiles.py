@@ -37,10 +37,7 @@ from cloister.tasks.scores import Estimate
 BRANCHES = 4  # of a cell; of 256 cells it makes the least noise of a running sum [QYL13]_
 Probabilities = Annotated[tuple[Probability, ...], Length(1)]
 Levels = Annotated[int, Range(1, 6)]
-Used = Annotated[
-    tuple[Annotated[int, Range(0)], ...],
-    Length(1),
-]
+Used = Annotated[tuple[Annotated[int, Range(0)], ...], Length(1)]
 """The columns of numbers that a task looks at."""
 TreeLevels = Annotated[Levels | None, "of a tree of counts; chosen from the noise by default"]
 Refine = Annotated[bool, "let a second tree look closer where the first one saw records"]
@@ -77,8 +74,6 @@ class Quantiles(Gaussian):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         probabilities: Annotated[Probabilities, "of the quantiles"] = (0.25, 0.5, 0.75)
         keep: Keep = ()
         levels: TreeLevels = None
@@ -108,7 +103,6 @@ class Quantiles(Gaussian):
         )
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         closer = " Then the same again, in cells that lie closer where records were seen."
         return (
             f"Numbers of records in {BRANCHES**self.levels} cells of each of {len(self.used)} "

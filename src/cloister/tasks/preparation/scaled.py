@@ -39,12 +39,10 @@ class Measuring(Gaussian, ABC):
 
     @property
     def n_features(self) -> int:
-        """Number of columns."""
         return self.measuring.n_features
 
     @property
     def frac_bits(self) -> int:
-        """Fineness of the grid."""
         return self.measuring.frac_bits
 
     @property
@@ -91,7 +89,6 @@ class Scaled(Measuring):
 
     @property
     def rounds(self) -> int:
-        """Rounds of the measurement."""
         return self.measuring.rounds
 
     @property
@@ -104,23 +101,18 @@ class Scaled(Measuring):
         )
 
     def start(self) -> State:
-        """Return the state before the first round of the measurement."""
         return self.measuring.start()
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return the blocks of the measurement."""
         return self.measuring.blocks(t)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the sums of the measurement."""
         return self.measuring.contribute(t, state, records)
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
-        """Return the next state of the measurement."""
         return self.measuring.update(t, state, released)
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return what the measurement expects."""
         return self.measuring.forecast(noise_std, nominal_n, grid)
 
     def transform(self, results: Results, records: Records) -> Records:
@@ -131,5 +123,4 @@ class Scaled(Measuring):
         return changed
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return the displays of the measurement."""
         return self.measuring.displays(results, columns)

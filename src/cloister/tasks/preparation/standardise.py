@@ -39,8 +39,6 @@ class Standardise(Scaled):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         keep: Keep = ()
         reach: Reach = 4.0
 
@@ -55,11 +53,9 @@ class Standardise(Scaled):
 
     @property
     def measuring(self) -> Statistics:
-        """The statistics."""
         return self.statistics
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         return (
             f"{self.statistics.describe()} Each silo then expresses {len(self.used)} columns of "
             "its records in deviations from the mean."

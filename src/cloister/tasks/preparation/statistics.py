@@ -50,8 +50,6 @@ class Statistics(Gaussian):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         keep: Keep = ()
         covariance: Annotated[bool, "release the covariances of all pairs of columns, too"] = False
 
@@ -83,7 +81,6 @@ class Statistics(Gaussian):
         return moments.n_products(d + 1) if self.covariance else 1 + 2 * d
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         more = ", and of the products of each two of them" * self.covariance
         return (
             f"The number of records, the sums of {len(self.used)} columns and of their squares"

@@ -174,7 +174,6 @@ class _Averaging(Gaussian, ABC):
         return np.zeros(self.n_parameters)
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return the sum of updates."""
         norm = 2 * NORM if self.alone else NORM
         most = isqrt(self.n_parameters * norm**2) + 1
         shape = (self.n_parameters,)
@@ -259,7 +258,6 @@ class _Averaging(Gaussian, ABC):
         )
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         column = f"the records of a silo with one value of {self.clients!r} are one privacy unit"
         who = {
             "row": "each record is a privacy unit",
@@ -296,8 +294,6 @@ class _Trained(_Averaging):
 
     @declared
     class Options(_Averaging.Options):
-        """What a user may choose."""
-
         target: Target
         n_clients: Annotated[
             Whole | None, "public number of privacy units; of rows or of silos if None"
@@ -381,7 +377,6 @@ class _Trained(_Averaging):
 
     @property
     def n_parameters(self) -> int:
-        """Number of parameters of the model."""
         return self.network.size
 
     def _start_parameters(self) -> Floats:
@@ -467,7 +462,6 @@ class FedAvg(_Trained):
         return np.eye(len(self.classes))[number]
 
     def probabilities(self, results: Results, records: Records) -> Floats:
-        """Return the probability of each class; see :class:`~cloister.task.Classifier`."""
         found = self._outputs(results, records)
         return np.column_stack([1 - found, found]) if len(self.classes) == 2 else found
 
@@ -532,8 +526,6 @@ class ClientUpdates(_Averaging):
 
     @declared
     class Options(_Averaging.Options):
-        """What a user may choose."""
-
         length: Annotated[Whole, "number of parameters"]
         model: Annotated[str, "digest of the model and its hyperparameters"]
 
@@ -558,7 +550,6 @@ class ClientUpdates(_Averaging):
 
     @property
     def n_parameters(self) -> int:
-        """Length of an update."""
         return self.length
 
     def _steps(self, state: GridState, records: Records) -> Iterator[Integers]:
@@ -572,11 +563,9 @@ class ClientUpdates(_Averaging):
         yield bounded(records.astype(np.int64))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return what each round added."""
         return (self._curve(results),)
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         return f"{super().describe()} What is trained is not in the plan: {self.model}."
 
 

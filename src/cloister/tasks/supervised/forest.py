@@ -30,7 +30,7 @@ from cloister.display import Bars, Display, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
-from cloister.tasks.columns import categories_of, count_cells, in_cache, position
+from cloister.tasks.columns import categories_of, count_cells, exact_sums, in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import PublicSeed, Target, made, noise_of
 from cloister.tasks.state import read, written
@@ -105,8 +105,6 @@ class RandomForest(Gaussian):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         target: Target
         kind: Annotated[
             Kind | None, "independent or boosted trees; chosen from the noise by default"
@@ -175,7 +173,6 @@ class RandomForest(Gaussian):
         )
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         trees = (
             f"{self.n_trees} public trees of {2**self.depth} leaves on up to "
             f"{self.columns_per_tree} columns each"
@@ -265,7 +262,7 @@ class RandomForest(Gaussian):
             coded = self._coded(part)
             leaf = self.trees[t].leaves(coded)
             added = self._gradients(_softmax(self._scores(values, coded)), coded[self.target])
-            total += [_exact_sums(leaf, whole, total.shape[1]) for whole in added]
+            total += [exact_sums(leaf, whole, total.shape[1]) for whole in added]
         return total.T.ravel()
 
     def _coded(self, records: Records) -> list[Integers]:
@@ -281,7 +278,7 @@ class RandomForest(Gaussian):
         for cells, same in zip(found, self._same_columns, strict=True):
             for i in same:
                 place = self.trees[i].leaf[:, None] * width + np.arange(width)
-                counts[i] = _exact_sums(place.ravel(), cells, leaves * width)
+                counts[i] = exact_sums(place.ravel(), cells, leaves * width)
         return counts.reshape(self.n_trees, leaves, width)
 
     @cached_property
@@ -367,7 +364,6 @@ class RandomForest(Gaussian):
         }
 
     def probabilities(self, results: Results, records: Records) -> Floats:
-        """Return the probability of each class; shape (n_samples, n_classes)."""
         coded = self._coded(records)
         leaves = np.asarray(results["leaves"])
         noise = float(results["leaf_half_width"][0]) / _Z
@@ -516,11 +512,6 @@ def _softmax(scores: Floats) -> Floats:
         total += part
     powers /= total
     return powers
-
-
-def _exact_sums(found: Integers, values: Integers | Floats, size: int) -> Integers:
-    """Return sums of whole numbers by place: floats hold them, they are far below 2**53."""
-    return np.bincount(found, weights=values, minlength=size).astype(np.int64)
 
 
 def _shares(values: Floats, total: float) -> Floats:

@@ -21,7 +21,7 @@ from cloister.declared import Range
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import from_grid
 from cloister.task import FINE, Block, PublicFacts, Released
-from cloister.tasks.columns import Encoding, codes
+from cloister.tasks.columns import Encoding, codes, exact_sums
 from cloister.tasks.moments import PRODUCT, SQUARE, n_products, unpack_products
 from cloister.tasks.options import noise_of
 from cloister.tasks.supervised.least_squares import EDGES
@@ -107,7 +107,6 @@ class Frame:
     ----------
     levels : tuple of int
         Of each column of the schema: 0 for numbers, else the number of categories.
-    frac_bits : int
     skip : tuple of int
         Columns that are left out, such as a target.
     clip : float in (0, 32]
@@ -357,7 +356,7 @@ class Frame:
         total = np.zeros(self.width, dtype=np.int64)
         total[self._places] = rows.numbers.sum(axis=1).astype(np.int64)
         for part, table, found in self._coded(rows.whole):
-            total[part] = _by_code(found, rows.factor, len(table)) @ table
+            total[part] = exact_sums(found, rows.factor, len(table)) @ table
         return total
 
     # rows times residuals
@@ -392,7 +391,7 @@ class Frame:
             output[self._places] = _cut_product(rows.numbers, residual).sum(axis=1)
             shortened = _cut_product(rows.factor, residual)
             for part, table, found in self._coded(rows.whole):
-                output[part] = _by_code(found, shortened, len(table)) @ table
+                output[part] = exact_sums(found, shortened, len(table)) @ table
         return total
 
     # products of rows
@@ -446,11 +445,11 @@ class Frame:
         coded = list(self._coded(rows.whole))
         for a, (part, table, found) in enumerate(coded):
             for values, place in zip(mixed, self._places, strict=True):
-                total[part, place] = _by_code(found, values, len(table)) @ table
+                total[part, place] = exact_sums(found, values, len(table)) @ table
                 total[place, part] = total[part, place]
             for other, far, found_far in coded[a:]:
                 shape = (len(table), len(far))
-                counts = _by_code(found * len(far) + found_far, squared, len(table) * len(far))
+                counts = exact_sums(found * len(far) + found_far, squared, len(table) * len(far))
                 products = table.T @ counts.reshape(shape) @ far
                 total[part, other], total[other, part] = products, products.T
         upper = np.triu_indices(self.width)
@@ -521,11 +520,6 @@ def _cut_product(left: Floats, right: Floats) -> Floats:
     """Return products cut toward zero, in one array."""
     product = left * right
     return np.trunc(product, out=product)
-
-
-def _by_code(found: Integers, values: Floats, size: int) -> Integers:
-    """Return exact sums of whole numbers by code."""
-    return np.bincount(found, weights=values, minlength=size).astype(np.int64)
 
 
 def _block(name: str, shape: tuple[int, ...], l2_squared: int, weight: float) -> Block:

@@ -158,8 +158,6 @@ class Linear(Gaussian):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         target: Target
         alpha: Annotated[
             AtLeastZero, "as in scikit-learn's Ridge, for numbers scaled to [-1, 1]"
@@ -219,7 +217,6 @@ class Linear(Gaussian):
         )
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         return (
             f"Linear regression on {self._model.width - 1} columns of a design. Two noisy counts "
             "show where columns lie and how far they spread; one shows how long rows are; one sum "
@@ -309,7 +306,6 @@ class Linear(Gaussian):
         return (gradient, squares, self._model.products_block(SANDWICH_SHARE, "sandwich"))
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the counts or sums of a round."""
         if t == 0:
             return self._frame.count_places(records)
         now = self._read(state)

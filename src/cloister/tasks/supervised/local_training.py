@@ -32,7 +32,6 @@ class Network:
     ----------
     inputs : int
         Columns of the design matrix; its last column is the intercept.
-    outputs : int
     loss : {"square", "logistic", "softmax"}
         Half the square of the error; or the log loss of one output, or of one output a class.
     hidden : int, >= 0

@@ -169,8 +169,6 @@ class Logistic(Gaussian):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         target: Target
         C: Annotated[
             Annotated[float, Range(above=0, most=inf)],
@@ -292,7 +290,6 @@ class Logistic(Gaussian):
         return len(self._pairs[0]), 1 / 4
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         return (
             f"Logistic regression for {len(self.classes)} classes over "
             f"{self._frame.width - 1} columns of a design. Two noisy counts show where columns "
@@ -371,7 +368,6 @@ class Logistic(Gaussian):
         return CURVATURE_SHARE * (_FIRST_AGAIN if t == self._turn else 1 - _FIRST_AGAIN)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the counts or sums of a round."""
         k = len(self.classes)
         labels = codes(records[:, self.target], k, self.frac_bits)
         if t == 0:
@@ -772,7 +768,6 @@ class Logistic(Gaussian):
         return self._frame.predict(np.asarray(results["grid_coef"]), records)
 
     def probabilities(self, results: Results, records: Records) -> Floats:
-        """Return the probability of each class; shape (n_samples, n_classes)."""
         return self._predicted(self.decision(results, records).T).T
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:

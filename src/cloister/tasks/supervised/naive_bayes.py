@@ -26,14 +26,7 @@ from cloister.display import Bars, Between, Display, Heatmap, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
-from cloister.tasks.columns import (
-    bins_of,
-    categories_of,
-    codes,
-    count_cells,
-    in_cache,
-    position,
-)
+from cloister.tasks.columns import bins_of, categories_of, codes, count_cells, in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import differences, fieller, ratio_interval, size_interval
 from cloister.tasks.options import Target, made, noise_of
@@ -120,8 +113,6 @@ class NaiveBayes(Gaussian):
 
     @declared
     class Options:
-        """What a user may choose."""
-
         target: Target
         numbers: Annotated[
             Numbers | Mapping[str, Numbers], "how columns of numbers are modelled, all or by name"
@@ -220,7 +211,6 @@ class NaiveBayes(Gaussian):
         )
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
         parts = [f"the size of each of {len(self.classes)} classes"]
         if self._tables:
             parts.append(f"tables of class by category or bin of {len(self._tables)} columns")
@@ -492,7 +482,6 @@ class NaiveBayes(Gaussian):
         return (low + high) / 2, (high - low) / 2
 
     def probabilities(self, results: Results, records: Records) -> Floats:
-        """Return the probability of each class; see :class:`~cloister.task.Classifier`."""
         scores = self.log_joint(results, records)
         odds = np.exp(scores - scores.max(axis=1, keepdims=True))
         return np.asarray(odds / odds.sum(axis=1, keepdims=True))
