@@ -47,7 +47,7 @@ MODULES: dict[str, str] = {
     "cloister.transports.flare_kit": "cloister.flare.kit",
     "cloister.service.flare": "cloister.flare.controller",
     "cloister.silo.flare": "cloister.flare.executor",
-    "cloister.cli.doubts": "cloister.cli.plan_warnings",
+    "cloister.cli.doubts": "cloister.report.forecast",
     "cloister.cli.ranks": "cloister.cli.mpi",
     "cloister.cli.compare": "cloister_lab.experiments.compare",
     "cloister.cli.experiments": "cloister_lab.commands.experiments",

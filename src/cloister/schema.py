@@ -431,7 +431,7 @@ def init_schema(
     _refuse_twice(_names_of(columns))
     entries = {} if codebook is None else codebook
     if not isinstance(entries, Mapping):
-        entries = _codebook(entries)
+        entries = read_codebook(entries)
     head = tomli_w.dumps({"dataset": dataset or f"{FILL_IN}: your own name for the data"})
     if max_rows is None:
         head += 'unit = "row"  # or the column that says whose record it is, with max_rows = ...\n'
@@ -599,8 +599,8 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
     return content
 
 
-def _codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """Return what a codebook says of each column."""
+def read_codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """Return what a codebook, or a schema, says of each column, by its name."""
     name = os.fspath(path)
     if name.lower().endswith((".toml", ".json")):
         content = _read(path)

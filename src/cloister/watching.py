@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from cloister.jobs import OnRound
     from cloister.protocol.session import RoundDone
 
-OPT_OUT = "CLOISTER_PROGRESS"
-"""An environment variable; ``0`` turns all bars off."""
+PROGRESS = "CLOISTER_PROGRESS"
+"""An environment variable: ``0`` turns all bars off, ``lines`` writes a line for each round."""
 
 
 def is_watched() -> bool:
     """Return whether a person sees what is shown while a job runs."""
-    if os.environ.get(OPT_OUT) == "0" or current_process().name != "MainProcess":
+    if os.environ.get(PROGRESS) == "0" or current_process().name != "MainProcess":
         return False  # workers of a grid search would write over each other
     return _in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
 
@@ -38,7 +38,9 @@ def round_bar(
     rows : function
         Returns how many records were read, if their speed is to be shown; it is no release.
     """
-    if not (wanted and is_watched()):
+    if wanted and os.environ.get(PROGRESS) == "lines":
+        yield _say_round
+    elif not (wanted and is_watched()):
         yield None
     elif _in_notebook():
         yield from _in_cell()
@@ -50,6 +52,11 @@ def _in_notebook() -> bool:
     """Return whether code runs in an IPython kernel, which is the only one to have this."""
     ipython = sys.modules.get("IPython")
     return hasattr(ipython and ipython.get_ipython(), "kernel")
+
+
+def _say_round(done: RoundDone) -> None:
+    sys.stderr.write(f"round {done.round + 1} of {done.rounds}\n")
+    sys.stderr.flush()
 
 
 def _in_cell() -> Iterator[OnRound]:

@@ -10,6 +10,7 @@ from cloister.protocol.lifecycle import (
     COORDINATOR,
     ENDED,
     GRANTED,
+    MEANING,
     OPEN,
     RESERVE,
     SILO,
@@ -47,3 +48,8 @@ def test_a_silo_grants_only_what_its_ledger_reserved() -> None:
 def test_no_two_rows_are_of_one_event() -> None:
     for steps in (COORDINATOR, SILO):
         assert len({step.event for step in steps}) == len(steps)
+
+
+def test_every_state_at_the_coordinator_means_something_else() -> None:
+    assert MEANING.keys() == set(STATES)
+    assert len(set(MEANING.values())) == len(STATES)

@@ -143,6 +143,27 @@ def test_a_silo_sees_the_jobs_it_is_in_and_does_nothing_else(client: Client) -> 
         assert "'a' is a silo" in error(answer, 403)
 
 
+def test_a_page_of_any_site_cannot_act_with_the_certificate_of_a_browser(
+    client: Client, coordinator: Coordinator
+) -> None:
+    job = coordinator.submit()
+    origins = ("https://evil.example", "null", "https://testserver")
+    for origin in origins:
+        cancelled = client("op").post(f"/v1/jobs/{job}/cancel", headers={"origin": origin})
+        assert "only reads" in error(cancelled, 403)
+        with (
+            pytest.raises(WebSocketDisconnect),
+            client("a").websocket_connect(
+                "/v1/stream", subprotocols=["cloister.1"], headers={"origin": origin}
+            ),
+        ):
+            pass
+    assert coordinator.job(job).state == "proposed"
+    assert coordinator.store.silos() == ()
+    assert client("op").get("/v1/jobs", headers={"origin": origins[0]}).status_code == 200
+    assert client("op").post(f"/v1/jobs/{job}/cancel").json()["state"] == "cancelled"
+
+
 def test_nobody_proposes_in_the_name_of_another(client: Client) -> None:
     assert "proposer must be 'bob'" in error(client("bob").post("/v1/jobs", json=proposal()), 422)
 

@@ -13,7 +13,7 @@ import pytest
 
 from cloister import DPKMeans
 from cloister.protocol.session import RoundDone
-from cloister.watching import OPT_OUT, is_watched, round_bar
+from cloister.watching import PROGRESS, is_watched, round_bar
 
 
 class Terminal(io.StringIO):
@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv(OPT_OUT, raising=False)
+    monkeypatch.delenv(PROGRESS, raising=False)
     monkeypatch.setitem(sys.modules, "IPython", None)  # type: ignore[arg-type]  # not there
     return Terminal()
 
@@ -32,7 +32,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 @pytest.fixture
 def cell(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What a notebook cell showed, one state after the other."""
-    monkeypatch.delenv(OPT_OUT, raising=False)
+    monkeypatch.delenv(PROGRESS, raising=False)
     shown: list[str] = []
 
     def display(page: str, display_id: bool) -> Any:
@@ -95,9 +95,21 @@ def test_nobody_who_does_not_watch_or_want_sees_a_bar(
         with monkeypatch.context() as worker:
             worker.setattr("cloister.watching.current_process", lambda: SimpleNamespace(name="W"))
             assert not is_watched()
-        monkeypatch.setenv(OPT_OUT, "0")
+        monkeypatch.setenv(PROGRESS, "0")
         with round_bar() as on_round:
             assert on_round is None
     with redirect_stderr(io.StringIO()), round_bar() as on_round:
         assert on_round is None
     assert terminal.getvalue() == ""
+
+
+def test_a_program_can_ask_for_a_line_for_each_round(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(PROGRESS, "lines")
+    model = DPKMeans(2, epsilon=1e4, bounds=(-1, 1), nominal_n=100)
+    model.fit(np.repeat([[-0.5], [0.5]], 50, axis=0))
+    rounds = model.plan_.rounds
+    assert capsys.readouterr().err.splitlines() == [
+        f"round {n} of {rounds}" for n in range(1, rounds + 1)
+    ]

@@ -78,7 +78,7 @@ COMMANDS = {
     "coordinator": "run the coordinator's service",
     "silo": "run a silo's agent",
     "scorer": "answer encrypted queries with a model that stays here",
-    "console": "decide on a silo's jobs in a browser on this machine",
+    "console": "ask questions of files, or decide on a silo's jobs, in a browser on this machine",
     "jobs": "submit, list, show, approve, deny, withdraw and cancel federated jobs",
     "flare": "secure an NVIDIA FLARE site, and write jobs for one",
     "ledger": "back up, export, verify and migrate a ledger",

@@ -13,7 +13,6 @@ from typing import Any
 from cloister.cli.options import default_ledger
 from cloister.cli.output import Output
 from cloister.cli.parsers import Run, actions, write_text
-from cloister.cli.plan_warnings import two_digits
 from cloister.cli.release import NOT_COUNTED, left_for_one_more
 from cloister.declared import Range
 from cloister.display import Table
@@ -25,6 +24,7 @@ from cloister.privacy.events import GaussianEvent
 from cloister.privacy.filter import Cost, Limits
 from cloister.privacy.ledger import Ledger
 from cloister.report import number
+from cloister.report.forecast import two_digits
 
 Document = Mapping[str, Any] | None
 _CHARGED = {"apart": "by each noise", "covered": "as Gaussian", "whole": "as a whole"}

@@ -1,19 +1,31 @@
-"""``cloister console``: a silo's jobs and budget in a browser on this machine."""
+"""``cloister console``: from files to a report, or a silo's jobs and budget, in a browser here."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
+from cloister.cli.options import default_ledger
 from cloister.cli.output import Output
-from cloister.cli.parsers import add_config
+from cloister.errors import DataError
 from cloister.settings import SiloSettings, load_role
 from cloister.silo.site import Site
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_config(parser, "the silo's configuration file")
+    role = parser.add_mutually_exclusive_group()
+    role.add_argument(
+        "--folder",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="at a desk: the files to ask questions of (default: those here)",
+    )
+    role.add_argument(
+        "--config", type=Path, metavar="FILE", help="at a silo: its configuration file"
+    )
     parser.add_argument(
         "--port", type=int, default=0, metavar="N", help="port of loopback (default: a free one)"
     )
@@ -22,13 +34,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> None:
     """Serve until Ctrl-C."""
+    from cloister.console.desk import desk_app
     from cloister.console.guard import Guard
     from cloister.console.server import listening, serve
     from cloister.console.silo import silo_app
 
-    site = Site.of(load_role(args.config, SiloSettings))
+    if args.config:
+        app = silo_app(Site.of(load_role(args.config, SiloSettings)))
+    elif args.folder.is_dir():
+        app = desk_app(args.folder.resolve(), default_ledger())
+    else:
+        raise DataError(f"folder {str(args.folder)!r} does not exist; give another --folder.")
     with listening(args.port) as socket:
-        guard = Guard(silo_app(site), socket.getsockname()[1])
+        guard = Guard(app, socket.getsockname()[1])
         out.say("Open this link in a browser on this machine. It works once, for 15 minutes:")
         out.say(f"  {guard.link}")
         out.say("Ctrl-C ends the console and everybody's access to it.")

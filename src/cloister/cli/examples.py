@@ -51,7 +51,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "coordinator": ("coordinator run --config coordinator.toml",),
     "silo": ("silo run --config silo.toml",),
     "scorer": ("scorer run --config scorer.toml",),
-    "console": ("console --config silo.toml",),
+    "console": ("console", "console --folder ward", "console --config silo.toml"),
     "jobs": (
         "jobs list --config silo.toml",
         "jobs show 3f2a --config silo.toml",

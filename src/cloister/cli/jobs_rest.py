@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from cloister.cli.output import Output
-from cloister.cli.plan_warnings import plan_warnings
 from cloister.cli.proposals import proposed_plan
 from cloister.cli.release import show_federated
 from cloister.display import Table
 from cloister.enrolment import KeyFolder, client_context
 from cloister.jobs import JobResult, target_of
+from cloister.protocol.lifecycle import MEANING
 from cloister.protocol.proposal import proposal
-from cloister.report.text import listed, priced
+from cloister.report import listed
+from cloister.report.forecast import plan_warnings
 from cloister.schema import Schema
 from cloister.service.client import Rest
+from cloister.service.shown import facts, members, moment, priced, progress
 from cloister.settings import AnalystSettings, CoordinatorSettings
 
 
@@ -83,8 +84,8 @@ def _list(_: argparse.Namespace, there: Connection, out: Output) -> dict[str, An
             job["state"],
             job["proposer"],
             priced(job["task"], job["budget"]),
-            f"{job['rounds_done']} of {job['rounds']}",
-            _time(job["proposed_at"]),
+            progress(job),
+            moment(job["proposed_at"]),
         )
         for job in jobs
     )
@@ -95,35 +96,18 @@ def _list(_: argparse.Namespace, there: Connection, out: Output) -> dict[str, An
 
 def _show(args: argparse.Namespace, there: Connection, out: Output) -> dict[str, Any]:
     job = there.job(args.job)
-    lines = [
-        ("job", job["id"]),
-        ("state", job["state"]),
-        ("because", job["reason"]),
-        ("waits for", job["waiting_for"]),
-        ("asked by", job["proposer"]),
-        ("study", job["study"]),
-        ("plan digest", job["digest"]),
-        ("rounds", f"{job['rounds_done']} of {job['rounds']}"),
-        ("survivors", ", ".join(job["survivors"])),
-        *((when, _time(job[f"{when}_at"])) for when in ("proposed", "started", "ended")),
-    ]
-    out.pairs(*((name, value) for name, value in lines if value))
+    out.pairs(*facts(job))
     out.say()
     out.paragraph(job["describe"])
     out.say()
-    decisions = {decision["silo"]: _decided(decision) for decision in job["decisions"]}
-    rows = tuple(
-        (silo, decisions.get(silo, "undecided"), job["refusals"].get(silo, ""))
-        for silo in job["silos"]
-    )
-    out.table(Table("Silos", ("silo", "decision", "refused later"), rows))
+    out.table(members(job))
     return job
 
 
 def _cancel(args: argparse.Namespace, there: Connection, out: Output) -> dict[str, Any]:
     job = there.rest.cancel(there.rest.find(args.job))
     out.say(f"cancelled  {job['id']}")
-    out.say("Nothing more is requested; what left a silo stays charged there.")
+    out.say(MEANING["cancelled"])
     return {"job": job["id"], "state": job["state"]}
 
 
@@ -131,17 +115,6 @@ def _result(args: argparse.Namespace, there: Connection, out: Output) -> dict[st
     result = JobResult.from_dict(there.rest.result(there.rest.find(args.job)))
     show_federated(result, out, args.report)
     return {"job": result.plan.run_id, **result.to_dict()}
-
-
-def _decided(decision: Mapping[str, Any]) -> str:
-    return "approved" if decision["approved"] else f"declined: {decision['reason']}"
-
-
-def _time(seconds: float | None) -> str:
-    """Return a time for people, in UTC."""
-    if seconds is None:
-        return ""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 ACTIONS: dict[str, Callable[[argparse.Namespace, Connection, Output], dict[str, Any]]] = {

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from cloister.arrays import Floats
 from cloister.cli.options import (
     add_kmeans_arguments,
     add_plan_arguments,
@@ -17,13 +16,13 @@ from cloister.cli.options import (
     plan_of,
 )
 from cloister.cli.output import Output
-from cloister.cli.plan_warnings import forecast_of, is_of_centres, plan_warnings
 from cloister.display import Table
 from cloister.jobs import target_of
 from cloister.privacy import accounting
 from cloister.privacy.filter import Limits, Split, Tariff
 from cloister.protocol.plan import Plan
 from cloister.report import listed, number, odds_sentence
+from cloister.report.forecast import expected, forecast_of, plan_warnings
 from cloister.schema import Schema
 
 
@@ -43,13 +42,12 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     schema = Schema.load(args.schema)
     task, options = chosen_task(args)
     plan = plan_of(args, task, schema, args.silos, options)
-    forecast = forecast_of(plan)
     if not plan.budget:
         out.warn(f"NOT PRIVATE: task {plan.task.name!r} releases exact values.")
     for warning in plan_warnings(plan, schema):
         out.warn(warning)
-    _show(plan, forecast, out)
-    return _document(plan, forecast)
+    _show(plan, out)
+    return _document(plan)
 
 
 def _silo_names(text: str) -> tuple[str, ...]:
@@ -59,7 +57,7 @@ def _silo_names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
-def _show(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> None:
+def _show(plan: Plan, out: Output) -> None:
     out.paragraph(plan.describe())
     out.say()
     lines = [
@@ -89,7 +87,8 @@ def _show(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> None:
         )
         note = "Cost of each round; costs compose, so they do not add up"
         out.table(Table(note, ("", "numbers", "epsilon if it were alone"), rows))
-    _show_forecast(plan, forecast, out)
+    for table in expected(plan):
+        out.table(table)
 
 
 def _limits(plan: Plan) -> dict[str, Any] | None:
@@ -127,24 +126,7 @@ def _round_costs(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _show_forecast(plan: Plan, forecast: Mapping[str, Floats], out: Output) -> None:
-    """Show what 95 % of the noise would be, by column where the task has centres."""
-    for name, values in forecast.items():
-        if is_of_centres(plan, name, values):
-            parts = values / (2 * plan.grid.half_range)
-            rows = tuple(
-                (column, f"± {number(float(value))}", f"± {part:.2%}")
-                for column, value, part in zip(plan.columns, values, parts, strict=True)
-            )
-            title = "Expected error of a centre (95 % of the noise, clusters of equal size)"
-            out.table(Table(title, ("column", "in its unit", "of its range"), rows))
-            continue
-        what = name.removesuffix("half_width").replace("_", " ").strip() or "the result"
-        shown = ", ".join(f"± {number(float(value))}" for value in values.ravel())
-        out.say(f"Expected error of {what} (95 % of the noise): {shown}")
-
-
-def _document(plan: Plan, forecast: Mapping[str, Floats]) -> dict[str, Any]:
+def _document(plan: Plan) -> dict[str, Any]:
     return {
         "plan": plan.to_dict(),
         "plan_digest": plan.digest.hex(),
@@ -152,7 +134,7 @@ def _document(plan: Plan, forecast: Mapping[str, Floats]) -> dict[str, Any]:
         "rounds": plan.rounds,
         "round_costs": _round_costs(plan),
         "upload_bytes_per_silo": plan.upload_bytes(),
-        "forecast": forecast,
+        "forecast": forecast_of(plan),
         "limits": _limits(plan),
         "attacker_odds": accounting.attacker_odds(plan.events()) if plan.budget else 1.0,
     }

@@ -18,13 +18,13 @@ import numpy as np
 from cloister.cli.options import default_ledger, job_options, plan_of, source_of
 from cloister.cli.output import Output, ask
 from cloister.cli.parsers import write_text
-from cloister.cli.plan_warnings import plan_warnings
 from cloister.display import Bars, Curve, Display, Heatmap, Table
 from cloister.errors import BudgetExceeded, DataError, PlanError
 from cloister.jobs import Account, JobResult, run_job
 from cloister.privacy.budget import Budget
 from cloister.privacy.filter import Cost, Limits, Split, cheapest
 from cloister.report import as_table, number, render_report, write_report
+from cloister.report.forecast import plan_warnings
 from cloister.report.summary import summarise
 from cloister.report.text import warnings_of
 from cloister.schema import Schema

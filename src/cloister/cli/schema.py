@@ -10,6 +10,7 @@ from typing import Any
 
 from cloister.cli.output import Output, ask
 from cloister.cli.parsers import actions, write_text
+from cloister.data import declared_types, header
 from cloister.display import Table
 from cloister.errors import DataError, PlanError
 from cloister.schema import (
@@ -54,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    known = _declared(Path(args.columns))
+    known = declared_types(Path(args.columns))
     if args.codebook is not None or not sys.stdin.isatty():
         text = init_schema(_names(args.columns), args.codebook or known, dataset=args.dataset)
     else:
@@ -119,33 +120,9 @@ def _asked_column(name: str, declared: str, out: Output) -> dict[str, Any]:
     return {}
 
 
-def _declared(file: Path) -> dict[str, dict[str, str]]:
-    """Return the types that a Parquet file declares for its columns; its values are not read."""
-    from cloister.data.sources import PARQUET_SUFFIXES
-
-    if file.suffix.lower() not in PARQUET_SUFFIXES or not file.is_file():
-        return {}
-    import pyarrow.parquet as pq
-    import pyarrow.types as types
-
-    def kind(declared: Any) -> str:
-        if types.is_boolean(declared):
-            return "boolean"
-        if types.is_date(declared) or types.is_timestamp(declared):
-            return "date"
-        if types.is_integer(declared):
-            return "integer"
-        is_number = types.is_floating(declared) or types.is_decimal(declared)
-        return "number" if is_number else "category"
-
-    return {field.name: {"type": kind(field.type)} for field in pq.read_schema(file)}
-
-
 def _names(columns: str) -> list[str]:
     """Return names from a text, or from the header of the file that the text names."""
     if Path(columns).exists():
-        from cloister.data import header
-
         return list(header(columns))
     names = [name.strip() for name in columns.split(",")]
     if not all(names) or (len(names) == 1 and Path(columns).suffix):

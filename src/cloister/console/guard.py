@@ -16,13 +16,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cloister.console.parts import said
 from cloister.html import HEADERS
 from cloister.randomness import new_key
+from cloister.service.web import said
 
 LINK_SECONDS = 900.0
 _MOST_BODY = 1 << 18  # bytes of a form
 Form = ImmutableMultiDict[str, str]
+"""The text of each field of a page, or of its address."""
 _NO_SESSION = "Open the link that 'cloister console' printed; start it again for a new link."
 
 

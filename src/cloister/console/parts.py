@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -11,25 +11,14 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from cloister.errors import CloisterError
-from cloister.html import page, static
+from cloister.privacy.filter import Cost, Limits
+from cloister.report import number
+from cloister.service.web import STATIC, Pages, said
 
-Pages = Sequence[tuple[str, str]]
-"""Paths of the pages that every page leads to, and their names."""
 # A report is one file with its styles in it: it may look, and do nothing.
 _REPORT_POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 )
-
-
-def _file(name: str, kind: str) -> Route:
-    def send(_: Request) -> Response:
-        return Response(static(name), media_type=kind)
-
-    return Route(f"/{name}", send)
-
-
-STATIC = (_file("console.css", "text/css"), _file("htmx.js", "text/javascript"))
-"""What every page loads: a style sheet, and htmx 2.0.11 (0BSD), which renews parts of pages."""
 
 
 def console_app(pages: Pages, *routes: Route) -> Starlette:
@@ -48,11 +37,18 @@ def console_app(pages: Pages, *routes: Route) -> Starlette:
     )
 
 
-def said(sentence: str, status: int, pages: Pages = ()) -> HTMLResponse:
-    """Return a page with one sentence."""
-    return HTMLResponse(page("layout.html", sentence=sentence, pages=pages), status)
-
-
 def a_report(text: str) -> HTMLResponse:
     """Return a report as a page."""
     return HTMLResponse(text, headers={"Content-Security-Policy": _REPORT_POLICY})
+
+
+def gauge(dataset: str, limits: Limits, spent: Cost) -> Mapping[str, object]:
+    """Return what was spent or reserved of a lifetime cap, and what is left for one job."""
+    epsilon = limits.epsilon(spent)
+    return {
+        "dataset": dataset,
+        "share": min(1.0, epsilon / limits.cap.epsilon),
+        "spent": number(epsilon),
+        "cap": number(limits.cap.epsilon),
+        "left": number(limits.epsilon_left(spent)),
+    }

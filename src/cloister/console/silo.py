@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -9,13 +10,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from cloister.console.parts import a_report, console_app
+from cloister.console.parts import a_report, console_app, gauge
 from cloister.errors import DataError
 from cloister.html import page
 from cloister.jobs import JobResult
 from cloister.privacy.filter import Cost
 from cloister.protocol.lifecycle import ACCEPT, DENY, SiloState
-from cloister.report import number, render_report
+from cloister.report import render_report
 from cloister.silo.agent import MODEL
 from cloister.silo.decisions import asker, check_approval, decide, priced, question
 from cloister.silo.site import Site
@@ -104,21 +105,14 @@ def _result(site: Site, job: Job) -> Path:
     return site.settings.results / job.id / MODEL
 
 
-def _gauge(site: Site) -> dict[str, object]:
+def _gauge(site: Site) -> Mapping[str, object]:
     """Return what was spent or reserved of the lifetime cap, and what is left for one job."""
     limits, spent = site.limits, Cost()
     if site.settings.ledger.exists():
         ledger = site.ledger()
         limits, spent = ledger.limits(site.schema.dataset), ledger.cost(site.schema.dataset)
         ledger.dispose()
-    epsilon = limits.epsilon(spent)
-    return {
-        "dataset": site.schema.dataset,
-        "share": min(1.0, epsilon / limits.cap.epsilon),
-        "spent": number(epsilon),
-        "cap": number(limits.cap.epsilon),
-        "left": number(limits.epsilon_left(spent)),
-    }
+    return gauge(site.schema.dataset, limits, spent)
 
 
 def _last_entries(path: Path) -> list[str]:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -38,6 +39,7 @@ from cloister.data.encoding import (
 )
 from cloister.data.few_rows import Tally
 from cloister.data.sources import (
+    PARQUET_SUFFIXES,
     Raw,
     SqlQuery,
     Table,
@@ -307,6 +309,29 @@ def _word(cell: Any) -> str:
 def header(source: Any) -> tuple[str, ...]:
     """Return the column names of a source and nothing else; arrays have x0, x1, ..."""
     return _open(source, None, None).names
+
+
+def declared_types(path: Path) -> dict[str, dict[str, str]]:
+    """Return what a Parquet file declares of its columns, as ``{name: {"type": ...}}``.
+
+    Its values are not read; other files declare nothing.
+    """
+    if path.suffix.lower() not in PARQUET_SUFFIXES or not path.is_file():
+        return {}
+    import pyarrow.parquet as pq
+    import pyarrow.types as types
+
+    def kind(declared: Any) -> str:
+        if types.is_boolean(declared):
+            return "boolean"
+        if types.is_date(declared) or types.is_timestamp(declared):
+            return "date"
+        if types.is_integer(declared):
+            return "integer"
+        is_number = types.is_floating(declared) or types.is_decimal(declared)
+        return "number" if is_number else "category"
+
+    return {field.name: {"type": kind(field.type)} for field in pq.read_schema(path)}
 
 
 def as_silos(data: Any) -> list[Any]:

@@ -42,6 +42,7 @@ records, and says again what it may have said before; everything it says can be 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, Literal, TypeVar, get_args
@@ -49,6 +50,15 @@ from typing import Generic, Literal, TypeVar, get_args
 CoordinatorState = Literal["proposed", "running", "done", "failed", "declined", "cancelled"]
 STATES: tuple[CoordinatorState, ...] = get_args(CoordinatorState)
 ENDED: tuple[CoordinatorState, ...] = ("done", "failed", "declined", "cancelled")
+MEANING: Mapping[CoordinatorState, str] = {
+    "proposed": "Its silos have to decide; nothing has left them.",
+    "running": "Its silos compute, round by round.",
+    "done": "All rounds are released; its silos have the result, its proposer if the plan says so.",
+    "failed": "It could not go on; what left a silo stays charged there.",
+    "declined": "Too few silos approved; nothing left them, and nothing is charged.",
+    "cancelled": "Nothing more is requested; what left a silo stays charged there.",
+}
+"""What a state means for those who wait for a job."""
 
 
 class SiloState(StrEnum):

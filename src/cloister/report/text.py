@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -94,11 +94,6 @@ def cell_texts(display: Heatmap) -> list[list[str]]:
 
 
 REAL_NOISE = (DiscreteNoise.label, AGGREGATOR_NOISE, SILOS_NOISE)
-
-
-def priced(task: str, budget: Mapping[str, float] | None) -> str:
-    """Return a task and its price, as lists of jobs show them."""
-    return f"{task}, epsilon {budget['epsilon']:g}" if budget else task
 
 
 def odds_sentence(cost: Event | Budget, unit: str) -> str:

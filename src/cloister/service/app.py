@@ -1,7 +1,8 @@
 """The HTTP face of the coordinator: routes, who may use them, and limits.
 
 Every request, for health and metrics too, needs a certificate that this federation issued and has
-not revoked. A refusal is JSON with one sentence: ``{"error": "..."}``.
+not revoked. A refusal is one sentence, as JSON, ``{"error": "..."}``, or as a page to a browser.
+Browsers only read: they show a certificate on behalf of any page, whatever site it is from.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Path, Query, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -34,12 +35,14 @@ from cloister.errors import (
     RemoteProtocolError,
     TransportError,
 )
+from cloister.service import pages
 from cloister.service.audit import Audit
 from cloister.service.hub import Hub
 from cloister.service.jobs import Jobs
 from cloister.service.logs import Seldom, place_of
 from cloister.service.relay import Relays
 from cloister.service.store import StoredJob
+from cloister.service.web import STATIC, said
 
 MAX_BODY = 8 * 2**20  # bytes of a request's body
 BODY_SECONDS = 30.0  # for a body to arrive
@@ -123,6 +126,7 @@ def make_app(
     add_errors(app)
     _add_jobs(app, jobs)
     _add_operations(app, jobs, streams, counts)
+    _add_pages(app, jobs, streams)
 
     @app.websocket("/v1/stream")
     async def stream(websocket: WebSocket) -> None:
@@ -240,6 +244,19 @@ def _add_operations(
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
+def _add_pages(app: FastAPI, jobs: Jobs, streams: Hub) -> None:
+    app.router.routes.extend(STATIC)
+    readers = ("analyst", "coordinator", "silo")
+
+    @app.get("/", include_in_schema=False)
+    def overview(request: Request) -> HTMLResponse:
+        return pages.overview(jobs, streams.connected(), _caller(request, *readers))
+
+    @app.get("/jobs/{job_id}", include_in_schema=False)
+    def page_of_job(request: Request, job_id: str) -> HTMLResponse:
+        return pages.one_job(jobs, _job(jobs, job_id, _caller(request, *readers)))
+
+
 def _caller(request: Request, *roles: str) -> Peer:
     """Return who calls, if the role may."""
     caller: Peer = request.scope["caller"]
@@ -296,34 +313,41 @@ def add_errors(app: FastAPI) -> None:
     """Answer errors of this package with their sentence and a fitting status."""
 
     @app.exception_handler(StarletteHTTPException)
-    async def refused(_: Request, error: StarletteHTTPException) -> JSONResponse:
-        return _refusal(error.status_code, str(error.detail), error.headers)
+    async def refused(request: Request, error: StarletteHTTPException) -> Response:
+        return _refusal(request, error.status_code, str(error.detail), error.headers)
 
     @app.exception_handler(RequestValidationError)
-    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def malformed(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])[:200]
-        return _refusal(422, f"{where}: {first['msg'][:300]}.")
+        return _refusal(request, 422, f"{where}: {first['msg'][:300]}.")
 
     for kind, code in ((PlanError, 422), (RemoteProtocolError, 422), (BudgetExceeded, 429)):
 
         @app.exception_handler(kind)
-        async def ours(_: Request, error: CloisterError, code: int = code) -> JSONResponse:
-            return _refusal(code, str(error))
+        async def ours(request: Request, error: CloisterError, code: int = code) -> Response:
+            return _refusal(request, code, str(error))
 
     @app.exception_handler(LedgerError)
-    async def no_store(_: Request, error: LedgerError) -> JSONResponse:
+    async def no_store(request: Request, error: LedgerError) -> Response:
         _LOG.error("%s", error)
-        return _refusal(503, "this party's database cannot be used; see its log.")
+        return _refusal(request, 503, "this party's database cannot be used; see its log.")
 
     @app.exception_handler(Exception)
-    async def unexpected(_: Request, error: Exception) -> JSONResponse:
+    async def unexpected(request: Request, error: Exception) -> Response:
         _LOG.error("unexpected error: %s", place_of(error))
-        return _refusal(500, f"unexpected {type(error).__name__}; see this party's log.")
+        return _refusal(request, 500, f"unexpected {type(error).__name__}; see this party's log.")
 
 
-def _refusal(code: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": sentence}, status_code=code, headers=headers)
+def _refusal(
+    asked: Mapping[str, Any], code: int, sentence: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a sentence as whoever asked can read it: browsers say that they take HTML."""
+    if b"text/html" not in dict(asked["headers"]).get(b"accept", b""):
+        return JSONResponse({"error": sentence}, status_code=code, headers=headers)
+    answer = said(sentence, code)
+    answer.headers.update(headers or {})
+    return answer
 
 
 # The gate ------------------------------------------------------------------------------------
@@ -352,6 +376,7 @@ class Gate:
             return
         try:
             scope["caller"] = await run_in_threadpool(self.identify, scope)
+            _check_only_reads(scope)
         except CloisterError as error:  # also if the list of revoked certificates is not sound
             await self._turn_away(scope, receive, send, error)
             return
@@ -374,8 +399,9 @@ class Gate:
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": "not enrolled"})
         else:
-            self.counts[_known_method(scope), "", 401] += 1
-            await _refusal(401, str(error))(scope, receive, send)
+            code = 403 if "caller" in scope else 401
+            self.counts[_known_method(scope), "", code] += 1
+            await _refusal(scope, code, str(error))(scope, receive, send)
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def counted(message: MutableMapping[str, Any]) -> None:
@@ -387,18 +413,18 @@ class Gate:
         if {b"content-length", b"transfer-encoding"} <= dict(scope["headers"]).keys():
             # where the request ends is anybody's guess: RFC 9112, section 6.1
             twice = "a request must have Content-Length or Transfer-Encoding, and not both."
-            await _refusal(400, twice, {"connection": "close"})(scope, receive, counted)
+            await _refusal(scope, 400, twice, {"connection": "close"})(scope, receive, counted)
             return
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await _body(scope, receive, self.max_body)
         except TimeoutError:
             late = f"the request's body did not arrive within {BODY_SECONDS:g} seconds."
-            await _refusal(408, late)(scope, receive, counted)
+            await _refusal(scope, 408, late)(scope, receive, counted)
             return
         if body is None:
             large = f"the request's body must have at most {self.max_body} bytes."
-            await _refusal(413, large, {"connection": "close"})(scope, receive, counted)
+            await _refusal(scope, 413, large, {"connection": "close"})(scope, receive, counted)
             return
         unread = [body]
 
@@ -408,6 +434,13 @@ class Gate:
             return await receive()
 
         await self.app(scope, replay, counted)
+
+
+def _check_only_reads(scope: Scope) -> None:
+    """Refuse what a web page sends; browsers name the page's site, and nobody else does."""
+    reads = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+    if not reads and b"origin" in dict(scope["headers"]):
+        raise TransportError("a browser only reads here; use the command 'cloister' for the rest.")
 
 
 async def _body(scope: Scope, receive: Receive, most: int) -> bytes | None:

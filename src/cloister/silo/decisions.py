@@ -17,7 +17,8 @@ from cloister.privacy import accounting
 from cloister.privacy.filter import Cost, cheapest, tariffs
 from cloister.protocol.lifecycle import DENY, GRANTED, SiloState, Step
 from cloister.protocol.plan import Plan
-from cloister.report import listed, number, odds_sentence, text
+from cloister.report import listed, number, odds_sentence
+from cloister.service import shown
 from cloister.silo.site import Site
 from cloister.silo.store import Job
 
@@ -128,7 +129,7 @@ def decide(site: Site, start: str, step: Step[SiloState], reason: str = "") -> s
 def priced(job: Job) -> str:
     """Return a job's task and its price, as lists of jobs show them."""
     plan = json.loads(job.plan)
-    return text.priced(plan["task"]["name"], plan["budget"])
+    return shown.priced(plan["task"]["name"], plan["budget"])
 
 
 def plan_of(site: Site, job: Job) -> Plan:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from cloister.cli import main
-from cloister.cli.plan_warnings import category_warnings, size_warnings
 from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
+from cloister.report.forecast import category_warnings, size_warnings
 from cloister.schema import Column, Schema, schema_of
 from cloister.tasks import installed
 from cloister.tasks.clustering.auto_mean import MeanRoute

@@ -1,4 +1,4 @@
-"""What makes a plan not worth its budget, by public facts, before anything is spent."""
+"""What a plan would give, and what makes it not worth its budget: from public facts alone."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterator, Mapping
 
 from cloister.arrays import Floats
+from cloister.display import Table
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gdp_part
 from cloister.protocol.plan import Plan
+from cloister.report.text import number
 from cloister.schema import Schema
 from cloister.task import Task
 
@@ -21,6 +23,26 @@ def forecast_of(plan: Plan) -> Mapping[str, Floats]:
     """Return the expected half-widths of a plan's results, in data units."""
     last = plan.task.blocks(plan.rounds - 1)[0]
     return plan.task.forecast(plan.noise_std(last), plan.nominal_n, plan.grid)
+
+
+def expected(plan: Plan) -> tuple[Table, ...]:
+    """Return 95 % of the noise of a plan's results: by column where they are centres."""
+    tables, others = [], []
+    for name, values in forecast_of(plan).items():
+        if is_of_centres(plan, name, values):
+            parts = values / (2 * plan.grid.half_range)
+            rows = tuple(
+                (column, f"± {number(float(value))}", f"± {part:.2%}")
+                for column, value, part in zip(plan.columns, values, parts, strict=True)
+            )
+            title = "Expected error of a centre (95 % of the noise, clusters of equal size)"
+            tables.append(Table(title, ("column", "in its unit", "of its range"), rows))
+        else:
+            what = name.removesuffix("half_width").replace("_", " ").strip() or "the result"
+            others.append((what, ", ".join(f"± {number(float(v))}" for v in values.ravel())))
+    if others:
+        tables.append(Table("Expected error (95 % of the noise)", ("of", "error"), tuple(others)))
+    return tuple(tables)
 
 
 def plan_warnings(plan: Plan, schema: Schema, *, sized: bool = True) -> tuple[str, ...]:

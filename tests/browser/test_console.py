@@ -1,0 +1,153 @@
+"""The console in Chromium: for everybody to use, and nothing beyond its policy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.silo.test_commands import Home, home, keys
+
+from cloister.protocol.lifecycle import SiloState
+from cloister.samples import write_patients
+
+from .conftest import Visit
+
+__all__ = ["home", "keys"]  # fixtures
+pytestmark = pytest.mark.xdist_group("browser")
+
+Open = Callable[..., Visit]
+COLUMNS = ("age", "bmi", "systolic")
+
+
+@pytest.fixture
+def hospitals(tmp_path: Path) -> Path:
+    folder = tmp_path / "hospitals"
+    folder.mkdir()
+    write_patients(folder)
+    return folder
+
+
+def choose(page: Any) -> None:
+    """Choose the files, and go on to the question."""
+    for name in ("east", "north", "south"):
+        page.check(f"input[value='{name}.csv']")
+    page.select_option("[name=meaning]", "patients.toml")
+    page.click("button:text('Next')")
+
+
+def awake(route: Any) -> None:
+    """Let the checks run on a report, on which nothing may run."""
+    answer = route.fetch()
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("sandbox; default-src 'none';")
+    headers = {**answer.headers, "content-security-policy": policy.removeprefix("sandbox; ")}
+    route.fulfill(response=answer, headers=headers)
+
+
+def test_a_person_gets_from_files_to_a_report_at_a_desk(visit: Open, hospitals: Path) -> None:
+    desk = visit("--folder", str(hospitals))
+    page = desk.page
+    desk.check("files")
+    choose(page)
+    desk.check("columns")
+    page.click("button:text('Next')")
+    desk.check()
+    for box in page.locator("[name=column]").all():
+        box.set_checked(box.get_attribute("value") in COLUMNS)
+    page.fill("[name=nominal_n]", "15000")
+    page.fill("[name=cap_epsilon]", "10")
+    page.wait_for_selector("button:text('Spend epsilon 1 and')")
+    page.focus("[name=epsilon]")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("button:text('Spend epsilon 1.1 and')")  # nothing else was pressed
+    desk.check("question")
+    page.click("button:text('Spend')")
+    page.wait_for_selector("h1:not(:text('At work'))")  # the page renews itself
+    desk.check("answer")
+    page.route("**/reports/*", awake)
+    page.click("text=Read the report")
+    assert page.title() == "Three groups of patients"
+    desk.check()
+    desk.go("/columns?file=missing.csv")
+    assert "there is no file" in page.inner_text("[role=alert]")
+    desk.check()
+
+
+def test_the_desk_works_without_scripts(visit: Open, hospitals: Path) -> None:
+    desk = visit("--folder", str(hospitals), scripts=False)
+    page = desk.page
+    choose(page)
+    page.click("button:text('Next')")
+    page.fill("[name=nominal_n]", "15000")
+    page.fill("[name=cap_epsilon]", "10")
+    page.click("button:text('What would it give?')")
+    assert "Expected error of a centre" in page.content()
+    assert page.input_value("[name=nominal_n]") == "15000"
+    page.click("button:text('Spend')")
+    assert re.search("At work|Here is the answer", page.inner_text("h1"))
+
+
+def test_a_silo_decides_by_the_keyboard_alone(visit: Open, home: Home) -> None:
+    first, second = home.plan(), home.plan(profile="group")
+    for plan in (first, second):
+        home.receive(plan)
+    (home.folder / "audit.jsonl").write_text('{"event": "offered"}\n')
+    silo = visit("--config", home.config)
+    silo.check("silo")
+    silo.press_to(second.run_id[:12])
+    silo.page.keyboard.press("Enter")
+    silo.check("job")
+    silo.press_to("Decline")
+    silo.page.keyboard.press("Enter")
+    silo.page.wait_for_selector("text=because")
+    silo.go(f"/jobs/{first.run_id}")
+    silo.press_to("Approve")
+    silo.page.keyboard.press("Enter")
+    silo.page.wait_for_selector("text=accepted")
+    silo.check()
+    assert home.store.state(first.run_id) == SiloState.ACCEPTED
+    assert home.store.state(second.run_id) == SiloState.DECLINED
+    silo.go("/audit")
+    silo.check()
+
+
+def test_a_new_job_is_seen_without_loading_the_page_again(visit: Open, home: Home) -> None:
+    silo = visit("--config", home.config)
+    assert "No job is waiting" in silo.page.inner_text("main")
+    job = home.receive(home.plan())
+    silo.page.wait_for_selector(f"text={job[:12]}", timeout=60_000)
+    assert not silo.faults
+
+
+BROKEN = (
+    '<img src="/icon.svg">',
+    "<input name='nameless'>",
+    '<p style="color: red">loud</p>',
+    "<script>1</script>",
+    '<img src="https://elsewhere.example/x.png" alt="elsewhere">',
+    '<img src="/icon.svg" alt="wide" width="2000">',
+    "<p><button>&nbsp;</button></p>",
+)
+
+
+def spoil(broken: str, route: Any) -> None:
+    """Put something wrong at the end of a page."""
+    answer = route.fetch()
+    route.fulfill(response=answer, body=answer.text().replace("</main>", f"{broken}</main>"))
+
+
+def test_a_broken_page_is_noticed(visit: Open, home: Home) -> None:
+    silo = visit("--config", home.config)
+    for broken in BROKEN:
+        silo.page.route("**/audit", partial(spoil, broken))
+        silo.go("/audit")
+        with pytest.raises(AssertionError):
+            silo.check()
+        silo.page.unroute_all()
+        silo.faults.clear()
+    silo.go("/audit")
+    silo.check()  # without any of them

@@ -1,0 +1,287 @@
+"""``cloister console`` at a desk: from files to a report, without a value of theirs on any page."""
+
+from __future__ import annotations
+
+import re
+import time
+from html import unescape
+from pathlib import Path
+from urllib.parse import urlencode
+
+import numpy as np
+import pandas as pd
+import pytest
+from starlette.datastructures import ImmutableMultiDict
+from starlette.testclient import TestClient
+
+from cloister.console.desk import desk_app
+from cloister.console.guard import Guard
+from cloister.console.questions import QUESTIONS, Asked
+from cloister.privacy.budget import Budget
+from cloister.privacy.ledger import Ledger
+from cloister.schema import Schema
+from cloister.tasks import TASKS
+from cloister.tasks.options import options_of
+
+HERE = "http://127.0.0.1:8765"
+SENTINEL = "37.625"  # the weight of every record
+SAID = {
+    **{"min-0": "18", "max-0": "100", "min-1": "10", "max-1": "200", "categories-2": "no | yes"},
+    **{"unit": "row", "max_rows": "", "dataset": "ward"},
+    **{"decimal": ".", "thousands": "", "encoding": "", "meaning": ""},
+}
+FILES = ("north.csv", "south.csv")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "ward"
+    made.mkdir()
+    ages = np.random.default_rng(1).integers(20, 90, 300)
+    for name in FILES:
+        lines = [f"{age},{SENTINEL},{'yes' if age > 50 else 'no'},no" for age in ages]
+        (made / name).write_text("\n".join(["age,weight,smoker,asthma", *lines]))
+    (tmp_path / "secret.csv").write_text("age\n1\n")
+    return made
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "ledger.db"
+    monkeypatch.setenv("CLOISTER_LEDGER", str(path))
+    return path
+
+
+@pytest.fixture
+def desk(folder: Path, ledger: Path) -> TestClient:
+    guard = Guard(desk_app(folder, ledger), 8765)
+    client = TestClient(guard, base_url=HERE, headers={"origin": HERE})
+    assert client.get(guard.link).status_code == 200
+    return client
+
+
+def token(desk: TestClient) -> str:
+    page = desk.get(f"/columns?{urlencode([('file', name) for name in FILES])}").text
+    found = re.search('name="csrf" value="([0-9a-f]{64})"', page)
+    assert found
+    return found[1]
+
+
+def say(desk: TestClient, **said: str) -> tuple[str, str]:
+    """Send the page of columns; return the path that follows and its text."""
+    form = {**SAID, "file": list(FILES), "csrf": token(desk), **said}
+    answer = desk.post("/columns", data=form)
+    return f"{answer.url.path}?{answer.url.query.decode()}", unescape(answer.text)
+
+
+def ask(desk: TestClient, **form: str) -> str:
+    where, _ = say(desk)
+    return unescape(desk.get(f"{where}&{urlencode(form)}").text)
+
+
+def problem(page: str) -> str:
+    found = re.search(r'role="alert".*?>(.*?)</(div|p)>\n', page, re.S)
+    assert found, page
+    return found[1]
+
+
+def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, ledger: Path) -> None:
+    start = desk.get("/").text
+    assert all(f'value="{name}"' in start for name in FILES)
+    where, page = say(desk)
+    assert where.startswith("/question?")
+    pages = [start, page]
+    asked = f"{where.partition('?')[2]}&nominal_n=600&epsilon=3&cap_epsilon=5"
+    priced = desk.get(f"/question?{asked}").text
+    assert "Expected error of a centre" in priced
+    assert "times in 100" in priced
+    for _ in range(2):  # a button that is pressed twice starts one job
+        form = {"csrf": token(desk), "asked": asked, "out": "groups"}
+        assert desk.post("/run", data=form).url.path == "/runs/groups"
+    end = time.monotonic() + 120
+    while "Read the report" not in (page := desk.get("/runs/groups").text):
+        assert "At work" in page
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    assert "cloister run north.csv south.csv --schema ward.toml --columns" in unescape(page)
+    report = desk.get("/reports/groups")
+    assert report.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+    assert "Three groups" in report.text
+    again = desk.get(f"/question?{asked}").text
+    assert "epsilon 3 of 5 is spent" in again
+    assert 'href="/reports/groups"' in desk.get("/").text
+    for shown in (*pages, priced, page, again):
+        assert SENTINEL not in shown
+    assert re.findall(r"round \d+", (folder / "groups" / "log.txt").read_text())
+    assert [path.name for path in folder.iterdir() if path.is_dir()] == ["groups"]
+    kept = Ledger(ledger)
+    assert kept.spent("ward") == pytest.approx(3, rel=1e-3)
+    kept.dispose()
+
+
+def test_a_job_that_is_refused_says_why_and_costs_nothing(desk: TestClient, ledger: Path) -> None:
+    where, _ = say(desk)
+    asked = f"{where.partition('?')[2]}&nominal_n=600&epsilon=3&cap_epsilon=2"
+    page = desk.post("/run", data={"csrf": token(desk), "asked": asked, "out": "groups"}).text
+    end = time.monotonic() + 120
+    while "At work" in page:
+        assert time.monotonic() < end
+        time.sleep(0.2)
+        page = desk.get("/runs/groups").text
+    assert "That did not work" in page
+    assert "cap_epsilon must be at least" in page
+    assert not ledger.exists()
+    assert "/reports/" not in desk.get("/").text
+    for out in ("", "../x", "ward", "groups/x"):
+        form = {"csrf": token(desk), "asked": asked, "out": out}
+        assert desk.post("/run", data=form).status_code == 409
+
+
+def test_bounds_alone_make_a_number_and_words_alone_a_category(
+    desk: TestClient, folder: Path
+) -> None:
+    say(desk, **{"min-1": "", "max-1": ""})
+    schema = Schema.load(folder / "ward.toml")
+    assert [(c.name, c.type) for c in schema.columns] == [("age", "number"), ("smoker", "category")]
+    assert schema.columns[1].categories == ("no", "yes")
+    say(desk, **{"min-1": "", "max-1": ""})
+    assert not (folder / "ward-2.toml").exists()  # the same contract is not written twice
+    say(desk)
+    assert Schema.load(folder / "ward-2.toml").names == ("age", "weight", "smoker")
+
+
+def test_wrong_columns_are_named_at_once_and_what_was_said_is_kept(
+    desk: TestClient, folder: Path
+) -> None:
+    where, page = say(desk, **{"max-0": "1", "min-1": "low", "dataset": "<b>mine</b>"})
+    assert where.startswith("/columns")
+    assert "'age'" in problem(page)
+    assert "'weight'" in problem(page)
+    assert 'name="min-1" value="low"' in page
+    assert not list(folder.glob("*.toml"))
+    assert "say of at least one column" in problem(
+        say(desk, **{name: "" for name in SAID if name[-2] == "-"})[1]
+    )
+    assert "how many rows of one smoker" in problem(say(desk, unit="smoker")[1])
+
+
+def test_the_unit_of_privacy_is_no_column(desk: TestClient, folder: Path) -> None:
+    say(desk, unit="smoker", max_rows="2")
+    schema = Schema.load(folder / "ward.toml")
+    assert (schema.unit, schema.max_rows, schema.names) == ("smoker", 2, ("age", "weight"))
+
+
+def test_a_doubt_about_a_file_is_said_in_words_before_anything_is_spent(
+    desk: TestClient, folder: Path
+) -> None:
+    lines = [f"{age};37,625;no;no" for age in range(20, 80)]
+    (folder / "south.csv").write_text("\n".join(["age;weight;smoker;asthma", *lines]))
+    where, page = say(desk)
+    assert where.startswith("/columns")
+    said = problem(page)
+    assert "south.csv: column 'weight' has a decimal comma" in said
+    assert not re.search(r"\d", said)  # no value, and no count
+    assert say(desk, decimal=",")[0].startswith("/question")
+    assert say(desk, **{"as-is": "1"})[0].startswith("/question")
+
+
+def test_a_file_that_lacks_a_column_is_refused_with_its_name(
+    desk: TestClient, folder: Path
+) -> None:
+    (folder / "south.csv").write_text("age,smoker\n50,no\n")
+    assert "weight" in problem(say(desk)[1])
+
+
+def test_a_codebook_a_schema_and_parquet_fill_the_page_and_the_file_does_not(
+    desk: TestClient, folder: Path
+) -> None:
+    def page(meaning: str, file: str = "north.csv") -> str:
+        chosen = urlencode({"file": file, "meaning": meaning})
+        return unescape(desk.get(f"/columns?{chosen}").text)
+
+    assert not re.search(r'name="(min|max|categories)-\d" value="[^"]', page(""))
+    book = "name,type,min,max,categories\nage,integer,0,99,\nsmoker,category,,,no|yes\n"
+    (folder / "book.csv").write_text(book)
+    assert 'name="max-0" value="99"' in page("book.csv")
+    assert 'name="min-0" value="0"' in page("book.csv")
+    assert 'name="categories-2" value="no | yes"' in page("book.csv")
+    say(desk, dataset="other")
+    assert 'name="dataset" value="other"' in page("other.toml")
+    assert 'name="max-1" value="200"' in page("other.toml")
+    pd.read_csv(folder / "north.csv").to_parquet(folder / "north.parquet")
+    declared = page("", "north.parquet")
+    assert declared.count(" selected>number") == 1
+    assert declared.count(" selected>integer") == 1
+
+
+def test_what_a_schema_says_beyond_the_page_is_kept(desk: TestClient, folder: Path) -> None:
+    say(desk)
+    text = (folder / "ward.toml").read_text().replace('measure = ""', 'measure = "kg"', 2)
+    (folder / "mine.toml").write_text(text.replace('missing = "drop"', 'missing = "midpoint"', 1))
+    say(desk, dataset="mine", meaning="mine.toml")
+    kept = Schema.load(folder / "mine-2.toml")
+    assert [column.missing for column in kept.columns] == ["midpoint", "drop", "drop"]
+    assert kept.columns[1].measure == "kg"
+
+
+@pytest.mark.parametrize("name", ["../secret.csv", "secret.csv", "/etc/passwd", ""])
+def test_only_files_of_the_folder_can_be_named(desk: TestClient, name: str) -> None:
+    for path in ("/columns?", "/question?schema=ward.toml&"):
+        answer = desk.get(path + urlencode({"file": name}))
+        assert answer.status_code == 409
+        assert "there is no file" in answer.text
+    assert desk.get("/columns?" + urlencode({"file": FILES[0], "meaning": "../x.toml"})).is_error
+    for path in ("/reports/%2e%2e", "/reports/ward", "/runs/other"):
+        assert desk.get(path).status_code in (404, 409)
+    assert "choose at least one file" in desk.get("/columns").text
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_question_is_a_job_whose_page_and_command_agree(
+    desk: TestClient, folder: Path, name: str
+) -> None:
+    where, _ = say(desk, **{"type-2": "boolean", "categories-2": "", "type-3": "boolean"})
+    page = unescape(desk.get(f"{where}&ask={name}&nominal_n=5000&epsilon=2&cap_epsilon=4").text)
+    assert "Spend epsilon 2 and answer" in page
+    question = QUESTIONS[name]
+    assert question.title in page
+    assert set(question.start) <= {one.name for one in options_of(TASKS[question.task])}
+    schema = Schema.load(folder / "ward.toml")
+    form = {"ask": name, "nominal_n": "5000", "epsilon": "2"}
+    asked = Asked(ImmutableMultiDict(form), (Path("-a.csv"),), Path("ward.toml"), schema)
+    command = asked.command("out")
+    assert command[:2] == ["run", "./-a.csv"]
+    assert command[command.index("--task") + 1] == asked.plan().task.name
+    columns = ",".join(asked.plan().columns)
+    assert ("--columns" in command) == (columns != ",".join(schema.names))
+    assert "--columns" not in command or command[command.index("--columns") + 1] == columns
+
+
+def test_less_epsilon_is_shown_to_give_less(desk: TestClient) -> None:
+    def error(epsilon: str) -> float:
+        page = ask(desk, nominal_n="5000", epsilon=epsilon)
+        return float(re.search(r"± ([\d.]+)", page)[1])  # type: ignore[index]
+
+    assert error("0.5") > 1.5 * error("1")
+
+
+def test_a_plan_that_cannot_be_is_explained(desk: TestClient) -> None:
+    assert "number of clusters must be a number" in problem(
+        ask(desk, nominal_n="500", epsilon="1", n_clusters="many")
+    )
+    assert "records must be a number" in problem(ask(desk, nominal_n="many", epsilon="1"))
+    assert "too small" in ask(desk, nominal_n="50", epsilon="0.1", cap_epsilon="1")
+    assert "Say the lifetime cap" in ask(desk, nominal_n="5000", epsilon="1")
+    assert ask(desk, ask="nothing").count("ask must be one of") == 1
+
+
+def test_a_known_data_set_shows_its_gauge_and_asks_for_no_cap(
+    desk: TestClient, ledger: Path
+) -> None:
+    kept = Ledger(ledger)
+    kept.open_dataset("ward", cap=Budget(4.0, 1e-6), unit="row")
+    kept.dispose()
+    page = ask(desk, nominal_n="5000", epsilon="1")
+    assert "epsilon 0 of 4 is spent" in page
+    assert "cap_epsilon" not in page
+    assert "Spend epsilon 1 and answer" in page
