@@ -38,6 +38,12 @@ _FORMAT = 1  # enters the digest: raise it when the meaning of a key changes
 _LARGEST = 1e100  # |bound|; far from overflow in any arithmetic on the box
 _NARROWEST = 1e-100  # max - min; far from underflow
 _DELIMITERS = ",;\t|"
+_OTHER_TYPES = {  # what codebooks call them
+    **dict.fromkeys(("numeric", "float", "decimal", "continuous"), "number"),
+    **dict.fromkeys(("int", "count"), "integer"),
+    **dict.fromkeys(("bool", "binary", "yes/no"), "boolean"),
+    **dict.fromkeys(("nominal", "ordinal", "categorical", "factor"), "category"),
+}
 _MOST_ITEMS = 10_000  # of a catalogue; a record has an integer of 4 bytes for each
 
 
@@ -616,7 +622,7 @@ def read_codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     known = set(Column.model_fields)
     return {
         str(row["name"]).strip(): {
-            key: read_cell(key, value, str(row.get("type")).strip())
+            key: read_cell(key, value, str(read_cell("type", row.get("type") or "", "")))
             for key, value in row.items()
             if key in known and isinstance(value, str)
         }
@@ -625,10 +631,16 @@ def read_codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
 
 
 def read_cell(key: str, text: str, kind: str) -> str | float | tuple[str, ...]:
-    """Read a cell of a codebook, in the row of a column of some type."""
+    """Read a cell of a codebook, in the row of a column of some type.
+
+    Between categories stands ``|`` or, if there is none, a semicolon, a comma or a slash.
+    """
     text = text.strip()
     if key == "categories":
-        return tuple(part.strip() for part in text.split("|")) if text else ""
+        parts = text.split("|") if "|" in text else re.split("[;,/]", text)
+        return tuple(part.strip() for part in parts) if text else ""
+    if key == "type":
+        return _OTHER_TYPES.get(text.lower(), text)
     if key not in ("min", "max", "missing") or (key == "missing" and kind == "category"):
         return text
     try:

@@ -82,7 +82,7 @@ class Visit:
         pytest.fail(f"the keyboard does not reach {name!r}")
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     program = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if program is None:

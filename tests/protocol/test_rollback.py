@@ -519,7 +519,7 @@ def test_a_crash_between_a_commit_and_the_head_beside_locks_nobody_out(
     class Killed(BaseException):
         """The process is gone."""
 
-    def killed(*_: object) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise Killed
 
     for step in ("fsync", "replace", "open"):

@@ -419,6 +419,10 @@ def test_codebook_without_names_is_refused(tmp_path: Path) -> None:
             "name;type;min;max;categories;missing\nwork;category;;;private|state|none;none\n",
         ),
         (
+            "b.csv",
+            "name;type;min;max;categories;missing\nwork;Nominal;;;private/state/none;none\n",
+        ),
+        (
             "b.toml",
             '[work]\ntype = "category"\nmissing = "none"\n'
             'categories = ["private", "state", "none"]\n',

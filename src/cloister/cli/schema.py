@@ -104,7 +104,7 @@ def _asked_column(name: str, declared: str, out: Output) -> dict[str, Any]:
         entry: dict[str, Any] = {"type": kinds.get(said[0].lower(), said)}
         if entry["type"] == "category":
             listed = ask("  all categories, with commas between: ") or ""
-            entry["categories"] = [word.strip() for word in listed.split(",")]
+            entry["categories"] = read_cell("categories", listed, "category")
         elif entry["type"] != "boolean":
             for bound, word in (("min", "lowest"), ("max", "highest")):
                 answer = ask(f"  {word} value that there can be: ") or ""

@@ -356,8 +356,7 @@ class _Columns:
             if isinstance(text := texts.get(bound), str):
                 texts[bound] = self._bound(text, texts.get("type", ""), texts.get("format", ""))
         if isinstance(words := texts.get("categories"), str):
-            parts = words.split("|") if "|" in words else re.split("[,;]", words)
-            texts["categories"] = tuple(part.strip() for part in parts)
+            texts["categories"] = read_cell("categories", words, "category")
         return texts
 
     def _bound(self, text: str, kind: str, written: str) -> Any:
