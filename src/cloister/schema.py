@@ -620,14 +620,18 @@ def read_codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     if "name" not in (table.fieldnames or ()):
         raise PlanError(f"codebook {name!r} needs a header with name,type,min,max,measure.")
     known = set(Column.model_fields)
-    return {
-        str(row["name"]).strip(): {
-            key: read_cell(key, value, str(read_cell("type", row.get("type") or "", "")))
+    found: dict[str, dict[str, Any]] = {}
+    for row in table:
+        kind = str(read_cell("type", row.get("type") or "", ""))
+        entry = {
+            key: read_cell(key, value, kind)
             for key, value in row.items()
             if key in known and isinstance(value, str)
         }
-        for row in table
-    }
+        if kind == "boolean" and entry.get("categories"):  # its words are its own
+            entry["type"] = "category"
+        found[str(row["name"]).strip()] = entry
+    return found
 
 
 def read_cell(key: str, text: str, kind: str) -> str | float | tuple[str, ...]:

@@ -51,7 +51,8 @@ class Visit:
             self.faults.append(f"a request to {request.url}")
 
     def _complaint(self, message: Any) -> None:
-        if "status of 409" not in message.text:  # a page that says what is wrong
+        left = message.text.startswith(("htmx:sendAbort", "htmx:afterRequest"))  # as it renewed
+        if not left and "status of 409" not in message.text:  # a page that says what is wrong
             self.faults.append(message.text)
 
     def go(self, path: str) -> None:

@@ -420,7 +420,7 @@ def test_codebook_without_names_is_refused(tmp_path: Path) -> None:
         ),
         (
             "b.csv",
-            "name;type;min;max;categories;missing\nwork;Nominal;;;private/state/none;none\n",
+            "name;type;min;max;categories;missing\nwork;Binary;;;private/state/none;none\n",
         ),
         (
             "b.toml",

@@ -350,7 +350,7 @@ class _Columns:
         texts = {key: value for key, value in cells.items() if value != ""}
         if not texts.get("type") and (texts.get("min") or texts.get("max")):
             texts["type"] = "number"
-        if not texts.get("type") and texts.get("categories"):
+        if texts.get("type", "boolean") == "boolean" and texts.get("categories"):
             texts["type"] = "category"
         for bound in ("min", "max"):
             if isinstance(text := texts.get(bound), str):
