@@ -108,13 +108,15 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
 
     def run(request: Request) -> Response:
         asked, seen = (_asked(folder, form) for form in (request.state.form, request.query_params))
-        _priced(asked, _gauge(ledger, asked.schema.dataset))
         out = request.query_params.get("out", "")
         if not re.fullmatch(rf"{asked.name}(-\d+)?", out):
             raise DataError("this form names no folder for its results; load its page again.")
-        if asked.command(out) != seen.command(out):
+        words = asked.command(out)
+        if words != seen.command(out):
             raise PlanError("the question has changed since its price was shown; go back and look.")
-        runs.start(asked.command(out), out)
+        if not runs.has(words, out):  # of a button that is pressed twice the first press counts
+            _priced(asked, _gauge(ledger, asked.schema.dataset))
+            runs.start(words, out)
         return RedirectResponse(f"/runs/{out}", 303)
 
     def progress(request: Request) -> Response:
@@ -204,8 +206,7 @@ class Runs:
         """Start a command, whose results go to the folder `name`; once, if asked to twice."""
         log = self._folder / name / "log.txt"
         with self._lock:
-            command = shlex.join(["cloister", *words])
-            if name in self._runs and self._runs[name].command == command:
+            if self.has(words, name):
                 return
             try:
                 log.parent.mkdir()
@@ -213,7 +214,11 @@ class Runs:
                 raise DataError(
                     f"folder {name!r} cannot be made: {error.strerror}; load the page again."
                 ) from None
-            self._runs[name] = Run(name, command, self._started(words, log), log)
+            self._runs[name] = Run(name, _line(words), self._started(words, log), log)
+
+    def has(self, words: Sequence[str], name: str) -> bool:
+        """Return whether this command was started, with its results in the folder `name`."""
+        return name in self._runs and self._runs[name].command == _line(words)
 
     def _started(self, words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         with log.open("wb") as stream:
@@ -232,6 +237,10 @@ class Runs:
         if name not in self._runs:
             raise DataError(f"no job {name!r} was started here.")
         return self._runs[name]
+
+
+def _line(words: Sequence[str]) -> str:
+    return shlex.join(["cloister", *words])
 
 
 # Files --------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     where, page = say(desk)
     assert where.startswith("/question?")
     pages = [start, page]
-    asked = f"{where.partition('?')[2]}&nominal_n=600&epsilon=3&cap_epsilon=5"
+    asked = f"{where.partition('?')[2]}&nominal_n=600&epsilon=3&cap_epsilon=3"
     priced = desk.get(f"/question?{asked}").text
     assert "Expected error of a centre" in priced
     assert "times in 100" in priced
@@ -116,7 +116,7 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     assert report.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
     assert "Three groups" in report.text
     again = desk.get(f"/question?{asked}").text
-    assert "epsilon 3 of 5 is spent" in again
+    assert "epsilon 3 of 3 is spent" in again
     assert 'href="/reports/groups"' in desk.get("/").text
     for shown in (*pages, priced, page, again):
         assert SENTINEL not in shown
