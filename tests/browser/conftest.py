@@ -58,6 +58,10 @@ class Visit:
     def go(self, path: str) -> None:
         self.page.goto(self.origin + path)
 
+    def arrive(self, heading: str) -> None:
+        """Wait for a page after a press that leads to it: the one before is still there a while."""
+        self.page.wait_for_selector(f"h1:has-text('{heading}')")
+
     def check(self, picture: str = "") -> None:
         """Hold a page to the rules of all pages, wide and light, and on a phone in the dark."""
         for scheme, size in (("light", WIDE), ("dark", PHONE)):
