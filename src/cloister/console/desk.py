@@ -386,8 +386,8 @@ def _written(schema: Schema, folder: Path) -> Path:
         if path.is_file() and path.read_bytes() == text.encode():
             return path
     path = _unused(folder, stem, ".toml")
-    with path.open("x", encoding="utf-8") as stream:
-        stream.write(text)
+    with path.open("xb") as stream:  # as it is compared, on Windows too
+        stream.write(text.encode())
     return path
 
 

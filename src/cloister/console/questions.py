@@ -199,8 +199,8 @@ class Asked:
             *((f"--columns={_listed(self.columns)}",) if some else ()),
             *("--task", self.question.task),
             *(word for option in options for word in ("--set", option)),
-            *("--epsilon", f"{self.epsilon:g}", "--nominal-n", f"{self.nominal_n}"),
-            *(("--cap-epsilon", f"{self.cap_epsilon:g}") if self.cap_epsilon else ()),
+            *("--epsilon", f"{self.epsilon:.15g}", "--nominal-n", f"{self.nominal_n}"),
+            *(("--cap-epsilon", f"{self.cap_epsilon:.15g}") if self.cap_epsilon else ()),
             *("--out", out),
         ]
 

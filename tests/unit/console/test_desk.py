@@ -344,12 +344,15 @@ def test_names_with_commas_and_dashes_reach_the_command() -> None:
         for name in ("-age", "weight, kg", 'a"b', "c")
     )
     schema = Schema(dataset="odd", unit="row", columns=columns)
-    form = ImmutableMultiDict([("of", "groups"), ("n_clusters", "2"), ("nominal_n", "900")])
+    fields = {"of": "groups", "n_clusters": "2", "nominal_n": "900", "epsilon": "1.23456789"}
+    form = ImmutableMultiDict(fields)
     for places in ("012", "13"):
         chosen = ImmutableMultiDict([*form.multi_items(), *(("column", at) for at in places)])
         asked = Asked(chosen, (Path("a.csv"),), Path("odd.toml"), schema)
         command = asked.command("out")
-        assert _parser(command).parse_args(command).columns == asked.columns
+        options = _parser(command).parse_args(command)
+        assert options.columns == asked.columns
+        assert options.epsilon == asked.plan().budget.epsilon == 1.23456789
         assert len(asked.columns) == len(places)
 
 
