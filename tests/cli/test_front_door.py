@@ -6,11 +6,18 @@ import argparse
 import re
 import shlex
 import subprocess
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Annotated, Literal
 
 import pytest
 
+from cloister import catalogue
 from cloister.cli import COMMANDS, _parser, main
-from cloister.cli.examples import EXAMPLES
+from cloister.cli.examples import EXAMPLES, example_over_files
+from cloister.cli.options import options_from
+from cloister.declared import declared
+from cloister.tasks import TASKS
 
 
 def test_the_command_alone_shows_where_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,7 +56,8 @@ def test_a_word_like_no_other_gets_no_guess(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_every_command_has_examples() -> None:
-    assert COMMANDS.keys() - EXAMPLES.keys() == {"flare"}  # whose actions need a FLARE site
+    alone = COMMANDS.keys() - EXAMPLES.keys() - catalogue.COMMANDS.keys()
+    assert alone == {"flare"}  # whose actions need a FLARE site
 
 
 @pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
@@ -58,6 +66,68 @@ def test_an_example_is_a_command_line_that_is_understood(line: str) -> None:
     parsed = _parser(words).parse_args(words)
     assert isinstance(parsed, argparse.Namespace)
     assert callable(parsed.run)
+
+
+@pytest.mark.parametrize("name", catalogue.COMMANDS)
+def test_the_example_of_a_task_is_a_command_line_that_is_understood(name: str) -> None:
+    words = shlex.split(example_over_files(name, TASKS[name].usage).split("cloister ")[1])
+    assert callable(_parser(words).parse_args(words).run)
+
+
+class Asking:
+    """A task with an option of each kind."""
+
+    name = "asking"
+    usage = "--title t"
+
+    @declared
+    class Options:
+        title: Annotated[str, "what it is called"]
+        tables: Annotated[tuple[tuple[str, ...], ...], "of columns"] = ()
+        keep: Annotated[tuple[str, ...], "columns"] = ()
+        shares: Annotated[tuple[float, ...], "parts"] = ()
+        edges: Annotated[Mapping[str, tuple[float, ...]], "of bins"] = field(default_factory=dict)
+        exact: Annotated[bool, "or not"] = True
+        kind: Annotated[Literal["one", "two"], "of both"] = "one"
+        times: Annotated[int | None, "how often"] = None
+
+
+def test_options_of_every_kind_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(catalogue.COMMANDS, "asking", "ask")
+    monkeypatch.setattr("cloister.cli.over_files.TASKS", {"asking": Asking})
+    monkeypatch.setitem(COMMANDS, "asking", "ask")
+
+    def asked(*words: str) -> dict[str, object]:
+        line = ["asking", "a.csv", "--schema", "s.toml", "--out", "o", "--title", "t", *words]
+        return options_from(_parser(line).parse_args(line), Asking)  # type: ignore[arg-type]
+
+    assert asked() == {"title": "t"}  # what is not said has the default of the task
+    said = asked(
+        *("--tables", "sex,age", "--tables", 'work,"a,b"', "--keep", "id", "--shares", "0.5,2"),
+        *("--edges", "age=40,60.5", "--edges", "b=c=1", "--no-exact", "--kind", "two"),
+        *("--times", "3"),
+    )
+    assert said == {
+        "title": "t",
+        "tables": [("sex", "age"), ("work", "a,b")],
+        "keep": ("id",),
+        "shares": (0.5, 2),
+        "edges": {"age": (40, 60.5), "b=c": (1,)},
+        "exact": False,
+        "kind": "two",
+        "times": 3,
+    }
+
+
+@pytest.mark.parametrize("words", [["--edges", "age"], ["--edges", "a=x"], ["--shares", "1,,2"]])
+def test_an_option_that_is_not_what_it_should_be_is_refused(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(catalogue.COMMANDS, "asking", "ask")
+    monkeypatch.setattr("cloister.cli.over_files.TASKS", {"asking": Asking})
+    monkeypatch.setitem(COMMANDS, "asking", "ask")
+    assert main(["asking", "a.csv", "--schema", "s", "--out", "o", "--title", "t", *words]) == 2
+    assert "must be N" in capsys.readouterr().err.replace("numbers", "N")
 
 
 def test_help_of_an_action_has_its_own_example(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,7 @@ from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
+from cloister import catalogue
 from cloister.cli.examples import FRONT, examples_of
 from cloister.cli.parsers import add_flags, leaves
 from cloister.errors import (
@@ -56,6 +57,7 @@ COMMANDS = {
     "classify": "train a classifier: naive Bayes, logistic regression or a forest",
     "regress": "train a linear regression",
     "rules": "find frequent itemsets and association rules in files of baskets",
+    **catalogue.COMMANDS,
     "evaluate": "measure how good a released model is, on files it has not seen",
     "outliers": "release statistics that flag unusual records; flags stay local",
     "run": "run any task over files, including your own",
@@ -252,6 +254,8 @@ def _module(name: str) -> Any:
         return next((entry.load() for entry in entry_points(group=GROUP, name=name)), None)
     if not _is_here(name):
         raise PlanError(f"{name!r} works over a network: pip install 'cloister[service]'.")
+    if name in catalogue.COMMANDS:
+        return import_module("cloister.cli.over_files").command_of(name)
     place, _, value = _SHARED.get(name, name.replace("-", "_")).partition(":")
     module = import_module(f"cloister.cli.{place}")
     return getattr(module, value) if value else module

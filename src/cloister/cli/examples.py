@@ -94,3 +94,8 @@ def examples_of(command: str, prefix: str) -> str:
     lines = EXAMPLES.get(command, ())
     own = [line for line in lines if line.startswith(prefix)] or list(lines)
     return "\n".join(["examples:", *(f"  cloister {line}" for line in own)]) if own else ""
+
+
+def example_over_files(command: str, options: str) -> str:
+    """Return the example of a command over files that has these options of its own."""
+    return f"examples:\n  cloister {command} {_FILES} {options} {_COST} --out {command}"

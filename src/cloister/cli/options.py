@@ -272,13 +272,29 @@ def add_options(
 
 
 def _argument(one: Declaration) -> dict[str, Any]:
-    """Return what argparse has to know of an option of a single value."""
+    """Return what argparse has to know of an option."""
     kind = _plain(one.kind)
-    shown = "" if one.default in (None, "") else f" (default: {one.default})"
-    values: dict[str, Any] = {"type": kind, "metavar": _METAVARS.get(kind)}
+    shown = "" if one.default in (None, "", ()) or one.required else f" (default: {one.default})"
+    about = {"help": f"{one.help}{shown}".replace("%", "%%"), "required": one.required}
     if get_origin(kind) is Literal:
-        values = {"choices": get_args(kind)}
-    return {"default": one.default, "help": f"{one.help}{shown}".replace("%", "%%"), **values}
+        return about | {"choices": get_args(kind)}
+    if kind is bool:
+        return about | {"action": argparse.BooleanOptionalAction}
+    if get_origin(kind) is Mapping:
+        return about | {"action": "append", "type": _named, "metavar": "NAME=X,X,..."}
+    if get_origin(kind) is tuple:
+        part = _plain(get_args(kind)[0])
+        several = {"action": "append"} if get_origin(part) is tuple else {}
+        numbers = part in (int, float)
+        return (
+            about
+            | several
+            | {
+                "type": _numbers if numbers else comma_separated,
+                "metavar": "X,X,..." if numbers else "NAME,NAME,...",
+            }
+        )
+    return about | {"type": kind, "metavar": _METAVARS.get(kind)}
 
 
 def _plain(kind: Any) -> Any:
@@ -292,7 +308,13 @@ def _plain(kind: Any) -> Any:
 
 def options_from(args: argparse.Namespace, task: type[Task]) -> dict[str, Any]:
     """Return the options of a task whose command line has all of them."""
-    return {one.name: getattr(args, one.name) for one in options_of(task)}
+    found: dict[str, Any] = {}
+    for one in options_of(task):
+        given = getattr(args, one.name)
+        if given is not None or one.required:
+            repeated = get_origin(_plain(one.kind)) is Mapping
+            found[one.name] = dict(given) if repeated else given
+    return found
 
 
 # How values are read ------------------------------------------------------------------------------
@@ -304,6 +326,23 @@ def comma_separated(text: str) -> tuple[str, ...]:
     if not (names and all(names)):
         raise argparse.ArgumentTypeError(f"must be names separated by commas, got {text!r}")
     return names
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    """Read numbers separated by commas."""
+    try:
+        return tuple(int(part) if part.isdecimal() else float(part) for part in text.split(","))
+    except ValueError:
+        message = f"must be numbers separated by commas, got {text!r}"
+        raise argparse.ArgumentTypeError(message) from None
+
+
+def _named(text: str) -> tuple[str, tuple[float, ...]]:
+    """Read a name and its numbers."""
+    name, equals, rest = text.rpartition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"must be NAME=X,X,..., got {text!r}")
+    return name, _numbers(rest)
 
 
 def _clusters(text: str) -> int | range:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cloister.cli.examples import example_over_files
 from cloister.cli.options import (
     add_job_arguments,
     add_kmeans_arguments,
@@ -51,17 +52,22 @@ class OverFiles:
         Whether a catalogue of items may stand in place of a schema.
     closing : str
         What to say at the end.
+    usage : str
+        Its own options, as the example in its help has them.
     """
 
     declare: Callable[[argparse.ArgumentParser], None]
     chosen: Callable[[argparse.Namespace], Job]
     catalogue: bool = False
     closing: str = ""
+    usage: str = ""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the options."""
         add_job_arguments(parser, catalogue=self.catalogue)
         self.declare(parser)
+        if self.usage:
+            parser.epilog = example_over_files(parser.prog.rpartition(" ")[2], self.usage)
 
     def run(self, args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
         """Release what the task computes."""
@@ -226,6 +232,17 @@ def about_model(args: argparse.Namespace) -> Job:
 
 
 # outliers, rules, run -----------------------------------------------------------------------------
+
+
+def command_of(name: str) -> OverFiles:
+    """Return the command that a task of the catalogue is, under its own name."""
+    task = TASKS[name]
+
+    def declare(parser: argparse.ArgumentParser) -> None:
+        add_options(parser.add_argument_group(name), task, {})
+
+    usage: str = getattr(task, "usage", "")
+    return OverFiles(declare, partial(_chosen_by_options, name), usage=usage)
 
 
 def _add_outliers(parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from cloister import catalogue
 from cloister.errors import CloisterError, PlanError
 from cloister.moved import old_name
 from cloister.task import Task, check_follows
@@ -61,34 +62,8 @@ class Catalogue(Mapping[str, type[Task]]):
         return f"Catalogue({', '.join(self.places)})"
 
 
-_SHIPPED = {
-    "apriori": "patterns.apriori:Apriori",
-    "auto": "clustering.auto:Auto",
-    "bounds": "preparation.bounds:Bounds",
-    "cluster-quality": "evaluation.cluster_quality:ClusterQuality",
-    "count": "count:Count",
-    "evaluation": "evaluation.classification:Evaluation",
-    "fastlloyd": "clustering.kmeans:FastLloyd",
-    "fedavg": "supervised.fedavg:FedAvg",
-    "fedavg-regression": "supervised.fedavg:FedAvgRegression",
-    "forest": "supervised.forest:RandomForest",
-    "glloyd": "clustering.kmeans:GLloyd",
-    "linear": "supervised.linear:Linear",
-    "lloyd": "clustering.kmeans:Lloyd",
-    "logistic": "supervised.logistic:Logistic",
-    "naive-bayes": "supervised.naive_bayes:NaiveBayes",
-    "outliers": "patterns.outliers:Outliers",
-    "pca": "preparation.pca:PCA",
-    "pipeline": "preparation.pipeline:Pipeline",
-    "quantiles": "preparation.quantiles:Quantiles",
-    "regression-evaluation": "evaluation.regression:RegressionEvaluation",
-    "selectk": "clustering.select_k:SelectK",
-    "standardise": "preparation.standardise:Standardise",
-    "statistics": "preparation.statistics:Statistics",
-    "sulloyd": "clustering.kmeans:SuLloyd",
-}
 TASKS: Mapping[str, type[Task]] = Catalogue(
-    {name: f"cloister.tasks.{place}" for name, place in _SHIPPED.items()}
+    {name: f"cloister.tasks.{place}" for name, place in catalogue.PLACES.items()}
 )
 """Every task that ships, by its name."""
 
@@ -98,7 +73,7 @@ def installed(names: Collection[str] | None = None) -> Catalogue:
 
     Of other packages, only those of `names` are there; all by default.
     """
-    places = {name: f"cloister.tasks.{place}" for name, place in _SHIPPED.items()}
+    places = {name: f"cloister.tasks.{place}" for name, place in catalogue.PLACES.items()}
     for name, place in _offered():
         if names is not None and name not in names:
             continue

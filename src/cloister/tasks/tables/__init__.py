@@ -1,0 +1,1 @@
+"""Patterns: frequent itemsets, association rules, unusual records."""
