@@ -42,7 +42,7 @@ __all__ = [
     "RemoteProtocolError",
     "TransportError",
     "UncountedWarning",
-    *HOME,  # loaded when first used: a silo does not pay for what it does not need
+    *sorted(HOME),  # loaded when first used: a silo does not pay for what it does not need
 ]
 
 
