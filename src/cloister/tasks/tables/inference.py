@@ -1,0 +1,307 @@
+"""What noisy tables say: intervals and tests that know the noise.
+
+Every function takes **raw** noisy counts, which may be below 0, and `s`, the standard deviation of
+the independent Gaussian noise of each, in records. A noise interval is for what the same records
+would say without noise; a population interval takes the cells for independent Poisson numbers as
+well (:mod:`cloister.tasks.population`). Counts that were cut at 0 or projected are for looking at
+only: their noise no longer has mean 0, and a test of them is wrong.
+
+References
+----------
+.. [F54] Fieller, "Some problems in interval estimation", Journal of the Royal Statistical
+   Society B 16(2), 1954, section 3.
+.. [W27] Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22,
+   1927.
+.. [DSSC08] Duchi, Shalev-Shwartz, Singer and Chandra, "Efficient projections onto the l1-ball for
+   learning in high dimensions", ICML 2008, figure 1.
+.. [GLRV16] Gaboardi, Lim, Rogers and Vadhan, "Differentially private chi-squared hypothesis
+   testing: goodness of fit and independence testing", ICML 2016: that a test has to know the noise.
+.. [H79] Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
+   Statistics 6, 1979.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cloister.arrays import Flags, Floats
+from cloister.task import INTERVAL_95
+from cloister.tasks.intervals import BOX, fieller
+from cloister.tasks.scores import Box, Estimate, Triple, ratio, share_sampling
+
+NO_BOUND = 1e9
+"""The largest odds ratio or relative risk: an interval that ends here has no upper bound."""
+_Z = INTERVAL_95["gaussian"]
+_WALLS = (0.0, NO_BOUND)
+_SMOOTHING = 0.5  # records added to each level, so that none is impossible
+
+
+@dataclass(frozen=True)
+class Tested:
+    """The result of a test: its statistic, degrees of freedom and p-value; of one shape."""
+
+    statistic: Floats
+    df: Floats
+    p: Floats
+
+
+# Intervals ----------------------------------------------------------------------------------------
+
+
+def count_interval(counts: Floats, s: float | Floats) -> Estimate:
+    """Return noisy counts with both intervals, cut at 0; `s` broadcasts to them."""
+    spread, around = _Z * np.asarray(s), counts + _Z**2 / 2
+    wide = _Z * np.sqrt(np.maximum(counts, 0) + _Z**2 / 4 + np.square(s))
+    ends = np.maximum(around - wide, 0.0), np.maximum(around + wide, 0.0)
+    low, high = (np.maximum(counts + side, 0.0) for side in (-spread, spread))
+    return Estimate(counts, low, high, population=ends).joined(Estimate(counts, low, high))
+
+
+def share_interval(counts: Floats, s: float | Floats, axis: int | tuple[int, ...] = -1) -> Estimate:
+    """Return the share of each cell in the sum of the noisy cells along some axes.
+
+    The shares themselves are those of :func:`shown` counts, so that they sum to 1. The intervals
+    are of the raw counts: Fieller's set [F54]_ and, for the population, Wilson's [W27]_ with noise,
+    ``(a - p N)^2 <= z^2 (N p (1 - p) + s^2 (1 - 2 p + k p^2))`` for a table of k cells.
+    """
+    whole = counts.sum(axis=axis, keepdims=True)
+    variance, cells = np.square(s), counts.size / max(whole.size, 1)
+    noise: Triple = (variance, cells * variance, variance)
+    found = ratio(counts, whole, noise, share_sampling(whole))
+    axes = np.atleast_1d(axis)
+    last = tuple(range(-len(axes), 0))
+    moved = np.moveaxis(counts, tuple(axes), last)
+    flat = shown(moved.reshape(*moved.shape[: moved.ndim - len(axes)], -1))
+    parts = (flat / np.maximum(flat.sum(axis=-1, keepdims=True), 1.0)).reshape(moved.shape)
+    return replace(found, value=np.moveaxis(parts, last, tuple(axes)))
+
+
+def mean_interval(
+    sums: Floats,
+    counts: Floats,
+    squares: Floats,
+    s: float | Floats,
+    box: Box = BOX,
+) -> Estimate:
+    """Return group means of numbers in ``[-1, 1]`` from three noisy sums, which broadcast.
+
+    Parameters
+    ----------
+    sums, counts, squares : ndarray
+        Noisy sums of ``x``, of 1 and of ``2 x^2 - 1``.
+
+    Notes
+    -----
+    The population interval is all means m of the box for which
+    ``(S - m C)^2 <= z^2 (V(m) + s^2 (1 + m^2))`` with V(m), the noisy sum of ``(x - m)^2``, cut to
+    ``[0, C]``. A set that is cut is the union and intersection of three that are not, each of them
+    Fieller's [F54]_.
+    """
+    variance, size = np.square(s), np.maximum(counts, 0.0)
+    value = np.clip(sums / np.maximum(counts, 1.0), *box)
+
+    def within(top: Floats | float, below: Floats | float, both: Floats | float) -> Estimate:
+        ends = fieller(sums, counts, variance + top, variance + below, both, box=box)
+        return Estimate(value, *ends)
+
+    narrow = within(0.0, 0.0, 0.0)
+    free, most = within((squares + counts) / 2, counts, sums), within(size, 0.0, 0.0)
+    wide = np.maximum(free.low, most.low), np.minimum(free.high, most.high)
+    ends = np.minimum(narrow.low, wide[0]), np.maximum(narrow.high, wide[1])
+    return replace(narrow, population=ends)
+
+
+# What is shown ------------------------------------------------------------------------------------
+
+
+def shown(counts: Floats) -> Floats:
+    """Return the nearest counts of at least 0, along the last axis, whose sum is the noisy one.
+
+    A sum below 1 counts as 1. The projection on the simplex of that size [DSSC08]_.
+    """
+    total = np.maximum(counts.sum(axis=-1, keepdims=True), 1.0)
+    falling = -np.sort(-counts, axis=-1)
+    excess = (np.cumsum(falling, axis=-1) - total) / np.arange(1, counts.shape[-1] + 1)
+    last = (falling > excess).sum(axis=-1, keepdims=True) - 1
+    return np.asarray(np.maximum(counts - np.take_along_axis(excess, last, axis=-1), 0.0))
+
+
+def least_shown(s: float | Floats, minimum: float) -> Floats:
+    """Return the count below which a cell is not shown: the minimum, or twice its noise."""
+    return np.asarray(np.maximum(minimum, 2 * np.asarray(s)))
+
+
+def suppressed(counts: Floats, s: float | Floats, minimum: float) -> Flags:
+    """Return which noisy counts are too small to be shown."""
+    return np.asarray(counts < least_shown(s, minimum))
+
+
+# Tests --------------------------------------------------------------------------------------------
+
+
+def independence(table: Floats, s: float | Floats) -> Tested:
+    """Test whether rows and columns of a noisy table are independent.
+
+    Parameters
+    ----------
+    table : ndarray of shape (..., n_rows, n_columns)
+    s : float or ndarray of shape (...)
+
+    Notes
+    -----
+    With ``A = I - p 1'`` and ``B = I - q 1'`` for noisy margins p and q, the cells of ``A Y B'``
+    have the covariance ``N (diag p - pp') x (diag q - qq') + s^2 (A A') x (B B')`` if rows and
+    columns are independent, and the quadratic form of its inverse is chi-squared with
+    ``(r - 1)(c - 1)`` degrees. Both terms are diagonal in the same directions.
+    """
+    from scipy.special import chdtrc
+
+    size, rows, columns = _margins(table)
+    (left, a), (right, b) = map(_directions, (rows, columns))
+    gaps = left @ table @ np.swapaxes(right, -1, -2)
+    variances = _scalar(size) + _scalar(s) ** 2 * a[..., :, None] * b[..., None, :]
+    statistic = np.asarray((gaps**2 / variances).sum(axis=(-2, -1)))
+    df = float((table.shape[-2] - 1) * (table.shape[-1] - 1))
+    return Tested(statistic, np.full(statistic.shape, df), np.asarray(chdtrc(df, statistic)))
+
+
+def trend(
+    table: Floats,
+    s: float | Floats,
+    row_scores: Floats | None = None,
+    column_scores: Floats | None = None,
+) -> Tested:
+    """Test whether higher rows go with higher columns, or with lower ones; both are ordered.
+
+    Scores are 0, 1, 2, ... by default. The statistic is a standard normal number if rows and
+    columns are independent; above 0 if they rise together.
+    """
+    size, *margins = _margins(table)
+    centred = []
+    for part, scores in zip(margins, (row_scores, column_scores), strict=True):
+        given = np.arange(part.shape[-1], dtype=np.float64) if scores is None else scores
+        centred.append(given - (part * given).sum(axis=-1, keepdims=True))
+    a, b = centred
+    spread = [(part * c**2).sum(axis=-1) for part, c in zip(margins, centred, strict=True)]
+    length = (a**2).sum(axis=-1) * (b**2).sum(axis=-1)
+    variance = size * spread[0] * spread[1] + np.square(s) * length
+    return _normal(np.einsum("...i,...ij,...j->...", a, table, b), variance)
+
+
+def odds_ratio(table: Floats, s: float | Floats) -> tuple[Estimate, Tested]:
+    """Return ``(a d) / (b c)`` of noisy tables ``[[a, b], [c, d]]``, and the test that it is 1.
+
+    Products of independent noisy cells are right on average and have a known variance, so the
+    interval is Fieller's [F54]_, also where cells are no larger than their noise. An upper end of
+    ``NO_BOUND`` is none.
+    """
+    a, b, c, d = _cells(table)
+
+    def variances(v: Floats) -> Triple:
+        va, vb, vc, vd = _cells(v)
+        top = np.maximum(a**2 * vd + d**2 * va - va * vd, va * vd)
+        return top, np.maximum(b**2 * vc + c**2 * vb - vb * vc, vb * vc), 0.0
+
+    return _ratio_test(a * d, b * c, variances(_noise(table, s)), variances(_both(table, s)))
+
+
+def relative_risk(table: Floats, s: float | Floats) -> tuple[Estimate, Tested]:
+    """Return ``a / (a + b)`` over ``c / (c + d)`` of noisy tables ``[[a, b], [c, d]]``.
+
+    As :func:`odds_ratio` returns it: the first column counts events, each row is a group.
+    """
+    a, b, c, d = _cells(table)
+
+    def variances(v: Floats) -> Triple:
+        va, vb, vc, vd = _cells(v)
+        shared, least = va * vc, (va * (vc + vd), vc * (va + vb))
+        top = (c + d) ** 2 * va + a**2 * (vc + vd) - least[0]
+        below = c**2 * (va + vb) + (a + b) ** 2 * vc - least[1]
+        both = (c + d) * c * va + a * (a + b) * vc - shared
+        return np.maximum(top, least[0]), np.maximum(below, least[1]), both
+
+    return _ratio_test(
+        a * (c + d), c * (a + b), variances(_noise(table, s)), variances(_both(table, s))
+    )
+
+
+def holm(p: Floats) -> Floats:
+    """Return p-values of several tests that may be looked at together [H79]_; one axis."""
+    order, n = np.argsort(p, kind="stable"), len(p)
+    raised = np.empty(n)
+    raised[order] = np.maximum.accumulate(p[order] * np.arange(n, 0, -1))
+    return np.minimum(raised, 1.0)
+
+
+def _margins(table: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the size of noisy tables and the share of each row and column, all above 0."""
+    size = np.maximum(table.sum(axis=(-2, -1)), 1.0)
+    parts = (shown(table.sum(axis=axis)) + _SMOOTHING for axis in (-1, -2))
+    rows, columns = (part / part.sum(axis=-1, keepdims=True) for part in parts)
+    return size, rows, columns
+
+
+def _directions(part: Floats) -> tuple[Floats, Floats]:
+    """Return combinations of levels without mean, of variance 1 under `part`, and what noise adds.
+
+    The combinations are of shape (..., n - 1, n); noise of variance 1 in each level has the second
+    array as its variances along them, and no covariances.
+    """
+    n = part.shape[-1]
+    centred = (np.eye(n) - part[..., :, None]) / np.sqrt(part)[..., :, None]
+    _, lengths, directions = np.linalg.svd(centred)  # the last direction is that of `part` itself
+    lengths = lengths[..., : n - 1]
+    return lengths[..., None] * directions[..., : n - 1, :], lengths**2
+
+
+def _scalar(value: float | Floats) -> Floats:
+    return np.asarray(value)[..., None, None]
+
+
+def _cells(table: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    return table[..., 0, 0], table[..., 0, 1], table[..., 1, 0], table[..., 1, 1]
+
+
+def _noise(table: Floats, s: float | Floats) -> Floats:
+    return np.broadcast_to(_scalar(s) ** 2, table.shape)
+
+
+def _both(table: Floats, s: float | Floats) -> Floats:
+    return np.asarray(np.maximum(table, 0.0) + _scalar(s) ** 2)
+
+
+def _ratio_test(top: Floats, below: Floats, noise: Triple, both: Triple) -> tuple[Estimate, Tested]:
+    known = below > 0
+    value = np.where(known, np.clip(top / np.where(known, below, 1.0), *_WALLS), NO_BOUND)
+    narrow = Estimate(value, *_half_line(top, below, noise))
+    found = replace(narrow, population=_half_line(top, below, both)).joined(narrow)
+    return found, _normal(top - below, both[0] + both[1] - 2 * np.asarray(both[2]))
+
+
+def _half_line(top: Floats, below: Floats, variances: Triple) -> tuple[Floats, Floats]:
+    """Return the ends of Fieller's set between 0 and ``NO_BOUND``.
+
+    Where the denominator is within its noise, the set is all ratios but some in the middle: it may
+    still have a lower bound, or an upper one.
+    """
+    ends = fieller(top, below, *variances, box=_WALLS)
+    of_top, of_below, both = map(np.asarray, variances)
+    z = _Z**2
+    a, b, c = below**2 - z * of_below, top * below - z * both, top**2 - z * of_top
+    root, open_ended = np.sqrt(np.maximum(b**2 - a * c, 0.0)), (a < 0) & (b**2 > a * c)
+    divisor = np.where(open_ended, a, -1.0)
+    first, last = (b + root) / divisor, (b - root) / divisor
+    return (
+        np.where(open_ended & (first < 0), np.clip(last, *_WALLS), ends[0]),
+        np.where(open_ended & (first >= 0) & (last >= NO_BOUND), first, ends[1]),
+    )
+
+
+def _normal(value: Floats, variance: Floats) -> Tested:
+    """Return the two-sided test of a normal number with mean 0; certain of nothing without any."""
+    from scipy.special import ndtr
+
+    statistic = np.asarray(value / np.sqrt(np.maximum(variance, 1e-12)))
+    return Tested(statistic, np.ones(statistic.shape), np.asarray(2 * ndtr(-np.abs(statistic))))
