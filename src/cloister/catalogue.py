@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # what type checkers and editors see of the package
     from cloister.estimators.prepare import dp_statistics as dp_statistics
     from cloister.estimators.select_k import KSelection as KSelection
     from cloister.estimators.select_k import select_k as select_k
+    from cloister.estimators.table import DPTable as DPTable
     from cloister.jobs import Account as Account
     from cloister.jobs import JobResult as JobResult
     from cloister.jobs import make_plan as make_plan
@@ -70,10 +71,13 @@ PLACES = {
     "standardise": "preparation.standardise:Standardise",
     "statistics": "preparation.statistics:Statistics",
     "sulloyd": "clustering.kmeans:SuLloyd",
+    "tabulate": "tables.tabulate:Tabulate",
 }
 """Where each task is, below ``cloister.tasks``."""
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "tabulate": "count records in tables, means by group, and test what differs",
+}
 """Tasks that are a command of their own name, and what this does."""
 
 HOME = {
@@ -91,6 +95,7 @@ HOME = {
     "DPNaiveBayes": "cloister.estimators.naive_bayes",
     "DPRandomForestClassifier": "cloister.estimators.forest",
     "DPSiloEnsemble": "cloister.estimators.ensemble",
+    "DPTable": "cloister.estimators.table",
     "FederatedLearner": "cloister.estimators.federated_learning",
     "JobResult": "cloister.jobs",
     "KSelection": "cloister.estimators.select_k",

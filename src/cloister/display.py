@@ -64,7 +64,8 @@ class Heatmap:
     """A matrix as colours; intervals are written beside the values.
 
     Of the same shape: `margin` for ``value ± margin``, or `low` and `high` for both ends; `shade`
-    in [-1, 1], where 0 is white and the two signs have two colours.
+    in [-1, 1], where 0 is white and the two signs have two colours. Where a value is not a number,
+    `absent` is written.
     """
 
     title: str
@@ -76,11 +77,15 @@ class Heatmap:
     note: str = ""
     low: Floats | None = None
     high: Floats | None = None
+    absent: str = "not a number"
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Named bars with error bars of half-length `margin`."""
+    """Named bars with error bars of half-length `margin`, or from `low` to `high`.
+
+    Where a value is not a number, `absent` is written.
+    """
 
     title: str
     names: tuple[str, ...]
@@ -88,6 +93,9 @@ class Bars:
     margin: Floats | None = None
     unit: str = ""
     note: str = ""
+    low: Floats | None = None
+    high: Floats | None = None
+    absent: str = "not a number"
 
 
 @dataclass(frozen=True)

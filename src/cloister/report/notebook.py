@@ -14,7 +14,15 @@ from cloister.html import page
 from cloister.jobs import JobResult
 from cloister.report import plots
 from cloister.report.summary import summarise
-from cloister.report.text import UNCLEAR_NOTE, as_table, cell_text, number, remarks_of, warnings_of
+from cloister.report.text import (
+    UNCLEAR_NOTE,
+    as_table,
+    bar_cells,
+    cell_text,
+    number,
+    remarks_of,
+    warnings_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,10 +110,10 @@ def _cells(display: Display) -> Iterator[tuple[str, str, float | Measured | Betw
                 elif margin is not None:
                     value = Measured(float(at), float(margin[i, j]))
                 yield display.rows[i], display.columns[j], value
-        case Bars(names=names, values=values, margin=margin):
-            for j, (name, at) in enumerate(zip(names, values.tolist(), strict=True)):
-                value = at if margin is None else Measured(at, float(margin[j]))
-                yield name, display.unit or "value", value
+        case Bars(names=names):
+            for name, cell in zip(names, bar_cells(display), strict=True):
+                if not isinstance(cell, str):
+                    yield name, display.unit or "value", cell
         case Curve(axes=(x, y)):
             stops = (display.places, display.values, display.low, display.high)
             for place, *band in np.stack(stops, axis=1).tolist():

@@ -128,19 +128,17 @@ def _bars(display: Bars) -> Figure:
     n = len(display.names)
     figure, axes = _figure(7.2, 0.7 + 0.34 * n)
     places = np.arange(n, dtype=np.float64)
-    margin = np.zeros(n) if display.margin is None else _drawable(display.margin)
-    values = _drawable(display.values)
+    values, lows, highs = (_drawable(part) for part in (display.values, *_ends(display)))
     axes.barh(places, values, height=0.62, color=PALE, edgecolor=BLUE, linewidth=0.8)
-    if display.margin is not None:
-        axes.errorbar(
-            values, places, xerr=margin, fmt="none", ecolor=INK, elinewidth=1.2, capsize=3
-        )
-    reach = np.maximum(values, 0) + margin
+    if (lows < highs).any():
+        line = {"ecolor": INK, "elinewidth": 1.2, "capsize": 3}
+        axes.errorbar((lows + highs) / 2, places, xerr=(highs - lows) / 2, fmt="none", **line)
+    reach = np.maximum(np.maximum(values, 0), highs)
     room = max(float(np.max(reach, initial=0)), 1e-300)
     texts = (str(row[1]) for row in as_table(display).rows)
     for place, text, end in zip(places, texts, reach, strict=True):
         axes.text(end + 0.015 * room, place, text, va="center", fontsize=9)
-    low = min(float(np.min(values - margin, initial=0)), 0.0)
+    low = min(float(np.min(lows, initial=0)), 0.0)
     axes.set_xlim(low * 1.05, room * 1.22)
     axes.set_yticks(places, [_short(name) for name in display.names])
     axes.set_ylim(n - 0.4, -0.6)
@@ -358,7 +356,7 @@ def _cell_width(display: Heatmap) -> float:
     return max(1.0, _LETTER * longest + 0.2, _LETTER * name + 0.1 if name <= 16 else 0.0)
 
 
-def _ends(display: Heatmap) -> tuple[Floats, Floats]:
+def _ends(display: Heatmap | Bars) -> tuple[Floats, Floats]:
     """Return both ends of the interval of each value."""
     if display.low is not None and display.high is not None:
         return display.low, display.high

@@ -60,6 +60,8 @@ def plus_minus(value: float, margin: float) -> str:
 def between(value: float, low: float, high: float) -> str:
     """Return ``value [low, high]``, rounded to two significant digits of the half-width."""
     ends, half_width = (value, low, high), (high - low) / 2
+    if high == math.inf and math.isfinite(low):
+        return f"{number(value)} [{number(low)}, no upper bound]"
     if not all(map(math.isfinite, ends)) or half_width <= 0:
         return number(value)
     places = _decimals(half_width, *ends)
@@ -89,8 +91,22 @@ def cell_texts(display: Heatmap) -> list[list[str]]:
         texts = [plus_minus(*map(float, pair)) for pair in pairs]
     else:
         texts = [number(float(value)) for value in values.flat]
+    kept = zip(texts, values.flat, strict=True)
+    texts = [display.absent if np.isnan(value) else text for text, value in kept]
     width = values.shape[1]
     return [texts[i * width : (i + 1) * width] for i in range(values.shape[0])]
+
+
+def bar_cells(display: Bars) -> list[Cell]:
+    """Return the value of each bar with its interval."""
+    values = display.values
+    cells: Iterator[Measured | Between]
+    if display.low is not None and display.high is not None:
+        cells = map(Between, values.tolist(), display.low.tolist(), display.high.tolist())
+    else:
+        margin = np.zeros_like(values) if display.margin is None else display.margin
+        cells = map(Measured, values.tolist(), margin.tolist())
+    return [display.absent if math.isnan(cell.value) else cell for cell in cells]
 
 
 REAL_NOISE = (DiscreteNoise.label, AGGREGATOR_NOISE, SILOS_NOISE)
@@ -285,7 +301,9 @@ def _span(ends: tuple[float, float] | None) -> str:
     if ends is None:
         return ""
     low, high = ends
-    return between((low + high) / 2, low, high).partition(" ")[2] or number(low)
+    return between(low if high == math.inf else (low + high) / 2, low, high).partition(" ")[
+        2
+    ] or number(low)
 
 
 def as_table(display: Display) -> Table:
@@ -298,9 +316,7 @@ def as_table(display: Display) -> Table:
             rows = tuple((name, *cells) for name, cells in texts)
             return Table(display.title, ("", *display.columns), rows, display.note)
         case Bars():
-            margin = np.zeros_like(display.values) if display.margin is None else display.margin
-            cells = zip(display.names, display.values.tolist(), margin.tolist(), strict=True)
-            bars = tuple((name, cell_text(Measured(*numbers))) for name, *numbers in cells)
+            bars = tuple(zip(display.names, map(cell_text, bar_cells(display)), strict=True))
             return Table(display.title, ("", display.unit or "value"), bars, display.note)
         case Scatter():
             x, y = display.axes

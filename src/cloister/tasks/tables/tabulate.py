@@ -1,0 +1,442 @@
+"""``Tabulate``: how many records are in each cell of public tables, and means by group.
+
+One noisy sum has all tables and all means. What is made of it knows the noise: intervals of counts,
+shares and means, and tests of what differs (:mod:`cloister.tasks.tables.inference`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise, product
+from math import floor, prod, sqrt
+from typing import Annotated, ClassVar, Literal, Self
+
+import numpy as np
+
+from cloister.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.declared import AtLeastZero, Length, Positive, Range, Whole, declared
+from cloister.display import Display
+from cloister.errors import PlanError, raise_first
+from cloister.hazmat.fixedpoint import Grid
+from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
+from cloister.tasks.columns import position
+from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.options import made, noise_of
+from cloister.tasks.state import part_of, prefixed, read, written
+from cloister.tasks.supervised.class_tables import centred_moments
+from cloister.tasks.tables import inference, shown
+from cloister.tasks.tables.axes import Axis, Edges, axes_of
+
+Tests = Literal["chi2", "trend", "odds_ratio", "relative_risk"]
+_MOST_CELLS, _MOST_NUMBERS, _MOST_COLUMNS = 20_000, 1 << 17, 3
+_ONE = 1 << FINE
+_TESTS = {"chi2": inference.independence, "trend": inference.trend}
+_RATIOS = {"odds_ratio": inference.odds_ratio, "relative_risk": inference.relative_risk}
+_Columns = tuple[Annotated[int, Range(0)], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sums:
+    """The public state: noisy sums of words, in the order of the block, and their noise."""
+
+    values: Floats
+    noise: float = 0.0
+
+
+@declared
+class Tabulate(Gaussian):
+    """Noisy tables of up to three columns, and means of columns of numbers by group.
+
+    Parameters
+    ----------
+    tables : tuple of tuple of int
+        The columns of each table that is asked for. One whose columns all are in another table is
+        not measured: it is summed from that.
+    labels : tuple of tuple of str
+        Of each column of the job: the names of its levels; empty if no table needs them.
+    walls : tuple of tuple of int, grid steps
+        Of each column of numbers in a table: what lies between its bins.
+    means, by : tuple of int
+        Columns whose means are released, and those whose levels make the groups.
+    words : tuple of int
+        What a record adds to its cell of each measured table and, with means, at most to each sum
+        of its group.
+    minimum : float
+        Noisy counts below it, or below twice their noise, are not shown in reports.
+    tests : tuple of {"chi2", "trend", "odds_ratio", "relative_risk"}
+        Made of every table of two columns that they fit; they cost nothing.
+
+    Notes
+    -----
+    A record adds a word to one cell of each measured table, and a word times
+    ``(1, x, 2 x^2 - 1)`` to its group. Every cell of the schema is there, whether a record is in
+    it or not. docs/proofs/tables.md
+    """
+
+    name: ClassVar[str] = "tabulate"
+    title: ClassVar[str] = "How many, and does it differ?"
+    rounds: ClassVar[int] = 1
+    usage: ClassVar[str] = "--tables sex,diabetes --tables smoker --tests chi2"
+
+    example: ClassVar[Example] = Example(
+        MIXED,
+        {
+            "tables": [["work", "smokes"], ["age"]],
+            "edges": {"age": [50]},
+            "means": ["weight"],
+            "by": ["smokes"],
+            "tests": ["chi2"],
+        },
+    )
+
+    @declared
+    class Options:
+        tables: Annotated[tuple[tuple[str, ...], ...], "columns of each table, 1 to 3"] = ()
+        means: Annotated[tuple[str, ...], "columns of numbers whose means are released"] = ()
+        by: Annotated[tuple[str, ...], "up to 2 columns whose levels make groups for means"] = ()
+        edges: Edges = field(default_factory=dict)
+        weights: Annotated[
+            tuple[Positive, ...],
+            "parts of the budget of each measured table, then of the means; equal by default",
+        ] = ()
+        minimum: Annotated[AtLeastZero, "smaller noisy counts are not shown in reports"] = 5.0
+        tests: Annotated[tuple[Tests, ...], "made of each table of two columns that they fit"] = ()
+
+    n_features: Whole
+    tables: tuple[Annotated[_Columns, Length(1)], ...]
+    labels: tuple[tuple[str, ...], ...]
+    walls: tuple[tuple[int, ...], ...]
+    means: _Columns = ()
+    by: _Columns = ()
+    words: tuple[Annotated[int, Range(1, 1 << 20)], ...]
+    minimum: AtLeastZero = 5.0
+    tests: tuple[Tests, ...] = ()
+    frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        raise_first(self._rules())
+
+    def _rules(self) -> Iterator[str]:
+        """Yield a sentence for each rule that is broken."""
+        groups = (*self.tables, self.by)
+        used, measured = {j for table in groups for j in table}, len(self._measured)
+        if not (self.tables or self.means):
+            yield "tables or means must be given, such as tables=[['sex', 'smokes']]; got neither."
+        for i, table in enumerate(self.tables, start=1):
+            if len(table) > _MOST_COLUMNS:
+                yield (
+                    f"table {i} must have 1 to {_MOST_COLUMNS} columns, got {len(table)}; for how "
+                    "more of them go together, make synthetic records with the task 'synthesise'."
+                )
+        if any(len(set(names)) < len(names) for names in (*groups, self.tables, self.means)):
+            yield "tables must be different, and name each column once, as means and by must."
+        if len(self.by) > 2 or (self.by and not self.means):
+            yield f"by must name 1 or 2 columns and goes with means, got {len(self.by)} columns."
+        if (
+            not max(used | {*self.means}, default=0)
+            < self.n_features
+            == len(self.labels)
+            == len(self.walls)
+        ):
+            yield f"labels and walls must have an entry for each of {self.n_features} columns."
+        for j in used:
+            names, walls = self.labels[j], self.walls[j]
+            if (
+                len(names) < 2
+                or any(a >= b for a, b in pairwise(walls))
+                or (walls and len(walls) != len(names) - 1)
+            ):
+                yield f"column {j} must have 2 levels or more, and rising walls between bins."
+        for i, shape in enumerate(self._shapes, start=1):
+            if prod(shape) > _MOST_CELLS:
+                yield (
+                    f"table {i} must have at most {_MOST_CELLS:,} cells, got "
+                    f"{' x '.join(map(str, shape))} = {prod(shape):,}; join levels in the schema, "
+                    "or take fewer columns."
+                )
+        if self._size > _MOST_NUMBERS:
+            yield (
+                f"all tables and means of a job must have at most {_MOST_NUMBERS:,} numbers, got "
+                f"{self._size:,}; ask for fewer of them, or in several jobs."
+            )
+        if len(self.words) != measured + bool(self.means):
+            yield (
+                f"weights must be one for each of {measured} measured tables"
+                f"{' and one for the means' * bool(self.means)}, got {len(self.words)}; a table "
+                "whose columns all are in another one is summed from that."
+            )
+        for test in self.tests:
+            if not any(fits(test, shape) for shape in self._shapes):
+                levels = " of two levels each" * (test in _RATIOS)
+                yield f"test {test!r} needs a table of two columns{levels}; add one, or drop it."
+
+    @classmethod
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Find the levels of each column, and refuse tables that would be noise."""
+        columns = facts.columns
+        names = tuple(dict.fromkeys(name for t in (*options.tables, options.by) for name in t))
+        if strangers := sorted(set(options.edges) - set(names)):
+            raise PlanError(f"edges must be of columns in tables or by, got {strangers[0]!r}.")
+        axes = {a.column: a for a in axes_of(columns, names, options.edges, facts.frac_bits)}
+        tables = tuple(_places(columns, table, "tables") for table in options.tables)
+        means = _places(columns, options.means, "means")
+        if wrong := [columns[j].name for j in means if columns[j].levels]:
+            raise PlanError(
+                f"means must be of columns of numbers, got {wrong[0]!r}, which has categories; "
+                "count these in a table."
+            )
+        weights = options.weights or (1.0,) * (len(_measured(tables)) + bool(means))
+        part = len(weights) / sum(weights)
+        task = made(
+            cls,
+            facts,
+            options,
+            tables=tables,
+            means=means,
+            by=_places(columns, options.by, "by"),
+            labels=tuple(axes[j].labels if j in axes else () for j in range(len(columns))),
+            walls=tuple(axes[j].walls if j in axes else () for j in range(len(columns))),
+            words=tuple(max(floor(_ONE * sqrt(part * weight)), 1) for weight in weights),
+        )
+        if facts.nominal_n > 1:  # of 1 where it is not known yet, before a count is bought
+            task._check_noise(noise_of(facts) or 0.0, facts)
+        return task
+
+    def _check_noise(self, multiplier: float, facts: PublicFacts) -> None:
+        """Refuse a table or groups whose cells have fewer records than noise, on average."""
+        unit = multiplier * sqrt(self.blocks(0)[0].l2_squared)
+        for table, s in zip((*self.tables, self.by), self._noises(unit), strict=True):
+            mean = facts.nominal_n / prod(self._shape(table))
+            if mean < s:
+                raise PlanError(
+                    f"the table of {_named(table, facts.names) or 'means'} would be noise: a cell "
+                    f"has {mean:.3g} records on average, and noise of {s:.3g}; join levels, ask "
+                    "for fewer tables or means, or raise epsilon."
+                )
+
+    def describe(self) -> str:
+        """Say what is counted."""
+        parts = [f"the number of records in each of {self._ends[-1]:,} cells of tables"]
+        if self.means:
+            some = f"the sums of {len(self.means)} columns and of their squares"
+            parts.append(f"the size of {self._n_groups} groups, with {some}")
+        parts = parts[not self.tables :]
+        return f"Silos sum {' and '.join(parts)}; every number has noise, also of empty cells."
+
+    # Tables, and those that they are summed from --------------------------------------------------
+
+    @cached_property
+    def _axes(self) -> Mapping[int, Axis]:
+        used = {j for table in (*self.tables, self.by) for j in table}
+        return {j: Axis(j, self.labels[j], self.walls[j]) for j in sorted(used)}
+
+    def _shape(self, table: Sequence[int]) -> tuple[int, ...]:
+        return tuple(len(self.labels[j]) for j in table)
+
+    @cached_property
+    def _shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(map(self._shape, self.tables))
+
+    @cached_property
+    def _measured(self) -> tuple[int, ...]:
+        return _measured(self.tables)
+
+    @cached_property
+    def _ends(self) -> tuple[int, ...]:
+        """Where the cells of each measured table begin, and where the last ones end."""
+        return tuple(np.cumsum([0, *(prod(self._shapes[i]) for i in self._measured)]).tolist())
+
+    @property
+    def _n_groups(self) -> int:
+        return prod(self._shape(self.by))
+
+    @property
+    def _width(self) -> int:
+        """Number of sums of a group: none without means."""
+        return (1 + 2 * len(self.means)) * bool(self.means)
+
+    @property
+    def _size(self) -> int:
+        return self._ends[-1] + self._n_groups * self._width
+
+    def _source(self, i: int) -> tuple[int, int]:
+        """Return which measured table says most of the i-th, and how many cells make one of it."""
+        asked = set(self.tables[i])
+        merged = {
+            k: prod(self._shapes[m]) // prod(self._shapes[i])
+            for k, m in enumerate(self._measured)
+            if asked <= set(self.tables[m])
+        }
+        return min(merged.items(), key=lambda one: one[1] / self.words[one[0]] ** 2)
+
+    def _noises(self, unit: float) -> list[float]:
+        """Return the noise of a cell of each table, and of the sums of groups, in records.
+
+        `unit` is that of the whole block in units of one record. Without means the last is 0.
+        """
+        sources = map(self._source, range(len(self.tables)))
+        tables = [unit / self.words[k] * sqrt(merged) for k, merged in sources]
+        return [*tables, unit / self.words[-1] * bool(self.means)]
+
+    def _counts(self, i: int, values: Floats) -> Floats:
+        """Return the noisy cells of the i-th table, from one that was measured."""
+        k, _ = self._source(i)
+        source = self.tables[self._measured[k]]
+        cells = values[self._ends[k] : self._ends[k + 1]].reshape(self._shape(source))
+        axes = [source.index(j) for j in self.tables[i]]
+        return np.asarray(np.einsum(cells, range(len(source)), axes)) / self.words[k]
+
+    # The sum --------------------------------------------------------------------------------------
+
+    def start(self) -> State:
+        """Return sums of nothing."""
+        return written(_Sums(values=np.zeros(self._size)))
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return one block: the cells of all measured tables, then the sums of all groups."""
+        # A record adds a word to one cell of each table; in its group, to each sum at most a word.
+        added = [*self.words[: len(self._measured)], *self.words[-1:] * self._width]
+        return (Block("sums", (self._size,), sum(added), sum(a**2 for a in added), 1.0),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the cells of all measured tables and the sums of all groups."""
+        places = {j: axis.cells(records, self.frac_bits) for j, axis in self._axes.items()}
+
+        def cells(table: Sequence[int]) -> Integers:
+            at = np.zeros(len(records), dtype=np.int64)
+            for j in table:  # the last column varies fastest
+                at = at * len(self.labels[j]) + places[j]
+            return at
+
+        parts = [
+            self.words[k] * np.bincount(cells(self.tables[i]), minlength=prod(self._shapes[i]))
+            for k, i in enumerate(self._measured)
+        ]
+        if self.means:
+            group, n, word = cells(self.by), self._n_groups, self.words[-1]
+            sums = [
+                centred_moments(group, records[:, j], n, word, self.frac_bits) for j in self.means
+            ]
+            sizes = word * np.bincount(group, minlength=n)
+            parts.append(np.column_stack([sizes, *sums]).ravel())
+        return np.concatenate(parts).astype(np.int64)
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return the noisy sums in units of records."""
+        values, noise = released["sums"].real()
+        return written(_Sums(values=values, noise=noise))
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
+        """Return margins of error: of counts, of shares of one half, of means of equal groups."""
+        *tables, groups = (INTERVAL_95["gaussian"] * s for s in self._noises(noise_std))
+        roots = [sqrt(prod(shape)) for shape in self._shapes]
+        halves = [z * root / 2 / nominal_n for z, root in zip(tables, roots, strict=True)]
+        means = groups * self._n_groups / nominal_n * grid.half_range[list(self.means)]
+        found = {"count": np.array(tables), "share": np.array(halves), "mean": means}
+        return {f"{name}_half_width": part for name, part in found.items() if len(part)}
+
+    # What is made of it ---------------------------------------------------------------------------
+
+    def results(self, state: GridState, grid: Grid) -> Results:
+        """Return counts, shares, means and tests, with 95 % intervals of noise and of population.
+
+        Returns
+        -------
+        dict
+            For the i-th table, from 1, under ``table_i.``: of its shape ``counts``, noisy and
+            perhaps below 0, ``shown``, the nearest possible ones, ``shares`` of the table and, of
+            more columns than one, ``row_shares`` along the second. Of shape (1,) ``noise``, the
+            deviation of a count, and for each test that fits ``chi2_statistic``, ``_df``, ``_p``
+            and ``_holm``, which is p after Holm's correction for all tests of the job. A ratio of a
+            table of two levels by two has a value, too: ``relative_risk`` is the share of the
+            second column's last level in the last row over that in the first row.
+            Of groups: ``means``, data units, of shape (n_groups, n_means), ``group_counts`` of
+            shape (n_groups, 1) and ``group_noise``.
+
+            What has intervals has ``_low``, ``_high``, ``_population_low``, ``_population_high``.
+        """
+        sums = read(_Sums, state, self.frac_bits)
+        values, (*noises, s) = sums.values * _ONE, self._noises(sums.noise * _ONE)
+        found: dict[str, Floats] = {}
+        for i, noise in enumerate(noises):
+            answers = self._answers(self._counts(i, values), noise)
+            found |= prefixed(f"table_{i + 1}.", answers)
+        if tests := [name[:-2] for name in found if name.endswith("_p")]:
+            adjusted = inference.holm(np.concatenate([found[f"{name}_p"] for name in tests]))
+            found |= {f"{name}_holm": adjusted[k : k + 1] for k, name in enumerate(tests)}
+        if self.means:
+            groups = values[self._ends[-1] :].reshape(self._n_groups, -1) / self.words[-1]
+            size, x, squares = groups[:, :1], groups[:, 1::2], groups[:, 2::2]
+            centre, half = (part[list(self.means)] for part in (grid.centre, grid.half_range))
+            means = inference.mean_interval(x, size, squares, s)
+            found |= means.mapped(lambda part: centre + half * part).named("means")
+            found |= inference.count_interval(size, s).named("group_counts")
+            found["group_noise"] = np.array([s])
+        return found
+
+    def _answers(self, counts: Floats, s: float) -> dict[str, Floats]:
+        """Return what noisy counts say, with the tests that fit them."""
+        found = {
+            "noise": np.array([s]),
+            "shown": inference.shown(counts.ravel()).reshape(counts.shape),
+            **inference.count_interval(counts, s).named("counts"),
+            **inference.share_interval(counts, s, tuple(range(counts.ndim))).named("shares"),
+        }
+        if counts.ndim > 1:
+            found |= inference.share_interval(counts, s, 1).named("row_shares")
+        for test in self.tests:
+            if fits(test, counts.shape):
+                found |= tested(test, counts, s)
+        return found
+
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
+        """Return a picture of each table, its numbers, means by group, and tests."""
+        named = {
+            f"table_{i}.": ([columns[j] for j in table], [self.labels[j] for j in table])
+            for i, table in enumerate(self.tables, start=1)
+        }
+        displays: list[Display] = []
+        for prefix, sides in named.items():
+            displays += shown.table_displays(*sides, part_of(results, prefix), self.minimum)
+        if self.means:
+            names, title = [columns[j] for j in self.means], _named(self.by, columns)
+            groups = [", ".join(cell) for cell in product(*(self.labels[j] for j in self.by))]
+            displays += shown.mean_displays(names, title, groups, results, self.minimum)
+        return (*displays, *shown.test_displays(named, results))
+
+
+def tested(test: str, table: Floats, s: float) -> dict[str, Floats]:
+    """Return what a test says of noisy counts, under the names of results."""
+    found, parts = None, {}
+    if test in _RATIOS:  # last levels are the event, and those who are asked about
+        ratio, found = _RATIOS[test](table[::-1, ::-1], s)
+        parts = ratio.named(test)
+    else:
+        found = _TESTS[test](table, s)
+    numbers = {"statistic": found.statistic, "df": found.df, "p": found.p}
+    return parts | {f"{test}_{name}": np.atleast_1d(part) for name, part in numbers.items()}
+
+
+def fits(test: str, shape: Sequence[int]) -> bool:
+    """Return whether a test can be made of a table of this shape."""
+    return len(shape) == 2 and (test not in _RATIOS or tuple(shape) == (2, 2))
+
+
+def _measured(tables: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return which tables are no margins of others; of equal ones, the first."""
+    sets = [frozenset(table) for table in tables]
+    return tuple(
+        i
+        for i, own in enumerate(sets)
+        if not any(own < other or (own == other and k < i) for k, other in enumerate(sets))
+    )
+
+
+def _places(columns: Sequence[PublicColumn], names: Sequence[str], role: str) -> tuple[int, ...]:
+    return tuple(position(columns, name, role) for name in names)
+
+
+def _named(table: Sequence[int], columns: Sequence[str]) -> str:
+    return " by ".join(columns[j] for j in table)
