@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-import numpy as np
-
 from cloister.arrays import Floats
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
@@ -16,12 +14,12 @@ from cloister.jobs import JobResult
 from cloister.task import Task
 from cloister.tasks.population import ENDS
 from cloister.tasks.state import part_of
-from cloister.tasks.tables.tabulate import Tabulate, fits, tested
+from cloister.tasks.tables.inference import fits, tested
+from cloister.tasks.tables.tabulate import Tabulate
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_CELLS = ("counts", "shares", "row_shares")
 _KINDS = {"noise": ("_low", "_high"), "population": ENDS}
 
 
@@ -41,11 +39,8 @@ class DPTable(PrivateEstimator):
 
     Attributes
     ----------
-    counts_, shares_ : Series or DataFrame, or a dictionary of them for several tables
-        Noisy counts, which may be below 0, and shares of the whole table, which sum to 1. Of two
-        columns, a table as of ``pandas.crosstab``.
-    means_ : DataFrame
-        A row for each group and a column for each mean; absent without `means`.
+    counts_ : Series or DataFrame, or a dictionary of them for several tables
+        Noisy counts, which may be below 0. Of two columns, a table as of ``pandas.crosstab``.
 
     Examples
     --------
@@ -61,7 +56,7 @@ class DPTable(PrivateEstimator):
 
     _task: ClassVar[type[Task]] = Tabulate
 
-    columns: Any = field(kw_only=False)
+    columns: Any = field(default=(), kw_only=False)
     means: Sequence[str] = ()
     by: Sequence[str] = ()
     edges: Mapping[str, Sequence[float]] | None = None
@@ -75,17 +70,16 @@ class DPTable(PrivateEstimator):
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
-        self.counts_, self.shares_ = self._all("counts"), self._all("shares")
-        self.__dict__.pop("means_", None)
-        if self._own.means:
-            self.means_ = self._means("means")
-
-    @property
-    def _own(self) -> Tabulate:
-        return cast(Tabulate, self._own_task)
+        found = {names: self.to_frame(names)["counts"] for names in self._tables}
+        shaped = {n: c.unstack(sort=False) if len(n) == 2 else c for n, c in found.items()}
+        self.counts_: Any = next(iter(shaped.values())) if len(shaped) == 1 else shaped
 
     def interval(
-        self, kind: str = "population", *, of: str = "counts", table: Sequence[str] | None = None
+        self,
+        kind: str = "population",
+        *,
+        of: str = "counts",
+        table: str | Sequence[str] | None = None,
     ) -> pd.DataFrame:
         """Return values with both ends of their 95 % intervals, a row for each cell.
 
@@ -93,24 +87,24 @@ class DPTable(PrivateEstimator):
         ----------
         kind : {"population", "noise"}
             Of what the records were drawn from, or of what they would say without noise.
-        of : {"counts", "shares", "row_shares", "means"}
+        of : {"counts", "shares", "row_shares"} or the name of a column in `means`
             Row shares are along the second column.
-        table : sequence of str, optional
-            The columns of one table, where there are several.
+        table : str or sequence of str, optional
+            The columns of one table, where there are several; "means" for the groups of means.
         """
-        import pandas as pd
+        names = [self._own_columns[j] for j in cast(Tabulate, self._own_task).means]
+        frame = self.to_frame("means" if of in names else table)
+        if kind not in _KINDS or of not in frame:
+            raise PlanError(
+                f"kind must be one of {', '.join(_KINDS)}, and of counts, shares, row_shares or a "
+                f"column of means, got {kind!r} and {of!r}."
+            )
+        ends = [of, *(of + end for end in _KINDS[kind])]
+        return frame[ends].set_axis(["value", "low", "high"], axis=1)
 
-        if kind not in _KINDS:
-            raise PlanError(f"kind must be one of {tuple(_KINDS)}, got {kind!r}.")
-        names = dict(zip(("value", "low", "high"), (of, *(of + end for end in _KINDS[kind]))))
-        if of == "means":
-            return pd.DataFrame({end: self._means(name).stack() for end, name in names.items()})
-        frame = self._frame(self._place(table))
-        if of not in frame:
-            raise PlanError(f"of must be counts, shares, row_shares or means, got {of!r}.")
-        return frame[list(names.values())].set_axis(list(names), axis=1)
-
-    def test(self, name: str = "chi2", *, table: Sequence[str] | None = None) -> pd.Series[Any]:
+    def test(
+        self, name: str = "chi2", *, table: str | Sequence[str] | None = None
+    ) -> pd.Series[Any]:
         """Return a test of a table of two columns; it knows the noise, and costs nothing.
 
         Parameters
@@ -127,68 +121,45 @@ class DPTable(PrivateEstimator):
         """
         import pandas as pd
 
-        i = self._place(table)
-        counts, noise = (self._result(i)[key] for key in ("counts", "noise"))
-        if not fits(name, counts.shape):
-            raise PlanError(f"test {name!r} does not fit a table of {counts.shape} cells.")
-        found = tested(name, counts, float(noise[0]))
+        result = part_of(self.result_.results, f"table_{self._place(table) + 1}.")
+        if not fits(name, result["counts"].shape):
+            raise PlanError(f"test {name!r} does not fit a table of {result['counts'].shape}.")
+        found = tested(name, result["counts"], float(result["noise"][0]))
         keys = [key.removeprefix(name).strip("_") or "value" for key in found]
         return pd.Series([float(part[0]) for part in found.values()], keys, name=name)
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return counts and shares of each cell with all ends; of several tables, one by one."""
+    def to_frame(self, table: str | Sequence[str] | None = None) -> pd.DataFrame:
+        """Return all numbers with all ends, a row for each cell, or for each group of "means"."""
         import pandas as pd
 
-        frames = [self._frame(i) for i in range(len(self._own.tables))]
-        if len(frames) == 1:
-            return frames[0]
-        flat = [f.set_axis([", ".join(np.atleast_1d(c)) for c in f.index]) for f in frames]
-        return pd.concat(flat, keys=map(" by ".join, self._tables), names=["table", "cell"])
+        own, columns = cast(Tabulate, self._own_task), self._own_columns
+        found: dict[str, Floats] = {}
+        if table == "means" and own.means:
+            sides = own.by
+            for name, part in self.result_.results.items():
+                if name.startswith("means"):
+                    ends = (columns[j] + name.removeprefix("means") for j in own.means)
+                    found |= dict(zip(ends, part.T, strict=True))
+        else:
+            i = self._place(table)
+            sides, result = own.tables[i], part_of(self.result_.results, f"table_{i + 1}.")
+            found = {k: v.ravel() for k, v in result.items() if v.shape == result["counts"].shape}
+        labels, names = [own.labels[j] for j in sides], [columns[j] for j in sides]
+        if len(sides) == 1:
+            return pd.DataFrame(found, pd.Index(labels[0], name=names[0]))
+        every = pd.MultiIndex.from_product(labels, names=names) if sides else pd.Index(["all"])
+        return pd.DataFrame(found, every)
 
     @property
     def _tables(self) -> list[tuple[str, ...]]:
-        return [tuple(self.plan_.columns[j] for j in table) for table in self._own.tables]
+        own = cast(Tabulate, self._own_task)
+        return [tuple(self._own_columns[j] for j in table) for table in own.tables]
 
-    def _place(self, table: Sequence[str] | None) -> int:
+    def _place(self, table: str | Sequence[str] | None) -> int:
         tables = self._tables
         wanted = (table,) if isinstance(table, str) else tuple(table or ())
         if table is None and len(tables) == 1:
-            wanted = tables[0]
+            return 0
         if wanted not in tables:
             raise PlanError(f"table must be one of {tables}, got {table!r}.")
         return tables.index(wanted)
-
-    def _result(self, i: int) -> dict[str, Floats]:
-        return part_of(self.result_.results, f"table_{i + 1}.")
-
-    def _frame(self, i: int) -> pd.DataFrame:
-        """Return all numbers of the cells of a table."""
-        import pandas as pd
-
-        found = {k: v.ravel() for k, v in self._result(i).items() if k.startswith(_CELLS)}
-        return pd.DataFrame(found, self._index(self._own.tables[i]))
-
-    def _index(self, table: Sequence[int]) -> pd.Index[Any]:
-        import pandas as pd
-
-        labels = [self._own.labels[j] for j in table]
-        names = [self.plan_.columns[j] for j in table]
-        if len(table) == 1:
-            return pd.Index(labels[0], name=names[0])
-        return pd.MultiIndex.from_product(labels, names=names) if table else pd.Index(["all"])
-
-    def _all(self, of: str) -> Any:
-        """Return a result of each table; of the only one, if there is just one."""
-        found = {}
-        for i, names in enumerate(self._tables):
-            cells = self._frame(i)[of]
-            found[names] = cells.unstack(sort=False) if len(names) == 2 else cells
-        return next(iter(found.values())) if len(found) == 1 else found
-
-    def _means(self, name: str) -> pd.DataFrame:
-        import pandas as pd
-
-        if name not in self.result_.results:
-            raise PlanError("means are not in this release; fit with means.")
-        names = [self.plan_.columns[j] for j in self._own.means]
-        return pd.DataFrame(self.result_.results[name], self._index(self._own.by), names)

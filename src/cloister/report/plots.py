@@ -131,8 +131,10 @@ def _bars(display: Bars) -> Figure:
     values, lows, highs = (_drawable(part) for part in (display.values, *_ends(display)))
     axes.barh(places, values, height=0.62, color=PALE, edgecolor=BLUE, linewidth=0.8)
     if (lows < highs).any():
-        line = {"ecolor": INK, "elinewidth": 1.2, "capsize": 3}
-        axes.errorbar((lows + highs) / 2, places, xerr=(highs - lows) / 2, fmt="none", **line)
+        spread, middle = (highs - lows) / 2, (lows + highs) / 2
+        axes.errorbar(
+            middle, places, xerr=spread, fmt="none", ecolor=INK, elinewidth=1.2, capsize=3
+        )
     reach = np.maximum(np.maximum(values, 0), highs)
     room = max(float(np.max(reach, initial=0)), 1e-300)
     texts = (str(row[1]) for row in as_table(display).rows)

@@ -22,11 +22,12 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cloister.arrays import Flags, Floats
+from cloister.arrays import Floats
 from cloister.task import INTERVAL_95
 from cloister.tasks.intervals import BOX, fieller
 from cloister.tasks.scores import Box, Estimate, Triple, ratio, share_sampling
@@ -36,6 +37,7 @@ NO_BOUND = 1e9
 _Z = INTERVAL_95["gaussian"]
 _WALLS = (0.0, NO_BOUND)
 _SMOOTHING = 0.5  # records added to each level, so that none is impossible
+Ends = tuple[Floats, Floats]
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,12 @@ def count_interval(counts: Floats, s: float | Floats) -> Estimate:
     """Return noisy counts with both intervals, cut at 0; `s` broadcasts to them."""
     spread, around = _Z * np.asarray(s), counts + _Z**2 / 2
     wide = _Z * np.sqrt(np.maximum(counts, 0) + _Z**2 / 4 + np.square(s))
-    ends = np.maximum(around - wide, 0.0), np.maximum(around + wide, 0.0)
-    low, high = (np.maximum(counts + side, 0.0) for side in (-spread, spread))
-    return Estimate(counts, low, high, population=ends).joined(Estimate(counts, low, high))
+    low, high, *ends = (
+        np.maximum(end, 0.0)
+        for end in (counts - spread, counts + spread, around - wide, around + wide)
+    )
+    narrow = Estimate(counts, low, high)
+    return replace(narrow, population=(ends[0], ends[1])).joined(narrow)
 
 
 def share_interval(counts: Floats, s: float | Floats, axis: int | tuple[int, ...] = -1) -> Estimate:
@@ -94,23 +99,25 @@ def mean_interval(
 
     Notes
     -----
-    The population interval is all means m of the box for which
-    ``(S - m C)^2 <= z^2 (V(m) + s^2 (1 + m^2))`` with V(m), the noisy sum of ``(x - m)^2``, cut to
-    ``[0, C]``. A set that is cut is the union and intersection of three that are not, each of them
-    Fieller's [F54]_.
+    The population interval is all means m of the box with
+    ``(S - m C)^2 <= z^2 (V(m) + s^2 (1 + m^2))``, where V(m) is the larger of the noisy sums of
+    ``(x - m)^2`` and of ``x^2 - m x``, cut to ``[0, C]``. The first alone is too small for a rare
+    number at an end of the box, in samples that have few of it; the second grows with m as the
+    variance then would. The set is made of three that are not cut, each of them Fieller's [F54]_.
     """
     variance, size = np.square(s), np.maximum(counts, 0.0)
+    total = (squares + counts) / 2
+
+    def within(top: Floats | float, below: Floats | float, both: Floats | float) -> Ends:
+        return fieller(sums, counts, variance + top, variance + below, both, box=box)
+
+    narrow, most = within(0.0, 0.0, 0.0), within(size, 0.0, 0.0)
+    first, second = within(total, counts, sums), within(total, 0.0, sums / 2)
+    low = np.maximum(np.minimum(first[0], second[0]), most[0])
+    high = np.minimum(np.maximum(first[1], second[1]), most[1])
+    ends = np.minimum(narrow[0], low), np.maximum(narrow[1], high)
     value = np.clip(sums / np.maximum(counts, 1.0), *box)
-
-    def within(top: Floats | float, below: Floats | float, both: Floats | float) -> Estimate:
-        ends = fieller(sums, counts, variance + top, variance + below, both, box=box)
-        return Estimate(value, *ends)
-
-    narrow = within(0.0, 0.0, 0.0)
-    free, most = within((squares + counts) / 2, counts, sums), within(size, 0.0, 0.0)
-    wide = np.maximum(free.low, most.low), np.minimum(free.high, most.high)
-    ends = np.minimum(narrow.low, wide[0]), np.maximum(narrow.high, wide[1])
-    return replace(narrow, population=ends)
+    return Estimate(value, *narrow, population=ends)
 
 
 # What is shown ------------------------------------------------------------------------------------
@@ -131,11 +138,6 @@ def shown(counts: Floats) -> Floats:
 def least_shown(s: float | Floats, minimum: float) -> Floats:
     """Return the count below which a cell is not shown: the minimum, or twice its noise."""
     return np.asarray(np.maximum(minimum, 2 * np.asarray(s)))
-
-
-def suppressed(counts: Floats, s: float | Floats, minimum: float) -> Flags:
-    """Return which noisy counts are too small to be shown."""
-    return np.asarray(counts < least_shown(s, minimum))
 
 
 # Tests --------------------------------------------------------------------------------------------
@@ -227,6 +229,29 @@ def relative_risk(table: Floats, s: float | Floats) -> tuple[Estimate, Tested]:
     )
 
 
+def fits(test: str, shape: Sequence[int]) -> bool:
+    """Return whether a test of this name can be made of a table of this shape."""
+    return len(shape) == 2 and (test not in RATIOS or tuple(shape) == (2, 2))
+
+
+def tested(test: str, table: Floats, s: float) -> dict[str, Floats]:
+    """Return what a test says of noisy counts, by the names of results; of a ratio its value, too.
+
+    A ratio is of the last levels: of the event, and of those who are asked about.
+    """
+    parts: dict[str, Floats] = {}
+    if test in RATIOS:
+        value, found = RATIOS[test](table[::-1, ::-1], s)
+        parts = value.named(test)
+    else:
+        found = (independence if test == "chi2" else trend)(table, s)
+    numbers = {"statistic": found.statistic, "df": found.df, "p": found.p}
+    return parts | {f"{test}_{name}": np.atleast_1d(part) for name, part in numbers.items()}
+
+
+RATIOS = {"odds_ratio": odds_ratio, "relative_risk": relative_risk}
+
+
 def holm(p: Floats) -> Floats:
     """Return p-values of several tests that may be looked at together [H79]_; one axis."""
     order, n = np.argsort(p, kind="stable"), len(p)
@@ -280,23 +305,16 @@ def _ratio_test(top: Floats, below: Floats, noise: Triple, both: Triple) -> tupl
     return found, _normal(top - below, both[0] + both[1] - 2 * np.asarray(both[2]))
 
 
-def _half_line(top: Floats, below: Floats, variances: Triple) -> tuple[Floats, Floats]:
+def _half_line(top: Floats, below: Floats, variances: Triple) -> Ends:
     """Return the ends of Fieller's set between 0 and ``NO_BOUND``.
 
-    Where the denominator is within its noise, the set is all ratios but some in the middle: it may
-    still have a lower bound, or an upper one.
+    Where the denominator is within its noise, the set of the inverse may still give a lower bound.
     """
-    ends = fieller(top, below, *variances, box=_WALLS)
-    of_top, of_below, both = map(np.asarray, variances)
-    z = _Z**2
-    a, b, c = below**2 - z * of_below, top * below - z * both, top**2 - z * of_top
-    root, open_ended = np.sqrt(np.maximum(b**2 - a * c, 0.0)), (a < 0) & (b**2 > a * c)
-    divisor = np.where(open_ended, a, -1.0)
-    first, last = (b + root) / divisor, (b - root) / divisor
-    return (
-        np.where(open_ended & (first < 0), np.clip(last, *_WALLS), ends[0]),
-        np.where(open_ended & (first >= 0) & (last >= NO_BOUND), first, ends[1]),
-    )
+    of_top, of_below, both = variances
+    low, high = fieller(top, below, of_top, of_below, both, box=_WALLS)
+    _, last = fieller(below, top, of_below, of_top, both, box=(1 / NO_BOUND, NO_BOUND))
+    unknown = (below <= 0) | (below**2 <= _Z**2 * np.asarray(of_below))
+    return np.where(unknown & (last > 1 / NO_BOUND), 1 / last, low), high
 
 
 def _normal(value: Floats, variance: Floats) -> Tested:

@@ -9,14 +9,15 @@ from math import ceil, inf
 
 import numpy as np
 
-from cloister.arrays import Flags, Results
+from cloister.arrays import Flags, Floats, Results
 from cloister.display import Bars, Between, Display, Heatmap, Table
 from cloister.tasks.interval_tables import WITH_POPULATION, between
 from cloister.tasks.state import part_of
 from cloister.tasks.tables.inference import NO_BOUND, least_shown
 
-_WRITTEN = 120  # cells that a table of the report has, one below the other
-_BARS = 30
+Sides = tuple[Sequence[str], Sequence[tuple[str, ...]]]
+"""Names of the columns of a table, and of the levels of each."""
+_WRITTEN, _BARS = 120, 30  # cells that are written one below the other, and bars of a picture
 _TESTS = {"chi2": "independence", "trend": "trend"}
 _RATIOS = {"odds_ratio": "odds ratio", "relative_risk": "relative risk"}
 _HOLM = (
@@ -25,87 +26,56 @@ _HOLM = (
 )
 
 
-def table_displays(
-    names: Sequence[str], labels: Sequence[tuple[str, ...]], found: Results, minimum: float
-) -> Iterator[Display]:
+def table_displays(sides: Sides, found: Results, minimum: float) -> Iterator[Display]:
     """Yield pictures of the counts of a table, and its numbers one below the other."""
+    names, labels = sides
     title = f"Records by {' by '.join(names)}"
     hidden, absent, note = _hidden(
         np.minimum(found["counts"], found["shown"]), found["noise"], minimum
     )
-    values, low, high = (
+    drawn = [
         np.where(hidden, np.nan, found[name]) for name in ("shown", "counts_low", "counts_high")
-    )
+    ]
     if len(names) == 1:
-        yield Bars(title, labels[0], values, None, "records", note, low, high, absent)
+        yield _bars(title, labels[0], drawn, "records", note, absent)
     for k, label in enumerate(labels[2] if len(names) > 2 else ("",)[: len(names) - 1]):
-        at = (..., k) if label else ...
-        yield Heatmap(
-            f"{title}: {label}" if label else title,
-            labels[0],
-            labels[1],
-            values[at],
-            note=note,
-            low=low[at],
-            high=high[at],
-            absent=absent,
-        )
-    if values.size > _WRITTEN:
+        of, (at, low, high) = (f": {label}", (p[..., k] for p in drawn)) if label else ("", drawn)
+        sheet = Heatmap(f"{title}{of}", labels[0], labels[1], at, note=note, absent=absent)
+        yield replace(sheet, low=low, high=high)
+    if hidden.size > _WRITTEN:
         return
     share, heading = ("row_shares", "share of its row") if len(names) > 1 else ("shares", "share")
-    rows = tuple(
-        (", ".join(cell), absent, "")
-        if hidden.flat[i]
-        else (
-            ", ".join(cell),
-            replace(between(found, "counts", i), value=float(found["shown"].flat[i])),
-            between(found, share, i),
-        )
-        for i, cell in enumerate(product(*labels))
-    )
-    yield Table(f"{title}, with shares", (" by ".join(names), "records", heading), rows, note)
+    rows: list[tuple[str | Between, ...]] = []
+    for i, cell in enumerate(map(", ".join, product(*labels))):
+        count = replace(between(found, "counts", i), value=float(found["shown"].flat[i]))
+        known = (count, between(found, share, i))
+        rows.append((cell, *((absent, "") if hidden.flat[i] else known)))
+    yield Table(f"{title}, with shares", (" by ".join(names), "records", heading), (*rows,), note)
 
 
 def mean_displays(
-    names: Sequence[str], by: str, groups: Sequence[str], found: Results, minimum: float
+    names: Sequence[str], by: Sides, found: Results, minimum: float
 ) -> Iterator[Display]:
     """Yield a table of the means of each group, and bars of each column's."""
-    title = f"Means by {by}" if by else "Means"
-    sizes = found["group_counts"][:, 0]
-    hidden, absent, note = _hidden(sizes, found["group_noise"], minimum)
-    rows = tuple(
-        (group, absent, *("" for _ in names))
-        if hidden[i]
-        else (
-            group or "all records",
-            between(found, "group_counts", i),
-            *(
-                replace(between(found, "means", i * len(names) + j), known=True)
-                for j in range(len(names))
-            ),
-        )
-        for i, group in enumerate(groups)
-    )
-    yield Table(title, ("group", "records", *names), rows, note)
-    if 1 < len(groups) <= _BARS:
-        for j, name in enumerate(names):
-            values, low, high = (
-                np.where(hidden, np.nan, found[f"means{end}"][:, j])
-                for end in ("", "_low", "_high")
-            )
-            yield Bars(
-                f"{title}: {name}", tuple(groups), values, None, name, note, low, high, absent
-            )
+    title, groups = " by ".join(["Means", *by[0]]), tuple(map(", ".join, product(*by[1])))
+    hidden, absent, note = _hidden(found["group_counts"][:, 0], found["group_noise"], minimum)
+    rows: list[tuple[str | Between, ...]] = []
+    for i, group in enumerate(groups):
+        means = (between(found, "means", i * len(names) + j) for j in range(len(names)))
+        known = (between(found, "group_counts", i), *(replace(one, known=True) for one in means))
+        left_out = (absent, *("" for _ in names))
+        rows.append((group or "all records", *(left_out if hidden[i] else known)))
+    yield Table(title, ("group", "records", *names), (*rows,), note)
+    for j, name in enumerate(names if 1 < len(groups) <= _BARS else ()):
+        ends = (found[f"means{end}"][:, j] for end in ("", "_low", "_high"))
+        drawn = [np.where(hidden, np.nan, end) for end in ends]
+        yield _bars(f"{title}: {name}", groups, drawn, name, note, absent)
 
 
-def test_displays(
-    tables: Mapping[str, tuple[Sequence[str], Sequence[tuple[str, ...]]]], results: Results
-) -> Iterator[Table]:
-    """Yield the tests of all tables, and ratios of those that have any.
-
-    `tables` has names and labels of the columns, by what stands before the names of results.
-    """
-    tests, ratios = [], []
+def test_displays(tables: Mapping[str, Sides], results: Results) -> Iterator[Table]:
+    """Yield the tests of all tables, by what stands before the names of results, and ratios."""
+    tests: list[tuple[str | float, ...]] = []
+    ratios: list[tuple[str | Between, ...]] = []
     for prefix, (names, labels) in tables.items():
         found, title = part_of(results, prefix), " by ".join(names)
         for name, text in (_TESTS | _RATIOS).items():
@@ -122,7 +92,13 @@ def test_displays(
         yield Table("Tests", headings, tuple(tests), _HOLM)
 
 
-def _hidden(counts: np.ndarray, noise: np.ndarray, minimum: float) -> tuple[Flags, str, str]:
+def _bars(
+    title: str, names: tuple[str, ...], drawn: list[Floats], unit: str, note: str, absent: str
+) -> Bars:
+    return Bars(title, names, drawn[0], None, unit, note, drawn[1], drawn[2], absent)
+
+
+def _hidden(counts: Floats, noise: Floats, minimum: float) -> tuple[Flags, str, str]:
     """Return which cells are too small to be shown, what stands for them, and a note on it."""
     least = float(least_shown(noise[0], minimum))
     hidden = np.asarray(counts < least)
@@ -143,5 +119,4 @@ def _ratio(cell: Between) -> Between:
         inf if end >= NO_BOUND else end for end in (cell.value, cell.high, *(cell.population or ()))
     )
     known = not cell.low <= 1 <= high
-    ends = (wide[0], wide[1]) if wide else None
-    return Between(value, cell.low, high, population=ends, known=known)
+    return Between(value, cell.low, high, population=(wide[0], wide[1]), known=known)

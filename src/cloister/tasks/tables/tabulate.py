@@ -7,9 +7,8 @@ shares and means, and tests of what differs (:mod:`cloister.tasks.tables.inferen
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
-from itertools import pairwise, product
 from math import floor, prod, sqrt
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -19,12 +18,12 @@ from cloister.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.declared import AtLeastZero, Length, Positive, Range, Whole, declared
 from cloister.display import Display
 from cloister.errors import PlanError, raise_first
-from cloister.hazmat.fixedpoint import Grid
+from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import made, noise_of
-from cloister.tasks.state import part_of, prefixed, read, written
+from cloister.tasks.state import part_of, prefixed
 from cloister.tasks.supervised.class_tables import centred_moments
 from cloister.tasks.tables import inference, shown
 from cloister.tasks.tables.axes import Axis, Edges, axes_of
@@ -32,17 +31,7 @@ from cloister.tasks.tables.axes import Axis, Edges, axes_of
 Tests = Literal["chi2", "trend", "odds_ratio", "relative_risk"]
 _MOST_CELLS, _MOST_NUMBERS, _MOST_COLUMNS = 20_000, 1 << 17, 3
 _ONE = 1 << FINE
-_TESTS = {"chi2": inference.independence, "trend": inference.trend}
-_RATIOS = {"odds_ratio": inference.odds_ratio, "relative_risk": inference.relative_risk}
 _Columns = tuple[Annotated[int, Range(0)], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Sums:
-    """The public state: noisy sums of words, in the order of the block, and their noise."""
-
-    values: Floats
-    noise: float = 0.0
 
 
 @declared
@@ -120,8 +109,8 @@ class Tabulate(Gaussian):
 
     def _rules(self) -> Iterator[str]:
         """Yield a sentence for each rule that is broken."""
-        groups = (*self.tables, self.by)
-        used, measured = {j for table in groups for j in table}, len(self._measured)
+        groups, measured = (*self.tables, self.by), len(self._measured)
+        used, n = {j for side in groups for j in side}, self.n_features
         if not (self.tables or self.means):
             yield "tables or means must be given, such as tables=[['sex', 'smokes']]; got neither."
         for i, table in enumerate(self.tables, start=1):
@@ -134,27 +123,17 @@ class Tabulate(Gaussian):
             yield "tables must be different, and name each column once, as means and by must."
         if len(self.by) > 2 or (self.by and not self.means):
             yield f"by must name 1 or 2 columns and goes with means, got {len(self.by)} columns."
-        if (
-            not max(used | {*self.means}, default=0)
-            < self.n_features
-            == len(self.labels)
-            == len(self.walls)
-        ):
-            yield f"labels and walls must have an entry for each of {self.n_features} columns."
+        if max(used | {*self.means}) >= n or not n == len(self.labels) == len(self.walls):
+            yield f"labels and walls must have an entry for each of {n} columns."
         for j in used:
-            names, walls = self.labels[j], self.walls[j]
-            if (
-                len(names) < 2
-                or any(a >= b for a, b in pairwise(walls))
-                or (walls and len(walls) != len(names) - 1)
-            ):
+            names, walls = len(self.labels[j]), self.walls[j]
+            if names < 2 or len(walls) not in (0, names - 1) or list(walls) != sorted({*walls}):
                 yield f"column {j} must have 2 levels or more, and rising walls between bins."
         for i, shape in enumerate(self._shapes, start=1):
             if prod(shape) > _MOST_CELLS:
                 yield (
-                    f"table {i} must have at most {_MOST_CELLS:,} cells, got "
-                    f"{' x '.join(map(str, shape))} = {prod(shape):,}; join levels in the schema, "
-                    "or take fewer columns."
+                    f"table {i} must have at most {_MOST_CELLS:,} cells, got {prod(shape):,}; join "
+                    "levels in the schema, or take fewer columns."
                 )
         if self._size > _MOST_NUMBERS:
             yield (
@@ -168,8 +147,8 @@ class Tabulate(Gaussian):
                 "whose columns all are in another one is summed from that."
             )
         for test in self.tests:
-            if not any(fits(test, shape) for shape in self._shapes):
-                levels = " of two levels each" * (test in _RATIOS)
+            if not any(inference.fits(test, shape) for shape in self._shapes):
+                levels = " of two levels each" * (test in inference.RATIOS)
                 yield f"test {test!r} needs a table of two columns{levels}; add one, or drop it."
 
     @classmethod
@@ -235,9 +214,9 @@ class Tabulate(Gaussian):
     def _shape(self, table: Sequence[int]) -> tuple[int, ...]:
         return tuple(len(self.labels[j]) for j in table)
 
-    @cached_property
-    def _shapes(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(map(self._shape, self.tables))
+    @property
+    def _shapes(self) -> list[tuple[int, ...]]:
+        return [self._shape(table) for table in self.tables]
 
     @cached_property
     def _measured(self) -> tuple[int, ...]:
@@ -285,14 +264,16 @@ class Tabulate(Gaussian):
         k, _ = self._source(i)
         source = self.tables[self._measured[k]]
         cells = values[self._ends[k] : self._ends[k + 1]].reshape(self._shape(source))
-        axes = [source.index(j) for j in self.tables[i]]
-        return np.asarray(np.einsum(cells, range(len(source)), axes)) / self.words[k]
+        rest = tuple(axis for axis, j in enumerate(source) if j not in self.tables[i])
+        kept = [j for j in source if j in self.tables[i]]
+        order = [kept.index(j) for j in self.tables[i]]
+        return np.transpose(cells.sum(axis=rest), order) / self.words[k]
 
     # The sum --------------------------------------------------------------------------------------
 
     def start(self) -> State:
         """Return sums of nothing."""
-        return written(_Sums(values=np.zeros(self._size)))
+        return {"values": np.zeros(self._size), "noise": np.zeros(1)}
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return one block: the cells of all measured tables, then the sums of all groups."""
@@ -326,7 +307,7 @@ class Tabulate(Gaussian):
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the noisy sums in units of records."""
         values, noise = released["sums"].real()
-        return written(_Sums(values=values, noise=noise))
+        return {"values": values, "noise": np.array([noise])}
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return margins of error: of counts, of shares of one half, of means of equal groups."""
@@ -357,8 +338,8 @@ class Tabulate(Gaussian):
 
             What has intervals has ``_low``, ``_high``, ``_population_low``, ``_population_high``.
         """
-        sums = read(_Sums, state, self.frac_bits)
-        values, (*noises, s) = sums.values * _ONE, self._noises(sums.noise * _ONE)
+        values, unit = (from_grid(state[k], self.frac_bits) * _ONE for k in ("values", "noise"))
+        *noises, s = self._noises(float(unit[0]))
         found: dict[str, Floats] = {}
         for i, noise in enumerate(noises):
             answers = self._answers(self._counts(i, values), noise)
@@ -387,41 +368,24 @@ class Tabulate(Gaussian):
         if counts.ndim > 1:
             found |= inference.share_interval(counts, s, 1).named("row_shares")
         for test in self.tests:
-            if fits(test, counts.shape):
-                found |= tested(test, counts, s)
+            if inference.fits(test, counts.shape):
+                found |= inference.tested(test, counts, s)
         return found
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a picture of each table, its numbers, means by group, and tests."""
-        named = {
-            f"table_{i}.": ([columns[j] for j in table], [self.labels[j] for j in table])
-            for i, table in enumerate(self.tables, start=1)
-        }
+
+        def sides(table: Sequence[int]) -> shown.Sides:
+            return [columns[j] for j in table], [self.labels[j] for j in table]
+
+        named = {f"table_{i}.": sides(table) for i, table in enumerate(self.tables, start=1)}
         displays: list[Display] = []
-        for prefix, sides in named.items():
-            displays += shown.table_displays(*sides, part_of(results, prefix), self.minimum)
+        for prefix, of in named.items():
+            displays += shown.table_displays(of, part_of(results, prefix), self.minimum)
         if self.means:
-            names, title = [columns[j] for j in self.means], _named(self.by, columns)
-            groups = [", ".join(cell) for cell in product(*(self.labels[j] for j in self.by))]
-            displays += shown.mean_displays(names, title, groups, results, self.minimum)
+            names = [columns[j] for j in self.means]
+            displays += shown.mean_displays(names, sides(self.by), results, self.minimum)
         return (*displays, *shown.test_displays(named, results))
-
-
-def tested(test: str, table: Floats, s: float) -> dict[str, Floats]:
-    """Return what a test says of noisy counts, under the names of results."""
-    found, parts = None, {}
-    if test in _RATIOS:  # last levels are the event, and those who are asked about
-        ratio, found = _RATIOS[test](table[::-1, ::-1], s)
-        parts = ratio.named(test)
-    else:
-        found = _TESTS[test](table, s)
-    numbers = {"statistic": found.statistic, "df": found.df, "p": found.p}
-    return parts | {f"{test}_{name}": np.atleast_1d(part) for name, part in numbers.items()}
-
-
-def fits(test: str, shape: Sequence[int]) -> bool:
-    """Return whether a test can be made of a table of this shape."""
-    return len(shape) == 2 and (test not in _RATIOS or tuple(shape) == (2, 2))
 
 
 def _measured(tables: Sequence[Sequence[int]]) -> tuple[int, ...]:
