@@ -14,7 +14,7 @@ from cloister.jobs import JobResult
 from cloister.task import Task
 from cloister.tasks.population import ENDS
 from cloister.tasks.state import part_of
-from cloister.tasks.tables.inference import fits, tested
+from cloister.tasks.tables.inference import fits, outcome
 from cloister.tasks.tables.tabulate import Tabulate
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class DPTable(PrivateEstimator):
         kind : {"population", "noise"}
             Of what the records were drawn from, or of what they would say without noise.
         of : {"counts", "shares", "row_shares"} or the name of a column in `means`
-            Row shares are along the second column.
+            Row shares are along the last column.
         table : str or sequence of str, optional
             The columns of one table, where there are several; "means" for the groups of means.
         """
@@ -124,7 +124,7 @@ class DPTable(PrivateEstimator):
         result = part_of(self.result_.results, f"table_{self._place(table) + 1}.")
         if not fits(name, result["counts"].shape):
             raise PlanError(f"test {name!r} does not fit a table of {result['counts'].shape}.")
-        found = tested(name, result["counts"], float(result["noise"][0]))
+        found = outcome(name, result["counts"], float(result["noise"][0]))
         keys = [key.removeprefix(name).strip("_") or "value" for key in found]
         return pd.Series([float(part[0]) for part in found.values()], keys, name=name)
 

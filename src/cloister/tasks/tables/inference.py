@@ -234,7 +234,7 @@ def fits(test: str, shape: Sequence[int]) -> bool:
     return len(shape) == 2 and (test not in RATIOS or tuple(shape) == (2, 2))
 
 
-def tested(test: str, table: Floats, s: float) -> dict[str, Floats]:
+def outcome(test: str, table: Floats, s: float) -> dict[str, Floats]:
     """Return what a test says of noisy counts, by the names of results; of a ratio its value, too.
 
     A ratio is of the last levels: of the event, and of those who are asked about.
@@ -314,7 +314,8 @@ def _half_line(top: Floats, below: Floats, variances: Triple) -> Ends:
     low, high = fieller(top, below, of_top, of_below, both, box=_WALLS)
     _, last = fieller(below, top, of_below, of_top, both, box=(1 / NO_BOUND, NO_BOUND))
     unknown = (below <= 0) | (below**2 <= _Z**2 * np.asarray(of_below))
-    return np.where(unknown & (last > 1 / NO_BOUND), 1 / last, low), high
+    bounded = (1 / NO_BOUND < last) & (last < NO_BOUND)
+    return np.where(unknown & bounded, 1 / last, low), high
 
 
 def _normal(value: Floats, variance: Floats) -> Tested:

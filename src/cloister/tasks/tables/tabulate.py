@@ -167,7 +167,7 @@ class Tabulate(Gaussian):
                 "count these in a table."
             )
         weights = options.weights or (1.0,) * (len(_measured(tables)) + bool(means))
-        part = len(weights) / sum(weights)
+        part = len(weights) / sum(weights or (1.0,))
         task = made(
             cls,
             facts,
@@ -328,7 +328,7 @@ class Tabulate(Gaussian):
         dict
             For the i-th table, from 1, under ``table_i.``: of its shape ``counts``, noisy and
             perhaps below 0, ``shown``, the nearest possible ones, ``shares`` of the table and, of
-            more columns than one, ``row_shares`` along the second. Of shape (1,) ``noise``, the
+            more columns than one, ``row_shares`` along the last. Of shape (1,) ``noise``, the
             deviation of a count, and for each test that fits ``chi2_statistic``, ``_df``, ``_p``
             and ``_holm``, which is p after Holm's correction for all tests of the job. A ratio of a
             table of two levels by two has a value, too: ``relative_risk`` is the share of the
@@ -366,10 +366,10 @@ class Tabulate(Gaussian):
             **inference.share_interval(counts, s, tuple(range(counts.ndim))).named("shares"),
         }
         if counts.ndim > 1:
-            found |= inference.share_interval(counts, s, 1).named("row_shares")
+            found |= inference.share_interval(counts, s).named("row_shares")
         for test in self.tests:
             if inference.fits(test, counts.shape):
-                found |= inference.tested(test, counts, s)
+                found |= inference.outcome(test, counts, s)
         return found
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
