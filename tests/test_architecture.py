@@ -95,7 +95,7 @@ ONLY = {
 # Third-party libraries and the modules that may import them; numpy is welcome everywhere.
 LIBRARIES = {
     "cryptography": {"randomness", "hazmat", "enrolment"},
-    "scipy": {"privacy", "stability", "audit"},
+    "scipy": {"privacy", "stability", "audit", "tasks.tables"},
     "dp_accounting": {"privacy.accounting"},
     "sqlalchemy": {
         "privacy.database",
@@ -114,6 +114,7 @@ LIBRARIES = {
         "estimators.prepare",
         "estimators.row_code",
         "estimators.shown",
+        "estimators.table",
         "inference.export",
         "report.notebook",
     },

@@ -32,6 +32,7 @@ NAMES = [
     "DPRandomForestClassifier",
     "DPSiloEnsemble",
     "DPStandardScaler",
+    "DPTable",
     "DataError",
     "FederatedLearner",
     "JobResult",
@@ -120,6 +121,7 @@ def test_the_tasks_that_ship_are_these() -> None:
         "standardise",
         "statistics",
         "sulloyd",
+        "tabulate",
     ]
     for name, task in cloister.TASKS.items():
         assert task.name == name

@@ -314,7 +314,7 @@ def _half_line(top: Floats, below: Floats, variances: Triple) -> Ends:
     low, high = fieller(top, below, of_top, of_below, both, box=_WALLS)
     _, last = fieller(below, top, of_below, of_top, both, box=(1 / NO_BOUND, NO_BOUND))
     unknown = (below <= 0) | (below**2 <= _Z**2 * np.asarray(of_below))
-    bounded = (1 / NO_BOUND < last) & (last < NO_BOUND)
+    bounded = (last > 1 / NO_BOUND) & (last < NO_BOUND)
     return np.where(unknown & bounded, 1 / last, low), high
 
 
