@@ -77,6 +77,7 @@ class Tabulate(Gaussian):
             "means": ["weight"],
             "by": ["smokes"],
             "tests": ["chi2"],
+            "least_signal": 0.0,
         },
     )
 
@@ -92,6 +93,9 @@ class Tabulate(Gaussian):
         ] = ()
         minimum: Annotated[AtLeastZero, "smaller noisy counts are not shown in reports"] = 5.0
         tests: Annotated[tuple[Tests, ...], "made of each table of two columns that they fit"] = ()
+        least_signal: Annotated[
+            AtLeastZero, "refuse tables whose cells have fewer records than so many times the noise"
+        ] = 1.0
 
     n_features: Whole
     tables: tuple[Annotated[_Columns, Length(1)], ...]
@@ -180,15 +184,15 @@ class Tabulate(Gaussian):
             words=tuple(max(floor(_ONE * sqrt(part * weight)), 1) for weight in weights),
         )
         if facts.nominal_n > 1:  # of 1 where it is not known yet, before a count is bought
-            task._check_noise(noise_of(facts) or 0.0, facts)
+            task._check_noise(noise_of(facts) or 0.0, facts, options.least_signal)
         return task
 
-    def _check_noise(self, multiplier: float, facts: PublicFacts) -> None:
-        """Refuse a table or groups whose cells have fewer records than noise, on average."""
+    def _check_noise(self, multiplier: float, facts: PublicFacts, least: float) -> None:
+        """Refuse a table or groups whose cells have too few records for the noise, on average."""
         unit = multiplier * sqrt(self.blocks(0)[0].l2_squared)
         for table, s in zip((*self.tables, self.by), self._noises(unit), strict=True):
             mean = facts.nominal_n / prod(self._shape(table))
-            if mean < s:
+            if mean < least * s:
                 raise PlanError(
                     f"the table of {_named(table, facts.names) or 'means'} would be noise: a cell "
                     f"has {mean:.3g} records on average, and noise of {s:.3g}; join levels, ask "
