@@ -47,8 +47,10 @@ class Question:
         Options that a person chooses, and what they are at first.
     suits : function
         Whether a column can be the target or, without one, is used at first.
-    least : int
-        How many such columns are needed.
+    least, most : int
+        How many such columns are needed, and are used at first.
+    options : function
+        What the chosen columns say of options.
     """
 
     title: str
@@ -56,11 +58,20 @@ class Question:
     start: Mapping[str, str] = field(default_factory=dict)
     suits: Callable[[Column], bool] = _is_any
     least: int = 1
+    most: int | None = None
+    options: Callable[[tuple[str, ...]], Mapping[str, Any]] = lambda columns: {}
+
+
+def _one_table(columns: tuple[str, ...]) -> Mapping[str, Any]:
+    return {"tables": [[*columns]], "tests": ["chi2"] * (len(columns) == 2)}
 
 
 _TO_PREDICT = {"target": ""}
 _TWO_TO_EIGHT = {"min_clusters": "2", "max_clusters": "8"}
 QUESTIONS = {
+    "how-many": Question(
+        "How many, by what? (count categories)", "tabulate", {}, _is_named, 1, 2, _one_table
+    ),
     "groups": Question("Which groups are there?", "auto", {"n_clusters": "3"}, _is_number),
     "how-many-groups": Question("How many groups are there?", "selectk", _TWO_TO_EIGHT, _is_number),
     "who": Question("Who will? (predict a category)", "logistic", _TO_PREDICT, _is_named),
@@ -121,7 +132,8 @@ class Asked:
         if self.form.get("of") == self.name:
             chosen = {names[int(at)] for at in self.form.getlist("column") if at in self._places}
         else:
-            chosen = set(names if "target" in self.question.start else self.choices)
+            suits = self.choices[: self.question.most]
+            chosen = set(names if "target" in self.question.start else suits)
         return tuple(name for name in names if name in chosen | {self.target})
 
     @property
@@ -165,7 +177,7 @@ class Asked:
         return {
             name: text if name == "target" else _number(meaning, text)
             for name, (meaning, text) in self.fields.items()
-        }
+        } | dict(self.question.options(self.columns))
 
     def plan(self) -> Plan:
         """Return the plan of the job, or raise a PlanError in words for whoever asks."""
