@@ -95,7 +95,7 @@ ONLY = {
 # Third-party libraries and the modules that may import them; numpy is welcome everywhere.
 LIBRARIES = {
     "cryptography": {"randomness", "hazmat", "enrolment"},
-    "scipy": {"privacy", "stability", "audit", "tasks.tables"},
+    "scipy": {"privacy", "stability", "audit", "tasks.survival", "tasks.tables"},
     "dp_accounting": {"privacy.accounting"},
     "sqlalchemy": {
         "privacy.database",

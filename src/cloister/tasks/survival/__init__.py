@@ -1,0 +1,1 @@
+"""Tasks about times until something happens."""
