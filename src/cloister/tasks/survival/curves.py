@@ -1,17 +1,17 @@
 """Survival curves, rates and tests from a noisy table of exits; all of it is post-processing.
 
-The table ``exits`` has the shape ``(..., K, 2)``: in each of K intervals of time the number of
-records that left with the event, and of those that left without it (censored). Intervals are open
-on the left and closed on the right; the first begins at 0. Its words have independent Gaussian
-noise of one deviation, in records, and may be negative. How many are at risk is a sum over the
-intervals that follow, so that a record adds 1 to one word, whatever K is.
+The table ``exits`` has the shape ``(..., K + 1, 2)``: of each of K intervals of time, how many
+records left with the event, and how many without it (censored). Intervals are open on the left
+and closed on the right; the first begins at 0. **The last row is of those who were followed beyond
+all intervals**, whatever came then. Words have independent Gaussian noise of one deviation, in
+records, and may be negative. How many are at risk is a sum over later rows, so that a record adds 1
+to one word, whatever K is.
 
-Values at the K + 1 edges of the intervals, the first of them 0, are :class:`Estimate`; between
-edges they run straight. Two kinds of interval: that of the noise alone is for what the same
-formula says of the exact table, the population interval holds sampling (Greenwood's variance), too.
-
-Where the number at risk is not clear of its noise, nothing is known: from the first such interval
-on, a curve keeps its last value, its lower end is the least possible one, and pictures end.
+Curves are an :class:`~cloister.tasks.scores.Estimate` at the K + 1 edges, the first of them 0;
+between edges they run straight. The noise interval is for what the same formula says of the exact
+table, the population interval holds sampling (Greenwood's variance), too. Where the number at risk
+is not clear of its noise, nothing is known: from the first such interval on, a curve keeps its last
+value, the end behind it is the farthest possible one, and pictures end.
 
 References
 ----------
@@ -42,24 +42,13 @@ _TINY = 1e-12
 
 
 def at_risk(exits: Floats, noise: float) -> tuple[Floats, Floats]:
-    """Return how many are at risk in each interval, and the deviation of its noise.
+    """Return how many are at risk in each interval, (..., K), and the deviation of its noise, (K,).
 
     Half of those who are censored in an interval count as being at risk in it.
-
-    Parameters
-    ----------
-    exits : ndarray of shape (..., K, 2)
-    noise : float, >= 0
-        Standard deviation of a word, in records.
-
-    Returns
-    -------
-    risk : ndarray of shape (..., K)
-    std : ndarray of shape (K,)
     """
-    still = np.cumsum(exits.sum(axis=-1)[..., ::-1], axis=-1)[..., ::-1]
-    words = 2.0 * np.arange(exits.shape[-2], 0, -1)
-    return still - exits[..., 1] / 2, noise * np.sqrt(words)
+    still = np.cumsum(exits.sum(axis=-1)[..., ::-1], axis=-1)[..., :0:-1]
+    words = 2.0 * np.arange(exits.shape[-2], 1, -1)
+    return still - exits[..., :-1, 1] / 2, noise * np.sqrt(words)
 
 
 def usable(risk: Floats, std: Floats, clear: float = CLEAR) -> Flags:
@@ -72,9 +61,9 @@ def hazards(exits: Floats, noise: float) -> tuple[Floats, Floats]:
 
     The part is cut to what can be worked with, but not at 0: noise is as often below as above.
     """
-    risk, std = at_risk(exits, noise)
-    risk = np.maximum(risk, np.maximum(std, 1.0))
-    return np.clip(exits[..., 0] / risk, _LEAST_HAZARD, _MOST_HAZARD), risk
+    risk = np.maximum(*np.broadcast_arrays(*at_risk(exits, noise)))
+    risk = np.maximum(risk, 1.0)
+    return np.clip(exits[..., :-1, 0] / risk, _LEAST_HAZARD, _MOST_HAZARD), risk
 
 
 def kaplan_meier(exits: Floats, noise: float) -> Estimate:
@@ -83,89 +72,59 @@ def kaplan_meier(exits: Floats, noise: float) -> Estimate:
     The value never rises; the ends of its intervals may, as those of each place by itself do.
     """
     hazard, risk = hazards(exits, noise)
-    weight = 1 / (risk * (1 - hazard))
-    total, of_noise, of_sampling = _running(-np.log1p(-hazard), hazard, weight, noise)
-    last = usable(*at_risk(exits, noise)).sum(axis=-1)
-    smooth = _never_falling(total, 1 / (of_noise + of_sampling + _TINY), last)
-
-    def band(variance: Floats) -> tuple[Floats, Floats]:
-        spread = _Z * np.sqrt(variance)
-        low, high = (np.clip(np.exp(-(total + side * spread)), 0, 1) for side in (1, -1))
-        return _held(low, last, 1.0, 0.0), _held(high, last, 1.0)
-
-    value = _held(np.exp(-smooth), last, 1.0)
-    return Estimate(value, *band(of_noise), population=band(of_noise + of_sampling))
+    total = _running(exits, noise, -np.log1p(-hazard), 1 / (risk * (1 - hazard)))
+    alive = total.mapped(lambda part: np.exp(-np.maximum(part, 0.0)))
+    assert alive.population is not None
+    return Estimate(alive.value, alive.high, alive.low, population=alive.population[::-1])
 
 
 def nelson_aalen(exits: Floats, noise: float) -> Estimate:
     """Return the cumulative hazard at each edge; shape (..., K + 1), as :func:`kaplan_meier`."""
     hazard, risk = hazards(exits, noise)
-    total, of_noise, of_sampling = _running(hazard, hazard, 1 / risk, noise)
-    last = usable(*at_risk(exits, noise)).sum(axis=-1)
-    smooth = _never_falling(total, 1 / (of_noise + of_sampling + _TINY), last)
-
-    def band(variance: Floats) -> tuple[Floats, Floats]:
-        spread = _Z * np.sqrt(variance)
-        low, high = (np.maximum(total + side * spread, 0) for side in (-1, 1))
-        return _held(low, last, 0.0), _held(high, last, 0.0, np.inf)
-
-    value = _held(smooth, last, 0.0)
-    return Estimate(value, *band(of_noise), population=band(of_noise + of_sampling))
+    return _running(exits, noise, hazard, 1 / risk).mapped(lambda part: np.maximum(part, 0.0))
 
 
-def _running(
-    steps: Floats, hazard: Floats, weight: Floats, noise: float
-) -> tuple[Floats, Floats, Floats]:
-    """Return running sums of steps of a hazard, and their variances by noise and by sampling.
+def _running(exits: Floats, noise: float, steps: Floats, weight: Floats) -> Estimate:
+    """Return running sums of steps; `weight` is the derivative of a step by its events.
 
-    `weight` is the derivative of a step by its number of events. The sum up to an interval t has,
-    in the events and in the censored of interval i, the derivatives ``w_i - a_i`` and
-    ``h_i w_i / 2 - a_i`` for ``i <= t``, and ``-a_t`` for later ones, where ``a_i`` is the sum of
-    ``h w`` up to i: more records at risk make each step before smaller.
+    The sum up to an interval t has, in the events and in the censored of interval i, the
+    derivatives ``w_i - a_i`` and ``h_i w_i / 2 - a_i`` for ``i <= t``, and ``-a_t`` for later ones,
+    where ``a_i`` is the sum of ``h w`` up to i: with more at risk each step before is smaller.
     """
-    moved = np.cumsum(hazard * weight, axis=-1)
-    own = (weight - moved) ** 2 + (hazard * weight / 2 - moved) ** 2
-    later = np.arange(hazard.shape[-1])[::-1]
-    of_noise = noise**2 * (np.cumsum(own, axis=-1) + 2 * later * moved**2)
-    of_sampling = np.cumsum(np.maximum(hazard, 0) * weight, axis=-1)
-    return np.cumsum(steps, axis=-1), of_noise, of_sampling
-
-
-def _never_falling(values: Floats, weights: Floats, last: Integers) -> Floats:
-    """Return the nearest function that never falls, and is not below 0; up to `last` only."""
     from scipy.optimize import isotonic_regression
 
-    found = values.copy()
-    for at in np.ndindex(values.shape[:-1]):
-        end = last[at]
-        if end:
-            found[at][:end] = isotonic_regression(values[at][:end], weights=weights[at][:end]).x
-    return np.maximum(found, 0.0)
+    hazard, _ = hazards(exits, noise)
+    moved = np.cumsum(hazard * weight, axis=-1)
+    own = (weight - moved) ** 2 + (hazard * weight / 2 - moved) ** 2
+    later = 2 * np.arange(hazard.shape[-1], 0, -1)
+    of_noise = noise**2 * (np.cumsum(own, axis=-1) + later * moved**2)
+    of_both = of_noise + np.cumsum(np.maximum(hazard, 0) * weight, axis=-1)  # [G26]_
+    total = np.cumsum(steps, axis=-1)
+    last = usable(*at_risk(exits, noise)).sum(axis=-1, keepdims=True)
+    smooth = total.copy()
+    for at in np.ndindex(total.shape[:-1]):
+        if end := int(last[at][0]):
+            weights = 1 / (of_both[at][:end] + _TINY)
+            smooth[at][:end] = isotonic_regression(total[at][:end], weights=weights).x
 
+    def held(values: Floats, then: float | None = None) -> Floats:
+        whole = np.concatenate([np.zeros_like(values[..., :1]), values], axis=-1)
+        place = np.arange(whole.shape[-1])
+        kept: Floats = np.take_along_axis(whole, np.minimum(place, last), axis=-1)
+        return kept if then is None else np.where(place <= last, kept, then)
 
-def _held(values: Floats, last: Integers, start: float, then: float | None = None) -> Floats:
-    """Return values at edges, `start` before them; after `last` the last one, or `then`."""
-    whole = np.concatenate([np.full_like(values[..., :1], start), values], axis=-1)
-    place, end = np.arange(whole.shape[-1]), last[..., None]
-    kept: Floats = np.take_along_axis(whole, np.minimum(place, end), axis=-1)
-    return kept if then is None else np.where(place <= end, kept, then)
+    noisy, wide = (
+        (held(total - _Z * np.sqrt(v)), held(total + _Z * np.sqrt(v), np.inf))
+        for v in (of_noise, of_both)
+    )
+    return Estimate(held(smooth), *noisy, population=wide)
 
 
 def quantile(edges: Floats, survival: Estimate, last: Integers, part: float = 0.5) -> Estimate:
-    """Return when a part of the records has had the event; infinite where that is not known.
+    """Return when a part of the records has had the event, (groups,); infinite if that is unknown.
 
-    Parameters
-    ----------
-    edges : ndarray of shape (K + 1,)
-    survival : Estimate of shape (groups, K + 1)
-    last : ndarray of shape (groups,)
-        How many intervals are :func:`usable`.
-    part : float in (0, 1)
-
-    Returns
-    -------
-    Estimate of shape (groups,)
-        The lower end is at most the last usable edge.
+    `survival` has the shape (groups, K + 1), and `last` says how many intervals are
+    :func:`usable`. A lower end is at most the last usable edge.
     """
     known = np.arange(len(edges)) <= last[:, None]
 
@@ -182,25 +141,16 @@ def quantile(edges: Floats, survival: Estimate, last: Integers, part: float = 0.
         return np.minimum(crossing(low), edges[last]), crossing(final)
 
     assert survival.population is not None
-    return Estimate(
-        crossing(survival.value),
-        *ends(survival.low, survival.high),
-        population=ends(*survival.population),
-    )
+    wide = ends(*survival.population)
+    return Estimate(crossing(survival.value), *ends(survival.low, survival.high), population=wide)
 
 
 @dataclass(frozen=True)
 class LogRank:
-    """The log-rank test of two or more groups; not testable without an interval that is used.
+    """The log-rank test of two or more groups.
 
-    Parameters
-    ----------
-    excess : ndarray of shape (groups - 1,)
-        Events of each group but the first less those expected if all groups were alike.
-    covariance : ndarray of shape (groups - 1, groups - 1)
-        Of sampling and of noise, if all groups are alike.
-    intervals : int
-        How many are used.
+    `excess` are the events of each group but the first less those expected if all were alike, with
+    their covariance by sampling and noise; `intervals` is how many are used.
     """
 
     excess: Floats
@@ -226,7 +176,7 @@ class LogRank:
 
 
 def log_rank(exits: Floats, noise: float) -> LogRank:
-    """Compare groups [M66]_, whose exits have the shape (groups, K, 2), with noise in the variance.
+    """Compare groups [M66]_, whose exits have the shape (groups, K + 1, 2); the variance has noise.
 
     Notes
     -----
@@ -235,8 +185,8 @@ def log_rank(exits: Floats, noise: float) -> LogRank:
     before, by minus the sum of ``D_j ((g is a) - p_gj) / R_j`` up to i.
     """
     risk, std = at_risk(exits, noise)
-    used = usable(risk, std, CLEAR_TEST).all(axis=0)
-    risk = np.where(used, risk, 1.0)
+    used = np.append(usable(risk, std, CLEAR_TEST).all(axis=0), False)
+    risk = np.where(used, np.pad(risk, ((0, 0), (0, 1))), 1.0)
     whole, events = risk.sum(axis=0), exits[..., 0] * used
     total, part = events.sum(axis=0), risk / whole
     excess = (events - total * part).sum(axis=1)[1:]
@@ -250,37 +200,39 @@ def log_rank(exits: Floats, noise: float) -> LogRank:
 
 
 def rates(person_time: Floats, noise: float) -> Estimate:
-    """Return events per unit of time, from (..., 2) noisy numbers of events and units of time."""
-    events, time = person_time[..., 0], person_time[..., 1]
-    ends = [
+    """Return events per unit of time, from (groups, 2) noisy numbers of events and units."""
+    events, time = person_time.T
+    noisy, wide = (
         fieller(events, time, noise**2 + sampled, noise**2, box=(0.0, np.inf))
         for sampled in (0.0, np.maximum(events, 0))
-    ]
-    return Estimate(np.maximum(events, 0) / np.maximum(time, 1.0), *ends[0], population=ends[1])
+    )
+    return Estimate(np.maximum(events, 0) / np.maximum(time, 1.0), *noisy, population=wide)
 
 
 def rate_ratios(person_time: Floats, noise: float) -> Estimate:
-    """Return the rate of each group over that of the first, from (groups, 2); (groups - 1,).
+    """Return the rate of each group over that of the first, (groups - 1,), from (groups, 2).
 
-    Products of independent noisy numbers are right on average. The variance of the product of x
-    and y is estimated without bias by ``x^2 v_y + y^2 v_x - v_x v_y``.
+    A product of independent noisy numbers is right on average, and the variance of ``x y`` is
+    estimated without bias by ``x^2 v_y + y^2 v_x - v_x v_y``.
     """
-    (events, *_), (time, *_) = person_time.T
-    others = person_time[1:]
-    first, second = others[:, 0] * time, events * others[:, 1]
+    (events, time), (others, times) = person_time[0], person_time[1:].T
 
     def product(x: Floats, of_x: Floats, y: Floats) -> Floats:
         both = of_x * noise**2
         return np.maximum(x**2 * noise**2 + y**2 * of_x - both, both)
 
-    ends = []
-    for sampled in (0.0, 1.0):
-        of_others = noise**2 + sampled * np.maximum(others[:, 0], 0)
-        of_first = noise**2 + sampled * np.maximum(events, 0)
-        variances = product(others[:, 0], of_others, time), product(events, of_first, others[:, 1])
-        ends.append(fieller(first, second, *variances, box=(0.0, np.inf)))
-    value = np.maximum(first, 0) / np.maximum(second, 1.0)
-    return Estimate(value, *ends[0], population=ends[1])
+    first, second = others * time, events * times
+    noisy, wide = (
+        fieller(
+            first,
+            second,
+            product(others, noise**2 + sampled * np.maximum(others, 0), time),
+            product(events, noise**2 + sampled * np.maximum(events, 0), times),
+            box=(0.0, np.inf),
+        )
+        for sampled in (0.0, 1.0)
+    )
+    return Estimate(np.maximum(first, 0) / np.maximum(second, 1.0), *noisy, population=wide)
 
 
 def usual_intervals(nominal_n: int, groups: int, noise: float) -> int:
