@@ -71,11 +71,13 @@ PLACES = {
     "standardise": "preparation.standardise:Standardise",
     "statistics": "preparation.statistics:Statistics",
     "sulloyd": "clustering.kmeans:SuLloyd",
+    "survival": "survival.survival:Survival",
     "tabulate": "tables.tabulate:Tabulate",
 }
 """Where each task is, below ``cloister.tasks``."""
 
 COMMANDS: dict[str, str] = {
+    "survival": "how long until an event: curves, medians, rates, log-rank test",
     "tabulate": "count records in tables, means by group, and test what differs",
 }
 """Tasks that are a command of their own name, and what this does."""

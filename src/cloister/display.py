@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from cloister.arrays import Floats
 from cloister.moved import old_name
@@ -112,7 +115,11 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Curve:
-    """Values at ordered places with a band from `low` to `high`; `chosen` is the place marked."""
+    """Values at ordered places with a band from `low` to `high`; `chosen` is the place marked.
+
+    With `names` there are several curves: values and ends have a row for each, and NaN where a
+    curve is not shown. `population` are the ends of a wider band, which includes sampling.
+    """
 
     title: str
     places: Floats
@@ -122,6 +129,19 @@ class Curve:
     chosen: float | None = None
     axes: tuple[str, str] = ("", "")
     note: str = ""
+    names: tuple[str, ...] = ()
+    population: tuple[Floats, Floats] | None = None
+
+    def cells(self) -> Iterator[tuple[Between | str, ...]]:
+        """Yield, for each place, the value of each curve with its ends; "" where there is none."""
+        ends = (self.values, self.low, self.high, *(self.population or ()))
+        for stop in np.stack([np.atleast_2d(end) for end in ends], axis=2).swapaxes(0, 1).tolist():
+            yield tuple(
+                Between(*cell[:3], population=tuple(cell[3:]) or None, known=True)
+                if cell[0] == cell[0]
+                else ""
+                for cell in stop
+            )
 
 
 @dataclass(frozen=True)

@@ -114,10 +114,11 @@ def _cells(display: Display) -> Iterator[tuple[str, str, float | Measured | Betw
             for name, cell in zip(names, bar_cells(display), strict=True):
                 if not isinstance(cell, str):
                     yield name, display.unit or "value", cell
-        case Curve(axes=(x, y)):
-            stops = (display.places, display.values, display.low, display.high)
-            for place, *band in np.stack(stops, axis=1).tolist():
-                yield f"{x or 'x'} {number(place)}", y or "value", Between(*band)
+        case Curve(axes=(x, y), names=names):
+            for place, stop in zip(display.places.tolist(), display.cells(), strict=True):
+                for heading, cell in zip(names or (y or "value",), stop, strict=True):
+                    if not isinstance(cell, str):
+                        yield f"{x or 'x'} {number(place)}", heading, cell
         # a Scatter or a Graph is drawn from the numbers of other displays
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, MUTED, BLUE, PALE = "#1b2733", "#5b6b7a", "#0b62a4", "#cfe1f2"
+_COLOURS = (BLUE, "#b8560f", "#3b7d4f", "#8a4f9e", MUTED, "#a08300")  # of several curves
 _MAX_INCHES = 22.0
 _TEXT_CELLS = 240  # a heat map with more cells shows colours only; its numbers are in its table
 _LABEL_LENGTH = 28
@@ -180,15 +182,26 @@ def _scatter(display: Scatter) -> Figure:
 
 def _curve(display: Curve) -> Figure:
     figure, axes = _figure(6.8, 3.6)
-    places, values, low, high = (
-        _drawable(v) for v in (display.places, display.values, display.low, display.high)
+    places = _drawable(display.places)
+    values, low, high, *wide = (
+        np.clip(np.atleast_2d(v), -_FAR, _FAR)  # what is not a number is a gap
+        for v in (display.values, display.low, display.high, *(display.population or ()))
     )
-    axes.fill_between(places, low, high, color=PALE, linewidth=0)
-    axes.plot(places, values, color=BLUE, linewidth=1.4, marker="o", markersize=4)
+    size = 4 if len(places) <= 60 else 0
+    for i, (row, colour) in enumerate(zip(values, cycle(_COLOURS))):
+        for ends, alpha in (((low, high), 0.22), (wide, 0.1)):
+            if ends:
+                axes.fill_between(
+                    places, ends[0][i], ends[1][i], color=colour, alpha=alpha, linewidth=0
+                )
+        name = display.names[i] if display.names else None
+        axes.plot(places, row, color=colour, linewidth=1.4, marker="o", markersize=size, label=name)
+    if len(display.names) > 1:
+        axes.legend(frameon=False)
     if display.chosen is not None:
         axes.axvline(display.chosen, color=MUTED, linewidth=0.8, linestyle="--")
         at = np.flatnonzero(places == display.chosen)
-        axes.plot(places[at], values[at], "o", color=INK, markersize=8)
+        axes.plot(places[at], values[0, at], "o", color=INK, markersize=8)
     if len(places) <= 20 and (places == np.rint(places)).all():
         axes.set_xticks(places, [f"{place:g}" for place in places])
     _name_axes(axes, display.axes)

@@ -329,12 +329,13 @@ def as_table(display: Display) -> Table:
             return Table(display.title, headings, points, display.note)
         case Curve():
             x, y = display.axes
-            stops = zip(display.places, display.values, display.low, display.high, strict=True)
+            stops = zip(map(float, display.places), display.cells(), strict=True)
             steps = tuple(
-                (number(at) + (" (chosen)" if at == display.chosen else ""), between(*rest))
-                for at, *rest in (map(float, stop) for stop in stops)
+                (number(at) + " (chosen)" * (at == display.chosen), *cells) for at, cells in stops
             )
-            return Table(display.title, (x or "x", y or "value"), steps, display.note)
+            headings = (x or "x", *(display.names or (y or "value",)))
+            whole = _with_population(Table(display.title, headings, steps, display.note))
+            return replace(whole, rows=tuple(tuple(map(cell_text, row)) for row in whole.rows))
         case Graph():
             arrows = tuple(
                 (display.names[a], display.names[b], strength, label)

@@ -1,0 +1,240 @@
+"""How far survival curves are off, how often their intervals hold, and what the tests can see.
+
+Noise is drawn on the noisy table itself, which is what a silo's sum is; the sums are checked
+elsewhere. The real data sets are those of lifelines: ``pip install lifelines==0.30.3``; without it
+their rows are left out. Run: ``python benchmarks/survival.py [runs]``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from math import sqrt
+
+import numpy as np
+
+from cloister.arrays import Floats
+from cloister.privacy.calibration import gaussian_noise_multiplier
+from cloister.tasks.survival import curves
+
+EPSILONS = (0.1, 0.5, 1.0, 4.0)
+SETS = {  # of lifelines: time, event
+    "waltons": ("T", "E"),
+    "rossi": ("week", "arrest"),
+    "lung": ("time", "status"),
+    "gbsg2": ("time", "cens"),
+    "kidney_transplant": ("time", "death"),
+}
+BARS = {
+    "waltons": (None, 0.19, 0.17, 0.09),
+    "rossi": (None, 0.071, 0.055, 0.034),
+    "lung": (None, 0.091, 0.069, 0.039),
+    "gbsg2": (None, 0.054, 0.049, 0.042),
+    "kidney_transplant": (None, 0.096, 0.076, 0.054),
+    "exponential": (0.019, 0.009, 0.008, 0.005),
+}
+Sample = tuple[Floats, Floats]
+
+
+def table_of(time: Floats, event: Floats, edges: Floats) -> Floats:
+    """Return the exact exits, the last row beyond the last edge."""
+    row = np.maximum(np.searchsorted(edges, time, side="left") - 1, 0)
+    exits = np.zeros((len(edges), 2))
+    np.add.at(exits, (row, 1 - event.astype(np.int64)), 1)
+    return exits
+
+
+def simulated(
+    rng: np.random.Generator, n: int, hazard: float = 1.0, least: float = 0.3, most: float = 2.5
+) -> Sample:
+    """Return exponential times, followed for a uniform time; the horizon is 1.5."""
+    time, followed = rng.exponential(1 / hazard, n), rng.uniform(least, most, n)
+    return np.minimum(time, followed), (time < followed).astype(np.float64)
+
+
+def exact_curve(time: Floats, event: Floats, at: Floats) -> Floats:
+    """Return the estimate of Kaplan and Meier at some times."""
+    times, first = np.unique(time, return_index=True)
+    order = np.argsort(time, kind="stable")
+    ordered = np.sort(time)
+    left = len(time) - np.searchsorted(ordered, times, side="left")
+    deaths = np.add.reduceat(event[order], np.searchsorted(ordered, times))
+    falls = np.cumprod(1 - deaths / left)
+    place = np.searchsorted(times, at, side="right")
+    return np.concatenate([[1.0], falls])[place]
+
+
+def noisy(rng: np.random.Generator, exits: Floats, noise: float) -> Floats:
+    return exits + rng.normal(0, noise, exits.shape) if noise else exits
+
+
+def last_of(exits: Floats, noise: float) -> Floats:
+    return np.asarray(curves.usable(*curves.at_risk(exits, noise)).sum(axis=-1))
+
+
+def edges_for(n: int, groups: int, noise: float, horizon: float) -> Floats:
+    return np.linspace(0, horizon, curves.usual_intervals(n, groups, noise) + 1)
+
+
+def errors(runs: int) -> Iterator[tuple[object, ...]]:
+    """Yield data set, n, and at each epsilon intervals, part shown and error beside its bar."""
+    rng = np.random.default_rng(1)
+    for name, (time, event) in real_sets(rng):
+        for epsilon, bar in zip(EPSILONS, BARS[name], strict=True):
+            if bar is None:
+                continue
+            noise = gaussian_noise_multiplier(epsilon, 1e-6)
+            edges = edges_for(len(time), 1, noise, float(time.max()))
+            fine = np.linspace(0, edges[-1], 1001)[:-1]
+            truth, exits, found = exact_curve(time, event, fine), table_of(time, event, edges), []
+            shown = []
+            for _ in range(runs):
+                y = noisy(rng, exits, noise)
+                end = edges[last_of(y, noise)]
+                curve = np.interp(fine, edges, curves.kaplan_meier(y, noise).value)
+                found.append(np.abs(curve - truth)[fine <= end].max())
+                shown.append(end / edges[-1])
+            yield name, len(time), epsilon, len(edges) - 1, np.mean(shown), np.mean(found), bar
+
+
+def real_sets(rng: np.random.Generator) -> Iterator[tuple[str, Sample]]:
+    yield "exponential", simulated(rng, 20_000)
+    try:
+        from lifelines import datasets
+    except ImportError:
+        print("lifelines is not installed: its data sets are left out.")
+        return
+    for name, (time, event) in SETS.items():
+        table = getattr(datasets, f"load_{name}")()
+        happened = table[event].to_numpy(float)
+        happened = happened - happened.min() if name == "lung" else happened
+        yield name, (table[time].to_numpy(float), happened)
+
+
+def coverage(runs: int) -> Iterator[tuple[object, ...]]:
+    """Yield n, epsilon, part shown, coverage of both intervals and of the median, and widths."""
+    rng = np.random.default_rng(2)
+    for n in (200, 1000, 10_000):
+        for epsilon in EPSILONS:
+            noise = gaussian_noise_multiplier(epsilon, 1e-6)
+            edges = edges_for(n, 1, noise, 1.5)
+            if n < curves.CLEAR * noise * sqrt(2 * len(edges)):
+                yield n, epsilon, "refused"
+                continue
+            middle = int(np.argmin(np.abs(edges - 0.75)))
+            truth, half = np.exp(-edges[middle]), np.log(2)
+            hits: list[list[float]] = []
+            for _ in range(runs):
+                exits = table_of(*simulated(rng, n), edges)
+                y = noisy(rng, exits, noise)
+                last = int(last_of(y, noise))
+                grid = curves.kaplan_meier(exits, 0.0)
+                found = curves.kaplan_meier(y, noise)
+                low, high = found.population
+                on = np.arange(1, last + 1)
+                if last < middle:
+                    hits.append([last / (len(edges) - 1), *[np.nan] * 6])
+                    continue
+                inside = (found.low <= grid.value + 1e-9) & (grid.value <= found.high + 1e-9)
+                rows = curves.Estimate(*(v[None] for v in (found.value, found.low, found.high)),
+                                       population=(low[None], high[None]))
+                median = curves.quantile(edges, rows, np.array([last]))
+                exact = curves.quantile(
+                    edges,
+                    curves.Estimate(*[grid.value[None]] * 3, population=(grid.value[None],) * 2),
+                    np.array([len(edges) - 1]),
+                ).value[0]
+                greenwood = grid.population[1][middle] - grid.population[0][middle]
+                hits.append([
+                    last / (len(edges) - 1),
+                    inside[on].mean(),
+                    low[middle] <= truth <= high[middle],
+                    median.low[0] <= exact <= median.high[0],
+                    median.population[0][0] <= half <= median.population[1][0],
+                    high[middle] - low[middle],
+                    (high[middle] - low[middle]) / greenwood,
+                ])
+            yield n, epsilon, len(edges) - 1, *np.nanmean(hits, axis=0)
+
+
+def log_rank(runs: int) -> Iterator[tuple[object, ...]]:
+    """Yield n, epsilon, case, the part of the intervals used, testable, and share rejected."""
+    rng = np.random.default_rng(3)
+    cases = {  # parts of the groups, hazards, most follow-up
+        "type I": ((0.5, 0.5), (1, 1), (2.5, 2.5)),
+        "type I, 9 to 1": ((0.9, 0.1), (1, 1), (2.5, 2.5)),
+        "type I, other censoring": ((0.5, 0.5), (1, 1), (2.5, 0.9)),
+        "type I, few events": ((0.5, 0.5), (0.1, 0.1), (2.5, 2.5)),
+        "type I, 3 groups": ((0.4, 0.3, 0.3), (1, 1, 1), (2.5, 2.5, 2.5)),
+        "type I, 5 groups": ((0.2,) * 5, (1,) * 5, (2.5,) * 5),
+        "power, 1.3": ((0.5, 0.5), (1, 1.3), (2.5, 2.5)),
+        "power, 1.3, 3 groups": ((0.4, 0.3, 0.3), (1, 1.3, 1.3), (2.5, 2.5, 2.5)),
+    }
+    for name, (parts, hazards, most) in cases.items():
+        for n in (1000, 5000):
+            for epsilon in (*EPSILONS, np.inf):
+                noise = 0.0 if np.isinf(epsilon) else gaussian_noise_multiplier(epsilon, 1e-6)
+                edges = edges_for(n, len(parts), noise, 1.5)
+                used, rejected = [], []
+                for _ in range(runs):
+                    sizes = [int(n * part) for part in parts]
+                    y = np.stack([
+                        noisy(rng, table_of(*simulated(rng, m, h, most=f), edges), noise)
+                        for m, h, f in zip(sizes, hazards, most, strict=True)
+                    ])
+                    test = curves.log_rank(y, noise)
+                    used.append(test.intervals / (len(edges) - 1))
+                    if test.testable:
+                        rejected.append(test.p < 0.05)
+                share = np.mean(rejected) if len(rejected) > runs / 5 else np.nan
+                yield name, n, epsilon, np.mean(used), len(rejected) / runs, share
+
+
+def rates(runs: int) -> Iterator[tuple[object, ...]]:
+    """Yield n, epsilon, coverage of rate and ratio by both intervals, and relative half-width."""
+    rng = np.random.default_rng(4)
+    for n in (200, 2000, 20_000):
+        for epsilon in EPSILONS:
+            noise = sqrt(2 / 0.3) * gaussian_noise_multiplier(epsilon, 1e-6)
+            hits = []
+            for _ in range(runs):
+                exact = []
+                for hazard in (1.0, 1.3):
+                    time, event = simulated(rng, n // 2, hazard)
+                    event = event * (time <= 1.5)
+                    exact.append([event.sum(), np.minimum(time, 1.5).sum() / 1.5])
+                sums = np.array(exact)
+                y = noisy(rng, sums, noise)
+                rate, ratio = curves.rates(y, noise), curves.rate_ratios(y, noise)
+                (r0, r1), wide, far = sums[:, 0] / sums[:, 1], rate.population, ratio.population
+                hits.append([
+                    rate.low[0] <= r0 <= rate.high[0],
+                    wide[0][0] <= 1.5 <= wide[1][0],
+                    ratio.low[0] <= r1 / r0 <= ratio.high[0],
+                    far[0][0] <= 1.3 <= far[1][0],
+                    (wide[1][0] - wide[0][0]) / 2 / 1.5,
+                ])
+            yield n, epsilon, *np.mean(hits, axis=0)[:4], np.median(np.array(hits)[:, 4])
+
+
+def show(title: str, headings: str, rows: Iterator[tuple[object, ...]]) -> None:
+    print(f"\n## {title}\n\n| {headings.replace(', ', ' | ')} |")
+    print("|---" * (headings.count(", ") + 1) + "|")
+    for row in rows:
+        cells = (f"{x:.3g}" if isinstance(x, float | np.floating) else str(x) for x in row)
+        print("|", " | ".join(cells), "|", flush=True)
+
+
+if __name__ == "__main__":
+    n_runs = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    heading = "data set, n, epsilon, intervals, part shown, largest error, bar"
+    show("Largest error on the part shown", heading, errors(min(n_runs, 400)))
+    heading = (
+        "n, epsilon, intervals, part shown, noise interval, population at the middle, "
+        "median by noise, median by population, width at the middle, width over Greenwood's"
+    )
+    show("Intervals", heading, coverage(n_runs))
+    heading = "case, n, epsilon, intervals used, testable, rejected at .05"
+    show("Log-rank", heading, log_rank(n_runs))
+    heading = "n, epsilon, rate by noise, rate, ratio by noise, ratio, relative half-width"
+    show("Rates", heading, rates(n_runs))

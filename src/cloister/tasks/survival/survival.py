@@ -1,0 +1,398 @@
+"""Survival curves, incidence rates and the log-rank test from one noisy table of exits.
+
+References
+----------
+.. [GW20] Gondara and Wang, "Differentially private survival function estimation", Machine Learning
+   for Healthcare 2020: a noisy table of events and of those at risk. Here the table is of exits,
+   to which a record adds once however many times there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import floor, prod, sqrt
+from typing import Annotated, ClassVar, Self
+
+import numpy as np
+
+from cloister.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.declared import Ascending, Length, Positive, Range, Whole, declared
+from cloister.display import Between, Curve, Display, Measured, Table
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid
+from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
+from cloister.tasks.columns import codes, exact_sums, grid_of, in_cache, position
+from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
+from cloister.tasks.interval_tables import WITH_POPULATION, between
+from cloister.tasks.options import made, needed_budget, noise_of
+from cloister.tasks.population import ENDS
+from cloister.tasks.state import read, written
+from cloister.tasks.survival import curves
+
+_RATES_WEIGHT = 0.3  # of the budget, for events and person-time
+_MOST_WORDS = 1 << 17
+_STOPS = 6  # places in the table of the curves
+_TICK = 30  # bits of the worth of a grid step, in units of the horizon
+_EVERYBODY = "all records"
+_NOT_SHOWN = "too few at risk"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sums:
+    """The public state, in records; person-time in horizons, without rows if no rates are asked."""
+
+    exits: Floats
+    noise: float = 0.0
+    person_time: Floats
+    person_noise: float = 0.0
+
+
+@declared
+class Survival(Gaussian):
+    """How long until an event: curves, medians, rates, and a test of whether groups differ.
+
+    Parameters
+    ----------
+    time, event, by : int, or None for no groups
+        Columns.
+    groups : tuple of str
+    edges : tuple of float, ascending
+        Where intervals end, in the units of the column `time`; the first begins at 0, the last
+        ends at the horizon. A record that is followed longer is censored there.
+    low, high : float
+        The box of `time`. A record at `high` may have been moved there, so that its event is not
+        counted.
+    rates : bool
+        Whether events and person-time are summed, too.
+
+    Notes
+    -----
+    Add/remove one record: it leaves in one interval, so it adds 1 to one word of the table,
+    whatever the numbers of intervals and groups. Who is at risk is summed after release.
+    docs/proofs/survival.md
+    """
+
+    name: ClassVar[str] = "survival"
+    title: ClassVar[str] = "How long until the event"
+    usage: ClassVar[str] = "--time months --event died --by treatment"
+    rounds: ClassVar[int] = 1
+
+    example: ClassVar[Example] = Example(
+        (PublicColumn("months", 0.0, 60.0), BOOLEAN, CATEGORY),
+        {"time": "months", "event": "smokes", "by": "work", "intervals": 4, "rates": True},
+    )
+
+    @declared
+    class Options:
+        time: Annotated[str, "column of numbers: how long a record was followed"]
+        event: Annotated[str, "column of true and false: whether the event ended that"]
+        by: Annotated[str | None, "column of categories, with a curve for each"] = None
+        tau: Annotated[
+            Positive | None, "public horizon of all curves; the largest time by default"
+        ] = None
+        edges: Annotated[
+            tuple[float, ...],
+            Ascending,
+            "public ends of intervals before the horizon, where equal ones will not do",
+        ] = ()
+        intervals: Annotated[
+            Annotated[int, Range(1, 1000)] | None,
+            "how many, of equal length; chosen from the noise by default",
+        ] = None
+        rates: Annotated[bool, "release events per time, too, for 3/10 of the budget"] = False
+
+    n_features: Whole
+    time: Annotated[int, Range(0)]
+    event: Annotated[int, Range(0)]
+    by: Annotated[int, Range(0)] | None = None
+    groups: Annotated[tuple[str, ...], Length(1)]
+    edges: Annotated[tuple[float, ...], Length(1), Ascending]
+    low: Annotated[float, Range(0)]
+    high: float
+    rates: bool = False
+    frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        used = [self.time, self.event, *([] if self.by is None else [self.by])]
+        if len(set(used)) < len(used) or max(used) >= self.n_features:
+            raise PlanError(
+                f"time, event and by must be different columns of {self.n_features}, got {used}."
+            )
+        steps = np.diff([-(1 << self.frac_bits), *self._walls])
+        if not (self.low < self.edges[0] and self.edges[-1] <= self.high and (steps > 0).all()):
+            raise PlanError(
+                f"edges must rise strictly inside ({self.low:g}, {self.high:g}], by at least a "
+                f"step of the grid, the last at the horizon, got {len(self.edges)} from "
+                f"{self.edges[0]:g} to {self.edges[-1]:g}; raise the bounds or take fewer."
+            )
+        if (words := prod(self._shape)) > _MOST_WORDS:
+            raise PlanError(
+                f"edges and groups must make at most {_MOST_WORDS} words, got {words}; take fewer "
+                "intervals."
+            )
+
+    @classmethod
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Choose the intervals from public numbers; refuse what no curve could come of."""
+        at = {
+            name: position(facts.columns, getattr(options, name), name)
+            for name in ("time", "event", "by")
+            if getattr(options, name) is not None
+        }
+        time, event = facts.columns[at["time"]], facts.columns[at["event"]]
+        if time.levels or time.low < 0:
+            raise PlanError(
+                f"time must be a column of numbers whose min is at least 0, got {time.name!r}."
+            )
+        if event.categories != ("0", "1"):
+            raise PlanError(f"event must be a column of true and false, got {event.name!r}.")
+        groups = facts.columns[at["by"]].categories if "by" in at else (_EVERYBODY,)
+        if not groups:
+            raise PlanError(
+                f"by must be a column of categories, got {options.by!r}, one of numbers."
+            )
+        needed_budget(facts.budget)
+        share = 1 - _RATES_WEIGHT * options.rates
+        noise = (noise_of(facts) or 0.0) / sqrt(share)
+        edges = _edges_of(options, time.high, facts.nominal_n, len(groups), noise)
+        each, least = facts.nominal_n / len(groups), curves.CLEAR * noise * sqrt(2 * len(edges) + 2)
+        if each < least:
+            raise PlanError(
+                f"nominal_n must leave at least {least:.0f} records a group, about {each:.0f} are "
+                f"there: with fewer, no part of a curve over {len(edges)} intervals is clear of "
+                "the noise; raise epsilon, or take fewer groups or intervals."
+            )
+        return made(
+            cls,
+            facts,
+            options,
+            **{"by": None, **at},
+            groups=groups,
+            edges=edges,
+            low=time.low,
+            high=time.high,
+        )
+
+    def describe(self) -> str:
+        more = (
+            f", and how many events and how much time up to {self.edges[-1]:g} each group has"
+            if self.rates
+            else ""
+        )
+        return (
+            f"How many of each of {len(self.groups)} groups leave with the event, and how many "
+            f"without it, in each of {len(self.edges)} intervals of time{more}. Curves, medians "
+            "and tests are made of these noisy numbers."
+        )
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        """Of the table of exits: groups, intervals and what is beyond, with or without event."""
+        return len(self.groups), len(self.edges) + 1, 2
+
+    @cached_property
+    def _walls(self) -> Integers:
+        """Ends of intervals in grid steps; a record on one is in the interval before it."""
+        grid = grid_of([PublicColumn("", self.low, self.high)], self.frac_bits)
+        return np.asarray(grid.encode(np.array(self.edges)[:, None])[:, 0], dtype=np.int64)
+
+    @cached_property
+    def _clock(self) -> tuple[int, int]:
+        """The worth of the box's lower end and of a step, in horizons ``2**-FINE, ...**-_TICK``."""
+        horizon, step = self.edges[-1], (self.high - self.low) / (2 << self.frac_bits)
+        one = 1 << FINE
+        return floor(self.low / horizon * one), floor(step / horizon * one * (1 << _TICK))
+
+    def start(self) -> State:
+        """Return the state before the round: nothing is known."""
+        person_time = np.zeros((len(self.groups) * self.rates, 2))
+        return written(_Sums(exits=np.zeros(self._shape), person_time=person_time))
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return the table of exits, of which a record is in one cell, and rates' two sums."""
+        share = _RATES_WEIGHT * self.rates
+        # one word of one: both norms are one, whatever the shape
+        exits = Block.of_units("exits", self._shape, weight=1 - share)
+        # an event and a time, each at most one
+        more = (Block.of_units("person_time", (len(self.groups), 2), share, 2),) * self.rates
+        return (exits, *more)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return how many leave in each interval with and without the event, and person-time."""
+        groups, rows, _ = self._shape
+        exits, sums = np.zeros(prod(self._shape), np.int64), np.zeros((2, groups), np.int64)
+        for part in in_cache(records):
+            group, row, event, time = self._exits_of(part)
+            exits += np.bincount((group * rows + row) * 2 + (1 - event), minlength=len(exits))
+            in_time = (event * (row < rows - 1)) << FINE
+            sums += [exact_sums(group, added, groups) for added in (in_time, time)]
+        return np.concatenate([exits << FINE, sums.T.ravel()[: sums.size * self.rates]])
+
+    def _exits_of(self, records: Records) -> tuple[Integers, Integers, Integers, Integers]:
+        """Return group, row of the table, event (0 or 1) and time in horizons of each record."""
+        q, walls = self.frac_bits, self._walls
+        steps = records[:, self.time].astype(np.int64)
+        # at the top of the box are also those who were moved there
+        row = np.where(steps < 1 << q, np.searchsorted(walls, steps, side="left"), len(walls))
+        event = codes(records[:, self.event], 2, q)
+        group = np.zeros_like(row)
+        if self.by is not None:
+            group = codes(records[:, self.by], len(self.groups), q)
+        base, tick = self._clock
+        time = base + ((np.minimum(steps, walls[-1]) + (1 << q)) * tick >> _TICK)
+        return group, row, event, np.clip(time, 0, 1 << FINE)
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return the noisy sums in records."""
+        exits, noise = released["exits"].real()
+        person = released["person_time"].real() if self.rates else (np.zeros((0, 2)), 0.0)
+        return written(
+            _Sums(exits=exits, noise=noise, person_time=person[0], person_noise=person[1])
+        )
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
+        """Return the 95 % half-width of a number of records, and of a curve at half the horizon.
+
+        Of a group of average size, of which half are left at half of the horizon.
+        """
+        noise, edges = noise_std / (1 << FINE), self._all_edges
+        left = 0.25 ** (edges / edges[-1]) * nominal_n / len(self.groups)
+        exits = np.append(-np.diff(left), left[-1])
+        curve = curves.kaplan_meier(np.stack([exits, np.zeros_like(exits)], axis=1), noise)
+        width = np.interp(edges[-1] / 2, edges, curve.high - curve.low)
+        return {
+            "exits_half_width": np.array([INTERVAL_95["gaussian"] * noise]),
+            "survival_half_width": np.array([width / 2]),
+        }
+
+    @property
+    def _all_edges(self) -> Floats:
+        return np.array([0.0, *self.edges])
+
+    def results(self, state: GridState, grid: Grid) -> Results:
+        """Return curves, medians, rates and the test.
+
+        Returns
+        -------
+        dict
+            ``edges``, K + 1 of them, from 0 to the horizon; ``exits`` of shape (groups, K + 1, 2),
+            the noisy numbers that leave with the event and without it, the last ones beyond the
+            horizon, and ``exits_half_width``;
+            ``at_risk`` of shape (groups, K); ``usable``, of each group the number of intervals
+            after which too few are at risk for the noise: later values of a curve are held;
+            ``survival`` and ``cumulative_hazard`` at the edges; ``median``, the time at which half
+            have had the event, infinite where that is not reached. With groups ``log_rank``,
+            ``log_rank_p`` (both empty where not testable) and ``log_rank_intervals``. With rates
+            ``rate``, events per unit of time, and ``rate_ratio`` of each group to the first.
+            Curves, medians, rates and ratios have the ends of both intervals beside them.
+        """
+        sums, edges = read(_Sums, state, self.frac_bits), self._all_edges
+        risk, std = curves.at_risk(sums.exits, sums.noise)
+        usable = curves.usable(risk, std).sum(axis=-1)
+        survival = curves.kaplan_meier(sums.exits, sums.noise)
+        found = {
+            "edges": edges,
+            "exits": sums.exits,
+            "exits_half_width": np.array([INTERVAL_95["gaussian"] * sums.noise]),
+            "at_risk": risk,
+            "usable": usable.astype(np.float64),
+            **survival.named("survival"),
+            **curves.nelson_aalen(sums.exits, sums.noise).named("cumulative_hazard"),
+            **curves.quantile(edges, survival, usable).named("median"),
+        }
+        if len(self.groups) > 1:
+            test = curves.log_rank(sums.exits, sums.noise)
+            known = [test.statistic, test.p] if test.testable else []
+            found["log_rank"], found["log_rank_p"] = np.array(known[:1]), np.array(known[1:])
+            found["log_rank_intervals"] = np.array([float(test.intervals)])
+        if self.rates:
+            per_unit = curves.rates(sums.person_time, sums.person_noise)
+            found |= per_unit.mapped(lambda part: part / edges[-1]).named("rate")
+            ratios = curves.rate_ratios(sums.person_time, sums.person_noise)
+            found |= ratios.named("rate_ratio")
+        return found
+
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
+        """Return the curves, their numbers at some places, the groups and the test."""
+        time, event = columns[self.time], columns[self.event]
+        picture = self._picture(results, f"Part without {event}", time)
+        stops = np.linspace(0, len(self.edges), _STOPS + 1).round().astype(np.int64)[1:]
+        cells, where = tuple(picture.cells()), results["edges"]
+        rows = tuple(
+            (f"{time} {where[i]:.6g}", *(cell or _NOT_SHOWN for cell in cells[i]))
+            for i in np.unique(stops)
+        )
+        title = f"{picture.title}, in numbers"
+        return (
+            picture,
+            Table(title, ("", *self.groups), rows, WITH_POPULATION),
+            self._group_table(results, time, event),
+            *self._test_table(results),
+        )
+
+    def _picture(self, results: Results, title: str, time: str) -> Curve:
+        edges = results["edges"]
+        hidden = np.arange(len(edges)) > results["usable"][:, None]
+        value, low, high, *population = (
+            np.where(hidden, np.nan, results["survival" + end])
+            for end in ("", "_low", "_high", *ENDS)
+        )
+        return Curve(
+            title,
+            edges,
+            value,
+            low,
+            high,
+            axes=(time, "part of the records"),
+            note="A curve ends where too few are at risk for the noise. The inner band is a 95 % "
+            "confidence interval (privacy noise only), the outer one holds sampling, too.",
+            names=self.groups,
+            population=(population[0], population[1]),
+        )
+
+    def _group_table(self, results: Results, time: str, event: str) -> Table:
+        """Return records, median and rate of each group."""
+        margin = float(results["exits_half_width"][0]) * sqrt(results["exits"][0].size)
+        rows: list[tuple[str | Measured | Between, ...]] = []
+        for g, name in enumerate(self.groups):
+            size = Measured(float(results["exits"][g].sum()), margin)
+            rows.append((name, size, between(results, "median", g)))
+            if self.rates:
+                ratio = between(results, "rate_ratio", g - 1) if g else "1"
+                rows[-1] += (between(results, "rate", g), ratio)
+        of_rates = (f"{event} per unit of {time}", "ratio to the first") if self.rates else ()
+        note = f"{WITH_POPULATION} A median of ∞ is not reached where the curve is shown."
+        return Table("Groups", ("", "records", f"median {time}", *of_rates), tuple(rows), note)
+
+    def _test_table(self, results: Results) -> tuple[Table, ...]:
+        if len(self.groups) < 2:
+            return ()
+        known = results["log_rank"].size > 0
+        value, p = (results[name] for name in ("log_rank", "log_rank_p"))
+        rows: tuple[tuple[str, str | float], ...] = (
+            ("intervals used", f"{results['log_rank_intervals'][0]:.0f} of {len(self.edges)}"),
+            (f"chi-square ({len(self.groups) - 1})", float(value[0]) if known else "not testable"),
+            ("p-value", float(p[0]) if known else "not testable"),
+        )
+        note = "The variance holds the noise, so that noise alone makes no difference significant."
+        return (Table("Do the curves differ? Log-rank test", ("", "value"), rows, note),)
+
+
+def _edges_of(
+    options: Survival.Options, most: float, nominal_n: int, groups: int, noise: float
+) -> tuple[float, ...]:
+    """Return where intervals end: the given edges and the horizon, or equal parts of it."""
+    horizon = options.tau or most
+    if options.edges:
+        if options.intervals is not None:
+            raise PlanError("edges and intervals say the same twice; give one of them.")
+        if options.edges[-1] >= horizon:
+            raise PlanError(
+                f"edges must be below the horizon, {horizon:g}, got {options.edges[-1]:g}; give "
+                "the horizon as tau."
+            )
+        return (*map(float, options.edges), float(horizon))
+    n = options.intervals or curves.usual_intervals(nominal_n, groups, noise)
+    return (*(np.arange(1, n) * (horizon / n)).tolist(), float(horizon))
