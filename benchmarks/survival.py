@@ -54,7 +54,7 @@ def simulated(
 
 def exact_curve(time: Floats, event: Floats, at: Floats) -> Floats:
     """Return the estimate of Kaplan and Meier at some times."""
-    times, first = np.unique(time, return_index=True)
+    times = np.unique(time)
     order = np.argsort(time, kind="stable")
     ordered = np.sort(time)
     left = len(time) - np.searchsorted(ordered, times, side="left")
@@ -136,8 +136,10 @@ def coverage(runs: int) -> Iterator[tuple[object, ...]]:
                     hits.append([last / (len(edges) - 1), *[np.nan] * 6])
                     continue
                 inside = (found.low <= grid.value + 1e-9) & (grid.value <= found.high + 1e-9)
-                rows = curves.Estimate(*(v[None] for v in (found.value, found.low, found.high)),
-                                       population=(low[None], high[None]))
+                rows = curves.Estimate(
+                    *(v[None] for v in (found.value, found.low, found.high)),
+                    population=(low[None], high[None]),
+                )
                 median = curves.quantile(edges, rows, np.array([last]))
                 exact = curves.quantile(
                     edges,
@@ -145,15 +147,17 @@ def coverage(runs: int) -> Iterator[tuple[object, ...]]:
                     np.array([len(edges) - 1]),
                 ).value[0]
                 greenwood = grid.population[1][middle] - grid.population[0][middle]
-                hits.append([
-                    last / (len(edges) - 1),
-                    inside[on].mean(),
-                    low[middle] <= truth <= high[middle],
-                    median.low[0] <= exact <= median.high[0],
-                    median.population[0][0] <= half <= median.population[1][0],
-                    high[middle] - low[middle],
-                    (high[middle] - low[middle]) / greenwood,
-                ])
+                hits.append(
+                    [
+                        last / (len(edges) - 1),
+                        inside[on].mean(),
+                        low[middle] <= truth <= high[middle],
+                        median.low[0] <= exact <= median.high[0],
+                        median.population[0][0] <= half <= median.population[1][0],
+                        high[middle] - low[middle],
+                        (high[middle] - low[middle]) / greenwood,
+                    ]
+                )
             yield n, epsilon, len(edges) - 1, *np.nanmean(hits, axis=0)
 
 
@@ -178,10 +182,12 @@ def log_rank(runs: int) -> Iterator[tuple[object, ...]]:
                 used, rejected = [], []
                 for _ in range(runs):
                     sizes = [int(n * part) for part in parts]
-                    y = np.stack([
-                        noisy(rng, table_of(*simulated(rng, m, h, most=f), edges), noise)
-                        for m, h, f in zip(sizes, hazards, most, strict=True)
-                    ])
+                    y = np.stack(
+                        [
+                            noisy(rng, table_of(*simulated(rng, m, h, most=f), edges), noise)
+                            for m, h, f in zip(sizes, hazards, most, strict=True)
+                        ]
+                    )
                     test = curves.log_rank(y, noise)
                     used.append(test.intervals / (len(edges) - 1))
                     if test.testable:
@@ -207,13 +213,15 @@ def rates(runs: int) -> Iterator[tuple[object, ...]]:
                 y = noisy(rng, sums, noise)
                 rate, ratio = curves.rates(y, noise), curves.rate_ratios(y, noise)
                 (r0, r1), wide, far = sums[:, 0] / sums[:, 1], rate.population, ratio.population
-                hits.append([
-                    rate.low[0] <= r0 <= rate.high[0],
-                    wide[0][0] <= 1.5 <= wide[1][0],
-                    ratio.low[0] <= r1 / r0 <= ratio.high[0],
-                    far[0][0] <= 1.3 <= far[1][0],
-                    (wide[1][0] - wide[0][0]) / 2 / 1.5,
-                ])
+                hits.append(
+                    [
+                        rate.low[0] <= r0 <= rate.high[0],
+                        wide[0][0] <= 1.5 <= wide[1][0],
+                        ratio.low[0] <= r1 / r0 <= ratio.high[0],
+                        far[0][0] <= 1.3 <= far[1][0],
+                        (wide[1][0] - wide[0][0]) / 2 / 1.5,
+                    ]
+                )
             yield n, epsilon, *np.mean(hits, axis=0)[:4], np.median(np.array(hits)[:, 4])
 
 

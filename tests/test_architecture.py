@@ -114,6 +114,7 @@ LIBRARIES = {
         "estimators.prepare",
         "estimators.row_code",
         "estimators.shown",
+        "estimators.survival",
         "estimators.table",
         "inference.export",
         "report.notebook",

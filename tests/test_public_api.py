@@ -24,7 +24,9 @@ NAMES = [
     "Column",
     "DPBounds",
     "DPKMeans",
+    "DPKaplanMeier",
     "DPLinearRegression",
+    "DPLogRank",
     "DPLogisticRegression",
     "DPNaiveBayes",
     "DPOutlierDetector",
@@ -121,6 +123,7 @@ def test_the_tasks_that_ship_are_these() -> None:
         "standardise",
         "statistics",
         "sulloyd",
+        "survival",
         "tabulate",
     ]
     for name, task in cloister.TASKS.items():

@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # what type checkers and editors see of the package
     from cloister.estimators.prepare import dp_statistics as dp_statistics
     from cloister.estimators.select_k import KSelection as KSelection
     from cloister.estimators.select_k import select_k as select_k
+    from cloister.estimators.survival import DPKaplanMeier as DPKaplanMeier
+    from cloister.estimators.survival import DPLogRank as DPLogRank
     from cloister.estimators.table import DPTable as DPTable
     from cloister.jobs import Account as Account
     from cloister.jobs import JobResult as JobResult
@@ -94,6 +96,8 @@ HOME = {
     "DPOutlierDetector": "cloister.estimators.outliers",
     "DPLinearRegression": "cloister.estimators.linear_model",
     "DPLogisticRegression": "cloister.estimators.linear_model",
+    "DPKaplanMeier": "cloister.estimators.survival",
+    "DPLogRank": "cloister.estimators.survival",
     "DPNaiveBayes": "cloister.estimators.naive_bayes",
     "DPRandomForestClassifier": "cloister.estimators.forest",
     "DPSiloEnsemble": "cloister.estimators.ensemble",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         dp_quantiles,
         dp_statistics,
     )
+    from cloister.estimators.survival import DPKaplanMeier, DPLogRank
 
 # Loaded when first used, so that one estimator does not pay for all.
 _NAMES = {
@@ -38,6 +39,7 @@ _NAMES = {
     "naive_bayes": "DPNaiveBayes",
     "outliers": "DPOutlierDetector",
     "prepare": "DPPCA DPBounds DPStandardScaler dp_quantiles dp_statistics",
+    "survival": "DPKaplanMeier DPLogRank",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
@@ -45,7 +47,9 @@ __all__ = [
     "DPPCA",
     "DPBounds",
     "DPKMeans",
+    "DPKaplanMeier",
     "DPLinearRegression",
+    "DPLogRank",
     "DPLogisticRegression",
     "DPNaiveBayes",
     "DPOutlierDetector",

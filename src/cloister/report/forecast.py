@@ -17,6 +17,7 @@ from cloister.task import Task
 _CLEAR_SUM = 5.0  # a sum of all records, if they agreed, should be so many times its noise
 _CLEAR_SIZE = 3.0  # a cluster should have so many times the half-width of its noisy size
 _CLEAR_CENTRE = 0.1  # half-width of a centre, as a part of a column's range
+_CLEAR_CURVE = 0.25  # half-width of a survival curve in its middle
 
 
 def forecast_of(plan: Plan) -> Mapping[str, Floats]:
@@ -57,7 +58,7 @@ def size_warnings(plan: Plan) -> tuple[str, ...]:
     """Say what makes a private plan too small for its budget."""
     if plan.budget is None:
         return ()
-    said = _of_groups, _of_clusters, _of_sums  # the first that has something to say
+    said = _of_groups, _of_clusters, _of_curves, _of_sums  # the first that has something to say
     about_size = next(filter(None, (tuple(of(plan, plan.budget)) for of in said)), ())
     return (*about_size, *_of_delta(plan, plan.budget))
 
@@ -113,6 +114,17 @@ def _of_clusters(plan: Plan, budget: Budget) -> Iterator[str]:
                 f"{worst!r}; more records, narrower public bounds, fewer clusters or a larger "
                 "epsilon would help."
             )
+
+
+def _of_curves(plan: Plan, budget: Budget) -> Iterator[str]:
+    width = forecast_of(plan).get("survival_half_width")
+    if width is not None and width[0] > _CLEAR_CURVE:
+        yield (
+            f"epsilon {budget.epsilon:g} is too small for {plan.nominal_n:,} records in "
+            f"{len(getattr(plan.task, 'groups', ()))} groups: a curve would be known only to ± "
+            f"{width[0]:.0%} in its middle, and end early; fewer groups or intervals, more records "
+            "or a larger epsilon would help."
+        )
 
 
 def _of_delta(plan: Plan, budget: Budget) -> Iterator[str]:

@@ -80,6 +80,8 @@ def alt_text(display: Heatmap | Bars | Scatter | Curve | Graph) -> str:
             what = f"Map of {len(display.names)} points in the plane"
         case Curve():
             what = f"Curve of {len(display.places)} values with a band of uncertainty"
+            if len(display.names) > 1:
+                what = f"Curves of {', '.join(display.names)} with bands of uncertainty"
             if display.chosen is not None:
                 what += f"; chosen is {display.chosen:g}"
         case Graph():

@@ -33,10 +33,8 @@ from cloister.tasks.survival import curves
 
 _RATES_WEIGHT = 0.3  # of the budget, for events and person-time
 _MOST_WORDS = 1 << 17
-_STOPS = 6  # places in the table of the curves
 _TICK = 30  # bits of the worth of a grid step, in units of the horizon
 _EVERYBODY = "all records"
-_NOT_SHOWN = "too few at risk"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +133,7 @@ class Survival(Gaussian):
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Choose the intervals from public numbers; refuse what no curve could come of."""
+        """Choose the intervals from public numbers."""
         at = {
             name: position(facts.columns, getattr(options, name), name)
             for name in ("time", "event", "by")
@@ -157,13 +155,6 @@ class Survival(Gaussian):
         share = 1 - _RATES_WEIGHT * options.rates
         noise = (noise_of(facts) or 0.0) / sqrt(share)
         edges = _edges_of(options, time.high, facts.nominal_n, len(groups), noise)
-        each, least = facts.nominal_n / len(groups), curves.CLEAR * noise * sqrt(2 * len(edges) + 2)
-        if each < least:
-            raise PlanError(
-                f"nominal_n must leave at least {least:.0f} records a group, about {each:.0f} are "
-                f"there: with fewer, no part of a curve over {len(edges)} intervals is clear of "
-                "the noise; raise epsilon, or take fewer groups or intervals."
-            )
         return made(
             cls,
             facts,
@@ -315,22 +306,10 @@ class Survival(Gaussian):
         return found
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return the curves, their numbers at some places, the groups and the test."""
+        """Return the curves, the groups and the test."""
         time, event = columns[self.time], columns[self.event]
         picture = self._picture(results, f"Part without {event}", time)
-        stops = np.linspace(0, len(self.edges), _STOPS + 1).round().astype(np.int64)[1:]
-        cells, where = tuple(picture.cells()), results["edges"]
-        rows = tuple(
-            (f"{time} {where[i]:.6g}", *(cell or _NOT_SHOWN for cell in cells[i]))
-            for i in np.unique(stops)
-        )
-        title = f"{picture.title}, in numbers"
-        return (
-            picture,
-            Table(title, ("", *self.groups), rows, WITH_POPULATION),
-            self._group_table(results, time, event),
-            *self._test_table(results),
-        )
+        return (picture, self._group_table(results, time, event), *self._test_table(results))
 
     def _picture(self, results: Results, title: str, time: str) -> Curve:
         edges = results["edges"]

@@ -1,0 +1,191 @@
+"""``DPKaplanMeier`` and ``DPLogRank``: how long until an event, over one table or several silos."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import numpy as np
+
+from cloister.arrays import Floats
+from cloister.errors import PlanError
+from cloister.estimators.base import PrivateEstimator
+from cloister.jobs import JobResult
+from cloister.protocol.plan import Plan
+from cloister.schema import Schema
+from cloister.task import Task
+from cloister.tasks.population import ENDS
+from cloister.tasks.survival.survival import Survival
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_KINDS = {"noise": ("_low", "_high"), "population": ENDS}
+_CURVES, _NUMBERS = ("survival", "cumulative_hazard"), ("median", "rate", "rate_ratio")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPKaplanMeier(PrivateEstimator):
+    """Survival curves, medians and incidence rates of groups, under one budget.
+
+    Parameters
+    ----------
+    time, event, by : str
+        Columns: how long a record was followed, whether the event ended that, and the category for
+        each of which there is a curve, if any.
+    tau, edges, intervals, rates
+        As for :class:`~cloister.tasks.survival.survival.Survival`: the public horizon, how time is
+        divided up to it, and whether rates are released, too.
+    bounds : Schema
+        With a column of numbers from 0, and one of true and false. Its largest time should be above
+        the longest follow-up: who is at it is taken to be followed beyond.
+    epsilon, nominal_n, delta, ledger, dataset, frac_bits
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
+
+    Attributes
+    ----------
+    survival_, cumulative_hazard_ : DataFrame
+        The part without the event [KM58]_, and the sum of hazards: a row for each edge of the
+        intervals of time, a column for each group. NaN where too few are at risk for the noise.
+    median_, rate_ : Series
+        Of each group; a median is infinite where it is not reached. Rates, events per unit of
+        time, are absent without `rates`.
+
+    References
+    ----------
+    .. [KM58] Kaplan and Meier, "Nonparametric estimation from incomplete observations", JASA 53,
+       1958.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from cloister import DPKaplanMeier, Schema
+    >>> rng = np.random.default_rng(0)
+    >>> months, followed = rng.exponential(20, 5000), rng.uniform(10, 50, 5000)
+    >>> table = pd.DataFrame(
+    ...     {"months": np.minimum(months, followed), "died": months < followed}
+    ... )
+    >>> columns = [
+    ...     {"name": "months", "type": "number", "min": 0, "max": 60},
+    ...     {"name": "died", "type": "boolean"},
+    ... ]
+    >>> schema = Schema(dataset="trial", unit="row", columns=columns)
+    >>> model = DPKaplanMeier(
+    ...     time="months", event="died", tau=40, epsilon=1.0, bounds=schema, nominal_n=5000
+    ... )
+    >>> bool(12 < model.fit(table).median_["all records"] < 16)
+    True
+    """
+
+    _task: ClassVar[type[Task]] = Survival
+
+    time: str
+    event: str
+    by: str | None = None
+    tau: float | None = None
+    edges: Sequence[float] = ()
+    intervals: int | None = None
+    rates: bool = False
+
+    @classmethod
+    def _contract(cls, plan: Plan, schema: Schema | None) -> dict[str, Any]:
+        known, task = super()._contract(plan, schema), cast(Survival, plan.task)
+        at = {"time": task.time, "event": task.event, "by": task.by}
+        return known | {name: plan.columns[j] for name, j in at.items() if j is not None}
+
+    def _keep(self, result: JobResult) -> None:
+        super()._keep(result)
+        self.survival_, self.cumulative_hazard_ = (self._curves(name) for name in _CURVES)
+        for name in _NUMBERS:
+            self.__dict__.pop(f"{name}_", None)
+            if name in result.results:
+                setattr(self, f"{name}_", self.interval(of=name)["value"])
+
+    def interval(self, kind: str = "population", *, of: str = "survival") -> pd.DataFrame:
+        """Return values with both ends of their 95 % intervals.
+
+        Parameters
+        ----------
+        kind : {"population", "noise"}
+            Of what the records were drawn from, or of what they would say without noise.
+        of : {"survival", "cumulative_hazard", "median", "rate", "rate_ratio"}
+            Curves have a row for each edge and columns (group, end), the others a row for each
+            group; ratios are to the first group.
+        """
+        import pandas as pd
+
+        names = [of + end for end in ("", *_KINDS.get(kind, ()))]
+        if len(names) < 3 or of not in self.result_.results or of not in (*_CURVES, *_NUMBERS):
+            raise PlanError(
+                f"kind must be noise or population, and of a name of what was released, got "
+                f"{kind!r} of {of!r}."
+            )
+        ends = ("value", "low", "high")
+        if of in _CURVES:
+            parts = {end: self._curves(name) for end, name in zip(ends, names, strict=True)}
+            joined = pd.concat(parts, axis=1).swaplevel(axis=1)
+            return joined[[(group, end) for group in self._groups for end in ends]]
+        values = {end: self.result_.results[name] for end, name in zip(ends, names, strict=True)}
+        return pd.DataFrame(values, self._groups[-len(values["value"]) :])
+
+    def predict(self, times: Any) -> pd.DataFrame:
+        """Return the part without the event at some times; NaN where that is not known."""
+        import pandas as pd
+
+        at, edges = np.atleast_1d(np.asarray(times, dtype=np.float64)), self.survival_.index
+        found: dict[str, Floats] = {
+            str(group): np.interp(at, edges, curve, left=np.nan, right=np.nan)
+            for group, curve in self.survival_.items()
+        }
+        return pd.DataFrame(found, pd.Index(at, name=self.time))
+
+    @property
+    def _groups(self) -> list[str]:
+        return list(cast(Survival, self._own_task).groups)
+
+    def _curves(self, name: str) -> pd.DataFrame:
+        import pandas as pd
+
+        found = self.result_.results
+        hidden = np.arange(len(found["edges"])) > found["usable"][:, None]
+        values = np.where(hidden, np.nan, found[name])
+        return pd.DataFrame(values.T, pd.Index(found["edges"], name=self.time), self._groups)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPLogRank(DPKaplanMeier):
+    """Whether the survival curves of groups differ: the log-rank test [M66]_, with its curves.
+
+    Its variance holds the noise, so that noise alone makes no difference significant.
+
+    Parameters
+    ----------
+    time, event, by, tau, edges, intervals, rates, bounds
+        As for :class:`DPKaplanMeier`; `by` must be given.
+    epsilon, nominal_n, delta, ledger, dataset, frac_bits
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
+
+    Attributes
+    ----------
+    statistic_, p_value_ : float
+        Chi-square with `degrees_` degrees of freedom; NaN where nothing could be tested.
+    degrees_ : int
+    survival_, cumulative_hazard_, median_, rate_
+        As of :class:`DPKaplanMeier`.
+
+    References
+    ----------
+    .. [M66] Mantel, "Evaluation of survival data and two new rank order statistics arising in its
+       consideration", Cancer Chemotherapy Reports 50, 1966.
+    """
+
+    by: str = field()
+
+    def _keep(self, result: JobResult) -> None:
+        super()._keep(result)
+        self.statistic_, self.p_value_ = (
+            float(found[0]) if (found := result.results[name]).size else np.nan
+            for name in ("log_rank", "log_rank_p")
+        )
+        self.degrees_ = len(self._groups) - 1
