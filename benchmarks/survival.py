@@ -37,18 +37,24 @@ Sample = tuple[Floats, Floats]
 
 
 def table_of(time: Floats, event: Floats, edges: Floats) -> Floats:
-    """Return the exact exits, the last row beyond the last edge."""
+    """Return the exact exits; the last row is of those who are there at the last edge."""
     row = np.maximum(np.searchsorted(edges, time, side="left") - 1, 0)
+    row[(time == edges[-1]) & (event == 0)] = len(edges) - 1
     exits = np.zeros((len(edges), 2))
     np.add.at(exits, (row, 1 - event.astype(np.int64)), 1)
     return exits
 
 
 def simulated(
-    rng: np.random.Generator, n: int, hazard: float = 1.0, least: float = 0.3, most: float = 2.5
+    rng: np.random.Generator,
+    n: int,
+    hazard: float = 1.0,
+    least: float = 0.3,
+    most: float = 2.5,
+    shape: float = 1.0,
 ) -> Sample:
-    """Return exponential times, followed for a uniform time; the horizon is 1.5."""
-    time, followed = rng.exponential(1 / hazard, n), rng.uniform(least, most, n)
+    """Return times of a law of Weibull, followed for a uniform time; the horizon is 1.5."""
+    time, followed = rng.weibull(shape, n) / hazard, rng.uniform(least, most, n)
     return np.minimum(time, followed), (time < followed).astype(np.float64)
 
 
@@ -111,54 +117,70 @@ def real_sets(rng: np.random.Generator) -> Iterator[tuple[str, Sample]]:
         yield name, (table[time].to_numpy(float), happened)
 
 
+CASES: dict[str, tuple[tuple[int, ...], dict[str, float], int, float]] = {
+    # of whom a curve is: sizes, law, groups, and how many times too large the nominal number is
+    "plain": ((200, 1000, 10_000), {}, 1, 1.0),
+    "heavy censoring": ((1000, 10_000), {"least": 0.0, "most": 1.0}, 1, 1.0),
+    "falls early": ((1000, 10_000), {"shape": 0.5}, 1, 1.0),
+    "falls late": ((1000, 10_000), {"shape": 3.0}, 1, 1.0),
+    "few events": ((1000, 10_000), {"hazard": 0.05}, 1, 1.0),
+    "the one of 1 to 9": ((100, 1000), {}, 2, 5.0),
+    "the nine of 1 to 9": ((900, 9000), {}, 2, 5 / 9),
+    "nominal n twice n": ((1000, 10_000), {}, 1, 2.0),
+    "nominal n half of n": ((1000, 10_000), {}, 1, 0.5),
+}
+
+
+def spread(values: Floats) -> float:
+    """Return between which values, 2.5 and 97.5 of 100, an estimate is: an oracle's interval."""
+    return float(np.subtract(*np.quantile(values, [0.975, 0.025])))
+
+
 def coverage(runs: int) -> Iterator[tuple[object, ...]]:
-    """Yield n, epsilon, part shown, coverage of both intervals and of the median, and widths."""
+    """Yield each case, and how often intervals hold in runs in which the middle is shown."""
     rng = np.random.default_rng(2)
-    for n in (200, 1000, 10_000):
-        for epsilon in EPSILONS:
-            noise = gaussian_noise_multiplier(epsilon, 1e-6)
-            edges = edges_for(n, 1, noise, 1.5)
-            if n < curves.CLEAR * noise * sqrt(2 * len(edges)):
-                yield n, epsilon, "refused"
-                continue
-            middle = int(np.argmin(np.abs(edges - 0.75)))
-            truth, half = np.exp(-edges[middle]), np.log(2)
-            hits: list[list[float]] = []
-            for _ in range(runs):
-                exits = table_of(*simulated(rng, n), edges)
-                y = noisy(rng, exits, noise)
-                last = int(last_of(y, noise))
-                grid = curves.kaplan_meier(exits, 0.0)
-                found = curves.kaplan_meier(y, noise)
-                low, high = found.population
-                on = np.arange(1, last + 1)
-                if last < middle:
-                    hits.append([last / (len(edges) - 1), *[np.nan] * 6])
-                    continue
-                inside = (found.low <= grid.value + 1e-9) & (grid.value <= found.high + 1e-9)
-                rows = curves.Estimate(
-                    *(v[None] for v in (found.value, found.low, found.high)),
-                    population=(low[None], high[None]),
-                )
-                median = curves.quantile(edges, rows, np.array([last]))
-                exact = curves.quantile(
-                    edges,
-                    curves.Estimate(*[grid.value[None]] * 3, population=(grid.value[None],) * 2),
-                    np.array([len(edges) - 1]),
-                ).value[0]
-                greenwood = grid.population[1][middle] - grid.population[0][middle]
-                hits.append(
-                    [
-                        last / (len(edges) - 1),
-                        inside[on].mean(),
-                        low[middle] <= truth <= high[middle],
-                        median.low[0] <= exact <= median.high[0],
-                        median.population[0][0] <= half <= median.population[1][0],
-                        high[middle] - low[middle],
-                        (high[middle] - low[middle]) / greenwood,
-                    ]
-                )
-            yield n, epsilon, len(edges) - 1, *np.nanmean(hits, axis=0)
+    for name, (sizes, law, groups, factor) in CASES.items():
+        for n in sizes:
+            for epsilon in EPSILONS:
+                noise = gaussian_noise_multiplier(epsilon, 1e-6)
+                edges = edges_for(round(n * factor * groups), groups, noise, 1.5)
+                row = (name, n, epsilon, len(edges) - 1)
+                yield (*row, *covered(rng, runs, n, law, edges, noise))
+
+
+def covered(
+    rng: np.random.Generator, runs: int, n: int, law: dict[str, float], edges: Floats, noise: float
+) -> tuple[float, ...]:
+    middle = int(np.argmin(np.abs(edges - 0.75)))
+    hazard, shape = law.get("hazard", 1.0), law.get("shape", 1.0)
+    truth = np.exp(-((edges[middle] * hazard) ** shape))
+    half = np.log(2) ** (1 / shape) / hazard
+    exits = np.stack([table_of(*simulated(rng, n, **law), edges) for _ in range(runs)])
+    y = noisy(rng, exits, noise)
+    last = last_of(y, noise).astype(np.int64)
+    grid, found = curves.kaplan_meier(exits, 0.0), curves.kaplan_meier(y, noise)
+    median, exact = (
+        curves.quantile(edges, curve, at)
+        for curve, at in ((found, last), (grid, last_of(exits, 0.0).astype(np.int64)))
+    )
+    known, medians = last >= middle, np.isfinite(median.value)
+    if known.sum() < runs / 20:
+        return (float(np.mean(last) / (len(edges) - 1)), float(known.mean()), *[np.nan] * 6)
+    low, high = (end[known, middle] for end in found.population)
+    in_noise = (found.low - 1e-9 <= grid.value) & (grid.value <= found.high + 1e-9)
+    shown = (np.arange(len(edges)) <= last[:, None]) & (np.arange(len(edges)) > 0)
+    by_noise = (median.low <= exact.value) & (exact.value <= median.high)
+    by_both = (median.population[0] <= half) & (half <= median.population[1])
+    return (
+        float(np.mean(last) / (len(edges) - 1)),
+        float(known.mean()),
+        float(in_noise[shown].mean()),
+        float(((low <= truth) & (truth <= high)).mean()),
+        float(by_noise[medians].mean()) if medians.any() else np.nan,
+        float(by_both[medians].mean()) if medians.any() else np.nan,
+        float(np.median(high - low)),
+        float(np.median(high - low) / spread(found.value[known, middle])),
+    )
 
 
 def log_rank(runs: int) -> Iterator[tuple[object, ...]]:
@@ -171,6 +193,7 @@ def log_rank(runs: int) -> Iterator[tuple[object, ...]]:
         "type I, few events": ((0.5, 0.5), (0.1, 0.1), (2.5, 2.5)),
         "type I, 3 groups": ((0.4, 0.3, 0.3), (1, 1, 1), (2.5, 2.5, 2.5)),
         "type I, 5 groups": ((0.2,) * 5, (1,) * 5, (2.5,) * 5),
+        "crossing curves": ((0.5, 0.5), (1, 1), (2.5, 2.5)),
         "power, 1.3": ((0.5, 0.5), (1, 1.3), (2.5, 2.5)),
         "power, 1.3, 3 groups": ((0.4, 0.3, 0.3), (1, 1.3, 1.3), (2.5, 2.5, 2.5)),
     }
@@ -182,10 +205,11 @@ def log_rank(runs: int) -> Iterator[tuple[object, ...]]:
                 used, rejected = [], []
                 for _ in range(runs):
                     sizes = [int(n * part) for part in parts]
+                    shapes = 1.0 + 2 * np.arange(len(parts)) * (name == "crossing curves")
                     y = np.stack(
                         [
-                            noisy(rng, table_of(*simulated(rng, m, h, most=f), edges), noise)
-                            for m, h, f in zip(sizes, hazards, most, strict=True)
+                            noisy(rng, table_of(*simulated(rng, m, h, 0.3, f, a), edges), noise)
+                            for m, h, f, a in zip(sizes, hazards, most, shapes, strict=True)
                         ]
                     )
                     test = curves.log_rank(y, noise)
@@ -197,16 +221,16 @@ def log_rank(runs: int) -> Iterator[tuple[object, ...]]:
 
 
 def rates(runs: int) -> Iterator[tuple[object, ...]]:
-    """Yield n, epsilon, coverage of rate and ratio by both intervals, and relative half-width."""
+    """Yield n of each of two groups, epsilon, coverage of rate and ratio, and widths."""
     rng = np.random.default_rng(4)
     for n in (200, 2000, 20_000):
         for epsilon in EPSILONS:
             noise = sqrt(2 / 0.3) * gaussian_noise_multiplier(epsilon, 1e-6)
-            hits = []
+            hits, found = [], []
             for _ in range(runs):
                 exact = []
                 for hazard in (1.0, 1.3):
-                    time, event = simulated(rng, n // 2, hazard)
+                    time, event = simulated(rng, n, hazard)
                     event = event * (time <= 1.5)
                     exact.append([event.sum(), np.minimum(time, 1.5).sum() / 1.5])
                 sums = np.array(exact)
@@ -219,10 +243,13 @@ def rates(runs: int) -> Iterator[tuple[object, ...]]:
                         wide[0][0] <= 1.5 <= wide[1][0],
                         ratio.low[0] <= r1 / r0 <= ratio.high[0],
                         far[0][0] <= 1.3 <= far[1][0],
-                        (wide[1][0] - wide[0][0]) / 2 / 1.5,
                     ]
                 )
-            yield n, epsilon, *np.mean(hits, axis=0)[:4], np.median(np.array(hits)[:, 4])
+                found.append([rate.value[0], wide[1][0] - wide[0][0], ratio.value[0]])
+                found[-1].append(far[1][0] - far[0][0])
+            one, wide_one, two, wide_two = np.array(found).T
+            widths = np.median(wide_one) / 3, np.median(wide_one) / spread(one)
+            yield n, epsilon, *np.mean(hits, axis=0), *widths, np.median(wide_two) / spread(two)
 
 
 def show(title: str, headings: str, rows: Iterator[tuple[object, ...]]) -> None:
@@ -238,11 +265,15 @@ if __name__ == "__main__":
     heading = "data set, n, epsilon, intervals, part shown, largest error, bar"
     show("Largest error on the part shown", heading, errors(min(n_runs, 400)))
     heading = (
-        "n, epsilon, intervals, part shown, noise interval, population at the middle, "
-        "median by noise, median by population, width at the middle, width over Greenwood's"
+        "case, n, epsilon, intervals, part shown, runs with the middle, noise interval, "
+        "population at the middle, median by noise, median by population, width at the middle, "
+        "width over an oracle's"
     )
     show("Intervals", heading, coverage(n_runs))
     heading = "case, n, epsilon, intervals used, testable, rejected at .05"
     show("Log-rank", heading, log_rank(n_runs))
-    heading = "n, epsilon, rate by noise, rate, ratio by noise, ratio, relative half-width"
+    heading = (
+        "n, epsilon, rate by noise, rate, ratio by noise, ratio, relative half-width, "
+        "width over an oracle's, of the ratio"
+    )
     show("Rates", heading, rates(n_runs))

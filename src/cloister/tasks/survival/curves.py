@@ -2,8 +2,8 @@
 
 The table ``exits`` has the shape ``(..., K + 1, 2)``: of each of K intervals of time, how many
 records left with the event, and how many without it (censored). Intervals are open on the left
-and closed on the right; the first begins at 0. **The last row is of those who were followed beyond
-all intervals**, whatever came then. Words have independent Gaussian noise of one deviation, in
+and closed on the right; the first begins at 0. **The last row is of those who were followed to the
+end of all intervals**, whatever came then. Words have independent Gaussian noise of one deviation, in
 records, and may be negative. How many are at risk is a sum over later rows, so that a record adds 1
 to one word, whatever K is.
 

@@ -225,9 +225,10 @@ class Survival(Gaussian):
         """Return group, row of the table, event (0 or 1) and time in horizons of each record."""
         q, walls = self.frac_bits, self._walls
         steps = records[:, self.time].astype(np.int64)
-        # at the top of the box are also those who were moved there
-        row = np.where(steps < 1 << q, np.searchsorted(walls, steps, side="left"), len(walls))
         event = codes(records[:, self.event], 2, q)
+        # at the top of the box are also those who were moved there
+        beyond = (steps >= 1 << q) | ((steps == walls[-1]) & (event == 0))
+        row = np.where(beyond, len(walls), np.searchsorted(walls, steps, side="left"))
         group = np.zeros_like(row)
         if self.by is not None:
             group = codes(records[:, self.by], len(self.groups), q)
