@@ -46,7 +46,7 @@ class DPKaplanMeier(PrivateEstimator):
     Attributes
     ----------
     survival_, cumulative_hazard_ : DataFrame
-        The part without the event [KM58]_, and the sum of hazards: a row for each edge of the
+        The part without the event [KM58]_, and minus its logarithm: a row for each edge of the
         intervals of time, a column for each group. NaN where too few are at risk for the noise.
     median_, rate_ : Series
         Of each group; a median is infinite where it is not reached. Rates, events per unit of
@@ -92,7 +92,8 @@ class DPKaplanMeier(PrivateEstimator):
     def _contract(cls, plan: Plan, schema: Schema | None) -> dict[str, Any]:
         known, task = super()._contract(plan, schema), cast(Survival, plan.task)
         at = {"time": task.time, "event": task.event, "by": task.by}
-        return known | {name: plan.columns[j] for name, j in at.items() if j is not None}
+        names = {name: None if j is None else plan.columns[j] for name, j in at.items()}
+        return known | names
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
@@ -185,7 +186,7 @@ class DPLogRank(DPKaplanMeier):
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
         self.statistic_, self.p_value_ = (
-            float(found[0]) if (found := result.results[name]).size else np.nan
+            float(found[0]) if (found := result.results.get(name, np.zeros(0))).size else np.nan
             for name in ("log_rank", "log_rank_p")
         )
         self.degrees_ = len(self._groups) - 1

@@ -3,9 +3,9 @@
 The table ``exits`` has the shape ``(..., K + 1, 2)``: of each of K intervals of time, how many
 records left with the event, and how many without it (censored). Intervals are open on the left
 and closed on the right; the first begins at 0. **The last row is of those who were followed to the
-end of all intervals**, whatever came then. Words have independent Gaussian noise of one deviation, in
-records, and may be negative. How many are at risk is a sum over later rows, so that a record adds 1
-to one word, whatever K is.
+end of all intervals**, whatever came then. Words have independent Gaussian noise of one deviation,
+in records, and may be negative. How many are at risk is a sum over later rows, so that a record
+adds 1 to one word, whatever K is.
 
 Curves are an :class:`~cloister.tasks.scores.Estimate` at the K + 1 edges, the first of them 0;
 between edges they run straight. The noise interval is for what the same formula says of the exact
@@ -17,6 +17,9 @@ References
 ----------
 .. [KM58] Kaplan and Meier, "Nonparametric estimation from incomplete observations", JASA 53, 1958.
 .. [G26] Greenwood, "The natural duration of cancer", Reports on Public Health 33, 1926.
+.. [NA] Nelson, "Theory and applications of hazard plotting for censored failure data",
+   Technometrics 14, 1972, and Aalen, "Nonparametric inference for a family of counting processes",
+   Annals of Statistics 6, 1978.
 .. [M66] Mantel, "Evaluation of survival data and two new rank order statistics arising in its
    consideration", Cancer Chemotherapy Reports 50, 1966: the log-rank test.
 """
@@ -71,35 +74,34 @@ def kaplan_meier(exits: Floats, noise: float) -> Estimate:
 
     The value never rises; the ends of its intervals may, as those of each place by itself do.
     """
-    hazard, risk = hazards(exits, noise)
-    total = _running(exits, noise, -np.log1p(-hazard), 1 / (risk * (1 - hazard)))
-    alive = total.mapped(lambda part: np.exp(-np.maximum(part, 0.0)))
+    alive = cumulative_hazard(exits, noise).mapped(lambda part: np.exp(-part))
     assert alive.population is not None
     return Estimate(alive.value, alive.high, alive.low, population=alive.population[::-1])
 
 
-def nelson_aalen(exits: Floats, noise: float) -> Estimate:
-    """Return the cumulative hazard at each edge; shape (..., K + 1), as :func:`kaplan_meier`."""
-    hazard, risk = hazards(exits, noise)
-    return _running(exits, noise, hazard, 1 / risk).mapped(lambda part: np.maximum(part, 0.0))
+def cumulative_hazard(exits: Floats, noise: float) -> Estimate:
+    """Return minus the logarithm of the curve at each edge; shape (..., K + 1).
 
+    It is what the sum of hazards [NA]_ estimates, without the half of their squares that this
+    misses in intervals as wide as these.
 
-def _running(exits: Floats, noise: float, steps: Floats, weight: Floats) -> Estimate:
-    """Return running sums of steps; `weight` is the derivative of a step by its events.
-
-    The sum up to an interval t has, in the events and in the censored of interval i, the
-    derivatives ``w_i - a_i`` and ``h_i w_i / 2 - a_i`` for ``i <= t``, and ``-a_t`` for later ones,
-    where ``a_i`` is the sum of ``h w`` up to i: with more at risk each step before is smaller.
+    Notes
+    -----
+    A step is ``-log(1 - h)``, its derivative by its events ``w = 1 / (R (1 - h))``. The sum up to
+    an interval t has, in the events and in the censored of interval i, the derivatives
+    ``w_i - a_i`` and ``h_i w_i / 2 - a_i`` for ``i <= t``, and ``-a_t`` for later ones, where
+    ``a_i`` is the sum of ``h w`` up to i: with more at risk each step before is smaller.
     """
     from scipy.optimize import isotonic_regression
 
-    hazard, _ = hazards(exits, noise)
+    hazard, risk = hazards(exits, noise)
+    weight = 1 / (risk * (1 - hazard))
     moved = np.cumsum(hazard * weight, axis=-1)
     own = (weight - moved) ** 2 + (hazard * weight / 2 - moved) ** 2
     later = 2 * np.arange(hazard.shape[-1], 0, -1)
     of_noise = noise**2 * (np.cumsum(own, axis=-1) + later * moved**2)
     of_both = of_noise + np.cumsum(np.maximum(hazard, 0) * weight, axis=-1)  # [G26]_
-    total = np.cumsum(steps, axis=-1)
+    total = np.cumsum(-np.log1p(-hazard), axis=-1)
     last = usable(*at_risk(exits, noise)).sum(axis=-1, keepdims=True)
     smooth = total.copy()
     for at in np.ndindex(total.shape[:-1]):
@@ -117,7 +119,8 @@ def _running(exits: Floats, noise: float, steps: Floats, weight: Floats) -> Esti
         (held(total - _Z * np.sqrt(v)), held(total + _Z * np.sqrt(v), np.inf))
         for v in (of_noise, of_both)
     )
-    return Estimate(held(smooth), *noisy, population=wide)
+    whole = Estimate(held(smooth), *noisy, population=wide)
+    return whole.mapped(lambda part: np.maximum(part, 0.0))
 
 
 def quantile(edges: Floats, survival: Estimate, last: Integers, part: float = 0.5) -> Estimate:

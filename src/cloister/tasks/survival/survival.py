@@ -154,7 +154,7 @@ class Survival(Gaussian):
         needed_budget(facts.budget)
         share = 1 - _RATES_WEIGHT * options.rates
         noise = (noise_of(facts) or 0.0) / sqrt(share)
-        edges = _edges_of(options, time.high, facts.nominal_n, len(groups), noise)
+        edges = _edges_of(options, time, facts.nominal_n, len(groups), noise)
         return made(
             cls,
             facts,
@@ -291,7 +291,7 @@ class Survival(Gaussian):
             "at_risk": risk,
             "usable": usable.astype(np.float64),
             **survival.named("survival"),
-            **curves.nelson_aalen(sums.exits, sums.noise).named("cumulative_hazard"),
+            **curves.cumulative_hazard(sums.exits, sums.noise).named("cumulative_hazard"),
             **curves.quantile(edges, survival, usable).named("median"),
         }
         if len(self.groups) > 1:
@@ -361,10 +361,10 @@ class Survival(Gaussian):
 
 
 def _edges_of(
-    options: Survival.Options, most: float, nominal_n: int, groups: int, noise: float
+    options: Survival.Options, time: PublicColumn, nominal_n: int, groups: int, noise: float
 ) -> tuple[float, ...]:
     """Return where intervals end: the given edges and the horizon, or equal parts of it."""
-    horizon = options.tau or most
+    horizon = options.tau or time.high
     if options.edges:
         if options.intervals is not None:
             raise PlanError("edges and intervals say the same twice; give one of them.")
@@ -375,4 +375,5 @@ def _edges_of(
             )
         return (*map(float, options.edges), float(horizon))
     n = options.intervals or curves.usual_intervals(nominal_n, groups, noise)
-    return (*(np.arange(1, n) * (horizon / n)).tolist(), float(horizon))
+    equal = (np.arange(1, n) * (horizon / n)).tolist()
+    return (*(end for end in equal if end > time.low), float(horizon))
