@@ -46,16 +46,11 @@ class DPKaplanMeier(PrivateEstimator):
     Attributes
     ----------
     survival_, cumulative_hazard_ : DataFrame
-        The part without the event [KM58]_, and minus its logarithm: a row for each edge of the
-        intervals of time, a column for each group. NaN where too few are at risk for the noise.
-    median_, rate_ : Series
-        Of each group; a median is infinite where it is not reached. Rates, events per unit of
-        time, are absent without `rates`.
-
-    References
-    ----------
-    .. [KM58] Kaplan and Meier, "Nonparametric estimation from incomplete observations", JASA 53,
-       1958.
+        The part without the event, by Kaplan and Meier, and minus its logarithm: a row for each
+        edge of an interval, a column for each group. NaN where too few are at risk for the noise.
+    median_, rate_, rate_ratio_ : Series
+        Of each group; a median is infinite where it is not reached. Events per unit of time and
+        their ratios to the first group are absent without `rates`.
 
     Examples
     --------
@@ -63,9 +58,7 @@ class DPKaplanMeier(PrivateEstimator):
     >>> from cloister import DPKaplanMeier, Schema
     >>> rng = np.random.default_rng(0)
     >>> months, followed = rng.exponential(20, 5000), rng.uniform(10, 50, 5000)
-    >>> table = pd.DataFrame(
-    ...     {"months": np.minimum(months, followed), "died": months < followed}
-    ... )
+    >>> table = {"months": np.minimum(months, followed), "died": months < followed}
     >>> columns = [
     ...     {"name": "months", "type": "number", "min": 0, "max": 60},
     ...     {"name": "died", "type": "boolean"},
@@ -74,7 +67,7 @@ class DPKaplanMeier(PrivateEstimator):
     >>> model = DPKaplanMeier(
     ...     time="months", event="died", tau=40, epsilon=1.0, bounds=schema, nominal_n=5000
     ... )
-    >>> bool(12 < model.fit(table).median_["all records"] < 16)
+    >>> bool(12 < model.fit(pd.DataFrame(table)).median_["all records"] < 16)
     True
     """
 
@@ -156,7 +149,7 @@ class DPKaplanMeier(PrivateEstimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPLogRank(DPKaplanMeier):
-    """Whether the survival curves of groups differ: the log-rank test [M66]_, with its curves.
+    """Whether the survival curves of groups differ: the log-rank test, with its curves.
 
     Its variance holds the noise, so that noise alone makes no difference significant.
 
@@ -174,11 +167,6 @@ class DPLogRank(DPKaplanMeier):
     degrees_ : int
     survival_, cumulative_hazard_, median_, rate_
         As of :class:`DPKaplanMeier`.
-
-    References
-    ----------
-    .. [M66] Mantel, "Evaluation of survival data and two new rank order statistics arising in its
-       consideration", Cancer Chemotherapy Reports 50, 1966.
     """
 
     by: str = field()
