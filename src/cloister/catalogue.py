@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # what type checkers and editors see of the package
     from cloister.estimators.prepare import DPPCA as DPPCA
     from cloister.estimators.prepare import DPBounds as DPBounds
     from cloister.estimators.prepare import DPStandardScaler as DPStandardScaler
+    from cloister.estimators.prepare import dp_describe as dp_describe
     from cloister.estimators.prepare import dp_quantiles as dp_quantiles
     from cloister.estimators.prepare import dp_statistics as dp_statistics
     from cloister.estimators.select_k import KSelection as KSelection
@@ -54,6 +55,7 @@ PLACES = {
     "bounds": "preparation.bounds:Bounds",
     "cluster-quality": "evaluation.cluster_quality:ClusterQuality",
     "count": "count:Count",
+    "describe": "tables.describe:Describe",
     "evaluation": "evaluation.classification:Evaluation",
     "fastlloyd": "clustering.kmeans:FastLloyd",
     "fedavg": "supervised.fedavg:FedAvg",
@@ -81,6 +83,7 @@ PLACES = {
 COMMANDS: dict[str, str] = {
     "survival": "how long until an event: curves, medians, rates, log-rank test",
     "tabulate": "count records in tables, means by group, and test what differs",
+    "describe": "what is in every column: shares, quantiles, means and deviations",
 }
 """Tasks that are a command of their own name, and what this does."""
 
@@ -114,6 +117,7 @@ HOME = {
     "Split": "cloister.privacy.filter",
     "Task": "cloister.task",
     "cluster_quality": "cloister.estimators.measures",
+    "dp_describe": "cloister.estimators.prepare",
     "dp_quantiles": "cloister.estimators.prepare",
     "dp_statistics": "cloister.estimators.prepare",
     "evaluate": "cloister.estimators.measures",

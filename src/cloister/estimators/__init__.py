@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         DPPCA,
         DPBounds,
         DPStandardScaler,
+        dp_describe,
         dp_quantiles,
         dp_statistics,
     )
@@ -40,6 +41,7 @@ _NAMES = {
     "outliers": "DPOutlierDetector",
     "prepare": "DPPCA DPBounds DPStandardScaler dp_quantiles dp_statistics",
     "survival": "DPKaplanMeier DPLogRank",
+    "prepare": "DPPCA DPBounds DPStandardScaler Description dp_describe dp_quantiles dp_statistics",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
@@ -62,6 +64,7 @@ __all__ = [
     "RuleSet",
     "cluster_quality",
     "combined_probabilities",
+    "dp_describe",
     "dp_quantiles",
     "dp_statistics",
     "evaluate",

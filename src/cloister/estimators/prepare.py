@@ -12,6 +12,7 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.arrays import Floats
+from cloister.display import Table
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.release import Released, Spending, release
@@ -26,6 +27,7 @@ from cloister.tasks.preparation.quantiles import Quantiles
 from cloister.tasks.preparation.scaled import Scaled
 from cloister.tasks.preparation.standardise import Standardise
 from cloister.tasks.preparation.statistics import Statistics
+from cloister.tasks.tables.describe import Describe
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -369,3 +371,64 @@ def dp_statistics(
     """
     spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
     return Summary(release(Statistics, read_silos(X, spending), spending, covariance=covariance))
+
+
+@dataclass(frozen=True)
+class Description(Released):
+    """What is in each column, with 95 % noise and population intervals.
+
+    Parameters
+    ----------
+    result : JobResult
+        Of the task "describe".
+
+    Examples
+    --------
+    ``found["mean"]`` is an array of the task's results, ``found.to_frame()`` has every number with
+    the ends of its intervals, ``found.plot("Shares of sex")`` is a picture.
+    """
+
+    def __getitem__(self, name: str) -> Floats:
+        """Return a released array."""
+        return self.result.results[name]
+
+    def summary(self) -> pd.DataFrame:
+        """Return the numbers alone, laid out as pandas' ``describe(include="all")`` has them."""
+        import pandas as pd
+
+        overview = next(one for one in self.displays() if one.title == "All columns")
+        assert isinstance(overview, Table)
+        percent = (heading.replace(" ", "") for heading in overview.headings[5:])
+        names = ["top", "share", "mean", "std", *percent]
+        cells = {row[0]: [getattr(c, "value", c) for c in row[1:]] for row in overview.rows}
+        found = pd.DataFrame(cells, index=names, dtype=object)
+        found.loc["count"] = float(self["count"][0])
+        return found.loc[["count", *names]].replace("", np.nan)
+
+
+def dp_describe(
+    X: Any,
+    *,
+    epsilon: float,
+    bounds: Any,
+    probabilities: Sequence[float] = (0.25, 0.5, 0.75),
+    nominal_n: int | None = None,
+    delta: float | None = None,
+    ledger: Ledger | str | Path | None = None,
+    dataset: str | None = None,
+    frac_bits: int = 16,
+) -> Description:
+    """Release what is in every column of one table or of several silos; see :func:`dp_quantiles`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cloister import dp_describe
+    >>> X = np.random.default_rng(0).normal(50, 5, (5000, 2))
+    >>> found = dp_describe(X, epsilon=1.0, bounds=(0, 100), nominal_n=5000)
+    >>> bool(49 < found.summary().loc["50%", "x0"] < 51)
+    True
+    """
+    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
+    options: dict[str, Any] = {"probabilities": tuple(probabilities)}
+    return Description(release(Describe, read_silos(X, spending), spending, **options))

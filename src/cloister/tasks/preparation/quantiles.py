@@ -176,8 +176,9 @@ class Quantiles(Gaussian):
         -------
         dict
             ``quantiles``, ``low`` and ``high`` of shape (n_used, n_probabilities), data units, at
-            least a cell apart; ``walls``, data units, and ``distribution``, the part of the records
-            below each edge, with ``distribution_low`` and ``distribution_high``, of shape
+            least a cell apart, with the ends of population intervals, ``population_low`` and
+            ``population_high``; ``walls``, data units, and ``distribution``, the part of the
+            records below each edge, with ``distribution_low`` and ``distribution_high``, of shape
             (n_used, n_cells + 1); ``count`` and ``count_half_width``, in records, and
             ``rank_half_width``, of a part of the records, of shape (1,).
         """
@@ -190,12 +191,12 @@ class Quantiles(Gaussian):
         share = np.clip(_rising(_running(counts)) / max(total, 1.0), 0.0, 1.0)
         centre, half = (part[list(self.used), None] for part in (grid.centre, grid.half_range))
         rounding = 2.0 ** -(self.frac_bits + 1)  # of a record that enters the grid
-        places = {
-            "quantiles": found.value,
-            "low": np.maximum(found.low - rounding, -1.0),
-            "high": np.minimum(found.high + rounding, 1.0),
-            "walls": edges,
-        }
+        narrow = found.low, found.high
+        ends = {"": narrow, "population_": found.population or narrow}
+        places = {"quantiles": found.value, "walls": edges}
+        for kind, (low, high) in ends.items():
+            places[f"{kind}low"] = np.maximum(low - rounding, -1.0)
+            places[f"{kind}high"] = np.minimum(high + rounding, 1.0)
         return {
             **{name: centre + half * place for name, place in places.items()},
             "distribution": share,
@@ -320,7 +321,7 @@ def _means(values: Floats, cells: int) -> Floats:
 def quantiles_of(
     edges: Floats, counts: Floats, noise: float, probabilities: Sequence[float]
 ) -> Estimate:
-    """Return quantiles of trees with their 95 % noise intervals, (n_trees, n_probabilities).
+    """Return quantiles of trees with their 95 % intervals, (n_trees, n_probabilities).
 
     Parameters
     ----------
@@ -334,7 +335,8 @@ def quantiles_of(
     Notes
     -----
     The target is where the running share of the records reaches the probability, without noise. The
-    interval is made of all cells where noise allows that.
+    interval is made of all cells where noise allows that, the population interval of all where
+    sampling allows it, too: the share below a quantile of the population varies by ``p (1-p) / n``.
     """
     trees, n = counts.shape
     inner, of_total = running_variance(round(np.log(n) / np.log(BRANCHES)))
@@ -343,18 +345,24 @@ def quantiles_of(
     gap = _rising(sums - part * sums[:, :, -1:])
     # The gap takes `part` of the total away, which is known from all trees together.
     variance = inner + (np.linspace(0.0, 1.0, n + 1) - part) ** 2 * of_total / trees
-    reach = INTERVAL_95["gaussian"] * noise * np.sqrt(variance)
-    # the first edge that enough records may lie below, and the last that too few may
-    first = _first(gap + reach >= 0)
-    last = n - _first((gap - reach <= 0)[..., ::-1])
-    low = np.take_along_axis(edges, np.maximum(first - 1, 0), axis=1)
-    high = np.take_along_axis(edges, np.minimum(last + 1, n), axis=1)
-    low, high = np.minimum(low, high), np.maximum(low, high)
+    sampling = part * (1 - part) * max(float(counts.sum()) / trees, 1.0)
+
+    def within(variance: Floats) -> tuple[Floats, Floats]:
+        reach = INTERVAL_95["gaussian"] * np.sqrt(variance)
+        # the first edge that enough records may lie below, and the last that too few may
+        first = _first(gap + reach >= 0)
+        last = n - _first((gap - reach <= 0)[..., ::-1])
+        low = np.take_along_axis(edges, np.maximum(first - 1, 0), axis=1)
+        high = np.take_along_axis(edges, np.minimum(last + 1, n), axis=1)
+        return np.minimum(low, high), np.maximum(low, high)
+
+    low, high = within(noise**2 * variance)
     crossings = [
         [_crossing(of_part, edge) for of_part in of_tree]
         for edge, of_tree in zip(edges, gap, strict=True)
     ]
-    return Estimate(np.clip(crossings, low, high), low, high)
+    value = np.clip(crossings, low, high)
+    return Estimate(value, low, high, population=within(noise**2 * variance + sampling))
 
 
 def _sharper(edges: Floats, counts: Floats, noise: float) -> Floats:

@@ -1,0 +1,283 @@
+"""``Describe``: what is in these files, every column of a schema in one noisy sum.
+
+A column of categories has a table, a column of numbers a tree of counts and two moments, summed
+and read as :class:`~cloister.tasks.preparation.quantiles.Quantiles` and
+:class:`~cloister.tasks.preparation.statistics.Statistics` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from math import ceil, sqrt
+from typing import Annotated, Any, ClassVar, Self
+
+import numpy as np
+
+from cloister.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.declared import Whole, declared
+from cloister.display import Bars, Between, Display, Table
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
+from cloister.tasks.columns import count_cells
+from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.interval_tables import (
+    MARGINS,
+    WITH_POPULATION,
+    between,
+    curve_of,
+    margins_of,
+    table_of,
+    table_of_count,
+)
+from cloister.tasks.options import made, noise_of
+from cloister.tasks.population import ENDS, population_interval
+from cloister.tasks.preparation import quantiles
+from cloister.tasks.preparation.statistics import Statistics
+from cloister.tasks.scores import ratio, share_sampling
+from cloister.tasks.state import part_of, prefixed
+
+_MOST_WORDS = 1 << 17
+_WIDEST = 0.5  # margin of error of a share
+_PICTURES, _BARS = 40, 30  # columns that have a picture, and bars of one
+_MISSING = (
+    "A missing cell has dropped its record or was filled in, as the schema says, before anything "
+    "was counted; it has a share of its own only where the schema has a category for it."
+)
+_BAND = "The band is the 95 % confidence interval (privacy noise only) at each place."
+
+
+@declared
+class Describe(Gaussian):
+    """Shares of categories, and quantiles, means and deviations of numbers, for every column.
+
+    Parameters
+    ----------
+    categories : tuple of tuple of str
+        Of each column; none of a column of numbers.
+    levels : int
+        Of each tree of counts, whose finest level has ``4**levels`` cells.
+
+    Notes
+    -----
+    Add/remove one record: it adds one to a cell of each table and of each level of each tree, and
+    ``(1, x, 2 x^2 - 1)`` of each of D columns of numbers. Squared norms are the number of tables,
+    ``D levels`` and at most ``1 + 2 D``. The budget is shared so that a cell, a running sum of a
+    tree and a sum of values have one margin of error. docs/proofs/scorecard.md
+    """
+
+    name: ClassVar[str] = "describe"
+    title: ClassVar[str] = "What is in these files"
+    rounds: ClassVar[int] = 1
+    usage: ClassVar[str] = "--probabilities 0.1,0.5,0.9"
+    example: ClassVar[Example] = Example(MIXED)
+
+    @declared
+    class Options:
+        probabilities: Annotated[quantiles.Probabilities, "of the quantiles"] = (0.25, 0.5, 0.75)
+        levels: quantiles.TreeLevels = None
+
+    n_features: Whole
+    categories: tuple[tuple[str, ...], ...]
+    probabilities: quantiles.Probabilities = (0.25, 0.5, 0.75)
+    levels: quantiles.Levels = 4
+    frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        if len(self.categories) != self.n_features or 1 in map(len, self.categories):
+            raise PlanError(
+                f"categories must be none or at least 2 for each of {self.n_features} columns, got "
+                f"{self.categories!r}."
+            )
+        if (words := sum(block.size for block in self.blocks(0))) > _MOST_WORDS:
+            raise PlanError(
+                f"columns must have at most {_MOST_WORDS} sums together, got {words}; describe "
+                "fewer of them, group categories in the schema, or choose fewer levels."
+            )
+
+    @classmethod
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Take every column, and refuse a budget that would release noise alone."""
+        levels = options.levels or 1
+        if options.levels is None and 0 in facts.levels:
+            levels = quantiles.usual_levels(facts, facts.n_features)
+        task = made(cls, facts, options, levels=levels)
+        first = task.blocks(0)[0]
+        noise = (noise_of(facts) or 0.0) * sqrt(first.l2_squared / first.weight)
+        margin = INTERVAL_95["gaussian"] * noise / (1 << FINE) / facts.nominal_n
+        if margin > _WIDEST:
+            raise PlanError(
+                f"epsilon must leave a share a margin of error of at most {_WIDEST:g}, got "
+                f"{margin:.2g} for {facts.n_features} columns; describe fewer, raise epsilon, or "
+                f"have nominal_n >= {ceil(facts.nominal_n * margin / _WIDEST)}."
+            )
+        return task
+
+    def describe(self) -> str:
+        return (
+            f"One sum with Gaussian noise has the number of records in each category of "
+            f"{len(self._sizes)} columns, and of {len(self.numbers)} columns of numbers how many "
+            f"are in each of {4**self.levels} cells and in coarser ones, their values and squares."
+        )
+
+    @cached_property
+    def _sizes(self) -> tuple[int, ...]:
+        """Number of cells of each table."""
+        return tuple(len(names) for names in self.categories if names)
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """The columns of numbers."""
+        return tuple(j for j, names in enumerate(self.categories) if not names)
+
+    @cached_property
+    def _parts(self) -> Mapping[str, Statistics | quantiles.Quantiles]:
+        """The tasks that know the sums of columns of numbers, by the names of their blocks."""
+        if not self.numbers:
+            return {}
+        here: dict[str, Any] = {name: getattr(self, name) for name in ("n_features", "frac_bits")}
+        here["used"] = self.numbers
+        trees = quantiles.Quantiles(
+            **here, probabilities=self.probabilities, levels=self.levels, rounds=1
+        )
+        return {"moments": Statistics(**here), "trees": trees}
+
+    # The sum --------------------------------------------------------------------------------------
+
+    def start(self) -> State:
+        """Return sums of nothing."""
+        state: dict[str, Floats] = {"counts": np.zeros(sum(self._sizes)), "noise": np.zeros(1)}
+        for name, part in self._parts.items():
+            state |= prefixed(f"{name}.", part.start())
+        return state
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return tables, moments and trees, which share the budget."""
+        blocks = [part.blocks(0)[0] for part in self._parts.values()]
+        if self._sizes:
+            size = sum(self._sizes)
+            blocks.insert(0, Block.of_units("tables", (size,), 1.0, len(self._sizes)))
+        sums = float(quantiles.running_variance(self.levels)[0].max())  # variance, over a count's
+        prices = [b.l2_squared * (sums if b.name == "trees" else 1.0) for b in blocks]
+        return tuple(
+            replace(block, weight=price / sum(prices))
+            for block, price in zip(blocks, prices, strict=True)
+        )
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return all sums, one block after another."""
+        cells = [len(names) for names in self.categories]
+        tables = [(j,) for j, size in enumerate(cells) if size]
+        counts = count_cells(records, tables, cells, [False] * self.n_features, self.frac_bits)
+        of_numbers = (
+            part.contribute(0, part_of(state, f"{name}."), records)
+            for name, part in self._parts.items()
+        )
+        return np.concatenate([*(count << FINE for count in counts), *of_numbers])
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return the noisy sums in records."""
+        counts, noise = released["tables"].real() if self._sizes else (np.zeros(0), 0.0)
+        after: dict[str, Floats] = {"counts": counts, "noise": np.array([noise])}
+        for name, part in self._parts.items():
+            own = part.update(0, part_of(state, f"{name}."), {name: released[name]})
+            after |= prefixed(f"{name}.", own)
+        return after
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
+        """Return the margin of error of a share, or of a quantile's rank, which is as large."""
+        margin = INTERVAL_95["gaussian"] * noise_std / (1 << FINE) / nominal_n
+        return {f"{'share' if self._sizes else 'rank'}_half_width": np.array([margin])}
+
+    # What is read from it -------------------------------------------------------------------------
+
+    def results(self, state: GridState, grid: Grid) -> Results:
+        """Return what is in each column.
+
+        Returns
+        -------
+        dict
+            ``count`` and ``count_half_width`` of shape (1,). Of all categories, one column after
+            another: ``counts``, noisy and maybe negative, and ``shares``. Of columns of numbers, in
+            data units: ``mean`` and ``deviation`` of shape (n_numbers,), ``quantiles`` of shape
+            (n_numbers, n_probabilities); ``walls`` and ``distribution``, the part of the records
+            below each, of shape (n_numbers, n_cells + 1). All but counts and walls have 95 % noise
+            intervals, ``_low`` and ``_high``; shares, means, deviations and quantiles population
+            intervals, too.
+        """
+        of = {n: p.results(part_of(state, f"{n}."), grid) for n, p in self._parts.items()}
+        found: dict[str, Floats] = {}
+        if self._sizes:
+            counts, noise = (from_grid(state[name], self.frac_bits) for name in ("counts", "noise"))
+            sizes, variance = np.array(self._sizes), float(noise[0]) ** 2
+            sums = np.add.reduceat(counts, np.cumsum(sizes) - sizes)
+            whole, of_whole = (np.repeat(part, sizes) for part in (sums, sizes * variance))
+            shares = ratio(counts, whole, (variance, of_whole, variance), share_sampling(whole))
+            half_width = INTERVAL_95["gaussian"] * sqrt(variance / (1 / sizes).sum())
+            found = {
+                "count": np.array([np.average(sums, weights=1 / sizes)]),
+                "count_half_width": np.array([half_width]),
+                "counts": counts,
+                **shares.named("shares"),
+            }
+        return found | _of_numbers(of["moments"], of["trees"]) if of else found
+
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
+        """Return an overview, a table of all shares, and a picture of each column."""
+        rows: list[tuple[str | Between, ...]] = []
+        pictures: list[Display] = []
+        names: list[str] = []  # of the categories of all columns
+        n = len(self.probabilities)
+        for j, (name, labels) in enumerate(zip(columns, self.categories, strict=True)):
+            if labels:
+                at = slice(len(names), len(names) + len(labels))
+                names += [f"{name}={label}" for label in labels]
+                shares, margins = results["shares"][at], margins_of(results, "shares")[at]
+                order = np.argsort(-shares, kind="stable")
+                share = between(results, "shares", at.start + int(order[0]))
+                rows.append((name, labels[order[0]], share, *[""] * (2 + n)))
+                few = np.sort(order[:_BARS])
+                bars = tuple(labels[i] for i in few), shares[few], margins[few]
+                pictures.append(Bars(f"Shares of {name}", *bars, "part of the records", MARGINS))
+            else:
+                i = self.numbers.index(j)
+                keys = (
+                    ("mean", i),
+                    ("deviation", i),
+                    *(("quantiles", i * n + k) for k in range(n)),
+                )
+                rows.append((name, "", "", *(between(results, *key) for key in keys)))
+                title, axes = f"Distribution of {name}", (name, "part of the records below")
+                what = results["walls"][i], results, "distribution", i
+                pictures.append(curve_of(title, *what, axes=axes, note=_BAND))
+        percent = (f"{100 * p:.3g} %" for p in self.probabilities)
+        headings = ("column", "most frequent", "its share", "mean", "deviation", *percent)
+        note = f"{_MISSING} {WITH_POPULATION}"
+        shown: list[Display] = [Table("All columns", headings, tuple(rows), note)]
+        if names:
+            shown.append(table_of("Shares", names, {"share": "shares"}, results, WITH_POPULATION))
+        count = table_of_count(results["count"], results["count_half_width"])
+        return (count, *shown, *pictures[:_PICTURES])
+
+
+def _of_numbers(moments: Results, trees: Results) -> dict[str, Floats]:
+    """Return what moments and trees say of columns of numbers, and the number of records."""
+    found = {k: v for k, v in moments.items() if k.startswith(("mean", "deviation"))}
+    # the variance of n values varies by its square times (kurtosis - 1) / n
+    masses, walls = np.diff(trees["distribution"], axis=1), trees["walls"]
+    apart = (walls[:, 1:] + walls[:, :-1]) / 2 - moments["mean"][:, None]
+    apart = (apart / (walls[:, -1:] - walls[:, :1])) ** 2
+    second, fourth = (np.maximum((masses * apart**k).sum(axis=1), 1e-12) for k in (1, 2))
+    count = np.maximum(trees["count"], 1.0)
+    kurtosis = np.clip(fourth * masses.sum(axis=1) / second**2, 1.0, count)
+    spread = found["deviation"] ** 2 * (kurtosis - 1) / (4 * count)
+    value, low, high = (found[f"deviation{end}"] for end in ("", "_low", "_high"))
+    wide = population_interval(value, low, high, spread, box=(0.0, np.inf))
+    found |= {f"deviation{end}": part for end, part in zip(ENDS, wide, strict=True)}
+    named = ("low", "high", "population_low", "population_high")
+    found |= {f"quantiles_{name}": trees[name] for name in named}
+    same = ("count", "count_half_width", "quantiles", "walls")
+    more = ("distribution", "distribution_low", "distribution_high")
+    return found | {name: trees[name] for name in (*same, *more)}
