@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 
 from cloister.arrays import Floats, GridState, Integers, Records, Results, State
-from cloister.declared import Whole, declared
+from cloister.declared import Positive, Whole, declared
 from cloister.display import Bars, Between, Display, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -40,7 +40,6 @@ from cloister.tasks.scores import ratio, share_sampling
 from cloister.tasks.state import part_of, prefixed
 
 _MOST_WORDS = 1 << 17
-_WIDEST = 0.5  # margin of error of a share
 _PICTURES, _BARS = 40, 30  # columns that have a picture, and bars of one
 _MISSING = (
     "A missing cell has dropped its record or was filled in, as the schema says, before anything "
@@ -72,12 +71,15 @@ class Describe(Gaussian):
     title: ClassVar[str] = "What is in these files"
     rounds: ClassVar[int] = 1
     usage: ClassVar[str] = "--probabilities 0.1,0.5,0.9"
-    example: ClassVar[Example] = Example(MIXED)
+    example: ClassVar[Example] = Example(MIXED, {"widest": 1e6})
 
     @declared
     class Options:
         probabilities: Annotated[quantiles.Probabilities, "of the quantiles"] = (0.25, 0.5, 0.75)
         levels: quantiles.TreeLevels = None
+        widest: Annotated[Positive, "margin of error of a share that is still worth a release"] = (
+            0.5
+        )
 
     n_features: Whole
     categories: tuple[tuple[str, ...], ...]
@@ -107,11 +109,11 @@ class Describe(Gaussian):
         first = task.blocks(0)[0]
         noise = (noise_of(facts) or 0.0) * sqrt(first.l2_squared / first.weight)
         margin = INTERVAL_95["gaussian"] * noise / (1 << FINE) / facts.nominal_n
-        if margin > _WIDEST:
+        if margin > options.widest:
             raise PlanError(
-                f"epsilon must leave a share a margin of error of at most {_WIDEST:g}, got "
+                f"epsilon must leave a share a margin of error of at most {options.widest:g}, got "
                 f"{margin:.2g} for {facts.n_features} columns; describe fewer, raise epsilon, or "
-                f"have nominal_n >= {ceil(facts.nominal_n * margin / _WIDEST)}."
+                f"have nominal_n >= {ceil(facts.nominal_n * margin / options.widest)}."
             )
         return task
 
@@ -170,7 +172,8 @@ class Describe(Gaussian):
         """Return all sums, one block after another."""
         cells = [len(names) for names in self.categories]
         tables = [(j,) for j, size in enumerate(cells) if size]
-        counts = count_cells(records, tables, cells, [False] * self.n_features, self.frac_bits)
+        flat = [False] * self.n_features
+        counts = tables and count_cells(records, tables, cells, flat, self.frac_bits)
         of_numbers = (
             part.contribute(0, part_of(state, f"{name}."), records)
             for name, part in self._parts.items()

@@ -1,0 +1,151 @@
+"""Describe without noise is pandas' describe; what it shows and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cloister import Column, PlanError, Schema, dp_describe, run_job
+from cloister.display import Bars, Curve, Table
+from cloister.jobs import JobResult
+from cloister.tasks import TASKS
+from cloister.testing import ZeroNoise
+
+SCHEMA = Schema(
+    dataset="toy",
+    unit="row",
+    columns=(
+        Column(name="age", type="number", min=0.0, max=100.0),
+        Column(
+            name="work",
+            type="category",
+            categories=("private", "state", "none", "unknown"),
+            missing="unknown",
+        ),
+        Column(name="height", type="number", min=100.0, max=220.0, missing="midpoint"),
+        Column(name="smokes", type="boolean"),
+    ),
+)
+
+
+def table(n: int = 3000) -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    return pd.DataFrame(
+        {
+            "age": rng.gamma(6, 7, n).clip(0, 100),
+            "work": rng.choice(["private", "state", "none", None], n, p=[0.6, 0.25, 0.1, 0.05]),
+            "height": rng.normal(170, 9, n),
+            "smokes": rng.random(n) < 0.2,
+        }
+    )
+
+
+def described(frame: pd.DataFrame, schema: Schema = SCHEMA, **options: Any) -> JobResult:
+    from cloister.data import read_source
+
+    half = len(frame) // 2
+    silos = {
+        name: read_source(part, schema) for name, part in (("a", frame[:half]), ("b", frame[half:]))
+    }
+    given = {"epsilon": 1.0, "nominal_n": len(frame), "noise": ZeroNoise(), **options}
+    return run_job(TASKS["describe"], schema, silos, **given)
+
+
+def test_without_noise_it_is_pandas_describe() -> None:
+    frame = table()
+    result = described(frame, levels=6)
+    found = result.results
+    expected = frame[["age", "height"]].describe()
+    assert found["count"] == pytest.approx(len(frame), abs=1e-3)
+    assert found["mean"] == pytest.approx(expected.loc["mean"], abs=1e-3)
+    assert found["deviation"] == pytest.approx(frame[["age", "height"]].std(ddof=0), abs=2e-2)
+    cells = np.array([100.0, 120.0]) / 4**6
+    assert (np.abs(found["quantiles"].T - expected.loc["25%":"75%"]) < cells).all().all()
+    shares = frame["work"].fillna("unknown").value_counts(normalize=True)
+    assert found["shares"][:4] == pytest.approx(
+        shares[list(SCHEMA.columns[1].categories)], abs=1e-4
+    )
+    assert found["shares"][5] == pytest.approx(frame["smokes"].mean(), abs=1e-4)
+    assert found["shares_low"] == pytest.approx(found["shares"], abs=0.05)
+
+
+def test_a_missing_cell_drops_its_record_unless_the_schema_has_a_place_for_it() -> None:
+    frame = table()
+    frame.loc[:99, "age"] = np.nan
+    frame.loc[100:299, "height"] = np.nan
+    found = described(frame).results
+    assert found["count"] == pytest.approx(2900, abs=1e-2)
+    unknown = frame["work"][100:].isna().mean()
+    assert found["shares"][3] == pytest.approx(unknown, abs=1e-4)
+
+
+def test_population_intervals_hold_the_sampling_of_every_number() -> None:
+    """Without noise they are the classical ones."""
+    frame = table()
+    found = described(frame, levels=6, epsilon=1e6).results
+    n, age = len(frame), frame["age"]
+    half = (found["mean_population_high"] - found["mean_population_low"]) / 2
+    assert half[0] == pytest.approx(1.96 * age.std() / np.sqrt(n), rel=0.01)
+    half = (found["deviation_population_high"] - found["deviation_population_low"]) / 2
+    kurtosis = ((age - age.mean()) ** 4).mean() / age.var() ** 2
+    assert half[0] == pytest.approx(1.96 * age.std() * np.sqrt((kurtosis - 1) / 4 / n), rel=0.03)
+    low, high = (found[f"quantiles_population_{end}"][0, 1] for end in ("low", "high"))
+    rank = 1.96 * np.sqrt(0.25 / n)
+    assert (age < low).mean() == pytest.approx(0.5 - rank, abs=0.005)
+    assert (age < high).mean() == pytest.approx(0.5 + rank, abs=0.005)
+
+
+def test_every_column_has_a_row_and_a_picture() -> None:
+    result = described(table())
+    shown = result.plan.task.displays(result.results, result.plan.columns)
+    overview = next(one for one in shown if one.title == "All columns")
+    assert isinstance(overview, Table)
+    assert [row[0] for row in overview.rows] == list(SCHEMA.names)
+    assert overview.rows[1][1] == "private"
+    pictures = [one for one in shown if isinstance(one, Bars | Curve)]
+    assert [one.title.rsplit(" ")[-1] for one in pictures] == list(SCHEMA.names)
+    assert "schema" in overview.note
+
+
+@pytest.mark.parametrize("left", [(), (1, 3), (0, 2), (1,)])
+def test_nobody_one_kind_of_columns_and_absurd_noise_give_finite_answers(
+    left: tuple[int, ...],
+) -> None:
+    columns = tuple(SCHEMA.columns[j] for j in left or range(4))
+    schema = Schema(dataset="toy", unit="row", columns=columns)
+    empty = table()[:0]
+    for epsilon in (100.0, 0.3):
+        options = {"nominal_n": 3000, "noise": None, "epsilon": epsilon}
+        result = described(empty, schema, **{k: v for k, v in options.items() if v is not None})
+        for name, value in result.results.items():
+            assert np.isfinite(value).all(), name
+            if name.endswith("_low") and "half" not in name:
+                assert (value <= result.results[name[:-4] + "_high"]).all()
+        result.plan.task.displays(result.results, result.plan.columns)
+
+
+def test_a_budget_that_says_nothing_and_too_many_cells_are_refused_before_it_is_spent() -> None:
+    with pytest.raises(PlanError, match="epsilon must leave a share a margin of error"):
+        described(table(), epsilon=0.01)
+    wide = tuple(Column(name=f"c{j}", type="number", min=0.0, max=1.0) for j in range(30))
+    with pytest.raises(PlanError, match="at most 131072 sums"):
+        described(
+            pd.DataFrame(columns=[c.name for c in wide]),
+            Schema(dataset="t", unit="row", columns=wide),
+            levels=6,
+            nominal_n=10**6,
+        )
+
+
+def test_the_function_has_pandas_layout_and_every_interval() -> None:
+    found = dp_describe(table(), epsilon=2.0, bounds=SCHEMA, nominal_n=3000)
+    summary = found.summary()
+    assert list(summary.columns) == list(SCHEMA.names)
+    assert list(summary.index) == ["count", "top", "share", "mean", "std", "25%", "50%", "75%"]
+    assert summary.loc["top", "work"] == "private"
+    assert np.isnan(summary.loc["mean", "work"])
+    assert "population_low" in found.to_frame()
+    assert found["mean"].shape == (2,)
