@@ -42,6 +42,7 @@ _NAMES = {
     "prepare": "DPPCA DPBounds DPStandardScaler dp_quantiles dp_statistics",
     "survival": "DPKaplanMeier DPLogRank",
     "prepare": "DPPCA DPBounds DPStandardScaler Description dp_describe dp_quantiles dp_statistics",
+    "prepare": "DPPCA DPBounds DPStandardScaler dp_describe dp_quantiles dp_statistics",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

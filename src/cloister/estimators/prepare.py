@@ -12,7 +12,6 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.arrays import Floats
-from cloister.display import Table
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.release import Released, Spending, release
@@ -250,7 +249,7 @@ class Summary(Released):
     Parameters
     ----------
     result : JobResult
-        Of the task "quantiles" or "statistics".
+        Of the task "quantiles", "statistics" or "describe".
 
     Examples
     --------
@@ -265,14 +264,20 @@ class Summary(Released):
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns that the numbers are about."""
-        task = cast(Quantiles | Statistics, self.plan.task)
-        return tuple(self.plan.columns[j] for j in task.used)
+        if isinstance(task := self.plan.task, Quantiles | Statistics):
+            return tuple(self.plan.columns[j] for j in task.used)
+        return self.plan.columns
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for each number of each column: value, low, high."""
+        """Return a row for each number of each column: value, low, high.
+
+        Of a description it is a row for each number of its tables and pictures.
+        """
         import pandas as pd
 
         task = self.plan.task
+        if isinstance(task, Describe):
+            return super().to_frame()
         ends = ("", "_low", "_high")
         names: Sequence[Any] = _STATISTICS
         kind = "statistic"
@@ -373,39 +378,6 @@ def dp_statistics(
     return Summary(release(Statistics, read_silos(X, spending), spending, covariance=covariance))
 
 
-@dataclass(frozen=True)
-class Description(Released):
-    """What is in each column, with 95 % noise and population intervals.
-
-    Parameters
-    ----------
-    result : JobResult
-        Of the task "describe".
-
-    Examples
-    --------
-    ``found["mean"]`` is an array of the task's results, ``found.to_frame()`` has every number with
-    the ends of its intervals, ``found.plot("Shares of sex")`` is a picture.
-    """
-
-    def __getitem__(self, name: str) -> Floats:
-        """Return a released array."""
-        return self.result.results[name]
-
-    def summary(self) -> pd.DataFrame:
-        """Return the numbers alone, laid out as pandas' ``describe(include="all")`` has them."""
-        import pandas as pd
-
-        overview = next(one for one in self.displays() if one.title == "All columns")
-        assert isinstance(overview, Table)
-        percent = (heading.replace(" ", "") for heading in overview.headings[5:])
-        names = ["top", "share", "mean", "std", *percent]
-        cells = {row[0]: [getattr(c, "value", c) for c in row[1:]] for row in overview.rows}
-        found = pd.DataFrame(cells, index=names, dtype=object)
-        found.loc["count"] = float(self["count"][0])
-        return found.loc[["count", *names]].replace("", np.nan)
-
-
 def dp_describe(
     X: Any,
     *,
@@ -417,8 +389,11 @@ def dp_describe(
     ledger: Ledger | str | Path | None = None,
     dataset: str | None = None,
     frac_bits: int = 16,
-) -> Description:
-    """Release what is in every column of one table or of several silos; see :func:`dp_quantiles`.
+) -> Summary:
+    """Release what is in every column of one table or of several silos.
+
+    Parameters and results are those of :func:`dp_quantiles` and :func:`dp_statistics`, with the
+    results of :class:`~cloister.tasks.tables.describe.Describe`.
 
     Examples
     --------
@@ -426,9 +401,9 @@ def dp_describe(
     >>> from cloister import dp_describe
     >>> X = np.random.default_rng(0).normal(50, 5, (5000, 2))
     >>> found = dp_describe(X, epsilon=1.0, bounds=(0, 100), nominal_n=5000)
-    >>> bool(49 < found.summary().loc["50%", "x0"] < 51)
+    >>> bool(49 < found.to_frame().loc[("All columns", "x0", "50 %"), "value"] < 51)
     True
     """
     spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
     options: dict[str, Any] = {"probabilities": tuple(probabilities)}
-    return Description(release(Describe, read_silos(X, spending), spending, **options))
+    return Summary(release(Describe, read_silos(X, spending), spending, **options))

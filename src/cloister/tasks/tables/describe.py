@@ -24,12 +24,12 @@ from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Relea
 from cloister.tasks.columns import count_cells
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import (
+    INTERVALS,
     MARGINS,
     WITH_POPULATION,
     between,
     curve_of,
     margins_of,
-    table_of,
     table_of_count,
 )
 from cloister.tasks.options import made, noise_of
@@ -173,7 +173,7 @@ class Describe(Gaussian):
         cells = [len(names) for names in self.categories]
         tables = [(j,) for j, size in enumerate(cells) if size]
         flat = [False] * self.n_features
-        counts = tables and count_cells(records, tables, cells, flat, self.frac_bits)
+        counts = count_cells(records, tables, cells, flat, self.frac_bits) if tables else []
         of_numbers = (
             part.contribute(0, part_of(state, f"{name}."), records)
             for name, part in self._parts.items()
@@ -228,41 +228,46 @@ class Describe(Gaussian):
         return found | _of_numbers(of["moments"], of["trees"]) if of else found
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return an overview, a table of all shares, and a picture of each column."""
+        """Return an overview, a table of every number, and a picture of each column."""
         rows: list[tuple[str | Between, ...]] = []
+        every: list[tuple[str, Between]] = []
         pictures: list[Display] = []
-        names: list[str] = []  # of the categories of all columns
-        n = len(self.probabilities)
+        percent = [f"{100 * p:.3g} %" for p in self.probabilities]
+        ends = np.cumsum([len(labels) for labels in self.categories])
         for j, (name, labels) in enumerate(zip(columns, self.categories, strict=True)):
             if labels:
-                at = slice(len(names), len(names) + len(labels))
-                names += [f"{name}={label}" for label in labels]
+                at = slice(ends[j] - len(labels), ends[j])
                 shares, margins = results["shares"][at], margins_of(results, "shares")[at]
+                cells = [between(results, "shares", k) for k in range(at.start, at.stop)]
+                every += [(f"{name}={label}", c) for label, c in zip(labels, cells, strict=True)]
                 order = np.argsort(-shares, kind="stable")
-                share = between(results, "shares", at.start + int(order[0]))
-                rows.append((name, labels[order[0]], share, *[""] * (2 + n)))
+                top = int(order[0])
+                blank = [""] * (2 + len(percent))
+                rows.append((name, labels[top], replace(cells[top], population=None), *blank))
                 few = np.sort(order[:_BARS])
                 bars = tuple(labels[i] for i in few), shares[few], margins[few]
                 pictures.append(Bars(f"Shares of {name}", *bars, "part of the records", MARGINS))
             else:
-                i = self.numbers.index(j)
+                i, n = self.numbers.index(j), len(percent)
                 keys = (
                     ("mean", i),
                     ("deviation", i),
                     *(("quantiles", i * n + k) for k in range(n)),
                 )
-                rows.append((name, "", "", *(between(results, *key) for key in keys)))
+                cells = [between(results, *key) for key in keys]
+                named = ("mean", "deviation", *percent)
+                every += [(f"{name}, {of}", cell) for of, cell in zip(named, cells, strict=True)]
+                rows.append((name, "", "", *(replace(cell, population=None) for cell in cells)))
                 title, axes = f"Distribution of {name}", (name, "part of the records below")
                 what = results["walls"][i], results, "distribution", i
                 pictures.append(curve_of(title, *what, axes=axes, note=_BAND))
-        percent = (f"{100 * p:.3g} %" for p in self.probabilities)
         headings = ("column", "most frequent", "its share", "mean", "deviation", *percent)
-        note = f"{_MISSING} {WITH_POPULATION}"
-        shown: list[Display] = [Table("All columns", headings, tuple(rows), note)]
-        if names:
-            shown.append(table_of("Shares", names, {"share": "shares"}, results, WITH_POPULATION))
-        count = table_of_count(results["count"], results["count_half_width"])
-        return (count, *shown, *pictures[:_PICTURES])
+        return (
+            table_of_count(results["count"], results["count_half_width"]),
+            Table("All columns", headings, tuple(rows), f"{_MISSING} {INTERVALS}"),
+            Table("Every number", ("", "value"), tuple(every), WITH_POPULATION),
+            *pictures[:_PICTURES],
+        )
 
 
 def _of_numbers(moments: Results, trees: Results) -> dict[str, Floats]:
