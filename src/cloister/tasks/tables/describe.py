@@ -64,7 +64,7 @@ class Describe(Gaussian):
     Add/remove one record: it adds one to a cell of each table and of each level of each tree, and
     ``(1, x, 2 x^2 - 1)`` of each of D columns of numbers. Squared norms are the number of tables,
     ``D levels`` and at most ``1 + 2 D``. The budget is shared so that a cell, a running sum of a
-    tree and a sum of values have one margin of error. docs/proofs/scorecard.md
+    tree and a sum of values have one margin of error. docs/proofs/describe.md
     """
 
     name: ClassVar[str] = "describe"
