@@ -84,6 +84,7 @@ COMMANDS: dict[str, str] = {
     "survival": "how long until an event: curves, medians, rates, log-rank test",
     "tabulate": "count records in tables, means by group, and test what differs",
     "describe": "what is in every column: shares, quantiles, means and deviations",
+    "tabulate": "count records in tables, means by group, and test what differs",
 }
 """Tasks that are a command of their own name, and what this does."""
 

@@ -392,8 +392,17 @@ def dp_describe(
 ) -> Summary:
     """Release what is in every column of one table or of several silos.
 
-    Parameters and results are those of :func:`dp_quantiles` and :func:`dp_statistics`, with the
-    results of :class:`~cloister.tasks.tables.describe.Describe`.
+    Parameters
+    ----------
+    X, epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+        As for :func:`dp_quantiles`.
+    probabilities : sequence of float in (0, 1)
+        Of the quantiles.
+
+    Returns
+    -------
+    Summary
+        With the results of :class:`~cloister.tasks.tables.describe.Describe`.
 
     Examples
     --------

@@ -109,7 +109,8 @@ class Describe(Gaussian):
         first = task.blocks(0)[0]
         noise = (noise_of(facts) or 0.0) * sqrt(first.l2_squared / first.weight)
         margin = INTERVAL_95["gaussian"] * noise / (1 << FINE) / facts.nominal_n
-        if margin > options.widest:
+        # nominal_n is 1 where it is not known yet, before a count is bought
+        if facts.nominal_n > 1 and margin > options.widest:
             raise PlanError(
                 f"epsilon must leave a share a margin of error of at most {options.widest:g}, got "
                 f"{margin:.2g} for {facts.n_features} columns; describe fewer, raise epsilon, or "
