@@ -115,6 +115,7 @@ LIBRARIES = {
         "estimators.row_code",
         "estimators.shown",
         "estimators.survival",
+        "estimators.scorecard",
         "estimators.table",
         "inference.export",
         "report.notebook",

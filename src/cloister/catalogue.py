@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # what type checkers and editors see of the package
     from cloister.estimators.prepare import dp_describe as dp_describe
     from cloister.estimators.prepare import dp_quantiles as dp_quantiles
     from cloister.estimators.prepare import dp_statistics as dp_statistics
+    from cloister.estimators.scorecard import DPScorecard as DPScorecard
     from cloister.estimators.select_k import KSelection as KSelection
     from cloister.estimators.select_k import select_k as select_k
     from cloister.estimators.survival import DPKaplanMeier as DPKaplanMeier
@@ -71,6 +72,7 @@ PLACES = {
     "pipeline": "preparation.pipeline:Pipeline",
     "quantiles": "preparation.quantiles:Quantiles",
     "regression-evaluation": "evaluation.regression:RegressionEvaluation",
+    "scorecard": "tables.scorecard:Scorecard",
     "selectk": "clustering.select_k:SelectK",
     "standardise": "preparation.standardise:Standardise",
     "statistics": "preparation.statistics:Statistics",
@@ -84,6 +86,7 @@ COMMANDS: dict[str, str] = {
     "survival": "how long until an event: curves, medians, rates, log-rank test",
     "tabulate": "count records in tables, means by group, and test what differs",
     "describe": "what is in every column: shares, quantiles, means and deviations",
+    "scorecard": "which columns tell who has an event, whether they are stable, who is selected",
     "tabulate": "count records in tables, means by group, and test what differs",
 }
 """Tasks that are a command of their own name, and what this does."""
@@ -94,6 +97,7 @@ HOME = {
     "Budget": "cloister.privacy.budget",
     "Column": "cloister.schema",
     "DPKMeans": "cloister.estimators.kmeans",
+    "DPScorecard": "cloister.estimators.scorecard",
     "DPStandardScaler": "cloister.estimators.prepare",
     "DPPCA": "cloister.estimators.prepare",
     "DPBounds": "cloister.estimators.prepare",

@@ -1,0 +1,304 @@
+"""What noisy tables say of a scorecard: weights of evidence, information, separation, fairness.
+
+Every function takes **raw** noisy counts, which may be below 0, and `s`, the standard
+deviation of the independent noise of each. A noise interval is for what the same records would say
+without noise; for a population interval cells are independent Poisson numbers as well, so that a
+cell varies by its own size, too.
+
+**Bias.** Information values, stability indices and Kolmogorov-Smirnov distances are convex: noise
+makes them larger on average, and so does sampling. What a quadratic form of the errors adds is
+taken away, the noise's from the value and its noise interval, that of sampling from the population
+interval, too. Near 0 such a number varies as chi-squared does and far from it as a normal number,
+so an interval is made of all values `t` that are within 1.96 deviations of the estimate, where its
+variance is the one it would have at `t` [W27]_.
+
+References
+----------
+.. [W27] Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22,
+   1927: an interval by the variance at the value that is asked about.
+.. [S06] Siddiqi, "Credit Risk Scorecards", Wiley 2006: weight of evidence, information value,
+   population stability index.
+.. [HPS16] Hardt, Price and Srebro, "Equality of opportunity in supervised learning", NIPS 2016.
+.. [Z08] Zou and Donner, "Construction of confidence limits about effect measures", Statistics in
+   Medicine 27, 2008: limits of a difference from those of its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from cloister.arrays import Floats, Integers
+from cloister.randomness import public_generator
+from cloister.task import INTERVAL_95
+from cloister.tasks.intervals import fieller
+from cloister.tasks.scores import Box, Estimate, Triple, ratio, share_sampling
+
+FARTHEST = 8.0
+"""The largest weight of evidence; an interval that ends here has no bound on this side."""
+LARGEST = 16.0
+"""The largest information value or stability index."""
+_Z = INTERVAL_95["gaussian"]
+_CLEAR, _LEAST = 5.0, 10.0  # deviations of its noise, and records, that a pooled cell is above
+_HALF = 0.5  # of a record: an empty cell's weight of evidence is finite
+_DRAWS = 1000
+Ends = tuple[Floats, Floats]
+
+
+def _with_sampling(counts: Floats, variance: Floats | float) -> Floats:
+    """Return the variances of cells over samples and noise."""
+    return np.asarray(np.maximum(counts, 0.0) + variance)
+
+
+# Ratios of shares ---------------------------------------------------------------------------------
+
+
+def ratio_of_shares(cells: Floats, noise: Floats | float, walls: Box) -> Estimate:
+    """Return ``a / (a + b)`` over ``c / (c + d)`` of noisy cells; the last axis is (a, b, c, d).
+
+    `noise` are variances that broadcast to the cells. Products of independent noisy cells are right
+    on average and have a known variance, so that Fieller's set needs no small noise.
+    """
+    variances = np.broadcast_to(noise, cells.shape)
+    a, b, c, d = np.moveaxis(np.maximum(cells, _HALF), -1, 0)
+    value = a / (a + b) * (c + d) / c
+    narrow = Estimate(value, *_set_of_ratios(cells, variances, walls))
+    wide = _set_of_ratios(cells, _with_sampling(cells, variances), walls)
+    found = replace(narrow, population=wide).joined(narrow)
+    return replace(found, value=np.clip(value, found.low, found.high))
+
+
+def _set_of_ratios(cells: Floats, variances: Floats, walls: Box) -> Ends:
+    (a, b, c, d), (va, vb, vc, vd) = np.moveaxis(cells, -1, 0), np.moveaxis(variances, -1, 0)
+    top, below = a * (c + d), c * (a + b)
+    of_top = np.maximum((c + d) ** 2 * va + (a**2 - va) * (vc + vd), va * (vc + vd))
+    of_below = np.maximum((a + b) ** 2 * vc + (c**2 - vc) * (va + vb), vc * (va + vb))
+    both = (c + d) * c * va + a * (a + b) * vc - va * vc
+    low, high = fieller(top, below, of_top, of_below, both, box=walls)
+    # where nothing is known of the denominator, the inverse ratio may still have an upper end
+    box = 1 / walls[1], 1 / walls[0]
+    _, most = fieller(below, top, of_below, of_top, both, box=box)
+    return np.where((low <= walls[0]) & (high >= walls[1]), 1 / most, low), high
+
+
+def weights_of_evidence(table: Floats, s: float) -> Estimate:
+    """Return ``ln`` of the part of those without the event over the part of those with it [S06]_.
+
+    Parameters
+    ----------
+    table : ndarray of shape (n_bins, 2)
+        Without the event, with it.
+    """
+    rest = table.sum(axis=0) - table
+    cells = np.stack([table[:, 0], rest[:, 0], table[:, 1], rest[:, 1]], axis=-1)
+    noise = s**2 * np.array([1.0, len(table) - 1.0, 1.0, len(table) - 1.0])
+    walls = float(np.exp(-FARTHEST)), float(np.exp(FARTHEST))
+    found = ratio_of_shares(cells, noise, walls).mapped(np.log)
+    return replace(found, value=np.clip(found.value, -FARTHEST, FARTHEST))
+
+
+def compared(counts: Floats, cut: int, s: float) -> dict[str, Estimate]:
+    """Return rates of groups, and differences and ratios of each to the first [HPS16]_.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (n_groups, n_decisions)
+    cut : int
+        The first decision that is to select.
+    """
+    parts, wholes = counts[:, cut:].sum(axis=1), counts.sum(axis=1)
+    noise = s**2 * np.array([counts.shape[1] - cut, cut])
+    spread = (noise[0], noise.sum(), noise[0])
+    rates = ratio(parts, wholes, spread, share_sampling(wholes))
+    first = np.broadcast_to([parts[0], wholes[0] - parts[0]], (len(parts), 2))
+    pairs = np.column_stack([parts, wholes - parts, first])[1:]
+    ends = (rates.low, rates.high), rates.population or (rates.low, rates.high)
+    limits = [_difference(rates.value, *pair) for pair in ends]
+    apart = Estimate(rates.value[1:] - rates.value[0], *limits[0], population=limits[1])
+    times = ratio_of_shares(pairs, np.tile(noise, 2), (1e-3, 1e3))
+    return {"": rates, "_difference": apart, "_ratio": times}
+
+
+def _difference(value: Floats, low: Floats, high: Floats) -> Ends:
+    """Return limits of differences to the first number, whose error is independent [Z08]_."""
+    below, above, gap = value - low, high - value, value[1:] - value[0]
+    return gap - np.hypot(below[1:], above[0]), gap + np.hypot(above[1:], below[0])
+
+
+# Divergences --------------------------------------------------------------------------------------
+
+
+def pools(table: Floats, s: float) -> Integers:
+    """Return the pool of neighbouring bins that each bin is in, from 0.
+
+    A pool is closed as soon as both of its noisy counts are above 5 deviations of their noise and
+    above 10 records; the last ones join the pool before. The logarithm of a share needs that.
+    """
+    found = np.zeros(len(table), dtype=np.int64)
+    pool, first = 0, 0
+    for i in range(len(table)):
+        found[i] = pool
+        least = max(_CLEAR * s * np.sqrt(i + 1 - first), _LEAST)
+        if (table[first : i + 1].sum(axis=0) > least).all():
+            pool, first = pool + 1, i + 1
+    if first < len(table) and pool > 0:
+        found[first:] = pool - 1
+    return found
+
+
+def divergence(table: Floats, s: float) -> tuple[Estimate, Integers]:
+    """Return ``sum of (p - q) ln(p / q)`` of both columns, and the pools that it is made of.
+
+    It is the information value of bins where the columns are those without the event and with it,
+    and the population stability index where they are two populations [S06]_. Pools have no more of
+    it than the bins. Where there is one pool, nothing is known.
+    """
+    pool = pools(table, s)
+    sizes = np.bincount(pool)
+    cells: Floats = np.stack([np.bincount(pool, table[:, k]) for k in (0, 1)], axis=1, dtype=float)
+    if len(sizes) < 2:
+        nothing, most = np.zeros(1), np.full(1, LARGEST)
+        return Estimate(nothing, nothing, most, population=(nothing, most)), pool
+    noise = np.repeat(sizes * s**2, 2).reshape(-1, 2)
+    value, gradient, curvature = _jeffreys(cells)
+
+    def around(variances: Floats) -> Estimate:
+        spread = variances.T.ravel()
+        turned = curvature * spread
+        linear = float(gradient**2 @ spread)
+        return _convex(value, turned.trace() / 2, linear, float((turned * turned.T).sum()) / 2)
+
+    narrow, wide = around(noise), around(_with_sampling(cells, noise))
+    found = replace(narrow, population=(wide.low, wide.high))
+    return found.mapped(lambda part: np.clip(part, 0.0, LARGEST)), pool
+
+
+def joined(parts: Sequence[Estimate]) -> Estimate:
+    """Return several numbers as one array."""
+    ends = [(e.value, e.low, e.high, *(e.population or (e.low, e.high))) for e in parts]
+    value, low, high, *wide = (np.concatenate(column) for column in zip(*ends, strict=True))
+    return Estimate(value, low, high, population=(wide[0], wide[1]))
+
+
+def _jeffreys(cells: Floats) -> tuple[float, Floats, Floats]:
+    """Return the divergence of two columns of counts, its gradient and its second derivatives.
+
+    Derivatives are by the counts, those of the first column before those of the second.
+    """
+    (p, q), sizes = (cells / cells.sum(axis=0)).T, cells.sum(axis=0)
+    gradients, squares = [], []
+    for own, other, size in ((p, q, sizes[0]), (q, p, sizes[1])):
+        slope = np.log(own / other) + 1 - other / own  # by the share
+        bend = 1 / own + other / own**2
+        mean, both = float(own @ slope), own * bend + slope
+        gradients.append((slope - mean) / size)
+        constant = 2 * mean + float(own**2 @ bend)
+        squares.append((np.diag(bend) - both[:, None] - both + constant) / size**2)
+    mixed = (1 + q / p)[:, None] + (1 + p / q) - 2 - np.diag(1 / p + 1 / q)
+    mixed /= sizes[0] * sizes[1]
+    value = float(((p - q) * np.log(p / q)).sum())
+    return value, np.concatenate(gradients), np.block([[squares[0], mixed], [mixed.T, squares[1]]])
+
+
+def _convex(value: float, bias: float, linear: float, least: float) -> Estimate:
+    """Return a convex number without its bias, and all values that its variance allows.
+
+    Parameters
+    ----------
+    bias : float
+        What errors add on average.
+    linear, least : float
+        Its variance by the gradient, which grows as the number itself does, and at 0.
+    """
+    near = value - bias
+    slope = linear / value if value > 0 else 0.0
+    middle = near + _Z**2 * slope / 2
+    reach = _Z * np.sqrt(max(slope * near + (_Z * slope) ** 2 / 4 + least, 0.0))
+    return Estimate(*(np.maximum([end], 0.0) for end in (near, middle - reach, middle + reach)))
+
+
+# Separation by an ordered score -------------------------------------------------------------------
+
+
+def below(table: Floats, s: float) -> Estimate:
+    """Return the part of each column below each edge of the bins; shape (n_bins + 1, n_columns)."""
+    n = len(table)
+    sums = np.concatenate([np.zeros((1, table.shape[1])), np.cumsum(table, axis=0)])
+    cells = np.broadcast_to(np.arange(n + 1.0)[:, None], sums.shape)
+    whole = np.broadcast_to(sums[-1], sums.shape)
+    noise: Triple = (cells * s**2, n * s**2, cells * s**2)
+    found = ratio(sums, whole, noise, share_sampling(whole))
+    return replace(found, value=np.maximum.accumulate(found.value, axis=0))
+
+
+def gain(table: Floats, s: float, rising: bool) -> tuple[Estimate, Floats]:
+    """Return the part with the event among the riskiest 0, 1, 2, ... bins, and their part of all.
+
+    `rising` says whether higher bins are the riskier ones. Shapes (n_bins + 1,).
+    """
+    riskiest = table[::-1] if rising else table
+    reach = below(riskiest.sum(axis=1, keepdims=True), s).value[:, 0]
+    return below(riskiest, s).mapped(lambda part: part[:, 1]), reach
+
+
+def kolmogorov(table: Floats, s: float) -> Estimate:
+    """Return the largest distance of the columns' distributions at an edge; shape (1,).
+
+    Its square loses what noise adds, by public normal draws of the errors around what was found;
+    the lower end loses what they would add without any distance, which is more.
+    """
+    n, sizes = len(table), table.sum(axis=0)
+    if (sizes <= _CLEAR * s * np.sqrt(n)).any():
+        nothing, whole = np.zeros(1), np.ones(1)
+        return Estimate(nothing, nothing, whole, population=(nothing, whole))
+    shares = np.cumsum(table, axis=0)[:-1] / sizes
+    apart = shares[:, 0] - shares[:, 1]
+    steps = (np.tri(n)[:-1, :, None] - shares[:, None]) / sizes * (1.0, -1.0)  # edge, bin, column
+    draws = public_generator(0, "distances").normal(size=(_DRAWS, n, 2))
+    value, at = float((apart**2).max()), int(np.abs(apart).argmax())
+
+    def around(variances: Floats) -> Estimate:
+        errors = np.einsum("dbk,ebk->de", draws * np.sqrt(variances), steps, optimize=True)
+        bias = float(((apart + errors) ** 2).max(axis=1).mean()) - value
+        own = float((steps[at] ** 2 * variances).sum())
+        alone = (errors**2).max(axis=1)  # what there would be without a distance; no normal number
+        average = float(alone.mean())
+        least = (float(np.quantile(alone, 0.95)) - average) / _Z
+        found, low = (_convex(value, b, 4 * value * own, least**2) for b in (bias, average))
+        return replace(found, low=np.minimum(low.low, found.value)).mapped(np.sqrt)
+
+    noise = np.full(table.shape, s**2)
+    narrow, wide = around(noise), around(_with_sampling(table, noise))
+    found = replace(narrow, population=(wide.low, wide.high))
+    return found.mapped(lambda part: np.minimum(part, 1.0))
+
+
+def gini(table: Floats, s: float) -> Estimate:
+    """Return the Gini coefficient of the bins: two times the area under the curve, less 1.
+
+    It is above 0 where those with the event are in higher bins. Pairs in one bin count as none.
+    Both parts are bilinear, so that noise does not bias them.
+    """
+    others, members = table.T
+    order = np.tri(len(table), k=-1) - np.tri(len(table), k=-1).T
+    right, left = order @ others, members @ order
+    sizes = table.sum(axis=0)
+
+    def moved(variances: Floats) -> Triple:
+        v, w = variances.T
+        pairs = float(w @ order**2 @ v)
+        return (
+            max(float(w @ right**2 + v @ left**2) - pairs, pairs),
+            max(float(w.sum() * sizes[0] ** 2 + v.sum() * sizes[1] ** 2 - v.sum() * w.sum()), 0.0),
+            float(w @ right * sizes[0] + v @ left * sizes[1] - w @ order @ v),
+        )
+
+    noise = np.full(table.shape, s**2)
+    product = np.array([max(sizes[0], 0.0) * max(sizes[1], 0.0)])
+    whole, box = (np.array([members @ right]), product), (-1.0, 1.0)
+    wide = fieller(*whole, *moved(_with_sampling(table, noise)), box=box)
+    value = np.clip(whole[0] / np.maximum(product, 1.0), *box)
+    narrow = Estimate(value, *fieller(*whole, *moved(noise), box=box))
+    return replace(narrow, population=wide).joined(narrow)

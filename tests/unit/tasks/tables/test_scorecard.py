@@ -1,0 +1,242 @@
+"""Scorecards without noise are the textbook's; what is shown, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from cloister import DPScorecard, JobResult, PlanError, Schema, run_job
+from cloister.arrays import Floats
+from cloister.display import Bars, Curve
+from cloister.report.text import as_table
+from cloister.tasks.tables import risk
+from cloister.tasks.tables.scorecard import Scorecard
+from cloister.testing import SimulatedNoise, ZeroNoise
+
+SCHEMA = Schema(
+    dataset="loans",
+    unit="row",
+    columns=[
+        {"name": "score", "type": "number", "min": 300, "max": 900},
+        {"name": "home", "type": "category", "categories": ["own", "rent", "other"]},
+        {"name": "year", "type": "category", "categories": ["2023", "2024", "2025"]},
+        {"name": "sex", "type": "category", "categories": ["m", "f"]},
+        {"name": "approved", "type": "boolean"},
+        {"name": "default", "type": "boolean"},
+    ],
+)
+EDGES = {"score": (500.0, 540.0, 560.0, 600.0)}
+N = 20_000
+EVERYTHING: dict[str, Any] = {
+    "characteristics": ("score", "home"),
+    "edges": EDGES,
+    "over": "year",
+    "group": "sex",
+    "decision": "approved",
+}
+
+
+def loans(n: int = N, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    year, sex = rng.integers(0, 3, n), rng.integers(0, 2, n)
+    score = (rng.normal(590, 50, n) - 15 * (year == 2)).clip(300, 900)
+    default = rng.random(n) < 1 / (1 + np.exp((score - 520) / 35))
+    approved = score + 10 * sex + rng.normal(0, 20, n) > 560
+    home = rng.choice(3, n, p=[0.5, 0.4, 0.1])
+    columns = (score, home, year, sex, approved, default)
+    return pd.DataFrame(dict(zip(SCHEMA.names, columns, strict=True))).astype(float)
+
+
+def released(table: pd.DataFrame, noise: Any = None, **options: Any) -> JobResult:
+    records = SCHEMA.grid().encode(table.to_numpy())
+    parts = {f"silo-{i}": [records[i::3]] for i in range(3)}
+    given = {"epsilon": 1.0, "nominal_n": 5000, "target": "default", **options}
+    return run_job(Scorecard, SCHEMA, parts, noise=noise or ZeroNoise(), **given)
+
+
+def named(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with its categories by name, as a file has them."""
+    words = {c.name: c.categories for c in SCHEMA.columns if c.type == "category"}
+    return table.assign(**{k: [v[int(i)] for i in table[k]] for k, v in words.items()})
+
+
+def shares(counts: Floats) -> tuple[Floats, Floats]:
+    p, q = (counts / counts.sum(axis=0)).T
+    return p, q
+
+
+def test_without_noise_it_is_the_textbook() -> None:
+    table = loans()
+    found = released(table, epsilon=1e6, **EVERYTHING).results
+    band = pd.cut(table["score"], [300, *EDGES["score"], 900], right=False).cat.codes
+    for i, column in ((1, band), (2, table["home"])):
+        counts = pd.crosstab(column, table["default"]).to_numpy()
+        p, q = shares(counts)
+        np.testing.assert_array_equal(found[f"column_{i}.counts"], counts)
+        np.testing.assert_allclose(found[f"column_{i}.woe"], np.log(p / q))
+        assert found[f"column_{i}.iv"] == pytest.approx(((p - q) * np.log(p / q)).sum())
+        np.testing.assert_allclose(found[f"column_{i}.rate"], counts[:, 1] / counts.sum(axis=1))
+        moved = pd.crosstab(column, table["year"]).to_numpy()
+        for k in (1, 2):
+            p, q = shares(moved[:, [0, k]])
+            psi = ((p - q) * np.log(p / q)).sum()
+            assert found[f"column_{i}.psi"][k - 1] == pytest.approx(psi)
+    counts = pd.crosstab(band, table["default"]).to_numpy()
+    below = np.vstack([np.zeros((1, 2)), np.cumsum(counts, axis=0) / counts.sum(axis=0)])
+    np.testing.assert_allclose(found["column_1.below"], below)
+    assert found["column_1.ks"] == pytest.approx(np.abs(below[:, 0] - below[:, 1]).max())
+    auc = roc_auc_score(table["default"], band)
+    assert found["column_1.gini"] == pytest.approx(2 * auc - 1)
+    np.testing.assert_allclose(found["column_1.edges"], [300, *EDGES["score"], 900], rtol=1e-5)
+    np.testing.assert_allclose(found["column_1.gain"], below[:, 1])  # low scores are risky
+    np.testing.assert_allclose(
+        found["column_1.reach"], np.r_[0, np.cumsum(counts.sum(axis=1))] / len(table)
+    )
+
+
+def test_without_noise_rates_of_groups_are_those_of_pandas() -> None:
+    table = loans()
+    found = released(table, **EVERYTHING).results
+    for name, rows in (("selection", table), ("opportunity", table[table["default"] == 0])):
+        rates = rows.groupby("sex")["approved"].mean().to_numpy()
+        np.testing.assert_allclose(found[name], rates)
+        np.testing.assert_allclose(found[f"{name}_difference"], rates[1:] - rates[0])
+        np.testing.assert_allclose(found[f"{name}_ratio"], rates[1:] / rates[0])
+    of_score = {**EVERYTHING, "decision": "score", "cutoff": 560.0}
+    found = released(table, **of_score).results
+    rates = (table["score"] >= 560).groupby(table["sex"]).mean()
+    np.testing.assert_allclose(found["selection"], rates)
+
+
+def test_higher_bins_may_be_the_riskier_ones() -> None:
+    table = loans()
+    table["default"] = 1 - table["default"]
+    found = released(table, characteristics=("score",), edges=EDGES).results
+    assert found["column_1.gini"] > 0
+    np.testing.assert_allclose(found["column_1.gain"], 1 - found["column_1.below"][::-1, 1])
+
+
+def test_derivatives_of_the_divergence_are_those_of_differences() -> None:
+    cells = np.array([[50.0, 20.0], [80.0, 15.0], [30.0, 40.0], [100.0, 12.0]])
+    _, gradient, curvature = risk._jeffreys(cells)
+
+    def value(place: Floats) -> float:
+        return risk._jeffreys(place.reshape(2, -1).T)[0]
+
+    place, steps = cells.T.ravel(), np.eye(8) * 1e-3
+    slopes = [(value(place + h) - value(place - h)) / 2e-3 for h in steps]
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-5, atol=1e-9)
+
+    def slope(place: Floats) -> Floats:
+        return risk._jeffreys(place.reshape(2, -1).T)[1]
+
+    bends = [(slope(place + h) - slope(place - h)) / 2e-3 for h in steps]
+    np.testing.assert_allclose(curvature, bends, rtol=1e-4, atol=1e-8)
+
+
+def test_population_intervals_without_noise_are_the_classical_ones() -> None:
+    table = np.array([[4000.0, 600.0], [3000.0, 300.0], [2000.0, 100.0]])
+    woe = risk.weights_of_evidence(table, 1e-9)
+    (g, b), sizes = table[0], table.sum(axis=0)
+    spread = 1.96 * np.sqrt(1 / g - 1 / sizes[0] + 1 / b - 1 / sizes[1])
+    assert woe.population is not None
+    half = (woe.population[1][0] - woe.population[0][0]) / 2
+    assert half == pytest.approx(spread, rel=0.01)
+    gini = risk.gini(table, 1e-9)
+    assert gini.population is not None
+    rates = risk.compared(np.array([[300.0, 700.0], [400.0, 600.0]]), 1, 1e-9)
+    apart = rates["_difference"]
+    assert apart.population is not None
+    half = (apart.population[1][0] - apart.population[0][0]) / 2
+    assert half == pytest.approx(1.96 * np.sqrt((0.21 + 0.24) / 1000), rel=0.01)
+
+
+def test_noise_does_not_make_convex_numbers_larger_on_average() -> None:
+    """Of a column that says nothing all are 0; plain ones would be well above it."""
+    shape, rng = np.outer(np.full(8, 1 / 8), [0.8, 0.2]) * 20_000, np.random.default_rng(1)
+    values, plain = [], []
+    for _ in range(300):
+        noisy = shape + rng.normal(0, 20, shape.shape)
+        p, q = shares(noisy)
+        iv, pool = risk.divergence(noisy, 20)
+        assert len(set(pool)) == 8
+        values.append((iv.value[0], risk.kolmogorov(noisy, 20).value[0]))
+        gap = np.abs(np.cumsum(p - q)).max()
+        plain.append((((p - q) * np.log(p / q)).sum(), gap))
+    assert (np.mean(values, axis=0) < 0.5 * np.mean(plain, axis=0)).all()
+
+
+def test_small_bins_are_pooled_with_their_neighbours() -> None:
+    table = np.array([[500.0, 90.0], [3.0, 1.0], [400.0, 80.0], [300.0, 2.0]])
+    assert risk.pools(table, 5.0).tolist() == [0, 1, 1, 1]
+    assert risk.pools(table, 1e3).tolist() == [0, 0, 0, 0]
+    found, _ = risk.divergence(table, 1e3)
+    assert (found.low[0], found.high[0]) == (0.0, risk.LARGEST)
+
+
+def test_every_number_has_a_picture() -> None:
+    result = released(loans(), SimulatedNoise(0), **EVERYTHING)
+    shown = result.plan.task.displays(result.results, result.plan.columns)
+    pictures = {one.title for one in shown if isinstance(one, Bars | Curve)}
+    assert pictures == {
+        "Information value",
+        "Weight of evidence of score",
+        "Weight of evidence of home",
+        "Separation by score",
+        "Gain of score",
+        "Population stability",
+        "Selected by sex",
+        "Selected of those without the event by sex",
+    }
+    assert all(as_table(one).rows for one in shown)
+
+
+def test_nobody_gives_finite_answers() -> None:
+    for noise in (ZeroNoise(), SimulatedNoise(1)):
+        found = released(loans(0), noise, **EVERYTHING).results
+        for name, value in found.items():
+            assert np.isfinite(value).all(), name
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"target": "year", "over": None}, "target must have two cells"),
+        ({"target": "colour"}, "must be a column of the schema"),
+        ({"characteristics": ("default",)}, "must be different columns"),
+        ({"characteristics": ("score",), "edges": {}}, "edges must be given for 'score'"),
+        ({"group": "sex", "decision": None}, "group and decision go together"),
+        ({"group": None, "decision": None, "cutoff": 1.0}, "group and decision go together"),
+        ({"decision": "score", "cutoff": 555.0}, "cutoff must be an edge"),
+        ({"nominal_n": 100}, "would be noise"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_spent(
+    options: dict[str, Any], error: str
+) -> None:
+    with pytest.raises(PlanError, match=error):
+        released(loans(10), **{**EVERYTHING, **options})
+
+
+def test_all_other_columns_are_characteristics_by_default() -> None:
+    result = released(loans(), edges=EDGES, group="sex", decision="approved")
+    names = [name for name in result.results if name.endswith(".iv")]
+    assert names == [f"column_{i}.iv" for i in (1, 2, 3)]
+
+
+def test_the_estimator_has_tables_and_pictures(tmp_path: Any) -> None:
+    card = DPScorecard(target="default", epsilon=1.0, bounds=SCHEMA, nominal_n=N, **EVERYTHING).fit(
+        named(loans())
+    )
+    assert card.columns_.loc["score", "Gini"] < -0.3
+    assert list(card.bins_.index[-3:]) == ["home: own", "home: rent", "home: other"]
+    frame = card.to_frame()
+    assert frame.loc["Characteristics", "population_low"].notna().all()
+    assert card.plot("Gain of score").get_title() == "Gain of score"
+    card.save(tmp_path / "card.json")
+    loaded = DPScorecard.load(tmp_path / "card.json", bounds=SCHEMA, target="default")
+    assert loaded.columns_.equals(card.columns_)
