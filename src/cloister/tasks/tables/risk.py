@@ -247,7 +247,7 @@ def kolmogorov(table: Floats, s: float) -> Estimate:
     """Return the largest distance of the columns' distributions at an edge; shape (1,).
 
     Its square loses what noise adds, by public normal draws of the errors around what was found;
-    the lower end loses what they would add without any distance, which is more.
+    the lower end also loses what they add without any distance, for where many edges are alike.
     """
     n, sizes = len(table), table.sum(axis=0)
     if (sizes <= _CLEAR * s * np.sqrt(n)).any():
@@ -266,7 +266,7 @@ def kolmogorov(table: Floats, s: float) -> Estimate:
         alone = (errors**2).max(axis=1)  # what there would be without a distance; no normal number
         average = float(alone.mean())
         least = (float(np.quantile(alone, 0.95)) - average) / _Z
-        found, low = (_convex(value, b, 4 * value * own, least**2) for b in (bias, average))
+        found, low = (_convex(value, b, 4 * value * own, least**2) for b in (bias, bias + average))
         return replace(found, low=np.minimum(low.low, found.value)).mapped(np.sqrt)
 
     noise = np.full(table.shape, s**2)
