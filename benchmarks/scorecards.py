@@ -20,7 +20,7 @@ from math import sqrt
 
 import numpy as np
 
-from cloister.arrays import Floats
+from cloister.arrays import Floats, Integers
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.tasks.scores import Estimate
 from cloister.tasks.tables import risk
@@ -71,14 +71,14 @@ def shares(table: Floats) -> tuple[Floats, Floats]:
 def distance(table: Floats) -> Floats:
     """Return the largest distance of both distributions."""
     p, q = shares(table)
-    return np.abs(np.cumsum(p - q)).max(keepdims=True)
+    return np.full(1, float(np.abs(np.cumsum(p - q)).max()))
 
 
 def gini(table: Floats) -> Floats:
     """Return the Gini coefficient of both columns."""
     p, q = shares(table)
     order = np.tri(len(p), k=-1) - np.tri(len(p), k=-1).T
-    return np.atleast_1d(q @ order @ p)
+    return np.full(1, float(q @ order @ p))
 
 
 def woe(table: Floats) -> Floats:
@@ -86,7 +86,7 @@ def woe(table: Floats) -> Floats:
     return np.clip(np.log(np.divide(*shares(table))), -risk.FARTHEST, risk.FARTHEST)
 
 
-def pooled(pool: Floats) -> Callable[[Floats], Floats]:
+def pooled(pool: Integers) -> Callable[[Floats], Floats]:
     """Return what the divergence of some pools of bins is without noise."""
 
     def value(table: Floats) -> Floats:

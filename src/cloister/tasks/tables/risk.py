@@ -25,7 +25,6 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -173,13 +172,6 @@ def divergence(table: Floats, s: float) -> tuple[Estimate, Integers]:
     narrow, wide = around(noise), around(_with_sampling(cells, noise))
     found = replace(narrow, population=(wide.low, wide.high))
     return found.mapped(lambda part: np.clip(part, 0.0, LARGEST)), pool
-
-
-def joined(parts: Sequence[Estimate]) -> Estimate:
-    """Return several numbers as one array."""
-    ends = [(e.value, e.low, e.high, *(e.population or (e.low, e.high))) for e in parts]
-    value, low, high, *wide = (np.concatenate(column) for column in zip(*ends, strict=True))
-    return Estimate(value, low, high, population=(wide[0], wide[1]))
 
 
 def _jeffreys(cells: Floats) -> tuple[float, Floats, Floats]:

@@ -111,11 +111,9 @@ class Scorecard(Tabulate):
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:  # type: ignore[override]  # own
         """Find the tables and the cells of each column; refuse tables that would be noise."""
-        target, over, group, decision = (
-            *(options.target, options.over),
-            *(options.group, options.decision),
-        )
-        if (group is None) != (decision is None) or (options.cutoff is not None and not decision):
+        target, over, group = options.target, options.over, options.group
+        decision, cutoff = options.decision, options.cutoff
+        if (group is None) != (decision is None) or (cutoff is not None and not decision):
             raise PlanError("group and decision go together, and cutoff with both; give all.")
         roles = {target, over, group, decision}
         names = options.characteristics or tuple(n for n in facts.names if n not in roles)
@@ -130,11 +128,12 @@ class Scorecard(Tabulate):
         groups = [(group, decision, target)] if group and decision else []
         if decision:
             column = facts.columns[position(facts.columns, decision, "decision")]
-            if options.cutoff is not None and not column.levels:
-                given = edges.setdefault(decision, (options.cutoff,))
-                cut = given.index(options.cutoff) + 1 if options.cutoff in given else len(given) + 1
-            else:
-                cut = (column.levels or len(edges.get(decision, ())) + 1) - 1
+            if cutoff is not None and not column.levels:
+                edges.setdefault(decision, (cutoff,))
+            given = edges.get(decision, ())
+            most = len(given) + (column.levels or 1)  # one more than the last cell
+            cut = most - 1 if cutoff is None else (*given, cutoff).index(cutoff) + 1
+            cut = most if cutoff is not None and column.levels else cut
         every = Tabulate.Options(
             tables=(*tables, *moving, *groups), edges=edges, least_signal=options.least_signal
         )
@@ -176,8 +175,9 @@ class Scorecard(Tabulate):
             found |= prefixed(f"column_{i + 1}.", answers)
         for i in range(n, n + self.moving):
             pairs = [counts[i][:, [0, k]] for k in range(1, counts[i].shape[1])]
-            drift = risk.joined([risk.divergence(pair, noises[i])[0] for pair in pairs])
-            found |= drift.named(f"column_{self._place(i) + 1}.psi")
+            drifts = [risk.divergence(pair, noises[i])[0].named("psi") for pair in pairs]
+            drift = {name: np.concatenate([one[name] for one in drifts]) for name in drifts[0]}
+            found |= prefixed(f"column_{self._place(i) + 1}.", drift)
         if self.cut:
             of_good, all_cells = counts[-1][:, :, 0], counts[-1].sum(axis=2)
             for name, cells, each in (("selection", all_cells, 2), ("opportunity", of_good, 1)):

@@ -212,6 +212,7 @@ def test_nobody_gives_finite_answers() -> None:
         ({"group": "sex", "decision": None}, "group and decision go together"),
         ({"group": None, "decision": None, "cutoff": 1.0}, "group and decision go together"),
         ({"decision": "score", "cutoff": 555.0}, "cutoff must be an edge"),
+        ({"cutoff": 0.5}, "cutoff must be an edge"),
         ({"nominal_n": 100}, "would be noise"),
     ],
 )
