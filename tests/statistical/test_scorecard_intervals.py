@@ -18,10 +18,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cloister.arrays import Floats
+from cloister.arrays import Floats, Records, Results
+from cloister.jobs import run_job
 from cloister.privacy.calibration import gaussian_noise_multiplier
+from cloister.privacy.noise import NoiseSource
+from cloister.schema import Schema
+from cloister.tasks.population import ENDS
 from cloister.tasks.scores import Estimate
 from cloister.tasks.tables import risk
+from cloister.tasks.tables.scorecard import Scorecard
+from cloister.testing import SimulatedNoise, ZeroNoise
 
 RUNS, CELLS, TABLES = 500, 200, 4  # limits below, at most; tables that share the budget
 Measure = tuple[Callable[[Floats, float], Estimate], Callable[[Floats], Floats]]
@@ -196,3 +202,55 @@ def test_rates_of_groups_hold(n: int, epsilon: float) -> None:
         narrow, wide = zip(*runs, strict=True)
         assert not too_few(list(narrow)), name
         assert not too_few(list(wide)), name
+
+
+SCHEMA = Schema(
+    dataset="grid",
+    unit="row",
+    columns=[
+        {"name": "score", "type": "number", "min": 0, "max": 1},
+        {"name": "year", "type": "category", "categories": ["old", "new"]},
+        {"name": "sex", "type": "category", "categories": ["m", "f"]},
+        {"name": "default", "type": "boolean"},
+    ],
+)
+
+
+def people(rng: np.random.Generator, n: int) -> Records:
+    year, sex = rng.integers(0, 2, n), rng.integers(0, 2, n)
+    score = rng.beta(2 + 0.4 * year, 2 - 0.2 * sex, n)
+    default = rng.random(n) < 0.35 - 0.25 * score
+    return SCHEMA.grid().encode(np.column_stack([score, year, sex, default]))
+
+
+def released(records: Records, noise: NoiseSource, epsilon: float = 1.0) -> Results:
+    options = {"edges": {"score": [0.3, 0.5, 0.7]}, "over": "year", "group": "sex"}
+    return run_job(
+        Scorecard,
+        SCHEMA,
+        {"one": [records[::2]], "two": [records[1::2]]},
+        **{"epsilon": epsilon, "delta": 1e-6, "nominal_n": 5000, "noise": noise},
+        **{"target": "default", "characteristics": ["score"], "decision": "score", "cutoff": 0.5},
+        **options,
+    ).results
+
+
+def test_a_whole_job_holds_with_a_nominal_number_that_is_wrong() -> None:
+    rng, runs = np.random.default_rng(2), 200
+    everybody = released(people(rng, 1_000_000), ZeroNoise(), 1e6)
+    names = [name[:-4] for name in everybody if name.endswith("_low")]
+    names = [name for name in names if not name.endswith("_population")]
+    assert len(names) == 14
+    hits: dict[str, list[tuple[Floats, ...]]] = {name: [] for name in names}
+    for seed in range(runs):
+        records = people(rng, 7000)
+        exact, found = released(records, ZeroNoise(), 1e6), released(records, SimulatedNoise(seed))
+        for name in names:
+            low, high, *wide = (found[name + end] for end in ("_low", "_high", *ENDS))
+            own = (low <= exact[name] + 1e-3) & (exact[name] <= high + 1e-3)
+            law = (wide[0] <= everybody[name] + 1e-3) & (everybody[name] <= wide[1] + 1e-3)
+            hits[name].append((own, law))
+    least = float(stats.binom.ppf(1e-6 / CELLS, runs, 0.93)) / runs
+    for name, pairs in hits.items():
+        for part in zip(*pairs, strict=True):
+            assert np.mean(part, axis=0).min() >= least, name
