@@ -103,7 +103,9 @@ class Scorecard(Tabulate):
         """Yield a sentence for each rule that is broken."""
         yield from super()._rules()
         shapes, n = self._shapes, self._n_columns
-        if n < 1 or any(len(s) != 2 or s[1] != 2 for s in shapes[:n]):
+        if n < 1:
+            yield "characteristics must be at least one column, got none; name one."
+        elif any(len(s) != 2 or s[1] != 2 for s in shapes[:n]):
             yield "target must have two cells, without the event and with it; join its categories."
         if self.cut and (len(shapes[-1]) != 3 or self.cut >= shapes[-1][1]):
             yield "cutoff must be an edge of decision, so that some are selected and others not."
@@ -115,7 +117,7 @@ class Scorecard(Tabulate):
         decision, cutoff = options.decision, options.cutoff
         if (group is None) != (decision is None) or (cutoff is not None and not decision):
             raise PlanError("group and decision go together, and cutoff with both; give all.")
-        roles = {target, over, group, decision}
+        roles = {target, over, group, decision if cutoff is None else group}  # a score is both
         names = options.characteristics or tuple(n for n in facts.names if n not in roles)
         if target in (*names, over, group, decision) or (group and group == decision):
             raise PlanError(

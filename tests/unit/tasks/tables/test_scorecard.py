@@ -223,10 +223,20 @@ def test_what_cannot_be_is_refused_before_anything_is_spent(
         released(loans(10), **{**EVERYTHING, **options})
 
 
+def test_a_scorecard_without_characteristics_is_refused() -> None:
+    silos = {"one": [SCHEMA.grid().encode(loans(10).to_numpy())[:, 3:]]}
+    schema = SCHEMA.select(["sex", "approved", "default"])
+    options = {"target": "default", "group": "sex", "decision": "approved"}
+    with pytest.raises(PlanError, match="at least one column"):
+        run_job(Scorecard, schema, silos, epsilon=1.0, nominal_n=5000, **options)
+
+
 def test_all_other_columns_are_characteristics_by_default() -> None:
     result = released(loans(), edges=EDGES, group="sex", decision="approved")
     names = [name for name in result.results if name.endswith(".iv")]
     assert names == [f"column_{i}.iv" for i in (1, 2, 3)]
+    of_score = {"edges": EDGES, "group": "sex", "decision": "score", "cutoff": 560.0}
+    assert released(loans(), **of_score).plan.task.tables[0] == (0, 5)
 
 
 def test_the_estimator_has_tables_and_pictures(tmp_path: Any) -> None:
