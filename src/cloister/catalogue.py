@@ -83,10 +83,9 @@ PLACES = {
 """Where each task is, below ``cloister.tasks``."""
 
 COMMANDS: dict[str, str] = {
-    "survival": "how long until an event: curves, medians, rates, log-rank test",
-    "tabulate": "count records in tables, means by group, and test what differs",
     "describe": "what is in every column: shares, quantiles, means and deviations",
     "scorecard": "which columns tell who has an event, whether they are stable, who is selected",
+    "survival": "how long until an event: curves, medians, rates, log-rank test",
     "tabulate": "count records in tables, means by group, and test what differs",
 }
 """Tasks that are a command of their own name, and what this does."""

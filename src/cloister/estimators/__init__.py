@@ -39,10 +39,8 @@ _NAMES = {
     "measures": "Measures cluster_quality evaluate",
     "naive_bayes": "DPNaiveBayes",
     "outliers": "DPOutlierDetector",
-    "prepare": "DPPCA DPBounds DPStandardScaler dp_quantiles dp_statistics",
-    "survival": "DPKaplanMeier DPLogRank",
-    "prepare": "DPPCA DPBounds DPStandardScaler Description dp_describe dp_quantiles dp_statistics",
     "prepare": "DPPCA DPBounds DPStandardScaler dp_describe dp_quantiles dp_statistics",
+    "survival": "DPKaplanMeier DPLogRank",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
