@@ -83,6 +83,8 @@ SAVED = [
     DPRandomForestClassifier,
     DPStandardScaler,
 ]
+OF_TABLES = {"DPKaplanMeier", "DPLogRank", "DPScorecard", "DPTable"}
+"""They are asked about no new records; their own tests save and load them."""
 every = pytest.mark.parametrize("kind", SAVED)
 FIRST = {DPKMeans: (2,), DPPCA: (2,), CuratorKMeans: (2,)}
 
@@ -132,7 +134,7 @@ def test_every_estimator_that_saves_is_looked_at() -> None:
         for k in below(PrivateEstimator)
         if not k.__name__.startswith(("_", "Private", "ZeroNoise"))
     }
-    assert {kind.__name__ for kind in ours} == {kind.__name__ for kind in SAVED}
+    assert {kind.__name__ for kind in ours} - OF_TABLES == {kind.__name__ for kind in SAVED}
 
 
 @pytest.mark.parametrize("kind", [*SAVED, CuratorKMeans])
