@@ -30,6 +30,7 @@ from cloister.tasks.tables import risk
 from cloister.tasks.tables.axes import Edges
 from cloister.tasks.tables.tabulate import Tabulate
 
+_MOST_BINS = 500
 _Place = Annotated[int, Range(0)]
 _WORTH = {"iv": "information value", "ks": "Kolmogorov-Smirnov", "gini": "Gini"}
 _RATES = {"selection": "Selected", "opportunity": "Selected of those without the event"}
@@ -107,6 +108,8 @@ class Scorecard(Tabulate):
             yield "characteristics must be at least one column, got none; name one."
         elif any(len(s) != 2 or s[1] != 2 for s in shapes[:n]):
             yield "target must have two cells, without the event and with it; join its categories."
+        elif (most := max(s[0] for s in shapes[: n + self.moving])) > _MOST_BINS:
+            yield f"characteristics must have at most {_MOST_BINS} cells, got {most}; join some."
         if self.cut and (len(shapes[-1]) != 3 or self.cut >= shapes[-1][1]):
             yield "cutoff must be an edge of decision, so that some are selected and others not."
 

@@ -213,6 +213,7 @@ def test_nobody_gives_finite_answers() -> None:
         ({"group": None, "decision": None, "cutoff": 1.0}, "group and decision go together"),
         ({"decision": "score", "cutoff": 555.0}, "cutoff must be an edge"),
         ({"cutoff": 0.5}, "cutoff must be an edge"),
+        ({"edges": {"score": tuple(range(301, 899))}, "nominal_n": 10**6}, "at most 500 cells"),
         ({"nominal_n": 100}, "would be noise"),
     ],
 )
