@@ -129,10 +129,15 @@ class DPTable(PrivateEstimator):
         return pd.Series([float(part[0]) for part in found.values()], keys, name=name)
 
     def to_frame(self, table: str | Sequence[str] | None = None) -> pd.DataFrame:
-        """Return all numbers with all ends, a row for each cell, or for each group of "means"."""
+        """Return all numbers with all ends, a row for each cell, or for each group of "means".
+
+        Without the columns of a table, where there are several: what the report shows.
+        """
         import pandas as pd
 
         own, columns = cast(Tabulate, self._own_task), self._own_columns
+        if table is None and len(own.tables) != 1:
+            return super().to_frame()
         found: dict[str, Floats] = {}
         if table == "means" and own.means:
             sides = own.by
