@@ -93,7 +93,7 @@ class DPTable(PrivateEstimator):
             The columns of one table, where there are several; "means" for the groups of means.
         """
         names = [self._own_columns[j] for j in cast(Tabulate, self._own_task).means]
-        frame = self.to_frame("means" if of in names else table)
+        frame = self.to_frame("means" if of in names else self._tables[self._place(table)])
         if kind not in _KINDS or of not in frame:
             raise PlanError(
                 f"kind must be one of {', '.join(_KINDS)}, and of counts, shares, row_shares or a "
