@@ -69,6 +69,7 @@ def _one_table(columns: tuple[str, ...]) -> Mapping[str, Any]:
 _TO_PREDICT = {"target": ""}
 _TWO_TO_EIGHT = {"min_clusters": "2", "max_clusters": "8"}
 QUESTIONS = {
+    "what": Question("What is in these files?", "describe"),
     "how-many": Question(
         "How many, by what? (count categories)", "tabulate", {}, _is_named, 1, 2, _one_table
     ),
