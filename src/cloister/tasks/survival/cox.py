@@ -1,0 +1,431 @@
+"""Cox regression: hazard ratios and a test of all covariates, from two noisy sums.
+
+The first sum is the table of exits of :mod:`cloister.tasks.survival.curves`, which gives a common
+cumulative hazard. The second has, for each record, its event less that hazard at its time (its
+martingale residual) times the covariates, and the hazard times products of covariates: the score of
+the partial likelihood, as a series in the coefficients. See :mod:`cloister.tasks.survival.score`.
+
+References
+----------
+.. [C72] Cox, "Regression models and life-tables", JRSS B 34, 1972.
+.. [TGF90] Therneau, Grambsch and Fleming, "Martingale-based residuals for survival models",
+   Biometrika 77, 1990.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import isqrt, sqrt
+from typing import Annotated, ClassVar, Self
+
+import numpy as np
+
+from cloister.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.declared import Length, Positive, Range, Whole, declared
+from cloister.display import Bars, Display, Table
+from cloister.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid
+from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
+from cloister.tasks.columns import codes, in_cache, position
+from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
+from cloister.tasks.interval_tables import WITH_POPULATION, between
+from cloister.tasks.options import made, needed_budget, noise_of
+from cloister.tasks.scores import Estimate
+from cloister.tasks.state import read, written
+from cloister.tasks.survival import curves
+from cloister.tasks.survival.score import Series
+
+ATTENUATED = "attenuated, interval not valid"
+_MOST_COEFFICIENTS = 10
+_EXITS = 0.15  # share of the budget
+_TOP, _LEAST_TOP = 1.5, 0.05  # cumulative hazard where all are censored; taken for at least
+_SPREAD = 1 / 6  # variance that a covariate in [-1, 1] is expected to have
+_SERIES, _HOPELESS = 0.04, 0.5  # expected noise of a coefficient up to which, and from which
+_CURVED, _LONG, _SKEW = 0.06, 0.2, 0.5  # parts of coefficients that may be left out, see `_left`
+_OF_SAMPLING = 0.05  # deviations of sampling that a common hazard may be wrong by
+_WEAK, _FAR = 0.3, 0.8  # coefficients above which one step is marked, and everything
+_CLOSE = 1.0  # variance of the logarithm of the hazard above which everything is marked
+_WORTH = 0.8  # of a hazard in the vector, for an event
+_LARGEST_EXPONENT = 700.0
+_ROLES = ("time", "event")
+_PART = 1024  # records at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """The public state, in records."""
+
+    exits: Floats
+    hazard: Floats  # at the ends of intervals
+    last: int = 0  # intervals in which enough are at risk
+    moments: Floats  # before a hazard in them is worth more or less than an event
+    noise: float = 0.0  # of each moment
+
+
+@declared
+class Cox(Gaussian):
+    """How covariates multiply the hazard of an event, by Cox's regression.
+
+    Parameters
+    ----------
+    time, event, covariates : int, int, tuple of int
+        Columns; the times have the box ``[time_low, time_high]``, data units.
+    levels : tuple of int
+        Of each covariate: 0 for numbers, else the number of categories, of which each but the
+        first has a coefficient against the first.
+    names, units : tuple with an entry for each coefficient
+        `units` is half of a column's range, or 1 for a category.
+    tau : float
+        Horizon: whoever is followed longer is censored there.
+    intervals : int
+        Of equal length, in which exits are counted.
+    nominal_events : int
+        Public contract value for the number of events.
+    order : 2 or 4
+        Of products of covariates. Noise that is too large for 4 leaves one step of Newton's: a
+        coefficient above 0.3 is then drawn towards 0, and marked.
+
+    Notes
+    -----
+    Add/remove one record: 1 in one word of the exits; then a vector whose integer norm is checked.
+    docs/proofs/cox.md
+    """
+
+    name: ClassVar[str] = "cox"
+    title: ClassVar[str] = "What multiplies the hazard"
+    usage: ClassVar[str] = "--time months --event died --nominal-events 400"
+    rounds: ClassVar[int] = 2
+
+    example: ClassVar[Example] = Example(
+        (PublicColumn("months", 0.0, 60.0), BOOLEAN, CATEGORY),
+        {"time": "months", "event": "smokes", "nominal_events": 50_000},
+    )
+
+    @declared
+    class Options:
+        time: Annotated[str, "column of numbers: how long a record was followed"]
+        event: Annotated[str, "column of true and false: whether the event ended that"]
+        nominal_events: Annotated[Whole, "public number of events that is expected"]
+        covariates: Annotated[tuple[str, ...], "columns; all others by default"] = ()
+        tau: Annotated[
+            Positive | None, "public horizon, where all are censored; the largest time by default"
+        ] = None
+
+    n_features: Whole
+    time: Annotated[int, Range(0)]
+    event: Annotated[int, Range(0)]
+    covariates: Annotated[tuple[Annotated[int, Range(0)], ...], Length(1)]
+    levels: tuple[Annotated[int, Range(0)], ...]
+    names: tuple[str, ...]
+    units: tuple[Positive, ...]
+    time_low: Annotated[float, Range(0)]
+    time_high: float
+    tau: Positive
+    intervals: Annotated[int, Range(1, 1000)]
+    nominal_events: Whole
+    order: Annotated[int, Range(2, 4)] = 2
+    frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        used, p = [self.time, self.event, *self.covariates], len(self.names)
+        if len(set(used)) < len(used) or max(used) >= self.n_features:
+            raise PlanError(
+                f"time, event and covariates must be different columns of {self.n_features}, got "
+                f"{used}."
+            )
+        if not self.time_low < self.tau <= self.time_high:
+            raise PlanError(
+                f"tau must be in ({self.time_low:g}, {self.time_high:g}], got {self.tau:g}."
+            )
+        if p > _MOST_COEFFICIENTS or 1 in self.levels:
+            raise PlanError(
+                f"covariates must make at most {_MOST_COEFFICIENTS} coefficients, got {p}, a column"
+                " of L categories L - 1 of them, at least 1; name fewer, or join rare categories."
+            )
+        if not sum(max(n - 1, 1) for n in self.levels) == p == len(self.units):
+            raise PlanError("levels, names and units must fit the covariates.")
+
+    @classmethod
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Choose intervals and order from public numbers; refuse what would be noise alone."""
+        columns = facts.columns
+        time, event = (position(columns, getattr(options, name), name) for name in _ROLES)
+        if columns[time].levels or columns[time].low < 0:
+            raise PlanError(
+                f"time must be a column of numbers whose min is at least 0, got {options.time!r}."
+            )
+        if columns[event].categories != ("0", "1"):
+            raise PlanError(f"event must be a column of true and false, got {options.event!r}.")
+        needed_budget(facts.budget)
+        noise = noise_of(facts) or 0.0
+        rest = [c.name for c in columns if c.name not in (options.time, options.event)]
+        at = [position(columns, name, "covariates") for name in options.covariates or rest]
+        used = [columns[j] for j in at]
+        names = [
+            [f"{c.name}={label}" for label in c.categories[1:]] if c.levels > 2 else [c.name]
+            for c in used
+        ]
+        units = [1.0 if c.levels else (c.high - c.low) / 2 for c in used]
+        task = made(
+            cls,
+            facts,
+            options,
+            time=time,
+            event=event,
+            covariates=tuple(at),
+            levels=tuple(c.levels for c in used),
+            names=tuple(name for some in names for name in some),
+            units=tuple(u for u, some in zip(units, names, strict=True) for _ in some),
+            time_low=columns[time].low,
+            time_high=columns[time].high,
+            tau=options.tau or columns[time].high,
+            intervals=curves.usual_intervals(facts.nominal_n, 1, max(noise / sqrt(_EXITS), 1.0)),
+            order=4,
+        )
+        spent = noise / sqrt(1 - _EXITS)
+        if task._expected_noise(spent) <= _SERIES:
+            return task
+        task = replace(task, order=2)
+        if (error := task._expected_noise(spent)) > _HOPELESS:
+            raise PlanError(
+                f"nominal_events must be at least {task.nominal_events * error / _HOPELESS:.0f}, "
+                f"got {task.nominal_events}: the noise in a coefficient would be about {error:.2f} "
+                "for half the range of its column; raise epsilon, or take fewer covariates."
+            )
+        return task
+
+    def describe(self) -> str:
+        return (
+            f"How many leave with and without the event in each of {self.intervals} intervals of "
+            f"time; then, for {len(self.names)} coefficients, sums of covariates times what is "
+            "left of an event, and of their products times the hazard that a record has lived "
+            "through. Hazard ratios are made of these noisy numbers."
+        )
+
+    @cached_property
+    def _series(self) -> Series:
+        return Series(len(self.names), self.order)
+
+    # What one record adds -------------------------------------------------------------------------
+
+    @cached_property
+    def _balls(self) -> tuple[tuple[float, float], ...]:
+        """Middle and radius of the smallest ball around what each column may be.
+
+        Indicators of all categories but the first are corners of a simplex, one of them 0.
+        """
+        small = {0: (0.0, 1.0), 2: (0.5, 0.5)}
+        return tuple(small.get(n) or (1 / (n - 1), sqrt(1 - 1 / (n - 1))) for n in self.levels)
+
+    @cached_property
+    def _length(self) -> float:
+        """Largest length of a record's covariates, by which they are divided."""
+        return sqrt(sum(radius**2 for _, radius in self._balls))
+
+    def covariates_of(self, records: Records) -> Floats:
+        """Return covariates around the middle of what is possible; shape (p, n_samples)."""
+        rows: list[Floats] = []
+        for j, n, (middle, _) in zip(self.covariates, self.levels, self._balls, strict=True):
+            found = codes(records[:, j], n or 1, self.frac_bits)
+            rows += [np.asarray((found == level) - middle) for level in range(1, n)]
+            rows += [records[:, j] / (1 << self.frac_bits)] * (n == 0)
+        return np.array(rows)
+
+    def _exits(self, records: Records) -> tuple[Integers, Integers, Floats]:
+        """Return event (0 or 1), row of the table, and time in intervals of each record."""
+        one, steps = 1 << self.frac_bits, records[:, self.time].astype(np.int64)
+        at = self.time_low + (steps + one) * ((self.time_high - self.time_low) / (2 * one))
+        time = np.clip(at * (self.intervals / self.tau), 0, self.intervals + 1)
+        row = np.maximum(np.ceil(time).astype(np.int64) - 1, 0)
+        # whoever is there at the horizon was followed to it; at the top of the box some were moved
+        row[(time >= self.intervals) | (steps >= one)] = self.intervals
+        return codes(records[:, self.event], 2, self.frac_bits), row, time
+
+    def start(self) -> State:
+        """Return the state before the first round: nothing is known."""
+        empty, moments = np.zeros((self.intervals + 1, 2)), np.zeros(self.blocks(1)[0].size)
+        return written(_Known(exits=empty, hazard=empty[:, 0], moments=moments))
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return the exits, of which a record is in one cell; then a vector of length one."""
+        if t == 0:
+            return (Block.of_units("exits", (self.intervals + 1, 2), _EXITS),)
+        size, squared = 1 + len(self.names) + len(self._series.exponents), 1 << 2 * FINE
+        # the L1 norm by Cauchy and Schwarz
+        return (Block("moments", (size,), isqrt(size * squared), squared, 1 - _EXITS),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return exits; or residuals times covariates, and hazards times products of them."""
+        total = np.zeros(self.blocks(t)[0].size, dtype=np.int64)
+        known = self._read(state)
+        for part in in_cache(records, _PART):
+            event, row, time = self._exits(part)
+            if t == 0:
+                total += np.bincount(row * 2 + (1 - event), minlength=len(total)) << FINE
+                continue
+            before = np.clip(time.astype(np.int64), 0, self.intervals - 1)
+            step = known.hazard[before + 1] - known.hazard[before]
+            hazard = known.hazard[before] + step * np.minimum(time - before, 1.0)
+            residual = event * (row < known.last) - hazard
+            total += self._moments(known, self.covariates_of(part), residual, hazard)
+        return total
+
+    def _moments(self, known: _Known, x: Floats, residual: Floats, hazard: Floats) -> Integers:
+        """Return the sum of the vectors of a few records, number by number: in any company alike.
+
+        Every norm is at most one after truncation, or the vector is 0; so is one that is no number.
+        """
+        products = self._series.products(x / self._length)
+        unit, worth = self._scales(float(known.hazard.max()))
+        vectors = np.concatenate([residual * products[: 1 + len(x)], (worth * hazard) * products])
+        vectors = np.trunc(vectors * ((1 << FINE) / unit))  # toward zero
+        norms = np.zeros_like(hazard)
+        for words in vectors:  # whole numbers, exact below 2**53, and beyond too large anyway
+            norms += words * words
+        vectors[:, ~(norms <= 1 << 2 * FINE)] = 0.0
+        return np.asarray(vectors.sum(axis=1).astype(np.int64))
+
+    def _scales(self, top: float) -> tuple[float, float]:
+        """Return the largest length of a record's vector, and what a hazard of 1 counts in it.
+
+        `top` is the largest hazard. A residual is in ``[-top, 1]``; with covariates, of length at
+        most 1, it has a squared length of ``2 max(1, top)**2``. Products of k covariates have one
+        of ``(worth * top)**2``.
+        """
+        top = max(top, _LEAST_TOP)
+        worth = _WORTH / min(top, 1.0)
+        squared = 2 * max(1.0, top) ** 2 + (self.order + 1) * (worth * top) ** 2
+        return sqrt(squared), worth
+
+    def _read(self, state: GridState) -> _Known:
+        known = read(_Known, state, self.frac_bits)
+        return replace(known, hazard=np.clip(known.hazard, 0.0, _TOP))
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        """Return the hazard as far as enough are at risk; then the sums, in records."""
+        known = self._read(state)
+        if t == 0:
+            exits, noise = released["exits"].real()
+            steps = -np.log1p(-curves.hazards(exits, noise)[0])
+            hazard = np.maximum.accumulate(np.append(0.0, np.cumsum(steps)))
+            usable = curves.usable(*curves.at_risk(exits, noise), curves.CLEAR_TEST)
+            # beyond, all are censored: the hazard stays as it is, and no event counts
+            last = int(np.count_nonzero(usable & (hazard[1:] <= _TOP)))
+            hazard = np.minimum(hazard, hazard[last])
+            return written(replace(known, exits=exits, hazard=hazard, last=last))
+        unit, _ = self._scales(float(known.hazard.max()))
+        words, noise = released["moments"].real()
+        return written(replace(known, moments=words * unit, noise=noise * unit))
+
+    # The estimate ---------------------------------------------------------------------------------
+
+    def _expected_noise(self, noise: float) -> float:
+        """Return the noise of a coefficient, for half of a column's range, of usual columns."""
+        unit, _ = self._scales(1.0)
+        return noise * unit * self._length / (self.nominal_events * _SPREAD)
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
+        """Return the expected 95 % half-width of a coefficient, for half of a column's range."""
+        error = self._expected_noise(noise_std / (1 << FINE))
+        return {"coefficient_half_width": np.array([INTERVAL_95["gaussian"] * error])}
+
+    def results(self, state: GridState, grid: Grid) -> Results:
+        """Return coefficients and hazard ratios with their 95 % intervals.
+
+        Returns
+        -------
+        dict
+            Of shape (p,): ``coef``, the logarithm of ``hazard_ratio``, for one data unit or against
+            the first category, each with the ends of both intervals; and ``attenuated``, 1 where an
+            effect is too strong for its interval. Of shape (1,): ``score`` and ``score_p``, the
+            test that all are 0, and ``horizon``, beyond which too few are at risk: who is followed
+            longer is censored there. ``exits`` of shape (intervals + 1, 2) are noisy numbers with
+            and without the event.
+
+        Notes
+        -----
+        The noise interval is about the maximum of the partial likelihood of all records [C72]_, if
+        nobody were followed beyond the horizon, and holds what the series may leave out.
+        """
+        from scipy.special import chdtrc
+
+        known, units = self._read(state), np.array(self.units)
+        _, worth = self._scales(float(known.hazard.max()))
+        residuals, sums = np.split(known.moments, [1 + len(self.names)])
+        found = self._series.solve(
+            residuals, sums / worth, known.noise, known.noise / worth, _drift(known)
+        )
+        value = found.coef / self._length
+        noise, sampling = (np.diag(c) / self._length**2 for c in (found.noise, found.sampling))
+        sizes = np.maximum(np.array(self.levels) - 1, 1)
+        reach = np.abs(value) * np.repeat([radius for _, radius in self._balls], sizes)
+        # far out in a column a series of a large coefficient is wrong, and so for all coefficients
+        far = found.length > _CLOSE or float(reach.max()) > _FAR
+        strong = (reach > (_WEAK if self.order == 2 else _FAR)) | far
+        margin = INTERVAL_95["gaussian"] * np.sqrt(noise) + self._left(value, reach, found.length)
+        margin += _OF_SAMPLING * np.sqrt(sampling)
+        each = Estimate(value, value - margin, value + margin).sampled(sampling)
+        return {
+            **each.mapped(lambda part: part / units).named("coef"),
+            **each.mapped(lambda part: _exp(part / units)).named("hazard_ratio"),
+            "attenuated": strong.astype(np.float64),
+            "score": np.array([found.statistic]),
+            "score_p": np.array([float(chdtrc(len(value), found.statistic))]),
+            "horizon": np.array([known.last * self.tau / self.intervals]),
+            "exits": known.exits,
+        }
+
+    def _left(self, value: Floats, reach: Floats, length: float) -> Floats:
+        """Return what the estimate may be off by without noise, as benchmarks/cox.py shows.
+
+        What a series leaves grows with the variance of the hazard's logarithm. One step also leaves
+        how the score bends: half of a skewness of at most 1 for each coefficient squared.
+        """
+        short = self.order == 2
+        of_all = (_LONG if short else _CURVED) * min(length, _CLOSE)
+        return np.abs(value) * (of_all + _SKEW * reach * short)
+
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
+        """Return hazard ratios, a picture of coefficients, and the test."""
+        marks = np.where(results["attenuated"] > 0, ATTENUATED, "")
+        value, low, high = (results[f"coef{end}"] * self.units for end in ("", "_low", "_high"))
+        test = (float(len(self.names)), float(results["score"][0]), float(results["score_p"][0]))
+        return (
+            Table(
+                f"Hazard ratios of {columns[self.event]}",
+                ("covariate", "one unit, or against the first category", ""),
+                tuple(
+                    (name, between(results, "hazard_ratio", i), str(mark))
+                    for i, (name, mark) in enumerate(zip(self.names, marks, strict=True))
+                ),
+                f"{WITH_POPULATION} Above 1: the event comes sooner.",
+            ),
+            Bars(
+                "Logarithm of hazard ratios",
+                self.names,
+                value,
+                (high - low) / 2,
+                note="For half of a range, or a category. Whiskers: 95 % (privacy noise only).",
+            ),
+            Table(
+                "Does any covariate matter?",
+                ("score test", "degrees of freedom", "chi-square", "p"),
+                (("all hazard ratios are 1", *test),),
+                "The test knows the noise. Where nothing matters nothing is attenuated either.",
+            ),
+        )
+
+
+def _drift(known: _Known) -> float:
+    """Return the variance of the cumulative hazard among events."""
+    steps = np.diff(known.hazard)
+    events = np.maximum(curves.at_risk(known.exits, 0.0)[0], 0.0) * steps
+    events /= max(float(events.sum()), 1.0)
+    middle = known.hazard[1:] - steps / 2
+    return float(events @ middle**2 - (events @ middle) ** 2)
+
+
+def _exp(logarithm: Floats) -> Floats:
+    return np.asarray(np.exp(np.clip(logarithm, -_LARGEST_EXPONENT, _LARGEST_EXPONENT)))

@@ -1,0 +1,173 @@
+"""Cox's partial likelihood from sums at coefficients 0; all of it is post-processing.
+
+With a baseline hazard known, what a model with coefficients b expects of those who have the event
+is a ratio of sums over those at risk, ``sum e^(b.x) x / sum e^(b.x)``. Sums of products of up to
+four covariates, each record weighted by its cumulative hazard, are the series of both sums around
+b = 0. So one release at 0 tells the score at any b, and its root is the estimate: no iteration over
+the records, and no weights ``e^(b.x)`` of a record, whose bound would multiply the noise.
+
+The mean of x at risk falls over time, as those with a high hazard leave. Sums over all times take
+its variance for spread of x; `drift` says how much hazards differ among events, and
+``drift * Var(x) b b' Var(x)`` is taken away again.
+
+References
+----------
+.. [C72] Cox, "Regression models and life-tables", JRSS B 34, 1972.
+.. [CS68] Cox and Snell, "A general definition of residuals", JRSS B 30, 1968: an event less the
+   cumulative hazard, whose products with covariates are the score at 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations_with_replacement
+from math import comb, factorial
+
+import numpy as np
+
+from cloister.arrays import Floats, Integers
+
+_FARTHEST, _STEP, _STEPS, _DONE = 4.0, 0.5, 40, 1e-9  # lengths of b and of a step; steps
+_FLATTEST = 0.3  # of the least curvature, to which steps and intervals hold the curvature elsewhere
+_FLOOR = 0.4  # of the noise in a direction: curvature is not taken for less
+_LEAST = 1e-6  # curvature, in records
+_LEAST_WHOLE = 0.25  # of the sum at 0, to which the series of the sum is held
+
+
+@dataclass(frozen=True)
+class Score:
+    """The estimate, for covariates as they were summed, with what its intervals are made of.
+
+    `noise` and `sampling` are covariances, `length` is the variance of the logarithm of the hazard
+    among records, about, and `statistic` is of the score test that all coefficients are 0.
+    """
+
+    coef: Floats
+    noise: Floats
+    sampling: Floats
+    length: float
+    statistic: float
+
+
+@dataclass(frozen=True)
+class Series:
+    """Products of up to `order` of p covariates; order 2 is too short for the ratio.
+
+    A product that can be written in m orders stands for all of them times ``sqrt(m)``: so the
+    squared norm of all products of k factors is ``|x|**(2 k)``.
+    """
+
+    p: int
+    order: int
+
+    @cached_property
+    def exponents(self) -> Integers:
+        """How often each covariate is in each product, the shorter first; (n_products, p)."""
+        some = (combinations_with_replacement(range(self.p), k) for k in range(self.order + 1))
+        return np.array([[row.count(j) for j in range(self.p)] for part in some for row in part])
+
+    @cached_property
+    def roots(self) -> Floats:
+        """Square root of the number of orders of each product."""
+        table = np.array([factorial(k) for k in range(self.order + 1)], dtype=np.float64)
+        orders = table[self.exponents.sum(axis=1)] / table[self.exponents].prod(axis=1)
+        return np.asarray(np.sqrt(orders))
+
+    def products(self, x: Floats) -> Floats:
+        """Return the products of records of shape (p, n); (n_products, n), each by itself."""
+        found = np.ones((len(self.exponents), x.shape[1]))
+        for product, powers in zip(found, self.exponents, strict=True):
+            for j in np.repeat(np.arange(self.p), powers):
+                product *= x[j]
+        return found * self.roots[:, None]
+
+    def terms(self, b: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return what each sum is multiplied by in ``sum e^(b.x)``, and both its derivatives."""
+        zeros = np.zeros((2, self.p))  # a derivative of b^k / k! is the term before
+        table = np.vstack([zeros, [b**k / factorial(k) for k in range(self.order + 1)]])
+        factors = np.array([table[self.exponents + k, range(self.p)] for k in (2, 1, 0)])
+
+        def term(*by: int) -> Floats:
+            times = np.bincount(np.array(by, dtype=np.int64), minlength=self.p)
+            return np.asarray(factors[times, :, range(self.p)].prod(axis=0) / self.roots)
+
+        first = np.array([term(j) for j in range(self.p)])
+        second = np.array([[term(i, j) for i in range(self.p)] for j in range(self.p)])
+        return term(), first.T, second.T
+
+    def around(self, middle: Floats) -> Floats:
+        """Return the matrix that makes sums of products of ``x - middle`` of those of x."""
+        moved, whole = np.ones((len(self.exponents),) * 2), range(self.order + 1)
+        for m, powers in zip(middle, self.exponents.T, strict=True):
+            table = np.array([[comb(i, k) * (-m) ** max(i - k, 0) for k in whole] for i in whole])
+            moved *= table[np.ix_(powers, powers)]
+        return moved * self.roots[:, None] / self.roots
+
+    def solve(
+        self, residuals: Floats, sums: Floats, std: float, sums_std: float, drift: float
+    ) -> Score:
+        """Return the estimate; of a series of order 2 it is one Newton step from 0.
+
+        Parameters
+        ----------
+        residuals : ndarray of shape (1 + p,)
+            Noisy sums of an event less the cumulative hazard, alone and times each covariate.
+        sums : ndarray of shape (n_products,)
+            Noisy sums of the cumulative hazard times :meth:`products`.
+        std, sums_std : float
+            Deviations of the noise in each.
+        drift : float
+            Variance of the cumulative hazard among events.
+        """
+        linear, eye = self.order < 3, np.eye(self.p)
+        size = max(float(sums[0]), sums_std, 1.0)
+        zero, first, second = self.terms(np.zeros(self.p))
+        mean = sums @ first / size
+        moved = self.around(mean)  # a series is shorter around the mean
+        sums = moved @ sums
+        target = residuals[1:] - mean * residuals[0]  # the score at 0, at the level that fits
+        seen = np.tensordot(sums, second, 1)
+        # the curvature, in all directions above its noise
+        values, vectors = np.linalg.eigh(seen)
+        clear = np.hypot(np.maximum(values, _LEAST), sums_std * np.sqrt(self.p) * _FLOOR)
+        held = (vectors * clear) @ vectors.T
+
+        def inverse(curvature: Floats) -> Floats:
+            values, vectors = np.linalg.eigh((curvature + curvature.T) / 2)
+            return np.asarray((vectors / np.maximum(values, _FLATTEST * clear.min())) @ vectors.T)
+
+        def expected(b: Floats) -> tuple[Floats, Floats, Floats]:
+            """Return how much of the score b explains, and its derivatives by b and by sums."""
+            terms, slopes, bends = self.terms(b)
+            if linear:
+                line, square = (self.exponents.sum(axis=1) == k for k in (1, 2))
+                by_sums = slopes * square[:, None] - (sums @ (terms * line)) * first / size
+                return held @ b, held, by_sums
+            whole = max(float(sums @ terms), _LEAST_WHOLE * size)
+            tilted, along = sums @ slopes / whole, seen @ b
+            bend = np.tensordot(sums, bends, 1) / whole - np.outer(tilted, tilted)
+            length = b @ along / size
+            fallen = drift * (length * seen + 2 * np.outer(along, along) / size)
+            value = size * tilted - drift * length * along + (held - seen) @ b
+            by_sums = size * (slopes - np.outer(terms, tilted)) / whole - first
+            by_sums += np.outer(zero, tilted)
+            return value, size * bend - fallen + held - seen, by_sums
+
+        b = np.zeros(self.p)
+        for _ in range(1 if linear else _STEPS):
+            value, curvature, _ = expected(b)
+            step = inverse(curvature) @ (target - value)
+            far = max(float(np.linalg.norm(step)), _DONE)
+            b = b + step * (1.0 if linear else min(1.0, _STEP / far))
+            b = b * min(1.0, _FARTHEST / max(float(np.linalg.norm(b)), _DONE))
+            if far <= _DONE:
+                break
+        _, curvature, by_sums = expected(b)
+        by_sums = moved.T @ (by_sums + residuals[0] * first / size)
+        of_score = std**2 * (eye + np.outer(mean, mean))
+        back = inverse(curvature)
+        noise = back @ (of_score + sums_std**2 * by_sums.T @ by_sums) @ back
+        spread = (vectors * np.maximum(values, _LEAST)) @ vectors.T + of_score
+        statistic = float(target @ np.linalg.solve(spread, target))
+        return Score(b, noise, back, float(b @ held @ b / size), statistic)
