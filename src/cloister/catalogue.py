@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # what type checkers and editors see of the package
     from cloister.data import Baskets as Baskets
     from cloister.estimators.association import RuleSet as RuleSet
     from cloister.estimators.association import mine_rules as mine_rules
+    from cloister.estimators.cox import DPCox as DPCox
     from cloister.estimators.ensemble import DPSiloEnsemble as DPSiloEnsemble
     from cloister.estimators.federated_learning import FederatedLearner as FederatedLearner
     from cloister.estimators.forest import DPRandomForestClassifier as DPRandomForestClassifier
@@ -56,6 +57,7 @@ PLACES = {
     "bounds": "preparation.bounds:Bounds",
     "cluster-quality": "evaluation.cluster_quality:ClusterQuality",
     "count": "count:Count",
+    "cox": "survival.cox:Cox",
     "describe": "tables.describe:Describe",
     "evaluation": "evaluation.classification:Evaluation",
     "fastlloyd": "clustering.kmeans:FastLloyd",
@@ -83,6 +85,7 @@ PLACES = {
 """Where each task is, below ``cloister.tasks``."""
 
 COMMANDS: dict[str, str] = {
+    "cox": "what multiplies the hazard of an event: hazard ratios by Cox regression",
     "describe": "what is in every column: shares, quantiles, means and deviations",
     "scorecard": "which columns tell who has an event, whether they are stable, who is selected",
     "survival": "how long until an event: curves, medians, rates, log-rank test",
@@ -95,6 +98,7 @@ HOME = {
     "Baskets": "cloister.data",
     "Budget": "cloister.privacy.budget",
     "Column": "cloister.schema",
+    "DPCox": "cloister.estimators.cox",
     "DPKMeans": "cloister.estimators.kmeans",
     "DPScorecard": "cloister.estimators.scorecard",
     "DPStandardScaler": "cloister.estimators.prepare",

@@ -1,0 +1,108 @@
+"""``DPCox``: differentially private Cox regression over one table or over several silos."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cloister.errors import PlanError
+from cloister.estimators.base import PrivateEstimator
+from cloister.jobs import JobResult
+from cloister.protocol.plan import Plan
+from cloister.schema import Schema
+from cloister.task import Task
+from cloister.tasks.survival.cox import Cox
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPCox(PrivateEstimator):
+    """Differentially private Cox regression: what multiplies the hazard of an event.
+
+    Parameters
+    ----------
+    time, event, nominal_events, covariates, tau
+        As for :class:`~cloister.tasks.survival.cox.Cox`; columns by name, and all other columns
+        are covariates by default. `nominal_events` is a public number: never count the records.
+    bounds : Schema
+        With a column of numbers, one of true and false, and covariates, at most 10 coefficients.
+    epsilon, nominal_n, delta, ledger, dataset, frac_bits
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`.
+
+    Attributes
+    ----------
+    names_ : ndarray of str, shape (p,)
+        Of coefficients: a column of numbers, or ``column=category`` against the first category.
+    coef_, hazard_ratios_ : ndarray of shape (p,)
+        For one data unit, or against the first category.
+    confidence_intervals_, population_intervals_ : ndarray of shape (p, 2)
+        Ends of 95 % intervals of `hazard_ratios_`: of the noise, and of sampling too.
+    attenuated_ : ndarray of bool, shape (p,)
+        Where an effect is too strong for its interval.
+    score_p_ : float
+        Of the test that all hazard ratios are 1, which knows the noise.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cloister import DPCox, Schema
+    >>> rng = np.random.default_rng(0)
+    >>> age = rng.uniform(20, 80, 5000)
+    >>> months = rng.exponential(60 * np.exp(-0.02 * (age - 50)))
+    >>> table = {"age": age, "months": np.minimum(months, 40), "died": months < 40}
+    >>> schema = Schema(
+    ...     dataset="trial",
+    ...     unit="row",
+    ...     columns=[
+    ...         {"name": "months", "type": "number", "min": 0, "max": 60},
+    ...         {"name": "died", "type": "boolean"},
+    ...         {"name": "age", "type": "number", "min": 20, "max": 80},
+    ...     ],
+    ... )
+    >>> model = DPCox(
+    ...     epsilon=1.0, bounds=schema, time="months", event="died", nominal_n=5000,
+    ...     nominal_events=2500,
+    ... )
+    >>> import pandas as pd
+    >>> bool(1.015 < model.fit(pd.DataFrame(table)).hazard_ratios_[0] < 1.025)
+    True
+    """
+
+    _task: ClassVar[type[Task]] = Cox
+
+    time: str
+    event: str
+    nominal_events: int
+    covariates: Sequence[str] = ()
+    tau: float | None = None
+
+    def _check(self) -> None:
+        if not isinstance(self.bounds, Schema):
+            raise PlanError(
+                "bounds must be a Schema, which says what is time, event and covariate, got "
+                f"{type(self.bounds).__name__}."
+            )
+
+    def _options(self, data: Any) -> dict[str, Any]:
+        return {**super()._options(data), "covariates": tuple(self.covariates)}
+
+    @classmethod
+    def _contract(cls, plan: Plan, schema: Schema | None) -> dict[str, Any]:
+        assert isinstance(plan.task, Cox)
+        at = {name: plan.columns[getattr(plan.task, name)] for name in ("time", "event")}
+        names = tuple(plan.columns[j] for j in plan.task.covariates)
+        return {**super()._contract(plan, schema), **at, "covariates": names}
+
+    def _keep(self, result: JobResult) -> None:
+        super()._keep(result)
+        found, task = result.results, self._own_task
+        assert isinstance(task, Cox)
+        self.names_ = np.array(task.names, dtype=object)
+        self._set({"coef_": "coef", "hazard_ratios_": "hazard_ratio"})
+        for attribute, end in (("confidence", ""), ("population", "_population")):
+            ends = [found[f"hazard_ratio{end}_{side}"] for side in ("low", "high")]
+            setattr(self, f"{attribute}_intervals_", np.stack(ends, axis=1))
+        self.attenuated_ = np.asarray(found["attenuated"] > 0)
+        self.score_p_ = float(found["score_p"][0])

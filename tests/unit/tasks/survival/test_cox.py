@@ -1,0 +1,208 @@
+"""Cox regression: what it releases, checked against another implementation and at its edges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cloister import DPCox, JobResult, Schema, run_job
+from cloister.data import read_source
+from cloister.errors import PlanError
+from cloister.tasks.survival.cox import Cox
+from cloister.tasks.survival.score import Series
+from cloister.testing import SimulatedNoise, ZeroNoise, zero_noise
+
+SCHEMA = Schema(
+    dataset="trial",
+    unit="row",
+    columns=[
+        {"name": "months", "type": "number", "min": 0, "max": 60},
+        {"name": "died", "type": "boolean"},
+        {"name": "age", "type": "number", "min": 20, "max": 80},
+        {"name": "weight", "type": "number", "min": 40, "max": 140},
+        {"name": "treated", "type": "boolean"},
+        {"name": "stage", "type": "category", "categories": ["I", "II", "III"]},
+    ],
+)
+OPTIONS: dict[str, Any] = {"time": "months", "event": "died"}
+# CoxPHFitter of lifelines 0.30.3 on `patients`, of whom nobody is followed beyond the horizon
+LIFELINES = {
+    "mild": (0.010581, -0.000459, -0.292665, 0.199543, 0.416569),
+    "strong": (0.021345, -0.001143, -0.689237, 0.458622, 0.939585),
+}
+HORIZONS = {"mild": 13 * 60 / 18, "strong": 15 * 60 / 18}
+SAMPLING = (0.0012, 0.0014, 0.0414, 0.048, 0.0528)  # and its standard errors of the first
+
+
+def patients(strength: float = 1.0, n: int = 4000) -> pd.DataFrame:
+    """Return simulated patients."""
+    rng = np.random.default_rng(11)
+    age, weight = rng.uniform(20, 80, n), np.clip(rng.normal(75, 15, n), 40, 140)
+    treated, stage = rng.random(n) < 0.5, rng.choice(3, n, p=[0.4, 0.35, 0.25])
+    risk = 0.008 * (age - 50) - 0.3 * treated + 0.18 * stage
+    dies = rng.exponential(30 / np.exp(strength * risk))
+    lost = rng.exponential(60, n)
+    months = np.minimum(np.minimum(dies, lost), 59)
+    return pd.DataFrame(
+        {
+            "months": months,
+            "died": (dies <= lost) & (dies < 59),
+            "age": age,
+            "weight": weight,
+            "treated": treated,
+            "stage": np.array(["I", "II", "III"])[stage],
+        }
+    )
+
+
+def released(table: pd.DataFrame | dict[str, Any], noise: Any = None, **changes: Any) -> JobResult:
+    silos = table if isinstance(table, dict) else {"a": table}
+    given = {"epsilon": 4.0, "nominal_n": 4000, "nominal_events": 2500, **OPTIONS, **changes}
+    records = {name: read_source(part, SCHEMA) for name, part in silos.items()}
+    return run_job(Cox, SCHEMA, records, delta=1e-6, noise=noise or ZeroNoise(), **given)
+
+
+@pytest.mark.parametrize("strength", ["mild", "strong"])
+def test_without_noise_it_is_what_lifelines_says(strength: str) -> None:
+    """Within 0.01 for half of a column's range, and a percent more where effects are strong."""
+    result = released(patients(1.0 if strength == "mild" else 2.4))
+    task, found = result.plan.task, result.results
+    assert isinstance(task, Cox)
+    assert task.order == 4
+    assert task.names == ("age", "weight", "treated", "stage=II", "stage=III")
+    assert found["horizon"] == pytest.approx(HORIZONS[strength], abs=1e-3)
+    gaps = np.abs(found["coef"] - LIFELINES[strength]) * task.units
+    assert (gaps < 0.01 + 0.01 * np.abs(np.multiply(LIFELINES[strength], task.units))).all()
+    inside = (found["coef_low"] < LIFELINES[strength]) & (LIFELINES[strength] < found["coef_high"])
+    assert inside.all()
+    assert not found["attenuated"].any()
+
+
+def test_without_noise_the_population_interval_has_the_standard_error() -> None:
+    result = released(patients(), epsilon=1e6).results
+    half = (result["coef_population_high"] - result["coef_population_low"]) / 2
+    assert np.allclose(half / 1.96, SAMPLING, rtol=0.1)
+
+
+def test_silos_say_bit_for_bit_what_they_say_together() -> None:
+    table = patients()
+    parts = {"a": table[:7], "b": table[7:2900], "c": table[2900:], "d": table[:0]}
+    whole, split = released(table), released(parts)
+    for name, value in whole.results.items():
+        assert (split.results[name] == value).all(), name
+
+
+EDGES = {
+    "nobody": lambda t: t[:0],
+    "one": lambda t: t[:1],
+    "all censored": lambda t: t.assign(died=False),
+    "all die at once": lambda t: t.assign(died=True, months=0.0),
+    "all at the top": lambda t: t.assign(months=60.0),
+    "all alike": lambda t: t.assign(age=50.0, weight=70.0, treated=True, stage="II"),
+}
+
+
+@pytest.mark.parametrize("noise", [ZeroNoise, lambda: SimulatedNoise(1)])
+@pytest.mark.parametrize("epsilon", [0.5, 4.0])
+@pytest.mark.parametrize("edge", EDGES)
+def test_no_records_make_it_say_nothing(edge: str, epsilon: float, noise: Any) -> None:
+    """No NaN, no error: intervals are wide and the test rejects nothing that it does not know."""
+    result = released(EDGES[edge](patients()), noise(), epsilon=epsilon)
+    assert all(np.isfinite(value).all() for value in result.results.values())
+    assert 0 <= result.results["score_p"][0] <= 1
+    low, high = (result.results[f"hazard_ratio{end}"] for end in ("_low", "_high"))
+    assert (low <= result.results["hazard_ratio"]).all()
+    assert (result.results["hazard_ratio"] <= high).all()
+    assert len(result.plan.task.displays(result.results, result.plan.columns)) == 3
+
+
+def test_one_step_marks_strong_effects_and_a_series_does_not() -> None:
+    strong = patients(2.4)
+    assert released(strong, epsilon=0.5).results["attenuated"].any()
+    shown = released(strong, epsilon=0.5)
+    text = str(shown.plan.task.displays(shown.results, shown.plan.columns))
+    assert "attenuated, interval not valid" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"epsilon": 0.1, "nominal_events": 100}, "nominal_events must be at least"),
+        ({"time": "died", "event": "died"}, "time must be a column of numbers"),
+        ({"event": "stage"}, "event must be a column of true and false"),
+        ({"tau": 61.0}, "tau must be in"),
+        ({"covariates": ("age", "age")}, "different columns"),
+        ({"covariates": ("age", "months")}, "different columns"),
+        ({"covariates": ("height",)}, "covariates must be a column"),
+    ],
+)
+def test_a_plan_that_cannot_work_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        released(patients(), **changes)
+
+
+def test_more_than_ten_coefficients_are_refused() -> None:
+    wide = [{"name": f"x{j}", "type": "number", "min": 0, "max": 1} for j in range(11)]
+    schema = Schema(dataset="d", unit="row", columns=[*SCHEMA.columns[:2], *wide])
+    with pytest.raises(PlanError, match="at most 10 coefficients, got 11"):
+        run_job(
+            Cox,
+            schema,
+            {"a": np.zeros((0, 13), dtype=np.int32)},
+            epsilon=4.0,
+            nominal_n=10**6,
+            nominal_events=10**6,
+            noise=ZeroNoise(),
+            **OPTIONS,
+        )
+
+
+def test_products_have_the_norm_of_powers_and_their_series_is_that_of_the_exponential() -> None:
+    series = Series(3, 4)
+    x = np.random.default_rng(0).uniform(-0.5, 0.5, (3, 9))
+    products = series.products(x)
+    squared = (x**2).sum(axis=0)
+    assert np.allclose((products**2).sum(axis=0), sum(squared**k for k in range(5)))
+    b = np.array([0.3, -0.2, 0.4])
+    value, first, second = series.terms(b)
+    lines = b @ x
+    assert np.allclose(value @ products, 1 + lines + lines**2 / 2 + lines**3 / 6 + lines**4 / 24)
+    near = (series.terms(b + np.array([1e-6, 0, 0]))[0] - value) / 1e-6
+    assert np.allclose(near, first[:, 0], atol=1e-5)
+    near = (series.terms(b + np.array([0, 1e-6, 0]))[1] - first) / 1e-6
+    assert np.allclose(near, second[:, 1], atol=1e-5)
+    middle = np.array([0.1, -0.4, 0.2])
+    assert np.allclose(series.around(middle) @ products, series.products(x - middle[:, None]))
+
+
+def test_the_estimator_says_what_the_task_says() -> None:
+    table = patients()
+    model = zero_noise(DPCox)(
+        epsilon=4.0, bounds=SCHEMA, nominal_n=4000, nominal_events=2500, delta=1e-6, **OPTIONS
+    ).fit(table)
+    task = released(table).results
+    assert (model.coef_ == task["coef"]).all()
+    assert np.allclose(np.exp(model.coef_), model.hazard_ratios_)
+    assert (model.confidence_intervals_[:, 0] < model.hazard_ratios_).all()
+    assert (model.population_intervals_[:, 1] > model.confidence_intervals_[:, 1]).all()
+    assert model.score_p_ < 1e-6
+    assert list(model.names_) == ["age", "weight", "treated", "stage=II", "stage=III"]
+    assert not model.attenuated_.any()
+
+
+def test_a_saved_model_predicts_as_before(tmp_path: Any) -> None:
+    table = patients()
+    model = DPCox(epsilon=4.0, bounds=SCHEMA, nominal_n=4000, nominal_events=2500, **OPTIONS)
+    model.fit(table).save(tmp_path / "model.json")
+    again = DPCox.load(tmp_path / "model.json", bounds=SCHEMA)
+    assert (again.coef_ == model.coef_).all()
+    assert again.time == "months"
+    assert again.covariates[0] == "age"
+
+
+def test_bounds_must_be_a_schema() -> None:
+    with pytest.raises(PlanError, match="bounds must be a Schema"):
+        DPCox(epsilon=1.0, bounds=(0, 1), nominal_events=5, **OPTIONS).fit(patients())
