@@ -155,6 +155,16 @@ def test_ratios_hold(kind: str, n: int, events: float, epsilon: float) -> None:
         assert too_few(classical, truth)
 
 
+@pytest.mark.parametrize("kind", ["odds_ratio", "relative_risk"])
+def test_ratios_of_very_small_numbers_hold(kind: str) -> None:
+    shape = np.array([[0.001, 0.049], [0.019, 0.931]])  # of 3,000: 3 events in a group of 150
+    (a, b), (c, d) = shape
+    truth = a * d / (b * c) if kind == "odds_ratio" else a / (a + b) * (c + d) / c
+    _, noisy, _ = tables(3000, shape, 4.0, 20_000)
+    function = getattr(inference, kind)
+    assert not too_few(both(function(noisy, noise(4.0))[0])[1], truth)
+
+
 TABLES = {
     "2x2": np.outer([0.6, 0.4], [0.8, 0.2]),
     "3x4": np.outer([0.5, 0.3, 0.2], [0.4, 0.3, 0.2, 0.1]),

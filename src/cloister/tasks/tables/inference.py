@@ -294,7 +294,8 @@ def _noise(table: Floats, s: float | Floats) -> Floats:
 
 
 def _both(table: Floats, s: float | Floats) -> Floats:
-    return np.asarray(np.maximum(table, 0.0) + _scalar(s) ** 2)
+    # One more than was counted: a small number that is low by chance would say so of its variance.
+    return np.asarray(np.maximum(table + 1, 0.0) + _scalar(s) ** 2)
 
 
 def _ratio_test(top: Floats, below: Floats, noise: Triple, both: Triple) -> tuple[Estimate, Tested]:
