@@ -29,6 +29,7 @@ def test_the_command_alone_shows_where_to_begin(capsys: pytest.CaptureFixture[st
         "schema",
         "check",
         "plan",
+        "describe",
         "cluster",
     ]
 

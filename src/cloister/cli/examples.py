@@ -82,7 +82,8 @@ Begin here:
   cloister schema init FILE         draft what your columns mean, without looking at a value
   cloister check FILE --schema S    count which rows can be used, and why the others cannot
   cloister plan --schema S ...      what a question costs and how exact its answer is; free
-  cloister cluster FILES ...        find groups, one file a silo; also: classify, regress, rules
+  cloister describe FILES ...       what is in each column, one file a silo; also: tabulate
+  cloister cluster FILES ...        find groups; also: classify, regress, rules
 
 All commands: cloister --help      One command, with examples: cloister cluster --help
 """

@@ -164,7 +164,9 @@ class Cox(Gaussian):
         at = [position(columns, name, "covariates") for name in options.covariates or rest]
         used = [columns[j] for j in at]
         names = [
-            [f"{c.name}={label}" for label in c.categories[1:]] if c.levels > 2 else [c.name]
+            [c.name]
+            if c.categories in ((), ("0", "1"))  # numbers; true and false
+            else [f"{c.name}={label}" for label in c.categories[1:]]
             for c in used
         ]
         units = [1.0 if c.levels else (c.high - c.low) / 2 for c in used]

@@ -222,7 +222,9 @@ def below(table: Floats, s: float) -> Estimate:
     whole = np.broadcast_to(sums[-1], sums.shape)
     noise: Triple = (cells * s**2, n * s**2, cells * s**2)
     found = ratio(sums, whole, noise, share_sampling(whole))
-    return replace(found, value=np.maximum.accumulate(found.value, axis=0))
+    found = replace(found, value=np.maximum.accumulate(found.value, axis=0))
+    outer = (cells == 0) | (cells == n)  # where nobody is below, and everybody
+    return found.mapped(lambda part: np.where(outer, cells / n, part))
 
 
 def gain(table: Floats, s: float, rising: bool) -> tuple[Estimate, Floats]:
