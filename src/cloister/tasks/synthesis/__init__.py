@@ -1,0 +1,1 @@
+"""Synthetic records from noisy tables."""
