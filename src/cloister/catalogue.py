@@ -59,6 +59,7 @@ PLACES = {
     "count": "count:Count",
     "cox": "survival.cox:Cox",
     "describe": "tables.describe:Describe",
+    "discretise": "preparation.discretise:Discretise",
     "evaluation": "evaluation.classification:Evaluation",
     "fastlloyd": "clustering.kmeans:FastLloyd",
     "fedavg": "supervised.fedavg:FedAvg",
@@ -80,6 +81,7 @@ PLACES = {
     "statistics": "preparation.statistics:Statistics",
     "sulloyd": "clustering.kmeans:SuLloyd",
     "survival": "survival.survival:Survival",
+    "synthesise": "synthesis.synthesise:Synthesise",
     "tabulate": "tables.tabulate:Tabulate",
 }
 """Where each task is, below ``cloister.tasks``."""

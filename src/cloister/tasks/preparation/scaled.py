@@ -56,6 +56,28 @@ class Measuring(Gaussian, ABC):
         low, high = (tuple(ends[j] for j in self.used) for ends in (self.low, self.high))
         return Grid(low, high, self.frac_bits)
 
+    @property
+    def rounds(self) -> int:
+        return self.measuring.rounds
+
+    def start(self) -> State:
+        return self.measuring.start()
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        return self.measuring.blocks(t)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        return self.measuring.contribute(t, state, records)
+
+    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        return self.measuring.update(t, state, released)
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
+        return self.measuring.forecast(noise_std, nominal_n, grid)
+
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
+        return self.measuring.displays(results, columns)
+
 
 @declared
 class Scaled(Measuring):
@@ -88,10 +110,6 @@ class Scaled(Measuring):
         """Return the used columns, from data units to parts of `reach`."""
 
     @property
-    def rounds(self) -> int:
-        return self.measuring.rounds
-
-    @property
     def output(self) -> tuple[PublicColumn, ...]:
         """The columns after scaling."""
         columns = columns_of(self.names, self.low, self.high, self.categories)
@@ -100,27 +118,9 @@ class Scaled(Measuring):
             for j, column in enumerate(columns)
         )
 
-    def start(self) -> State:
-        return self.measuring.start()
-
-    def blocks(self, t: int) -> tuple[Block, ...]:
-        return self.measuring.blocks(t)
-
-    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        return self.measuring.contribute(t, state, records)
-
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
-        return self.measuring.update(t, state, released)
-
-    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        return self.measuring.forecast(noise_std, nominal_n, grid)
-
     def transform(self, results: Results, records: Records) -> Records:
         """Return records whose used columns are scaled, and cut at `reach`."""
         grid, changed = self.used_box, records.copy()
         scaled = self.scaled(results, grid.decode(records[:, self.used] / grid.one))
         changed[:, self.used] = np.rint(np.clip(scaled, -1, 1) * grid.one)
         return changed
-
-    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        return self.measuring.displays(results, columns)
