@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # what type checkers and editors see of the package
     from cloister.estimators.select_k import select_k as select_k
     from cloister.estimators.survival import DPKaplanMeier as DPKaplanMeier
     from cloister.estimators.survival import DPLogRank as DPLogRank
+    from cloister.estimators.synthesiser import DPSynthesiser as DPSynthesiser
     from cloister.estimators.table import DPTable as DPTable
     from cloister.jobs import Account as Account
     from cloister.jobs import JobResult as JobResult
@@ -91,6 +92,7 @@ COMMANDS: dict[str, str] = {
     "describe": "what is in every column: shares, quantiles, means and deviations",
     "scorecard": "which columns tell who has an event, whether they are stable, who is selected",
     "survival": "how long until an event: curves, medians, rates, log-rank test",
+    "synthesise": "draw look-alike records from noisy tables",
     "tabulate": "count records in tables, means by group, and test what differs",
 }
 """Tasks that are a command of their own name, and what this does."""
@@ -114,6 +116,7 @@ HOME = {
     "DPNaiveBayes": "cloister.estimators.naive_bayes",
     "DPRandomForestClassifier": "cloister.estimators.forest",
     "DPSiloEnsemble": "cloister.estimators.ensemble",
+    "DPSynthesiser": "cloister.estimators.synthesiser",
     "DPTable": "cloister.estimators.table",
     "FederatedLearner": "cloister.estimators.federated_learning",
     "JobResult": "cloister.jobs",

@@ -69,7 +69,9 @@ class Tree:
         """Return the tables of all cliques that stand one after another."""
         shapes = [self.shape(clique) for clique in self.cliques]
         ends = np.cumsum([prod(shape) for shape in shapes])[:-1]
-        return [part.reshape(shape) for part, shape in zip(np.split(flat, ends), shapes, strict=True)]
+        return [
+            part.reshape(shape) for part, shape in zip(np.split(flat, ends), shapes, strict=True)
+        ]
 
     def holding(self, columns: Iterable[int]) -> int | None:
         """Return the smallest clique that has all these columns, None if there is none."""
@@ -176,7 +178,9 @@ class Measured:
 
 def total_of(tables: Iterable[Measured]) -> float:
     """Return the number of records, the mean of all tables' sums by their precision."""
-    pairs = [(t.values.sum(), 1 / (t.values.size * max(t.noise, _LEAST_NOISE) ** 2)) for t in tables]
+    pairs = [
+        (t.values.sum(), 1 / (t.values.size * max(t.noise, _LEAST_NOISE) ** 2)) for t in tables
+    ]
     sums, weights = np.array(pairs).T
     return max(float(sums @ weights / weights.sum()), _LEAST_RECORDS)
 

@@ -70,6 +70,13 @@ _PICTURES = 6
 _MOST_DRAWN = 50_000  # records, for a picture
 
 
+NOT_PEOPLE = (
+    "These are not records of people. Only the marginals listed were measured; anything else "
+    "follows from the model."
+)
+"""What stands beside look-alike records."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Known:
     """The public state, in records; a table that is not chosen has -1 for its columns."""
@@ -405,9 +412,7 @@ class Synthesise(Gaussian):
         # A word's noise there would be this, were one table chosen and measured by the budget.
         shares = {part: share for stage in self._stages for part, share in stage}
         unit = known.noise[1] * sqrt(shares["pairs"] / shares["chosen"] / len(self._pairs))
-        scores = {
-            table.columns: excess(table.values, table.noise) for table in self._coarse(known)
-        }
+        scores = {table.columns: excess(table.values, table.noise) for table in self._coarse(known)}
         tables = chosen_tables(
             scores,
             self.levels,
@@ -433,8 +438,11 @@ class Synthesise(Gaussian):
             at += prod(shape)
         return found
 
-    def _measured(self, known: _Known) -> list[Measured]:
-        """Return all tables, but those of pairs."""
+    def measured(self, results: Results) -> list[Measured]:
+        """Return the noisy tables, but those of pairs with levels merged."""
+        return self._fine(self._known(results))
+
+    def _fine(self, known: _Known) -> list[Measured]:
         columns = [(j,) for j in range(self.n_features)]
         found: list[Measured] = []
         for tables, flat, noise in (
@@ -492,7 +500,7 @@ class Synthesise(Gaussian):
         }
         if known.done < self.rounds:
             return found
-        measured = [*self._measured(known), *self._coarse(known)]
+        measured = [*self._fine(known), *self._coarse(known)]
         total = total_of(measured)
         laws, _ = fitted(self.tree(found), measured, total)
         flat = np.concatenate([law.ravel() for law in laws])
@@ -523,7 +531,7 @@ class Synthesise(Gaussian):
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return what was measured, how pairs belong together, and margins of the law."""
         known = self._known(results)
-        tables = self._measured(known)
+        tables = self._fine(known)
         rows = [
             (" × ".join(columns[j] for j in table.columns), float(table.values.size), table.noise)
             for table in tables
@@ -531,7 +539,9 @@ class Synthesise(Gaussian):
         if self._pairs:
             cells, s = float(len(known.pairs)), float(known.noise[1])
             rows.append((f"all {len(self._pairs)} pairs, levels merged", cells, s))
-        shown: list[Display] = [Table("Measured", ("table", "cells", "noise of a cell"), tuple(rows), _NOTE)]
+        shown: list[Display] = [
+            Table("Measured", ("table", "cells", "noise of a cell"), tuple(rows), NOT_PEOPLE)
+        ]
         if not len(results["law"]):
             return tuple(shown)
         if self._pairs:
@@ -566,7 +576,10 @@ class Synthesise(Gaussian):
             kept = np.zeros(table.values.shape)
             places = tuple(g[drawn_[:, j]] for j, g in zip((a, b), table.groups, strict=True))
             np.add.at(kept, places, 1.0)
-            for (row, column), values, s in (((a, b), table.values, table.noise), ((b, a), kept, 0)):
+            for (row, column), values, s in (
+                ((a, b), table.values, table.noise),
+                ((b, a), kept, 0),
+            ):
                 whole = max(float(values.sum()), 1.0)
                 parts[row, column] = max(excess(values, s), 0.0) / (2 * whole)
         np.fill_diagonal(parts, 0.0)
@@ -585,12 +598,6 @@ class Synthesise(Gaussian):
         names = ("one_way", "pairs", "tables", "noise")
         chosen = results["chosen"].astype(np.int64)
         return _Known(chosen=chosen, **{name: results[name] for name in names})
-
-
-_NOTE = (
-    "These are not records of people. Only the tables here were measured, with a standard deviation "
-    "of so many records in each cell; anything else follows from the model."
-)
 
 
 def _columns(row: Sequence[float]) -> Clique:

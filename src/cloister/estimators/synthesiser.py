@@ -1,0 +1,244 @@
+"""``DPSynthesiser``: look-alike records in the words and units of a schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.arrays import Floats, Integers
+from cloister.errors import PlanError
+from cloister.estimators.base import PrivateEstimator
+from cloister.estimators.tables import SiloData, plain_schema
+from cloister.jobs import JobResult
+from cloister.randomness import public_generator
+from cloister.schema import Column, Schema
+from cloister.task import Task
+from cloister.tasks.preparation.discretise import Discretise
+from cloister.tasks.preparation.pipeline import Pipeline
+from cloister.tasks.synthesis.junction import Measured
+from cloister.tasks.synthesis.synthesise import NOT_PEOPLE, Synthesise
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPSynthesiser(PrivateEstimator):
+    """Records that look like those of the silos, drawn from noisy tables alone.
+
+    A column of numbers is cut into bins: at public `edges`, or at private quantiles, which take a
+    tenth of the budget.
+
+    Parameters
+    ----------
+    structure : {"pairs", "target", "star", "independent"}
+        Which tables are measured: of the pairs that belong together; of these with the target, for
+        records that a classifier is trained on; of each column with the target; of columns alone.
+    target : str, optional
+        The column of structure "target" or "star".
+    edges : mapping of a column to numbers, optional
+        Public inner edges of the bins of columns of numbers, data units.
+    ordered : sequence of str
+        Columns whose categories have an order.
+    random_state : int
+        Public; of the draws.
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`. `nominal_n` is needed.
+
+    Attributes
+    ----------
+    provenance_ : dict
+        What was spent, which tables were measured, and with how much noise.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from cloister import DPSynthesiser
+    >>> age = np.random.default_rng(0).uniform(20, 80, 5000)
+    >>> table = pd.DataFrame({"age": age, "income": 500 * age})
+    >>> model = DPSynthesiser(epsilon=1.0, bounds=([0, 0], [100, 50_000]), nominal_n=5000)
+    >>> alike = model.fit(table).sample(1000)
+    >>> bool(alike["age"].corr(alike["income"]) > 0.9)
+    True
+    """
+
+    _task: ClassVar[type[Task]] = Synthesise
+
+    structure: str = field(default="pairs", kw_only=False)
+    target: str | None = None
+    edges: Mapping[str, Sequence[float]] | None = None
+    ordered: Sequence[str] = ()
+    random_state: Any = 0
+
+    def _options(self, data: SiloData) -> dict[str, Any]:
+        """Return the options of the task, or the steps where columns of numbers are cut first."""
+        own = super()._options(data) | ({"target": self.target} if self.target else {})
+        return with_bins(data.schema, own)
+
+    def _task_of(self, options: dict[str, Any]) -> tuple[type[Task], dict[str, Any]]:
+        return (Pipeline if "steps" in options else Synthesise), options
+
+    @classmethod
+    def _own_parameters(cls, result: JobResult) -> dict[str, Any] | None:
+        task = _synthesis(result)[0]
+        return {"structure": task.structure} if isinstance(task, Synthesise) else None
+
+    def _keep(self, result: JobResult) -> None:
+        super()._keep(result)
+        self.provenance_ = provenance_of(result)
+
+    def sample(self, rows: int | None = None, *, random_state: int | None = None) -> pd.DataFrame:
+        """Return look-alike records; local, costs nothing.
+
+        Parameters
+        ----------
+        rows : int, optional
+            `nominal_n` if not given; never the number of records of a silo.
+        random_state : int, optional
+            Public; without it the plan's, so that every silo draws the same.
+        """
+        result = self._released()
+        given = self.bounds
+        if not isinstance(given, Schema):
+            given = plain_schema(given, result.plan.columns, None)
+        return records_of(result, given, rows, random_state)
+
+    def intervals(self, columns: str | Sequence[str]) -> pd.DataFrame:
+        """Return the noisy numbers of records in the cells of a table, with both intervals.
+
+        They are of the measured table itself, not of records that were drawn: ``count`` and
+        ``share``, each with ``_low`` and ``_high`` of the noise and the ends of the population
+        interval. A PlanError is raised where no measured table has all the columns: what look-alike
+        records say of others comes from the model, whose error nobody knows.
+        """
+        import pandas as pd
+
+        from cloister.tasks.tables.inference import count_interval, share_interval
+
+        names = [columns] if isinstance(columns, str) else list(columns)
+        task, results = _synthesis(self._released())
+        reaching = self._own_columns
+        if strange := [name for name in names if name not in reaching]:
+            raise PlanError(f"columns must be of the release, got {strange[0]!r}.")
+        at = [reaching.index(name) for name in names]
+        held = [one for one in task.measured(results) if set(at) <= set(one.columns)]
+        if not held:
+            raise PlanError(
+                f"columns {', '.join(names)} were not measured together, so that no interval of "
+                "theirs is known; ask for a table of them with 'tabulate'."
+            )
+        values, noise = min((_summed(one, at) for one in held), key=lambda found: found[1])
+        labels = [task.labels[j] for j in at]
+        found = count_interval(values, noise).named("count")
+        every = tuple(range(values.ndim))
+        found |= share_interval(values, noise, every).named("share")
+        index = pd.MultiIndex.from_product(labels, names=names)
+        return pd.DataFrame({name: part.ravel() for name, part in found.items()}, index)
+
+
+def with_bins(schema: Schema, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the task, or of a pipeline that cuts columns without edges first."""
+    edges = own.get("edges", {})
+    if all(column.levels or column.name in edges for column in schema.public):
+        return dict(own)
+    return {"steps": [("discretise", {"keep": tuple(edges)}), (Synthesise.name, dict(own))]}
+
+
+def records_of(
+    result: JobResult, schema: Schema, rows: int | None = None, seed: int | None = None
+) -> pd.DataFrame:
+    """Return look-alike records in the words and units of a schema; see `DPSynthesiser.sample`."""
+    import pandas as pd
+
+    task, results = _synthesis(result)
+    drawn = task.draw(results, rows, seed)
+    rng = public_generator("synthesise", "values", task.public_seed if seed is None else seed)
+    edges = _edges_of(result)
+    steps = result.plan.grid.half_range / result.plan.grid.one
+    columns: dict[str, Any] = {}
+    for j, column in enumerate(schema.select(result.plan.columns).columns):
+        if column.public.levels:
+            words = (False, True) if column.type == "boolean" else column.categories
+            kind = bool if column.type == "boolean" else object
+            columns[column.name] = np.array(words, dtype=kind)[drawn[:, j]]
+        else:
+            columns[column.name] = _inside(column, edges[j], drawn[:, j], float(steps[j]), rng)
+    return pd.DataFrame(columns)
+
+
+def provenance_of(result: JobResult) -> dict[str, Any]:
+    """Return what was spent on look-alike records, and what was measured for them."""
+    task, results = _synthesis(result)
+    names = result.plan.columns
+    budget = result.plan.budget
+    tables = [
+        {"columns": tuple(names[j] for j in one.columns), "noise": float(one.noise)}
+        for one in task.measured(results)
+    ]
+    return {
+        "note": NOT_PEOPLE,
+        "epsilon": result.epsilon(),
+        "delta": budget.delta if budget else 0.0,
+        "seed": task.public_seed,
+        "measured": tables,
+    }
+
+
+def _synthesis(result: JobResult) -> tuple[Synthesise, Mapping[str, Floats]]:
+    """Return the task of look-alike records, and what it released."""
+    task = result.plan.task
+    if isinstance(task, Pipeline):
+        last = len(task.steps) - 1
+        return cast(Synthesise, task.steps[last]), task.results_of(last, result.results)
+    return cast(Synthesise, task), result.results
+
+
+def _edges_of(result: JobResult) -> dict[int, Floats]:
+    """Return where the bins of each column of numbers begin, and the last one ends; data units."""
+    plan, found = result.plan, {}
+    task, _ = _synthesis(result)
+    low, half, one = plan.grid.low, plan.grid.half_range, plan.grid.one
+    for j, walls in enumerate(task.walls):
+        if walls:
+            inner = np.array(walls) / one * half[j] + plan.grid.centre[j]
+            found[j] = np.array([low[j], *inner, plan.grid.high[j]])
+    for step in getattr(plan.task, "steps", ()):
+        if isinstance(step, Discretise):
+            found |= dict(zip(step.used, result.results["discretise.edges"], strict=True))
+    return found
+
+
+def _inside(
+    column: Column, edges: Floats, bins: Integers, step: float, rng: np.random.Generator
+) -> NDArray[Any]:
+    """Return a value for each record from inside its bin: of integers, one of them."""
+    low, high, part = edges[bins], edges[bins + 1], rng.random(len(bins))
+    values = low + part * (high - low)
+    if column.type == "integer":  # records are rounded to the grid, so an edge may lie beside one
+        first, last = np.ceil(low - step / 2), np.ceil(high - step / 2) - 1
+        last = np.where(bins == len(edges) - 2, np.floor(column.max), last)
+        among = first + np.floor(part * (last - first + 1))
+        values = np.where(last >= first, among, np.rint((low + high) / 2))
+        return np.clip(values, np.ceil(column.min), np.floor(column.max)).astype(np.int64)
+    if column.type == "date":
+        years = np.floor(values)
+        first_day = (years.astype(np.int64) - 1970).astype("M8[Y]")
+        begin, end = first_day.astype("M8[D]"), (first_day + 1).astype("M8[D]")
+        days = (values - years) * (end - begin).astype(np.int64)
+        return np.asarray(begin + np.floor(days).astype(np.int64))
+    return np.asarray(values)
+
+
+def _summed(table: Measured, columns: Sequence[int]) -> tuple[Floats, float]:
+    """Return a table of some of its columns, in their order, and the noise of its cells."""
+    kept = [table.columns.index(j) for j in columns]
+    gone = tuple(i for i in range(table.values.ndim) if i not in kept)
+    merged = prod(table.values.shape[i] for i in gone)
+    left = sorted(kept)
+    values = table.values.sum(axis=gone).transpose([left.index(i) for i in kept])
+    return values, float(table.noise * np.sqrt(merged))
