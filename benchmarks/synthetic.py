@@ -3,11 +3,11 @@
     python benchmarks/synthetic.py --data adult_full.csv.gz [--peer-python PYTHON] [--out FILE]
 
 Every cell is a process of its own with one thread: it releases from four fifths of the records, and
-draws as many. Errors are mean total variations between the tables of these and of the drawn records,
-over all columns, pairs and triples, on one public binning; "auc" is of gradient boosting that was
-trained on the drawn records, on the fifth that was held out. ``--peer-python`` names a Python that
-has dpmm 0.1.9 (below 3.12), whose MST and AIM then run on the same bins; without it they are
-skipped.
+draws as many. Errors are mean total variations between the tables of these and of the drawn
+records, over all columns, pairs and triples, on one public binning; "auc" is of gradient boosting
+that was trained on the drawn records, on the fifth that was held out. ``--peer-python`` names a
+Python that has dpmm 0.1.9 (below 3.12), whose MST and AIM then run on the same bins, with all
+records in one place; without it they are skipped.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def levels_of(frame: Any, schema: Any) -> tuple[Any, list[int]]:
 
 
 def ours(job: dict[str, Any], frame: Any, schema: Any) -> Any:
-    """Return records of our own, and the seconds of the fit alone."""
-    from cloister.estimators.synthesiser import records_of, with_bins
+    """Return records of our own."""
     from cloister.data import read_source
+    from cloister.estimators.synthesiser import records_of
     from cloister.jobs import run_job
     from cloister.tasks import TASKS
     from cloister.testing import SimulatedNoise
@@ -104,16 +104,16 @@ def ours(job: dict[str, Any], frame: Any, schema: Any) -> Any:
         own["target"] = TARGET
     if job["bins"] == "public":
         own["edges"] = EDGES
-    options = with_bins(schema, own)
+    before = TASKS["synthesise"].steps_before(schema.public, own)
     result = run_job(
-        TASKS["pipeline" if "steps" in options else "synthesise"],
+        TASKS["pipeline" if before else "synthesise"],
         schema,
         {"all": read_source(frame, schema)},
         epsilon=job["epsilon"],
         delta=DELTA,
         nominal_n=len(frame),
         noise=SimulatedNoise(job["seed"]),
-        **options,
+        **({"steps": [*before, ("synthesise", own)]} if before else own),
     )
     return records_of(result, schema)
 
@@ -279,7 +279,7 @@ def main() -> None:
             "peer": args.peer_python,
             "timeout": args.timeout,
         }
-        threads = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")}
+        threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
         done = subprocess.run(
             [sys.executable, __file__, "--data", str(args.data), "--one", json.dumps(job)],
             capture_output=True,

@@ -88,7 +88,7 @@ def _contribute(
     client = _play(plan, silo, records, comm, charge)
     if writes:
         result = result_of(plan, client.history, client.survivors, noise)
-        return finish(result, charge, args.out, out)
+        return finish(result, charge, args.out, out, schema=schema)
     if charge:
         charge.account.ledger.dispose()
     return None

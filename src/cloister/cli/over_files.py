@@ -78,7 +78,15 @@ class OverFiles:
         written = _written_schema(args) if self.catalogue else {}
         result, charge = release(args, *self.chosen(args), out)
         reruns = getattr(args, "stability", None)
-        document = finish(result, charge, args.out, out, written=written, reruns=reruns)
+        document = finish(
+            result,
+            charge,
+            args.out,
+            out,
+            schema=Schema.load(args.schema),
+            written=written,
+            reruns=reruns,
+        )
         if self.closing:
             out.say(self.closing)
         return document
@@ -263,7 +271,15 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
 
 
 def _chosen_by_options(name: str, args: argparse.Namespace) -> Job:
-    return TASKS[name], options_from(args, TASKS[name])
+    """Return the task and its options, behind the steps that it says its columns need, if any."""
+    task, options = TASKS[name], options_from(args, TASKS[name])
+    if not hasattr(task, "steps_before"):
+        return task, options
+    schema = Schema.load(args.schema)
+    columns = schema.select(args.columns) if args.columns else schema
+    if before := task.steps_before(columns.public, options):
+        return TASKS["pipeline"], {"steps": [*before, (name, options)]}
+    return task, options
 
 
 def _written_schema(args: argparse.Namespace) -> dict[str, Path]:

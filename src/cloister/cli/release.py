@@ -7,7 +7,7 @@ import csv
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,10 +29,12 @@ from cloister.report.summary import summarise
 from cloister.report.text import warnings_of
 from cloister.schema import Schema
 from cloister.stability import stability
-from cloister.task import Task
+from cloister.task import Task, steps_of
 from cloister.tasks.clustering.clusters import records_left_out
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from cloister.data import Records
     from cloister.protocol.plan import Plan
 
@@ -144,18 +146,19 @@ def finish(
     folder: Path,
     out: Output,
     *,
+    schema: Schema | None = None,
     written: Mapping[str, Path] | None = None,
     reruns: int | None = None,
     beside: Table | None = None,
 ) -> dict[str, Any]:
-    """Write model, centres and report, show what was released and its cost; return the document.
+    """Write model, tables and report, show what was released and its cost; return the document.
 
-    Files that were `written` before are listed, too. The stability of a clustering is worked out
+    Tables in the words and units of a schema are written if it is given. Files that were `written` before are listed, too. The stability of a clustering is worked out
     from so many `reruns`, if any. A table that is no release of private records stands `beside`.
     """
     for warning in warnings_of(result):
         out.warn(warning)
-    files = _write(result, folder)
+    files = _write(result, schema, folder)
     again = None if reruns is None else stability(result, reruns)
     files["report"] = folder / "report.html"
     lines = charge.lines() if charge else ()
@@ -281,15 +284,18 @@ def _new_cap(args: argparse.Namespace, schema: Schema, budget: Budget, path: Pat
     return cap
 
 
-def _write(result: JobResult, folder: Path) -> dict[str, Path]:
+def _write(result: JobResult, schema: Schema | None, folder: Path) -> dict[str, Path]:
     """Write the model first, so that what was paid for is safe whatever happens later."""
     files = {"model": folder / "model.json"}
     result.save(files["model"])
     if result.results.keys() >= {"centres", "low", "high", "sizes"}:
         files["centres"] = folder / "centres.csv"
         _write_centres(result, files["centres"])
-    if result.plan.task.name == "apriori":
-        files |= _write_rules(result, folder)
+    last = (*steps_of(result.plan.task),)[-1].name
+    if last in _TABLES and schema is not None:
+        for name, table in _TABLES[last](result, schema).items():
+            files[name] = folder / f"{name}.csv"
+            table.to_csv(files[name], index=False, lineterminator="\n")
     return files
 
 
@@ -307,17 +313,30 @@ def _write_centres(result: JobResult, path: Path) -> None:
             writer.writerow((j, *(repr(float(cell)) for cell in row)))
 
 
-def _write_rules(result: JobResult, folder: Path) -> dict[str, Path]:
-    """Write frequent itemsets and rules as tables; the items of a set have " + " between them."""
+def _rules(result: JobResult, _: Schema) -> dict[str, pd.DataFrame]:
+    """Return frequent itemsets and rules; the items of a set have " + " between them."""
     from cloister.estimators.association import RuleSet
 
     found = RuleSet(result)
-    files = {name: folder / f"{name}.csv" for name in ("itemsets", "rules")}
-    for name, table in (("itemsets", found.itemsets_frame()), ("rules", found.to_frame())):
+    tables = {"itemsets": found.itemsets_frame(), "rules": found.to_frame()}
+    for table in tables.values():
         for column in table.columns.intersection(["items", "antecedent", "consequent"]):
             table[column] = table[column].map(" + ".join)
-        table.to_csv(files[name], index=False, lineterminator="\n")
-    return files
+    return tables
+
+
+def _look_alike(result: JobResult, schema: Schema) -> dict[str, pd.DataFrame]:
+    """Return records that are drawn here from what was released; no party sends any."""
+    from cloister.estimators.synthesiser import records_of
+
+    return {"synthetic": records_of(result, schema)}
+
+
+_TABLES: Mapping[str, Callable[[JobResult, Schema], dict[str, pd.DataFrame]]] = {
+    "apriori": _rules,
+    "synthesise": _look_alike,
+}
+"""What else a job leaves, by its last step: tables for people, by the names of their files."""
 
 
 def _show(result: JobResult, charge: Charge | None, out: Output, more: Sequence[Table]) -> None:

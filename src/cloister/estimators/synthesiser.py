@@ -78,7 +78,8 @@ class DPSynthesiser(PrivateEstimator):
     def _options(self, data: SiloData) -> dict[str, Any]:
         """Return the options of the task, or the steps where columns of numbers are cut first."""
         own = super()._options(data) | ({"target": self.target} if self.target else {})
-        return with_bins(data.schema, own)
+        before = Synthesise.steps_before(data.schema.public, own)
+        return {"steps": [*before, (Synthesise.name, own)]} if before else own
 
     def _task_of(self, options: dict[str, Any]) -> tuple[type[Task], dict[str, Any]]:
         return (Pipeline if "steps" in options else Synthesise), options
@@ -139,14 +140,6 @@ class DPSynthesiser(PrivateEstimator):
         found |= share_interval(values, noise, every).named("share")
         index = pd.MultiIndex.from_product(labels, names=names)
         return pd.DataFrame({name: part.ravel() for name, part in found.items()}, index)
-
-
-def with_bins(schema: Schema, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the task, or of a pipeline that cuts columns without edges first."""
-    edges = own.get("edges", {})
-    if all(column.levels or column.name in edges for column in schema.public):
-        return dict(own)
-    return {"steps": [("discretise", {"keep": tuple(edges)}), (Synthesise.name, dict(own))]}
 
 
 def records_of(

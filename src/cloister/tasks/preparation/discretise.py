@@ -122,7 +122,7 @@ class Discretise(Measuring):
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of the bins, and the distributions."""
         rows = tuple(
-            (columns[j], *map(float, edges))
+            (columns[j], *edges.tolist())
             for j, edges in zip(self.used, results["edges"], strict=True)
         )
         headings = ("column", *(f"from {name}" for name in BINS), "to")

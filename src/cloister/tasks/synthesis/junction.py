@@ -245,7 +245,8 @@ def fitted(
     loss, gradient = loss_of(laws)
     step = 1 / loss_of.steepest
     for _ in range(iterations):
-        for attempt in range(_LONGEST):
+        before = step
+        for _ in range(_LONGEST):
             tried = [p - step * g for p, g in zip(potentials, gradient, strict=True)]
             found = marginals(tree, tried)
             after, slope = loss_of(found)
@@ -258,7 +259,7 @@ def fitted(
         else:
             break
         gain, potentials, laws, gradient = loss - after, tried, found, slope
-        loss, step = after, step * (1 if attempt else 2)
+        loss, step = after, step if step < before else 2 * step
         if gain <= _GAIN * abs(loss):
             break
     return laws, loss

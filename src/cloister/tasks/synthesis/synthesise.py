@@ -21,17 +21,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from math import isqrt, prod, sqrt
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from cloister.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.declared import AtLeastZero, Range, Whole, declared
-from cloister.display import Bars, Display, Heatmap, Table
+from cloister.display import Display, Heatmap, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.randomness import public_generator
-from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
+from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
 from cloister.tasks.columns import in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import PublicSeed, made, noise_of
@@ -121,7 +121,12 @@ class Synthesise(Gaussian):
     title: ClassVar[str] = "Records to look at"
     usage: ClassVar[str] = "--structure pairs"
     example: ClassVar[Example] = Example(
-        MIXED, {"edges": {"age": (40.0, 65.0), "weight": (60.0, 80.0)}, "least_signal": 0.0}
+        MIXED,
+        {
+            "edges": {"age": (40.0, 65.0), "weight": (60.0, 80.0)},
+            "most_words": 256,
+            "least_signal": 0.0,
+        },
     )
 
     @declared
@@ -183,6 +188,15 @@ class Synthesise(Gaussian):
                 f"most_words must be at least {needed}, which the tables of these columns may "
                 f"have, got {self.most_words}; raise it, or group categories in the schema."
             )
+
+    @classmethod
+    def steps_before(
+        cls, columns: Sequence[PublicColumn], options: Mapping[str, Any]
+    ) -> list[tuple[str, dict[str, Any]]]:
+        """Return the step that cuts columns of numbers into bins, if some have no public edges."""
+        edges = options.get("edges", {})
+        cut = any(not column.levels and column.name not in edges for column in columns)
+        return [("discretise", {"keep": tuple(edges)})] if cut else []
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
@@ -370,7 +384,8 @@ class Synthesise(Gaussian):
         sizes = [min(n, self.groups) if merged else n for n in self.levels]
         counts = [np.zeros(prod(sizes[j] for j in table), dtype=np.int64) for table in tables]
         for part in in_cache(records):
-            cells = [own[axis.cells(part, self.frac_bits)] for own, axis in zip(maps, self.axes)]
+            levels = [axis.cells(part, self.frac_bits) for axis in self.axes]
+            cells = [own[level] for own, level in zip(maps, levels, strict=True)]
             for count, (first, *others) in zip(counts, tables, strict=True):
                 place = cells[first]
                 for j in others:
@@ -595,9 +610,13 @@ class Synthesise(Gaussian):
 
     def _known(self, results: Results) -> _Known:
         """Return the state that results were made of."""
-        names = ("one_way", "pairs", "tables", "noise")
-        chosen = results["chosen"].astype(np.int64)
-        return _Known(chosen=chosen, **{name: results[name] for name in names})
+        return _Known(
+            one_way=results["one_way"],
+            pairs=results["pairs"],
+            chosen=results["chosen"].astype(np.int64),
+            tables=results["tables"],
+            noise=results["noise"],
+        )
 
 
 def _columns(row: Sequence[float]) -> Clique:
