@@ -117,6 +117,7 @@ LIBRARIES = {
         "estimators.survival",
         "estimators.scorecard",
         "estimators.table",
+        "estimators.synthesiser",
         "inference.export",
         "report.notebook",
     },

@@ -36,6 +36,7 @@ NAMES = [
     "DPScorecard",
     "DPSiloEnsemble",
     "DPStandardScaler",
+    "DPSynthesiser",
     "DPTable",
     "DataError",
     "FederatedLearner",
@@ -109,6 +110,7 @@ def test_the_tasks_that_ship_are_these() -> None:
         "count",
         "cox",
         "describe",
+        "discretise",
         "evaluation",
         "fastlloyd",
         "fedavg",
@@ -130,6 +132,7 @@ def test_the_tasks_that_ship_are_these() -> None:
         "statistics",
         "sulloyd",
         "survival",
+        "synthesise",
         "tabulate",
     ]
     for name, task in cloister.TASKS.items():

@@ -105,7 +105,7 @@ class Discretise(Measuring):
             upper bin, and a bin between equal edges has none.
         """
         found = self.quantiles.results(state, grid)
-        inner = np.array(list(map(_edges, found["quantiles"], found["walls"])))
+        inner = np.sort(list(map(_edges, found["quantiles"], found["walls"])), axis=1)
         box = self.used_box
         ends = np.stack([box.low, box.high], axis=1)
         return {**found, "edges": np.concatenate([ends[:, :1], inner, ends[:, 1:]], axis=1)}
@@ -114,7 +114,7 @@ class Discretise(Measuring):
         """Return records whose used columns are bins."""
         changed, one, last = records.copy(), self.used_box.one, len(BINS) - 1
         walls = self.used_box.encode(results["edges"].T).T
-        for j, own in zip(self.used, np.sort(walls, axis=1), strict=True):
+        for j, own in zip(self.used, walls, strict=True):
             bins = np.searchsorted(own[1:-1], records[:, j], side="right")
             changed[:, j] = (2 * bins * one + last // 2) // last - one
         return changed

@@ -299,7 +299,7 @@ def _rounded(chances: Floats, sizes: Integers, rng: np.random.Generator) -> Inte
     expected = shares * sizes[:, None]
     counts = np.floor(expected).astype(np.int64)
     left = expected - counts
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         keys = rng.exponential(size=left.shape) / left  # the smallest come first
     ranks = keys.argsort(axis=1).argsort(axis=1)
     # sums of parts may miss a whole number by a rounding error

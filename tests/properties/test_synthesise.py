@@ -1,0 +1,238 @@
+"""Look-alike records: what one record adds, frames, and a choice from public numbers alone."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from cloister.jobs import make_plan, run_plan
+from cloister.privacy.budget import Budget
+from cloister.protocol.plan import Plan
+from cloister.schema import schema_of
+from cloister.task import PublicColumn
+from cloister.tasks.preparation.discretise import Discretise
+from cloister.tasks.synthesis.synthesise import Synthesise
+from cloister.testing import (
+    Faults,
+    SimulatedNoise,
+    Wire,
+    ZeroNoise,
+    check_task,
+    hostile_states,
+    toy_task,
+)
+from cloister.transports.inprocess import InProcess
+
+COLUMNS = (
+    PublicColumn("age", 0.0, 100.0),
+    PublicColumn("work", 0.0, 2.0, ("private", "state", "none")),
+    PublicColumn("smokes", 0.0, 1.0, ("0", "1")),
+    PublicColumn("town", 0.0, 4.0, ("a", "b", "c", "d", "e")),
+    PublicColumn("ill", 0.0, 2.0, ("no", "mild", "bad")),
+)
+D = len(COLUMNS)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "pairs": {"structure": "pairs", "ordered": ("ill",)},
+    "target": {"structure": "target", "target": "ill"},
+    "star": {"structure": "star", "target": "ill"},
+    "independent": {"structure": "independent"},
+}
+COMMON = {"edges": {"age": (40.0, 65.0)}, "least_signal": 0.0, "most_words": 300}
+structures = pytest.mark.parametrize("structure", OPTIONS)
+
+
+def designed(structure: str, frac_bits: int = 16) -> Synthesise:
+    found = toy_task(
+        Synthesise,
+        n_features=D,
+        nominal_n=1000,
+        budget=Budget(4.0, 1e-6),
+        columns=COLUMNS,
+        frac_bits=frac_bits,
+        **COMMON,
+        **OPTIONS[structure],
+    )
+    assert isinstance(found, Synthesise)
+    return found
+
+
+def plan_of(structure: str, silos: int = 3, epsilon: float = 4.0) -> Plan:
+    return make_plan(
+        Synthesise,
+        schema_of(COLUMNS),
+        [f"silo-{i}" for i in range(silos)],
+        budget=Budget(epsilon, 1e-6),
+        nominal_n=3000,
+        **COMMON,
+        **OPTIONS[structure],
+    )
+
+
+def worst(frac_bits: int) -> np.ndarray:
+    """Corners, copies, the middle, and records that lie beside the box."""
+    one = 1 << frac_bits
+    rows = [[one] * D, [one] * D, [-one] * D, [0] * D, [one, -one, one, -one, one]]
+    return np.array([*rows, [1, one - 1, -1, 2, -2], [2**31 - 1] * D], dtype=np.int32)
+
+
+def people(linked: tuple[int, ...], n: int = 3000, seed: int = 0) -> np.ndarray:
+    """Records whose columns are independent but for some that say the same."""
+    rng = np.random.default_rng(seed)
+    values = rng.uniform(-1, 1, (n, D))
+    values[:, linked] = values[:, linked[:1]]
+    return np.rint(values * (1 << 16)).astype(np.int32)
+
+
+# What a record adds -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frac_bits", [4, 16, 24])
+@structures
+def test_the_worst_records_keep_the_bounds_at_any_state(structure: str, frac_bits: int) -> None:
+    task = designed(structure, frac_bits)
+    tables = [worst(frac_bits), worst(frac_bits)[:1], np.repeat(worst(frac_bits)[:1], 9, 0)]
+    check_task(task, tables, list(hostile_states(task)))
+
+
+@structures
+@given(
+    records=arrays(
+        np.int32, st.tuples(st.integers(1, 6), st.just(D)), elements=st.integers(-16, 16)
+    )
+)
+def test_any_records_keep_the_bounds(structure: str, records: np.ndarray) -> None:
+    check_task(designed(structure, 4), [records])
+
+
+@structures
+def test_every_record_reaches_the_bound_so_no_noise_is_wasted(structure: str) -> None:
+    """Of chosen tables at most the rounding of a word is left, however many they are."""
+    task = designed(structure)
+    records = people((0, 4), 20)
+    for state in hostile_states(task):
+        if (state["chosen"] < 0).all():
+            continue  # before the choice
+        for t in range(task.rounds):
+            ends = np.cumsum([block.size for block in task.blocks(t)])
+            for row in records:
+                words = task.contribute(t, state, row[None]).astype(object)
+                for block, part in zip(task.blocks(t), np.split(words, ends), strict=False):
+                    assert 0.9999 * block.l2_squared <= (part**2).sum() <= block.l2_squared
+
+
+@structures
+def test_silos_sum_to_the_pooled_records_bit_for_bit(structure: str) -> None:
+    """Also past the size of a part of the records, in any layout, and nobody adds nothing."""
+    task, records = designed(structure), people((1, 4), (1 << 14) + 7)
+    for state in [*hostile_states(task)][:2]:
+        for t in range(task.rounds):
+            whole = task.contribute(t, state, records)
+            parts = sum(task.contribute(t, state, part) for part in np.split(records, [0, 5, 9000]))
+            assert (parts == whole).all()
+            assert (task.contribute(t, state, np.asfortranarray(records)) == whole).all()
+            assert not task.contribute(t, state, records[:0]).any()
+
+
+@given(
+    records=arrays(
+        np.int32, st.tuples(st.integers(1, 5), st.just(3)), elements=st.integers(-16, 16)
+    )
+)
+def test_bins_keep_the_bounds_and_give_a_record_for_a_record(records: np.ndarray) -> None:
+    task = toy_task(
+        Discretise,
+        n_features=3,
+        nominal_n=1000,
+        budget=Budget(4.0, 1e-6),
+        columns=(COLUMNS[0], PublicColumn("pay", 0.0, 9e4), COLUMNS[1]),
+        frac_bits=4,
+    )
+    check_task(task, [records])
+    one = 1 << 4
+    for state in hostile_states(task):
+        results = task.results(state, task.used_box)
+        assert (np.diff(results["edges"], axis=1) >= 0).all()
+        changed = task.transform(results, records)
+        assert changed.shape == records.shape
+        assert np.abs(changed).max() <= one
+        assert (changed[:, 2] == records[:, 2]).all()
+
+
+# Frames and choice --------------------------------------------------------------------------------
+
+
+def frames_of(plan: Plan, records: np.ndarray, seed: int) -> tuple[list[Any], np.ndarray]:
+    """Return the lengths of all frames of a job, and the tables that it chose."""
+    carriers: list[Faults] = []
+
+    def carried(handlers: Any) -> Faults:
+        carriers.append(Faults(InProcess(handlers)))
+        return carriers[-1]
+
+    split = dict(zip(plan.silos, np.split(records, [900, 1700]), strict=True))
+    state = Wire(plan, split, SimulatedNoise(seed), carried).run()[0]
+    lengths = [(number, silo, len(a), len(b)) for number, silo, a, b in carriers[0].frames]
+    return lengths, state["chosen"] >> 16
+
+
+@pytest.mark.parametrize("structure", ["pairs", "target"])
+def test_frames_are_as_long_whatever_is_chosen(structure: str) -> None:
+    plan = plan_of(structure)
+    lengths, chosen = frames_of(plan, people((1, 2, 3)), 0)
+    others, other = frames_of(plan, people((0, 3)), 1)
+    assert lengths == others
+    assert (chosen != other).any()
+
+
+@pytest.mark.parametrize("structure", ["pairs", "target"])
+def test_the_choice_follows_from_what_was_released(structure: str) -> None:
+    """Not from who holds which records: the same sums in other silos choose the same tables."""
+    records, plan = people((1, 2, 3)), plan_of(structure)
+    found = []
+    for order in (slice(None), slice(None, None, -1)):
+        parts = np.split(records[order], [7, 2900])
+        held = {silo: [part] for silo, part in zip(plan.silos, parts, strict=True)}
+        found.append(run_plan(plan, held, noise=ZeroNoise()).results)
+    assert found[0].keys() == found[1].keys()
+    for name, value in found[0].items():
+        assert (value == found[1][name]).all(), name
+
+
+def test_what_depends_is_chosen_and_what_does_not_is_measured_alone() -> None:
+    records, plan = people((1, 2, 4), 30_000), plan_of("pairs", 1)
+    result = run_plan(plan, {plan.silos[0]: [records]}, noise=SimulatedNoise(3)).results
+    chosen = {tuple(int(j) for j in row if j >= 0) for row in result["chosen"]} - {()}
+    task = plan.task
+    assert isinstance(task, Synthesise)
+    assert (task.draw(result) != task.draw(result, seed=1)).any()
+    among = set(combinations((1, 2, 4), 2))
+    assert len(chosen & among) >= 2
+    nothing = run_plan(plan, {plan.silos[0]: [records[:0]]}, noise=ZeroNoise()).results
+    assert {tuple(int(j) for j in row if j >= 0) for row in nothing["chosen"]} == {
+        (), *((j,) for j in range(D))
+    }  # fmt: skip
+    for value in nothing.values():
+        assert np.isfinite(value).all()
+
+
+@structures
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_alone_gives_finite_answers_and_records_of_the_schema(
+    structure: str, seed: int
+) -> None:
+    plan = plan_of(structure, 1, epsilon=0.05)
+    result = run_plan(plan, {plan.silos[0]: [worst(16)[:2]]}, noise=SimulatedNoise(seed)).results
+    assert all(np.isfinite(value).all() for value in result.values())
+    task = plan.task
+    assert isinstance(task, Synthesise)
+    drawn = task.draw(result)
+    assert drawn.shape == (3000, D)
+    assert (drawn >= 0).all()
+    assert (drawn < task.levels).all()
+    assert (drawn == task.draw(result)).all()
