@@ -153,8 +153,9 @@ def finish(
 ) -> dict[str, Any]:
     """Write model, tables and report, show what was released and its cost; return the document.
 
-    Tables in the words and units of a schema are written if it is given. Files that were `written` before are listed, too. The stability of a clustering is worked out
-    from so many `reruns`, if any. A table that is no release of private records stands `beside`.
+    Tables in the words and units of a schema are written if it is given. Files that were `written`
+    before are listed, too. The stability of a clustering is worked out from so many `reruns`, if
+    any. A table that is no release of private records stands `beside`.
     """
     for warning in warnings_of(result):
         out.warn(warning)

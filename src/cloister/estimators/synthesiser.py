@@ -136,9 +136,9 @@ class DPSynthesiser(PrivateEstimator):
         values, noise = min((_summed(one, at) for one in held), key=lambda found: found[1])
         labels = [task.labels[j] for j in at]
         found = count_interval(values, noise).named("count")
-        every = tuple(range(values.ndim))
-        found |= share_interval(values, noise, every).named("share")
-        index = pd.MultiIndex.from_product(labels, names=names)
+        found |= share_interval(values, noise, tuple(range(values.ndim))).named("share")
+        every = pd.MultiIndex.from_product(labels, names=names)
+        index = every if len(names) > 1 else every.get_level_values(0)
         return pd.DataFrame({name: part.ravel() for name, part in found.items()}, index)
 
 
