@@ -41,6 +41,8 @@ def released(word: str, unit: float) -> dict[str, Floats]:
         options["centres"] = (np.array(options["centres"]) * unit).tolist()
     if "edges" in options:
         options["edges"] = {k: tuple(unit * e for e in v) for k, v in options["edges"].items()}
+    if "cutoff" in options:
+        options["cutoff"] *= unit
     columns = tuple(column(public, unit) for public in example.columns)
     plan = make_plan(
         task,
