@@ -123,7 +123,7 @@ def test_the_fit_is_not_worse_than_private_pgm() -> None:
         mbi.LinearMeasurement(t.values.ravel(), tuple("abcd"[j] for j in t.columns), stddev=8.0)
         for t in tables
     ]
-    model = mbi.estimation.mirror_descent(domain, given_, known_total=n, iters=300)
+    model = mbi.estimation.MirrorDescent().estimate(domain, given_, known_total=n, iters=300)
     theirs = sum(
         ((np.asarray(model.project(m.clique).datavector()) - m.noisy_measurement) ** 2).sum()
         for m in given_
