@@ -310,6 +310,9 @@ def test_every_display_has_its_numbers_as_a_table() -> None:
     assert heat.rows == (("r", "1.00 ± 0.50", "2"),)
     bars = as_table(Bars("t", ("r", "s"), np.array([3.0, -4.25])))
     assert bars.rows == (("r", "3"), ("s", "-4.25"))
+    three, ends = np.array([1.0, np.nan, 2.0]), (np.array([0.9, 0, 1]), np.array([1.6, 1, np.inf]))
+    bars = as_table(Bars("t", ("r", "s", "u"), three, None, "", "", *ends, absent="<5"))
+    assert bars.rows == (("r", "1.00 [0.90, 1.60]"), ("s", "<5"), ("u", "2 [1, no upper bound]"))
     low, high = np.array([[0.9, -3.0]]), np.array([[1.6, 1.0]])
     heat = as_table(Heatmap("t", ("r",), ("a", "b"), values, low=low, high=high))
     assert heat.rows == (("r", "1.00 [0.90, 1.60]", "2.0 [-3.0, 1.0]"),)
@@ -332,6 +335,7 @@ def test_every_display_has_its_numbers_as_a_table() -> None:
         Curve("t", np.array([2.0, 3.0]), np.zeros(2), np.array([-1.0, np.nan]), np.ones(2), 3.0),
         Bars("t", ("r",), np.array([-5.0]), margin=np.array([np.inf])),
         Bars("t", ("r",), np.array([0.0])),
+        Bars("t", ("r", "s"), np.array([np.nan, 2.0]), low=np.zeros(2), high=np.array([1, np.inf])),
         Scatter("t", ("r",), np.zeros((1, 2))),
         Graph("t", (), np.zeros(0), ()),
         Graph("t", ("r",), np.zeros(1), ((0, 0, 1.0, ""),)),
