@@ -431,12 +431,12 @@ def test_a_budget_too_small_is_told_with_what_would_fit() -> None:
         (
             "pipeline",
             {"steps": [["polish", {}], ["count", {}]]},
-            "one of bounds, pca, standardise before the last one, got 'polish'",
+            "one of bounds, discretise, pca, standardise before the last one, got 'polish'",
         ),
         (
             "pipeline",
             {"steps": [["count", {}], ["count", {}]]},
-            "one of bounds, pca, standardise before the last one, got 'count'",
+            "one of bounds, discretise, pca, standardise before the last one, got 'count'",
         ),
         ("pipeline", {"steps": [["lloyd", {"n_clusters": 2, "rounds": 1}]]}, "got 'lloyd'"),
         ("pipeline", {"steps": [["count", {"depth": 3}]]}, "do not fit: it has no option"),
