@@ -26,14 +26,18 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from cloister.arrays import Flags, Floats, Integers
-from cloister.task import INTERVAL_95
+from cloister.errors import PlanError
+from cloister.task import INTERVAL_95, PublicColumn
+from cloister.tasks.columns import position
 from cloister.tasks.intervals import fieller
 from cloister.tasks.scores import Estimate
+from cloister.tasks.tables.inference import NO_BOUND, ratio_of_products
 
 CLEAR = 3.0
 """A curve goes on while the number at risk is more than so many deviations of its noise."""
@@ -42,6 +46,16 @@ CLEAR_TEST = 2.0
 _LEAST_HAZARD, _MOST_HAZARD = -0.5, 0.95  # of one interval
 _Z = INTERVAL_95["gaussian"]
 _TINY = 1e-12
+
+
+def followed(columns: Sequence[PublicColumn], time: str, event: str) -> tuple[int, int]:
+    """Return the columns of how long a record was followed, and of whether the event ended that."""
+    i, j = position(columns, time, "time"), position(columns, event, "event")
+    if columns[i].levels or columns[i].low < 0:
+        raise PlanError(f"time must be a column of numbers whose min is at least 0, got {time!r}.")
+    if columns[j].categories != ("0", "1"):
+        raise PlanError(f"event must be a column of true and false, got {event!r}.")
+    return i, j
 
 
 def at_risk(exits: Floats, noise: float) -> tuple[Floats, Floats]:
@@ -213,29 +227,12 @@ def rates(person_time: Floats, noise: float) -> Estimate:
 
 
 def rate_ratios(person_time: Floats, noise: float) -> Estimate:
-    """Return the rate of each group over that of the first, (groups - 1,), from (groups, 2).
-
-    A product of independent noisy numbers is right on average, and the variance of ``x y`` is
-    estimated without bias by ``x^2 v_y + y^2 v_x - v_x v_y``.
-    """
-    (events, time), (others, times) = person_time[0], person_time[1:].T
-
-    def product(x: Floats, of_x: Floats, y: Floats) -> Floats:
-        both = of_x * noise**2
-        return np.maximum(x**2 * noise**2 + y**2 * of_x - both, both)
-
-    first, second = others * time, events * times
-    noisy, wide = (
-        fieller(
-            first,
-            second,
-            product(others, noise**2 + sampled * np.maximum(others, 0), time),
-            product(events, noise**2 + sampled * np.maximum(events, 0), times),
-            box=(0.0, np.inf),
-        )
-        for sampled in (0.0, 1.0)
-    )
-    return Estimate(np.maximum(first, 0) / np.maximum(second, 1.0), *noisy, population=wide)
+    """Return the rate of each group over that of the first, (groups - 1,), from (groups, 2)."""
+    others = person_time[1:]
+    tables = np.stack([others, np.broadcast_to(person_time[0], others.shape)], axis=1)
+    # times are given, as they are of each rate
+    found, _ = ratio_of_products(tables, np.full(tables.shape, noise**2), np.array([1.0, 0.0]))
+    return found.mapped(lambda part: np.where(part < NO_BOUND, part, np.inf))
 
 
 def usual_intervals(nominal_n: int, groups: int, noise: float) -> int:

@@ -195,9 +195,32 @@ def trend(
 def odds_ratio(table: Floats, s: float | Floats) -> tuple[Estimate, Tested]:
     """Return ``(a d) / (b c)`` of noisy tables ``[[a, b], [c, d]]``, and the test that it is 1.
 
+    An upper end of ``NO_BOUND`` is none.
+    """
+    return ratio_of_products(table, _scalar(s) ** 2)
+
+
+def relative_risk(table: Floats, s: float | Floats) -> tuple[Estimate, Tested]:
+    """Return ``a / (a + b)`` over ``c / (c + d)`` of noisy tables ``[[a, b], [c, d]]``.
+
+    As :func:`odds_ratio` returns it: the first column counts events, each row is a group.
+    """
+    return ratio_of_shares(table, _scalar(s) ** 2)
+
+
+def ratio_of_products(
+    table: Floats, noise: Floats, sampled: float | Floats = 1.0
+) -> tuple[Estimate, Tested]:
+    """Return the ratio of :func:`odds_ratio` for cells whose noise has variances of its own.
+
     Products of independent noisy cells are right on average and have a known variance, so the
-    interval is Fieller's [F54]_, also where cells are no larger than their noise. An upper end of
-    ``NO_BOUND`` is none.
+    interval is Fieller's [F54]_, also where cells are no larger than their noise.
+
+    Parameters
+    ----------
+    noise : ndarray that broadcasts to the table
+    sampled : float or ndarray that broadcasts to the table
+        1 where a cell is a Poisson number, 0 where it varies by noise alone.
     """
     a, b, c, d = _cells(table)
 
@@ -206,14 +229,12 @@ def odds_ratio(table: Floats, s: float | Floats) -> tuple[Estimate, Tested]:
         top = np.maximum(a**2 * vd + d**2 * va - va * vd, va * vd)
         return top, np.maximum(b**2 * vc + c**2 * vb - vb * vc, vb * vc), 0.0
 
-    return _ratio_test(a * d, b * c, variances(_noise(table, s)), variances(_both(table, s)))
+    both = variances(_both(table, noise, sampled))
+    return _ratio_test(a * d, b * c, variances(np.broadcast_to(noise, table.shape)), both, _WALLS)
 
 
-def relative_risk(table: Floats, s: float | Floats) -> tuple[Estimate, Tested]:
-    """Return ``a / (a + b)`` over ``c / (c + d)`` of noisy tables ``[[a, b], [c, d]]``.
-
-    As :func:`odds_ratio` returns it: the first column counts events, each row is a group.
-    """
+def ratio_of_shares(table: Floats, noise: Floats, walls: Box = _WALLS) -> tuple[Estimate, Tested]:
+    """Return the ratio of :func:`relative_risk`, as :func:`ratio_of_products` does, in a box."""
     a, b, c, d = _cells(table)
 
     def variances(v: Floats) -> Triple:
@@ -224,9 +245,8 @@ def relative_risk(table: Floats, s: float | Floats) -> tuple[Estimate, Tested]:
         both = (c + d) * c * va + a * (a + b) * vc - shared
         return np.maximum(top, least[0]), np.maximum(below, least[1]), both
 
-    return _ratio_test(
-        a * (c + d), c * (a + b), variances(_noise(table, s)), variances(_both(table, s))
-    )
+    top, below, both = a * (c + d), c * (a + b), variances(_both(table, noise))
+    return _ratio_test(top, below, variances(np.broadcast_to(noise, table.shape)), both, walls)
 
 
 def fits(test: str, shape: Sequence[int]) -> bool:
@@ -289,33 +309,32 @@ def _cells(table: Floats) -> tuple[Floats, Floats, Floats, Floats]:
     return table[..., 0, 0], table[..., 0, 1], table[..., 1, 0], table[..., 1, 1]
 
 
-def _noise(table: Floats, s: float | Floats) -> Floats:
-    return np.broadcast_to(_scalar(s) ** 2, table.shape)
-
-
-def _both(table: Floats, s: float | Floats) -> Floats:
+def _both(table: Floats, noise: Floats, sampled: float | Floats = 1.0) -> Floats:
     # One more than was counted: a small number that is low by chance would say so of its variance.
-    return np.asarray(np.maximum(table + 1, 0.0) + _scalar(s) ** 2)
+    return np.asarray(np.maximum(table + 1, 0.0) * sampled + noise)
 
 
-def _ratio_test(top: Floats, below: Floats, noise: Triple, both: Triple) -> tuple[Estimate, Tested]:
+def _ratio_test(
+    top: Floats, below: Floats, noise: Triple, both: Triple, walls: Box
+) -> tuple[Estimate, Tested]:
     known = below > 0
-    value = np.where(known, np.clip(top / np.where(known, below, 1.0), *_WALLS), NO_BOUND)
-    narrow = Estimate(value, *_half_line(top, below, noise))
-    found = replace(narrow, population=_half_line(top, below, both)).joined(narrow)
+    value = np.where(known, np.clip(top / np.where(known, below, 1.0), *walls), walls[1])
+    narrow = Estimate(value, *_half_line(top, below, noise, walls))
+    found = replace(narrow, population=_half_line(top, below, both, walls)).joined(narrow)
     return found, _normal(top - below, both[0] + both[1] - 2 * np.asarray(both[2]))
 
 
-def _half_line(top: Floats, below: Floats, variances: Triple) -> Ends:
-    """Return the ends of Fieller's set between 0 and ``NO_BOUND``.
+def _half_line(top: Floats, below: Floats, variances: Triple, walls: Box) -> Ends:
+    """Return the ends of Fieller's set between two walls.
 
     Where the denominator is within its noise, the set of the inverse may still give a lower bound.
     """
     of_top, of_below, both = variances
-    low, high = fieller(top, below, of_top, of_below, both, box=_WALLS)
-    _, last = fieller(below, top, of_below, of_top, both, box=(1 / NO_BOUND, NO_BOUND))
+    low, high = fieller(top, below, of_top, of_below, both, box=walls)
+    box = 1 / walls[1], 1 / max(walls[0], 1 / NO_BOUND)
+    _, last = fieller(below, top, of_below, of_top, both, box=box)
     unknown = (below <= 0) | (below**2 <= _Z**2 * np.asarray(of_below))
-    bounded = (last > 1 / NO_BOUND) & (last < NO_BOUND)
+    bounded = (last > box[0]) & (last < box[1])
     return np.where(unknown & bounded, 1 / last, low), high
 
 

@@ -19,7 +19,7 @@ References
 .. [S06] Siddiqi, "Credit Risk Scorecards", Wiley 2006: weight of evidence, information value,
    population stability index.
 .. [HPS16] Hardt, Price and Srebro, "Equality of opportunity in supervised learning", NIPS 2016.
-.. [Z08] Zou and Donner, "Construction of confidence limits about effect measures", Statistics in
+.. [ZD08] Zou and Donner, "Construction of confidence limits about effect measures", Statistics in
    Medicine 27, 2008: limits of a difference from those of its parts.
 """
 
@@ -34,6 +34,7 @@ from cloister.randomness import public_generator
 from cloister.task import INTERVAL_95
 from cloister.tasks.intervals import fieller
 from cloister.tasks.scores import Box, Estimate, Triple, ratio, share_sampling
+from cloister.tasks.tables.inference import ratio_of_shares
 
 FARTHEST = 8.0
 """The largest weight of evidence; an interval that ends here has no bound on this side."""
@@ -54,32 +55,11 @@ def _with_sampling(counts: Floats, variance: Floats | float) -> Floats:
 # Ratios of shares ---------------------------------------------------------------------------------
 
 
-def ratio_of_shares(cells: Floats, noise: Floats | float, walls: Box) -> Estimate:
-    """Return ``a / (a + b)`` over ``c / (c + d)`` of noisy cells; the last axis is (a, b, c, d).
-
-    `noise` are variances that broadcast to the cells. Products of independent noisy cells are right
-    on average and have a known variance, so that Fieller's set needs no small noise.
-    """
-    variances = np.broadcast_to(noise, cells.shape)
-    a, b, c, d = np.moveaxis(np.maximum(cells, _HALF), -1, 0)
-    value = a / (a + b) * (c + d) / c
-    narrow = Estimate(value, *_set_of_ratios(cells, variances, walls))
-    wide = _set_of_ratios(cells, _with_sampling(cells, variances), walls)
-    found = replace(narrow, population=wide).joined(narrow)
-    return replace(found, value=np.clip(value, found.low, found.high))
-
-
-def _set_of_ratios(cells: Floats, variances: Floats, walls: Box) -> Ends:
-    (a, b, c, d), (va, vb, vc, vd) = np.moveaxis(cells, -1, 0), np.moveaxis(variances, -1, 0)
-    top, below = a * (c + d), c * (a + b)
-    of_top = np.maximum((c + d) ** 2 * va + (a**2 - va) * (vc + vd), va * (vc + vd))
-    of_below = np.maximum((a + b) ** 2 * vc + (c**2 - vc) * (va + vb), vc * (va + vb))
-    both = (c + d) * c * va + a * (a + b) * vc - va * vc
-    low, high = fieller(top, below, of_top, of_below, both, box=walls)
-    # where nothing is known of the denominator, the inverse ratio may still have an upper end
-    box = 1 / walls[1], 1 / walls[0]
-    _, most = fieller(below, top, of_below, of_top, both, box=box)
-    return np.where((low <= walls[0]) & (high >= walls[1]), 1 / most, low), high
+def _ratio(cells: Floats, noise: Floats, walls: Box) -> Estimate:
+    """Return the ratio of shares of tables, whose value is finite where a cell is empty."""
+    (a, b), (c, d) = np.moveaxis(np.maximum(cells, _HALF), (-2, -1), (0, 1))
+    found, _ = ratio_of_shares(cells, noise, walls)
+    return replace(found, value=np.clip(a / (a + b) * (c + d) / c, found.low, found.high))
 
 
 def weights_of_evidence(table: Floats, s: float) -> Estimate:
@@ -91,10 +71,9 @@ def weights_of_evidence(table: Floats, s: float) -> Estimate:
         Without the event, with it.
     """
     rest = table.sum(axis=0) - table
-    cells = np.stack([table[:, 0], rest[:, 0], table[:, 1], rest[:, 1]], axis=-1)
-    noise = s**2 * np.array([1.0, len(table) - 1.0, 1.0, len(table) - 1.0])
+    noise = s**2 * np.array([1.0, len(table) - 1.0])
     walls = float(np.exp(-FARTHEST)), float(np.exp(FARTHEST))
-    found = ratio_of_shares(cells, noise, walls).mapped(np.log)
+    found = _ratio(np.stack([table, rest], axis=-1), noise, walls).mapped(np.log)
     return replace(found, value=np.clip(found.value, -FARTHEST, FARTHEST))
 
 
@@ -111,17 +90,17 @@ def compared(counts: Floats, cut: int, s: float) -> dict[str, Estimate]:
     noise = s**2 * np.array([counts.shape[1] - cut, cut])
     spread = (noise[0], noise.sum(), noise[0])
     rates = ratio(parts, wholes, spread, share_sampling(wholes))
-    first = np.broadcast_to([parts[0], wholes[0] - parts[0]], (len(parts), 2))
-    pairs = np.column_stack([parts, wholes - parts, first])[1:]
+    sides = np.column_stack([parts, wholes - parts])
+    pairs = np.stack([sides, np.broadcast_to(sides[0], sides.shape)], axis=1)[1:]
     ends = (rates.low, rates.high), rates.population or (rates.low, rates.high)
     limits = [_difference(rates.value, *pair) for pair in ends]
     apart = Estimate(rates.value[1:] - rates.value[0], *limits[0], population=limits[1])
-    times = ratio_of_shares(pairs, np.tile(noise, 2), (1e-3, 1e3))
+    times = _ratio(pairs, noise, (1e-3, 1e3))
     return {"": rates, "_difference": apart, "_ratio": times}
 
 
 def _difference(value: Floats, low: Floats, high: Floats) -> Ends:
-    """Return limits of differences to the first number, whose error is independent [Z08]_."""
+    """Return limits of differences to the first number, whose error is independent [ZD08]_."""
     below, above, gap = value - low, high - value, value[1:] - value[0]
     return gap - np.hypot(below[1:], above[0]), gap + np.hypot(above[1:], below[0])
 

@@ -114,7 +114,7 @@ class Scorecard(Tabulate):
             yield "cutoff must be an edge of decision, so that some are selected and others not."
 
     @classmethod
-    def design(cls, facts: PublicFacts, options: Options) -> Self:  # type: ignore[override]  # own
+    def design(cls, facts: PublicFacts, options: Options) -> Self:  # type: ignore[override]  # its own
         """Find the tables and the cells of each column; refuse tables that would be noise."""
         target, over, group = options.target, options.over, options.group
         decision, cutoff = options.decision, options.cutoff
