@@ -158,7 +158,7 @@ def released(
         answer = {block.name: Released(total.reshape(block.shape), float(std))}
         after = task.update(t, state, answer)
         state = {k: round_to_grid(v, task.frac_bits) for k, v in after.items()}
-    return {k: np.asarray(v) for k, v in task.results(state, None).items()}  # type: ignore[arg-type]
+    return {k: np.asarray(v) for k, v in task.results(state, None).items()}  # type: ignore[arg-type]  # in units of the grid
 
 
 def encoded(rows: np.ndarray, one: int = 1 << 16) -> np.ndarray:

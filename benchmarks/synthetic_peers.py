@@ -27,7 +27,7 @@ def main() -> None:
     names = [f"c{j}" for j in range(data["levels"].shape[1])]
     frame = pd.DataFrame(data["levels"], columns=names)
     kind, settings = SETTINGS[method]
-    state = np.random.RandomState(int(seed))
+    state = np.random.RandomState(int(seed))  # what the peers take; their noise protects nobody
     domain = dict(zip(names, map(int, data["sizes"]), strict=True))
     start = time.process_time()
     model = kind(

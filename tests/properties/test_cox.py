@@ -152,7 +152,7 @@ def test_a_vector_that_is_not_checked_is_noticed() -> None:
             length, worth = super()._scales(top)
             return length / 2, worth
 
-        def _moments(self, known, x, residual, hazard):  # type: ignore[no-untyped-def]
+        def _moments(self, known, x, residual, hazard):  # type: ignore[no-untyped-def]  # a twin
             products = self._series.products(x / self._length)
             length, worth = self._scales(float(known.hazard.max()))
             both = np.concatenate([residual * products[: 1 + len(x)], worth * hazard * products])

@@ -49,7 +49,6 @@ _WEAK, _FAR = 0.3, 0.8  # coefficients above which one step is marked, and every
 _CLOSE = 1.0  # variance of the logarithm of the hazard above which everything is marked
 _WORTH = 0.8  # of a hazard in the vector, for an event
 _LARGEST_EXPONENT = 700.0
-_ROLES = ("time", "event")
 _PART = 1024  # records at a time
 
 
@@ -151,13 +150,7 @@ class Cox(Gaussian):
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose intervals and order from public numbers; refuse what would be noise alone."""
         columns = facts.columns
-        time, event = (position(columns, getattr(options, name), name) for name in _ROLES)
-        if columns[time].levels or columns[time].low < 0:
-            raise PlanError(
-                f"time must be a column of numbers whose min is at least 0, got {options.time!r}."
-            )
-        if columns[event].categories != ("0", "1"):
-            raise PlanError(f"event must be a column of true and false, got {options.event!r}.")
+        time, event = curves.followed(columns, options.time, options.event)
         needed_budget(facts.budget)
         noise = noise_of(facts) or 0.0
         rest = [c.name for c in columns if c.name not in (options.time, options.event)]

@@ -134,19 +134,10 @@ class Survival(Gaussian):
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose the intervals from public numbers."""
-        at = {
-            name: position(facts.columns, getattr(options, name), name)
-            for name in ("time", "event", "by")
-            if getattr(options, name) is not None
-        }
-        time, event = facts.columns[at["time"]], facts.columns[at["event"]]
-        if time.levels or time.low < 0:
-            raise PlanError(
-                f"time must be a column of numbers whose min is at least 0, got {time.name!r}."
-            )
-        if event.categories != ("0", "1"):
-            raise PlanError(f"event must be a column of true and false, got {event.name!r}.")
-        groups = facts.columns[at["by"]].categories if "by" in at else (_EVERYBODY,)
+        columns = facts.columns
+        place, event = curves.followed(columns, options.time, options.event)
+        by = None if options.by is None else position(columns, options.by, "by")
+        time, groups = columns[place], (_EVERYBODY,) if by is None else columns[by].categories
         if not groups:
             raise PlanError(
                 f"by must be a column of categories, got {options.by!r}, one of numbers."
@@ -159,7 +150,9 @@ class Survival(Gaussian):
             cls,
             facts,
             options,
-            **{"by": None, **at},
+            time=place,
+            event=event,
+            by=by,
             groups=groups,
             edges=edges,
             low=time.low,

@@ -35,6 +35,7 @@ from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicColumn, Publ
 from cloister.tasks.columns import in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import PublicSeed, made, noise_of
+from cloister.tasks.preparation.discretise import BINS
 from cloister.tasks.state import read, written
 from cloister.tasks.synthesis.choice import chosen_tables, excess, grouped
 from cloister.tasks.synthesis.junction import (
@@ -213,7 +214,7 @@ class Synthesise(Gaussian):
             labels=tuple(axis.labels for axis in axes),
             walls=tuple(axis.walls for axis in axes),
             ordered=tuple(
-                bool(axis.walls or name in options.ordered or axis.labels[0] == "bin 1")
+                bool(axis.walls or name in options.ordered or axis.labels == BINS)
                 for axis, name in zip(axes, names, strict=True)
             ),
             about=about,
@@ -411,13 +412,13 @@ class Synthesise(Gaussian):
         """Return the tables in records, and after those of pairs, which ones come next."""
         known = read(_Known, state, self.frac_bits)
         noise = known.noise.copy()
-        changed: dict[str, Floats | Integers] = {}
+        changed: dict[str, Any] = {}
         for part, _ in self._stages[t]:
             stored = "tables" if part == "chosen" else part
             word = self._word(len(self._chosen(known))) if part == "chosen" else 1 << FINE
             changed[stored] = released[part].values / word
             noise[_ORDER.index(part)] = released[part].noise_std / word
-        known = replace(known, **changed, noise=noise, done=t + 1)  # type: ignore[arg-type]
+        known = replace(known, **changed, noise=noise, done=t + 1)
         if any(part == "pairs" for part, _ in self._stages[t]):
             known = replace(known, chosen=self._choice(known, released["pairs"]))
         return written(known)
