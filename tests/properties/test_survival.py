@@ -14,6 +14,7 @@ from cloister.arrays import GridState, Integers, Records
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
 from cloister.task import FINE, PublicColumn, Released
+from cloister.tasks.survival import curves
 from cloister.tasks.survival.survival import Survival
 from cloister.testing import check_task, hostile_states, toy_task
 
@@ -25,8 +26,8 @@ COLUMNS = (
 OPTIONS: dict[str, dict[str, object]] = {
     "all": {},
     "groups": {"by": "stage"},
-    "rates": {"by": "stage", "rates": True, "intervals": 7},
-    "edges": {"edges": (10.0, 50.0), "tau": 55.0, "rates": True},
+    "intervals": {"by": "stage", "intervals": 7},
+    "edges": {"edges": (10.0, 50.0), "tau": 55.0},
 }
 ONE = 1 << FINE
 
@@ -108,15 +109,6 @@ def test_every_record_adds_one_to_one_cell_whatever_the_number_of_intervals(
     assert (block.l1, block.l2_squared) == (ONE, ONE**2)
 
 
-def test_the_bound_of_events_and_time_is_attained() -> None:
-    task = designed(rates=True, tau=50.0)
-    last = [r for r in on_edges(task) if r[1] > 0][2 * len(task.edges) - 1 :][:1]
-    added = task.contribute(0, begun(task), np.array(last))[-2:]
-    assert added[0] == ONE
-    assert ONE - 8 < added[1] <= ONE
-    assert task.blocks(0)[1].l2_squared == 2 * ONE**2
-
-
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_a_record_adds_the_same_in_any_company(kind: str) -> None:
     """Also past the size of a part of the records, in any layout, and nobody adds nothing."""
@@ -161,10 +153,9 @@ class SendsAtRisk(Survival):
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         sent = super().contribute(t, state, records)
-        exits = sent[: len(self.groups) * (len(self.edges) + 1) * 2]
-        table = exits.reshape(len(self.groups), -1, 2)
-        table[:] = table[:, ::-1].cumsum(axis=1)[:, ::-1]
-        return sent
+        table = curves.table_of(sent.reshape(len(self.groups), -1))
+        risk = table[:, ::-1].cumsum(axis=1)[:, ::-1]
+        return risk.reshape(len(self.groups), -1)[:, :-1].ravel()
 
 
 def test_who_sends_numbers_at_risk_breaks_the_bound() -> None:

@@ -33,7 +33,7 @@ SCHEMA = Schema(
         Column(name="drug", type="category", categories=("old", "new")),
     ),
 )
-ASKED = {"time": "months", "event": "died", "by": "drug", "tau": 30.0, "rates": True}
+ASKED = {"time": "months", "event": "died", "by": "drug", "tau": 30.0}
 EDGES = np.linspace(0, 1.5, 9)
 
 
@@ -85,15 +85,23 @@ def exits_of(rng: np.random.Generator, runs: int, n: int, hazard: float = 1.0) -
     time, followed = rng.exponential(1 / hazard, (runs, n)), rng.uniform(0.3, 2.5, (runs, n))
     seen = np.minimum(time, followed)
     row = np.where(seen > EDGES[-1], len(EDGES) - 1, np.searchsorted(EDGES, seen) - 1)
-    cell = (np.arange(runs)[:, None] * len(EDGES) + row) * 2 + (time >= followed)
-    counts = np.bincount(cell.ravel(), minlength=runs * len(EDGES) * 2)
-    return counts.reshape(runs, len(EDGES), 2).astype(np.float64)
+    words = curves.word_of(row, (time < followed).astype(int), len(EDGES) - 1)
+    size = 2 * len(EDGES) - 1
+    places = words + np.arange(runs)[:, None] * size
+    counts = np.bincount(places.ravel(), minlength=runs * size).reshape(runs, size)
+    return curves.table_of(counts.astype(np.float64))
+
+
+def noisy(rng: np.random.Generator, exits: Floats, noise: float) -> Floats:
+    """Return tables with noise in all numbers, one of them beyond the horizon."""
+    size = (*exits.shape[:-2], 2 * len(EDGES) - 1)
+    return exits + curves.table_of(rng.normal(0, noise, size))
 
 
 def held(exits: Floats, noise: float, believed: float) -> float:
     """Return how often the population interval in the middle has the truth."""
     rng = np.random.default_rng(7)
-    found = curves.kaplan_meier(exits + rng.normal(0, noise, exits.shape), believed)
+    found = curves.kaplan_meier(noisy(rng, exits, noise), believed)
     low, high = (end[:, 4] for end in found.population)
     truth = np.exp(-EDGES[4])
     return float(((low <= truth) & (truth <= high)).mean())
@@ -113,7 +121,7 @@ def rejected(noise: float, believed: float, hazard: float) -> float:
     rng = np.random.default_rng(8)
     groups = [exits_of(rng, SAMPLES, 700, rate) for rate in (1.0, hazard)]
     exits = np.stack(groups, axis=1)
-    tests = (curves.log_rank(y, believed) for y in exits + rng.normal(0, noise, exits.shape))
+    tests = (curves.log_rank(y, believed) for y in noisy(rng, exits, noise))
     return float(np.mean([test.p < 0.05 for test in tests]))
 
 
@@ -136,10 +144,9 @@ class SendsAtRisk(Survival):
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         sent = super().contribute(t, state, records)
-        exits = sent[: len(self.groups) * (len(self.edges) + 1) * 2]
-        table = exits.reshape(len(self.groups), -1, 2)
-        table[:] = table[:, ::-1].cumsum(axis=1)[:, ::-1]
-        return sent
+        table = curves.table_of(sent.reshape(len(self.groups), -1))
+        risk = table[:, ::-1].cumsum(axis=1)[:, ::-1]
+        return risk.reshape(len(self.groups), -1)[:, :-1].ravel()
 
 
 @pytest.mark.parametrize(("task", "sound"), [(Survival, True), (SendsAtRisk, False)])

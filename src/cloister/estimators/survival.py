@@ -34,9 +34,9 @@ class DPKaplanMeier(PrivateEstimator):
     time, event, by : str
         Columns: how long a record was followed, whether the event ended that, and the category for
         each of which there is a curve, if any.
-    tau, edges, intervals, rates
-        As for :class:`~cloister.tasks.survival.survival.Survival`: the public horizon, how time is
-        divided up to it, and whether rates are released, too.
+    tau, edges, intervals
+        As for :class:`~cloister.tasks.survival.survival.Survival`: the public horizon, and how time
+        is divided up to it.
     bounds : Schema
         With a column of numbers from 0, and one of true and false. Its largest time should be above
         the longest follow-up: who is at it is taken to be followed beyond.
@@ -49,8 +49,8 @@ class DPKaplanMeier(PrivateEstimator):
         The part without the event, by Kaplan and Meier, and minus its logarithm: a row for each
         edge of an interval, a column for each group. NaN where too few are at risk for the noise.
     median_, rate_, rate_ratio_ : Series
-        Of each group; a median is infinite where it is not reached. Events per unit of time and
-        their ratios to the first group are absent without `rates`.
+        Of each group; a median is infinite where it is not reached, a rate is events per unit of
+        time, and ratios are to the first group.
 
     Examples
     --------
@@ -79,7 +79,6 @@ class DPKaplanMeier(PrivateEstimator):
     tau: float | None = None
     edges: Sequence[float] = ()
     intervals: int | None = None
-    rates: bool = False
 
     @classmethod
     def _contract(cls, plan: Plan, schema: Schema | None) -> dict[str, Any]:
@@ -92,9 +91,7 @@ class DPKaplanMeier(PrivateEstimator):
         super()._keep(result)
         self.survival_, self.cumulative_hazard_ = (self._curves(name) for name in _CURVES)
         for name in _NUMBERS:
-            self.__dict__.pop(f"{name}_", None)
-            if name in result.results:
-                setattr(self, f"{name}_", self.interval(of=name)["value"])
+            setattr(self, f"{name}_", self.interval(of=name)["value"])
 
     def interval(self, kind: str = "population", *, of: str = "survival") -> pd.DataFrame:
         """Return values with both ends of their 95 % intervals.
@@ -110,7 +107,7 @@ class DPKaplanMeier(PrivateEstimator):
         import pandas as pd
 
         names = [of + end for end in ("", *_KINDS.get(kind, ()))]
-        if len(names) < 3 or of not in self.result_.results or of not in (*_CURVES, *_NUMBERS):
+        if len(names) < 3 or of not in (*_CURVES, *_NUMBERS):
             raise PlanError(
                 f"kind must be noise or population, and of a name of what was released, got "
                 f"{kind!r} of {of!r}."
@@ -121,7 +118,7 @@ class DPKaplanMeier(PrivateEstimator):
             joined = pd.concat(parts, axis=1).swaplevel(axis=1)
             return joined[[(group, end) for group in self._groups for end in ends]]
         values = {end: self.result_.results[name] for end, name in zip(ends, names, strict=True)}
-        return pd.DataFrame(values, self._groups[-len(values["value"]) :])
+        return pd.DataFrame(values, self._groups[of == "rate_ratio" :])
 
     def predict(self, times: Any) -> pd.DataFrame:
         """Return the part without the event at some times; NaN where that is not known."""
@@ -155,7 +152,7 @@ class DPLogRank(DPKaplanMeier):
 
     Parameters
     ----------
-    time, event, by, tau, edges, intervals, rates, bounds
+    time, event, by, tau, edges, intervals, bounds
         As for :class:`DPKaplanMeier`; `by` must be given.
     epsilon, nominal_n, delta, ledger, dataset, frac_bits
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
@@ -165,7 +162,7 @@ class DPLogRank(DPKaplanMeier):
     statistic_, p_value_ : float
         Chi-square with `degrees_` degrees of freedom; NaN where nothing could be tested.
     degrees_ : int
-    survival_, cumulative_hazard_, median_, rate_
+    survival_, cumulative_hazard_, median_, rate_, rate_ratio_
         As of :class:`DPKaplanMeier`.
     """
 

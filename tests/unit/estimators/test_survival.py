@@ -42,7 +42,7 @@ GIVEN = {"time": "months", "event": "died", "epsilon": 2.0, "bounds": SCHEMA, "n
 
 
 def test_a_curve_is_a_table_and_ends_where_nothing_is_known() -> None:
-    model = zero_noise(DPKaplanMeier)(by="drug", tau=40, intervals=20, rates=True, **GIVEN)
+    model = zero_noise(DPKaplanMeier)(by="drug", tau=40, intervals=20, **GIVEN)
     model.fit([trial()[::2], trial()[1::2]])
     assert list(model.survival_.columns) == ["old", "new"]
     assert model.survival_.index.name == "months"
@@ -55,13 +55,14 @@ def test_a_curve_is_a_table_and_ends_where_nothing_is_known() -> None:
     np.testing.assert_allclose(hazard, -np.log(model.survival_["old"]), atol=1e-12)
     few = zero_noise(DPKaplanMeier)(**GIVEN).fit(trial()[:30])
     assert few.survival_["all records"].isna().any()
-    assert not hasattr(few, "rate_")
+    assert few.rate_.index.tolist() == ["all records"]
+    assert few.rate_ratio_.empty
 
 
 @pytest.mark.parametrize("kind", ["noise", "population"])
 @pytest.mark.parametrize("of", ["survival", "cumulative_hazard", "median", "rate", "rate_ratio"])
 def test_intervals_hold_their_values_and_sampling_makes_them_wider(kind: str, of: str) -> None:
-    model = DPKaplanMeier(by="drug", tau=40, rates=True, **GIVEN).fit(trial())
+    model = DPKaplanMeier(by="drug", tau=40, **GIVEN).fit(trial())
     found = model.interval(kind, of=of)
     if of in ("survival", "cumulative_hazard"):
         assert list(found["new"].columns) == ["value", "low", "high"]
@@ -84,7 +85,8 @@ def test_between_edges_curves_run_straight_and_beyond_them_nothing_is_said() -> 
 
 
 @pytest.mark.parametrize(
-    "asked", [{"kind": "both"}, {"of": "rate"}, {"of": "exits"}, {"kind": "noise", "of": "edges"}]
+    "asked",
+    [{"kind": "both"}, {"of": "log_rank"}, {"of": "exits"}, {"kind": "noise", "of": "edges"}],
 )
 def test_an_interval_that_was_not_released_is_refused(asked: dict[str, str]) -> None:
     model = zero_noise(DPKaplanMeier)(**GIVEN).fit(trial())

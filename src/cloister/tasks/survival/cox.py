@@ -240,13 +240,14 @@ class Cox(Gaussian):
 
     def start(self) -> State:
         """Return the state before the first round: nothing is known."""
-        empty, moments = np.zeros((self.intervals + 1, 2)), np.zeros(self.blocks(1)[0].size)
+        numbers, moments = (np.zeros(self.blocks(t)[0].size) for t in (0, 1))
+        empty = curves.table_of(numbers)
         return written(_Known(exits=empty, hazard=empty[:, 0], moments=moments))
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the exits, of which a record is in one cell; then a vector of length one."""
         if t == 0:
-            return (Block.of_units("exits", (self.intervals + 1, 2), _EXITS),)
+            return (Block.of_units("exits", (2 * self.intervals + 1,), _EXITS),)
         size, squared = 1 + len(self.names) + len(self._series.exponents), 1 << 2 * FINE
         # the L1 norm by Cauchy and Schwarz
         return (Block("moments", (size,), isqrt(size * squared), squared, 1 - _EXITS),)
@@ -258,7 +259,8 @@ class Cox(Gaussian):
         for part in in_cache(records, _PART):
             event, row, time = self._exits(part)
             if t == 0:
-                total += np.bincount(row * 2 + (1 - event), minlength=len(total)) << FINE
+                words = curves.word_of(row, event, self.intervals)
+                total += np.bincount(words, minlength=len(total)) << FINE
                 continue
             before = np.clip(time.astype(np.int64), 0, self.intervals - 1)
             step = known.hazard[before + 1] - known.hazard[before]
@@ -302,7 +304,8 @@ class Cox(Gaussian):
         """Return the hazard as far as enough are at risk; then the sums, in records."""
         known = self._read(state)
         if t == 0:
-            exits, noise = released["exits"].real()
+            numbers, noise = released["exits"].real()
+            exits = curves.table_of(numbers)
             steps = -np.log1p(-curves.hazards(exits, noise)[0])
             hazard = np.maximum.accumulate(np.append(0.0, np.cumsum(steps)))
             usable = curves.usable(*curves.at_risk(exits, noise), curves.CLEAR_TEST)
@@ -337,7 +340,7 @@ class Cox(Gaussian):
             effect is too strong for its interval. Of shape (1,): ``score`` and ``score_p``, the
             test that all are 0, and ``horizon``, beyond which too few are at risk: who is followed
             longer is censored there. ``exits`` of shape (intervals + 1, 2) are noisy numbers with
-            and without the event.
+            and without the event, the last one of who is there at the end.
 
         Notes
         -----

@@ -3,9 +3,9 @@
 The table ``exits`` has the shape ``(..., K + 1, 2)``: of each of K intervals of time, how many
 records left with the event, and how many without it (censored). Intervals are open on the left
 and closed on the right; the first begins at 0. **The last row is of those who were followed to the
-end of all intervals**, whatever came then. Words have independent Gaussian noise of one deviation,
-in records, and may be negative. How many are at risk is a sum over later rows, so that a record
-adds 1 to one word, whatever K is.
+end of all intervals**, whatever came then: it has one number, and 0. Numbers have independent
+Gaussian noise of one deviation, in records, and may be negative. How many are at risk is a sum over
+later rows, so that a record adds 1 to one number, whatever K is.
 
 Curves are an :class:`~cloister.tasks.scores.Estimate` at the K + 1 edges, the first of them 0;
 between edges they run straight. The noise interval is for what the same formula says of the exact
@@ -39,7 +39,7 @@ from cloister.tasks.intervals import fieller
 from cloister.tasks.scores import Estimate
 from cloister.tasks.tables.inference import NO_BOUND, ratio_of_products
 
-CLEAR = 3.0
+CLEAR = 3.5
 """A curve goes on while the number at risk is more than so many deviations of its noise."""
 CLEAR_TEST = 2.0
 """A test uses an interval while all groups have more at risk than so many deviations."""
@@ -58,13 +58,24 @@ def followed(columns: Sequence[PublicColumn], time: str, event: str) -> tuple[in
     return i, j
 
 
+def word_of(row: Integers, event: Integers, intervals: int) -> Integers:
+    """Return the number of a table to which each record adds 1, one after another."""
+    return np.asarray(2 * row + ((event == 0) & (row < intervals)))
+
+
+def table_of(words: Floats) -> Floats:
+    """Return the table of exits, (..., K + 1, 2), from its 2 K + 1 numbers."""
+    whole = np.concatenate([words, np.zeros_like(words[..., :1])], axis=-1)
+    return whole.reshape(*words.shape[:-1], -1, 2)
+
+
 def at_risk(exits: Floats, noise: float) -> tuple[Floats, Floats]:
     """Return how many are at risk in each interval, (..., K), and the deviation of its noise, (K,).
 
     Half of those who are censored in an interval count as being at risk in it.
     """
     still = np.cumsum(exits.sum(axis=-1)[..., ::-1], axis=-1)[..., :0:-1]
-    words = 2.0 * np.arange(exits.shape[-2], 1, -1)
+    words = 2.0 * np.arange(exits.shape[-2], 1, -1) - 1
     return still - exits[..., :-1, 1] / 2, noise * np.sqrt(words)
 
 
@@ -112,7 +123,7 @@ def cumulative_hazard(exits: Floats, noise: float) -> Estimate:
     weight = 1 / (risk * (1 - hazard))
     moved = np.cumsum(hazard * weight, axis=-1)
     own = (weight - moved) ** 2 + (hazard * weight / 2 - moved) ** 2
-    later = 2 * np.arange(hazard.shape[-1], 0, -1)
+    later = 2 * np.arange(hazard.shape[-1], 0, -1) - 1
     of_noise = noise**2 * (np.cumsum(own, axis=-1) + later * moved**2)
     of_both = of_noise + np.cumsum(np.maximum(hazard, 0) * weight, axis=-1)  # [G26]_
     total = np.cumsum(-np.log1p(-hazard), axis=-1)
@@ -210,29 +221,54 @@ def log_rank(exits: Floats, noise: float) -> LogRank:
     change = (np.eye(len(risk))[1:, :, None] - part[1:, None, :]) * used
     before = np.cumsum(total / whole * change, axis=2)
     slopes = np.stack([change - before, total / (2 * whole) * change - before])
+    slopes[1, ..., -1] = 0  # beyond the horizon there is one number
     room = np.clip((whole - total) / np.maximum(whole - 1, _TINY), 0, 1)
     drawn = np.maximum(total, 0) * room * part[1:] * change[:, 1:]
     covariance = drawn.sum(axis=2) + noise**2 * np.einsum("sgak,shak->gh", slopes, slopes)
     return LogRank(excess, covariance, int(used.sum()))
 
 
-def rates(person_time: Floats, noise: float) -> Estimate:
-    """Return events per unit of time, from (groups, 2) noisy numbers of events and units."""
-    events, time = person_time.T
+def rates(exits: Floats, edges: Floats, noise: float) -> tuple[Estimate, Estimate]:
+    """Return events per unit of time of each group, and over that of the first group.
+
+    Parameters
+    ----------
+    exits : ndarray of shape (groups, K + 1, 2)
+    edges : ndarray of shape (K + 1,), data units
+
+    Notes
+    -----
+    The time that a record was followed is that of its row. The intervals take it for given, as
+    those of Poisson numbers of events do, but not its noise, which is also that of the events.
+    """
+    times = _times(edges)
+    events, time = exits[:, :-1, 0].sum(axis=1), exits.sum(axis=2) @ times
+    of_events = noise**2 * (len(times) - 1)
+    of_time = noise**2 * (2 * float(times[:-1] @ times[:-1]) + float(times[-1]) ** 2)
+    both = noise**2 * float(times[:-1].sum())
     noisy, wide = (
-        fieller(events, time, noise**2 + sampled, noise**2, box=(0.0, np.inf))
+        fieller(events, time, of_events + sampled, of_time, both, box=(0.0, np.inf))
         for sampled in (0.0, np.maximum(events, 0))
     )
-    return Estimate(np.maximum(events, 0) / np.maximum(time, 1.0), *noisy, population=wide)
+    value = np.maximum(events, 0) / np.maximum(time, edges[-1])
+    found = Estimate(value, *noisy, population=wide)
+    sides = np.stack([events, time], axis=1)
+    pairs = np.stack([sides[1:], np.broadcast_to(sides[0], sides[1:].shape)], axis=1)
+    ratios, _ = ratio_of_products(pairs, np.array([of_events, of_time]), np.array([1.0, 0.0]), both)
+    return found, ratios.mapped(lambda part: np.where(part < NO_BOUND, part, np.inf))
 
 
-def rate_ratios(person_time: Floats, noise: float) -> Estimate:
-    """Return the rate of each group over that of the first, (groups - 1,), from (groups, 2)."""
-    others = person_time[1:]
-    tables = np.stack([others, np.broadcast_to(person_time[0], others.shape)], axis=1)
-    # times are given, as they are of each rate
-    found, _ = ratio_of_products(tables, np.full(tables.shape, noise**2), np.array([1.0, 0.0]))
-    return found.mapped(lambda part: np.where(part < NO_BOUND, part, np.inf))
+def _times(edges: Floats) -> Floats:
+    """Return how long a record of each row was followed, on average.
+
+    It is the middle of an interval, moved to where more records leave, as the neighbours show; all
+    that counts is the sum over records, which stays a sum of noisy numbers.
+    """
+    lengths, middles = np.diff(edges), (edges[1:] + edges[:-1]) / 2
+    if len(lengths) > 1:
+        slopes = np.gradient(np.diag(1 / lengths), middles, axis=1)
+        middles = middles + slopes @ lengths**3 / 12
+    return np.append(middles, edges[-1])
 
 
 def usual_intervals(nominal_n: int, groups: int, noise: float) -> int:

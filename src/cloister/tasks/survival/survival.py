@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import floor, prod, sqrt
+from math import sqrt
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
 from cloister.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.declared import Ascending, Length, Positive, Range, Whole, declared
-from cloister.display import Between, Curve, Display, Measured, Table
+from cloister.display import Curve, Display, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
-from cloister.tasks.columns import codes, exact_sums, grid_of, in_cache, position
+from cloister.tasks.columns import codes, grid_of, in_cache, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
 from cloister.tasks.interval_tables import WITH_POPULATION, between
 from cloister.tasks.options import made, needed_budget, noise_of
@@ -31,20 +31,16 @@ from cloister.tasks.population import ENDS
 from cloister.tasks.state import read, written
 from cloister.tasks.survival import curves
 
-_RATES_WEIGHT = 0.3  # of the budget, for events and person-time
 _MOST_WORDS = 1 << 17
-_TICK = 30  # bits of the worth of a grid step, in units of the horizon
 _EVERYBODY = "all records"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Sums:
-    """The public state, in records; person-time in horizons, without rows if no rates are asked."""
+    """The public state, in records."""
 
     exits: Floats
     noise: float = 0.0
-    person_time: Floats
-    person_noise: float = 0.0
 
 
 @declared
@@ -62,8 +58,6 @@ class Survival(Gaussian):
     low, high : float
         The box of `time`. A record at `high` may have been moved there, so that its event is not
         counted.
-    rates : bool
-        Whether events and person-time are summed, too.
 
     Notes
     -----
@@ -79,7 +73,7 @@ class Survival(Gaussian):
 
     example: ClassVar[Example] = Example(
         (PublicColumn("months", 0.0, 60.0), BOOLEAN, CATEGORY),
-        {"time": "months", "event": "smokes", "by": "work", "intervals": 4, "rates": True},
+        {"time": "months", "event": "smokes", "by": "work", "intervals": 4},
     )
 
     @declared
@@ -99,7 +93,6 @@ class Survival(Gaussian):
             Annotated[int, Range(1, 1000)] | None,
             "how many, of equal length; chosen from the noise by default",
         ] = None
-        rates: Annotated[bool, "release events per time, too, for 3/10 of the budget"] = False
 
     n_features: Whole
     time: Annotated[int, Range(0)]
@@ -109,7 +102,6 @@ class Survival(Gaussian):
     edges: Annotated[tuple[float, ...], Length(1), Ascending]
     low: Annotated[float, Range(0)]
     high: float
-    rates: bool = False
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
@@ -125,7 +117,7 @@ class Survival(Gaussian):
                 f"step of the grid, the last at the horizon, got {len(self.edges)} from "
                 f"{self.edges[0]:g} to {self.edges[-1]:g}; raise the bounds or take fewer."
             )
-        if (words := prod(self._shape)) > _MOST_WORDS:
+        if (words := self._size) > _MOST_WORDS:
             raise PlanError(
                 f"edges and groups must make at most {_MOST_WORDS} words, got {words}; take fewer "
                 "intervals."
@@ -143,9 +135,7 @@ class Survival(Gaussian):
                 f"by must be a column of categories, got {options.by!r}, one of numbers."
             )
         needed_budget(facts.budget)
-        share = 1 - _RATES_WEIGHT * options.rates
-        noise = (noise_of(facts) or 0.0) / sqrt(share)
-        edges = _edges_of(options, time, facts.nominal_n, len(groups), noise)
+        edges = _edges_of(options, time, facts.nominal_n, len(groups), noise_of(facts) or 0.0)
         return made(
             cls,
             facts,
@@ -160,21 +150,16 @@ class Survival(Gaussian):
         )
 
     def describe(self) -> str:
-        more = (
-            f", and how many events and how much time up to {self.edges[-1]:g} each group has"
-            if self.rates
-            else ""
-        )
         return (
             f"How many of each of {len(self.groups)} groups leave with the event, and how many "
-            f"without it, in each of {len(self.edges)} intervals of time{more}. Curves, medians "
+            f"without it, in each of {len(self.edges)} intervals of time. Curves, medians, rates "
             "and tests are made of these noisy numbers."
         )
 
     @property
-    def _shape(self) -> tuple[int, int, int]:
-        """Of the table of exits: groups, intervals and what is beyond, with or without event."""
-        return len(self.groups), len(self.edges) + 1, 2
+    def _size(self) -> int:
+        """Of each group two numbers for each interval, and one of who is there at the end."""
+        return len(self.groups) * (2 * len(self.edges) + 1)
 
     @cached_property
     def _walls(self) -> Integers:
@@ -182,60 +167,42 @@ class Survival(Gaussian):
         grid = grid_of([PublicColumn("", self.low, self.high)], self.frac_bits)
         return np.asarray(grid.encode(np.array(self.edges)[:, None])[:, 0], dtype=np.int64)
 
-    @cached_property
-    def _clock(self) -> tuple[int, int]:
-        """The worth of the box's lower end and of a step, in horizons ``2**-FINE, ...**-_TICK``."""
-        horizon, step = self.edges[-1], (self.high - self.low) / (2 << self.frac_bits)
-        one = 1 << FINE
-        return floor(self.low / horizon * one), floor(step / horizon * one * (1 << _TICK))
-
     def start(self) -> State:
         """Return the state before the round: nothing is known."""
-        person_time = np.zeros((len(self.groups) * self.rates, 2))
-        return written(_Sums(exits=np.zeros(self._shape), person_time=person_time))
+        return written(_Sums(exits=self._table(np.zeros(self._size))))
+
+    def _table(self, numbers: Floats) -> Floats:
+        return curves.table_of(numbers.reshape(len(self.groups), -1))
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return the table of exits, of which a record is in one cell, and rates' two sums."""
-        share = _RATES_WEIGHT * self.rates
-        # one word of one: both norms are one, whatever the shape
-        exits = Block.of_units("exits", self._shape, weight=1 - share)
-        # an event and a time, each at most one
-        more = (Block.of_units("person_time", (len(self.groups), 2), share, 2),) * self.rates
-        return (exits, *more)
+        """Return the table of exits: a record is in one cell of it, whatever its shape."""
+        return (Block.of_units("exits", (self._size,), weight=1.0),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return how many leave in each interval with and without the event, and person-time."""
-        groups, rows, _ = self._shape
-        exits, sums = np.zeros(prod(self._shape), np.int64), np.zeros((2, groups), np.int64)
+        """Return how many leave in each interval with and without the event."""
+        exits = np.zeros(self._size, np.int64)
         for part in in_cache(records):
-            group, row, event, time = self._exits_of(part)
-            exits += np.bincount((group * rows + row) * 2 + (1 - event), minlength=len(exits))
-            in_time = (event * (row < rows - 1)) << FINE
-            sums += [exact_sums(group, added, groups) for added in (in_time, time)]
-        return np.concatenate([exits << FINE, sums.T.ravel()[: sums.size * self.rates]])
+            exits += np.bincount(self._words_of(part), minlength=len(exits))
+        return exits << FINE
 
-    def _exits_of(self, records: Records) -> tuple[Integers, Integers, Integers, Integers]:
-        """Return group, row of the table, event (0 or 1) and time in horizons of each record."""
+    def _words_of(self, records: Records) -> Integers:
+        """Return the place of each record in the table."""
         q, walls = self.frac_bits, self._walls
         steps = records[:, self.time].astype(np.int64)
         event = codes(records[:, self.event], 2, q)
         # at the top of the box are also those who were moved there
         beyond = (steps >= 1 << q) | ((steps == walls[-1]) & (event == 0))
         row = np.where(beyond, len(walls), np.searchsorted(walls, steps, side="left"))
-        group = np.zeros_like(row)
+        word = curves.word_of(row, event, len(walls))
         if self.by is not None:
             group = codes(records[:, self.by], len(self.groups), q)
-        base, tick = self._clock
-        time = base + ((np.minimum(steps, walls[-1]) + (1 << q)) * tick >> _TICK)
-        return group, row, event, np.clip(time, 0, 1 << FINE)
+            word += group * (2 * len(walls) + 1)
+        return word
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
-        """Return the noisy sums in records."""
+        """Return the noisy numbers in records."""
         exits, noise = released["exits"].real()
-        person = released["person_time"].real() if self.rates else (np.zeros((0, 2)), 0.0)
-        return written(
-            _Sums(exits=exits, noise=noise, person_time=person[0], person_noise=person[1])
-        )
+        return written(_Sums(exits=self._table(exits), noise=noise))
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the 95 % half-width of a number of records, and of a curve at half the horizon.
@@ -268,15 +235,17 @@ class Survival(Gaussian):
             ``at_risk`` of shape (groups, K); ``usable``, of each group the number of intervals
             after which too few are at risk for the noise: later values of a curve are held;
             ``survival`` and ``cumulative_hazard`` at the edges; ``median``, the time at which half
-            have had the event, infinite where that is not reached. With groups ``log_rank``,
-            ``log_rank_p`` (both empty where not testable) and ``log_rank_intervals``. With rates
-            ``rate``, events per unit of time, and ``rate_ratio`` of each group to the first.
+            have had the event, infinite where that is not reached; ``rate``, events per unit of
+            time, and ``rate_ratio`` of each group to the first. With groups ``log_rank``,
+            ``log_rank_p`` (both empty where not testable) and ``log_rank_intervals``.
             Curves, medians, rates and ratios have the ends of both intervals beside them.
         """
         sums, edges = read(_Sums, state, self.frac_bits), self._all_edges
         risk, std = curves.at_risk(sums.exits, sums.noise)
         usable = curves.usable(risk, std).sum(axis=-1)
         survival = curves.kaplan_meier(sums.exits, sums.noise)
+        from_least = np.array([self.low, *self.edges])  # nobody leaves before
+        rates, ratios = curves.rates(sums.exits, from_least, sums.noise)
         found = {
             "edges": edges,
             "exits": sums.exits,
@@ -286,17 +255,14 @@ class Survival(Gaussian):
             **survival.named("survival"),
             **curves.cumulative_hazard(sums.exits, sums.noise).named("cumulative_hazard"),
             **curves.quantile(edges, survival, usable).named("median"),
+            **rates.named("rate"),
+            **ratios.named("rate_ratio"),
         }
         if len(self.groups) > 1:
             test = curves.log_rank(sums.exits, sums.noise)
             known = [test.statistic, test.p] if test.testable else []
             found["log_rank"], found["log_rank_p"] = np.array(known[:1]), np.array(known[1:])
             found["log_rank_intervals"] = np.array([float(test.intervals)])
-        if self.rates:
-            per_unit = curves.rates(sums.person_time, sums.person_noise)
-            found |= per_unit.mapped(lambda part: part / edges[-1]).named("rate")
-            ratios = curves.rate_ratios(sums.person_time, sums.person_noise)
-            found |= ratios.named("rate_ratio")
         return found
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
@@ -327,17 +293,27 @@ class Survival(Gaussian):
 
     def _group_table(self, results: Results, time: str, event: str) -> Table:
         """Return records, median and rate of each group."""
-        margin = float(results["exits_half_width"][0]) * sqrt(results["exits"][0].size)
-        rows: list[tuple[str | Measured | Between, ...]] = []
-        for g, name in enumerate(self.groups):
-            size = Measured(float(results["exits"][g].sum()), margin)
-            rows.append((name, size, between(results, "median", g)))
-            if self.rates:
-                ratio = between(results, "rate_ratio", g - 1) if g else "1"
-                rows[-1] += (between(results, "rate", g), ratio)
-        of_rates = (f"{event} per unit of {time}", "ratio to the first") if self.rates else ()
+        margin = float(results["exits_half_width"][0]) * sqrt(2 * len(self.edges) + 1)
+        rows = [
+            (
+                name,
+                Measured(float(results["exits"][g].sum()), margin),
+                between(results, "median", g),
+                between(results, "rate", g),
+                between(results, "rate_ratio", g - 1) if g else "1",
+            )
+            for g, name in enumerate(self.groups)
+        ]
+        last = 5 if len(self.groups) > 1 else 4
+        headings = (
+            "",
+            "records",
+            f"median {time}",
+            f"{event} per unit of {time}",
+            "ratio of these",
+        )
         note = f"{WITH_POPULATION} A median of ∞ is not reached where the curve is shown."
-        return Table("Groups", ("", "records", f"median {time}", *of_rates), tuple(rows), note)
+        return Table("Groups", headings[:last], tuple(row[:last] for row in rows), note)
 
     def _test_table(self, results: Results) -> tuple[Table, ...]:
         if len(self.groups) < 2:

@@ -209,7 +209,7 @@ def relative_risk(table: Floats, s: float | Floats) -> tuple[Estimate, Tested]:
 
 
 def ratio_of_products(
-    table: Floats, noise: Floats, sampled: float | Floats = 1.0
+    table: Floats, noise: Floats, sampled: float | Floats = 1.0, together: float = 0.0
 ) -> tuple[Estimate, Tested]:
     """Return the ratio of :func:`odds_ratio` for cells whose noise has variances of its own.
 
@@ -221,13 +221,16 @@ def ratio_of_products(
     noise : ndarray that broadcasts to the table
     sampled : float or ndarray that broadcasts to the table
         1 where a cell is a Poisson number, 0 where it varies by noise alone.
+    together : float
+        Covariance of the noise of both cells of a row.
     """
     a, b, c, d = _cells(table)
+    both_products = (a * b + c * d - together) * together
 
     def variances(v: Floats) -> Triple:
         va, vb, vc, vd = _cells(v)
         top = np.maximum(a**2 * vd + d**2 * va - va * vd, va * vd)
-        return top, np.maximum(b**2 * vc + c**2 * vb - vb * vc, vb * vc), 0.0
+        return top, np.maximum(b**2 * vc + c**2 * vb - vb * vc, vb * vc), both_products
 
     both = variances(_both(table, noise, sampled))
     return _ratio_test(a * d, b * c, variances(np.broadcast_to(noise, table.shape)), both, _WALLS)

@@ -5,6 +5,8 @@ Numbers of lifelines are those of its version 0.30.3, of its data set of 432 men
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -27,7 +29,7 @@ def rossi() -> Floats:
     exits = np.zeros((2, WEEKS + 1, 2))
     for group, (weeks, free) in enumerate(zip(ARRESTS, FREE, strict=True)):
         exits[group, :-1, 0] = [int(week) for week in weeks.split()]
-        exits[group, -1, 1] = free
+        exits[group, -1, 0] = free
     return exits
 
 
@@ -81,8 +83,8 @@ def test_lifelines_agrees_on_data_with_ties_and_censoring() -> None:
     edges = np.linspace(0, 30, 121)
     seen, event = np.minimum(time, followed), time < followed
     place = np.minimum(np.searchsorted(edges, seen) - 1, 120)
-    exits = np.zeros((121, 2))
-    np.add.at(exits, (place, 1 - event.astype(int)), 1)
+    words = np.bincount(curves.word_of(place, event.astype(int), 120), minlength=241)
+    exits = curves.table_of(words.astype(float))
     fitted = lifelines.KaplanMeierFitter().fit(seen, event)
     truth = fitted.survival_function_at_times(edges).to_numpy()
     np.testing.assert_allclose(curves.kaplan_meier(exits, 0.0).value, truth, atol=5e-4)
@@ -91,18 +93,15 @@ def test_lifelines_agrees_on_data_with_ties_and_censoring() -> None:
 # Intervals ----------------------------------------------------------------------------------------
 
 
-def numeric_variance(exits: Floats, noise: float, place: int) -> float:
-    """Return the variance of the sum at an edge that noise makes, from its derivatives."""
+def numeric_spread(exits: Floats, noise: float, of: Callable[[Floats], float]) -> float:
+    """Return the deviation of a smooth number of independent noisy ones, by its derivatives."""
     found = 0.0
     for at in np.ndindex(exits.shape):
-        ends = []
-        for step in (1e-4, -1e-4):
-            moved = exits.copy()
-            moved[at] += step
-            hazard, _ = curves.hazards(moved, noise)
-            ends.append(-np.log1p(-hazard)[:place].sum())
-        found += ((ends[0] - ends[1]) / 2e-4) ** 2
-    return noise**2 * found
+        if at[-2:] != (exits.shape[-2] - 1, 1):  # beyond the horizon there is one number
+            step = np.zeros_like(exits)
+            step[at] = 1e-3
+            found += ((of(exits + step) - of(exits - step)) / 2e-3) ** 2
+    return float(noise * np.sqrt(found))
 
 
 def test_the_noise_band_is_that_of_the_derivatives() -> None:
@@ -111,7 +110,11 @@ def test_the_noise_band_is_that_of_the_derivatives() -> None:
     found = curves.kaplan_meier(exits, 3.0)
     for place in (1, 2, 3, 4):
         std = np.log(found.high[place] / found.low[place]) / (2 * 1.96)
-        assert std == pytest.approx(np.sqrt(numeric_variance(exits, 3.0, place)), rel=1e-3)
+
+        def total(moved: Floats, last: int = place) -> float:
+            return float(-np.log1p(-curves.hazards(moved, 3.0)[0])[:last].sum())
+
+        assert std == pytest.approx(numeric_spread(exits, 3.0, total), rel=1e-3)
 
 
 def test_the_test_of_groups_has_the_variance_of_its_derivatives() -> None:
@@ -119,16 +122,9 @@ def test_the_test_of_groups_has_the_variance_of_its_derivatives() -> None:
     exits[:, :-1, 1] = [[8, 11, 7, 9], [5, 9, 11, 3]]
     told, noise = curves.log_rank(exits, 3.0), 3.0
     bare = curves.log_rank(exits, 1e-9)
-    found = 0.0
-    for at in np.ndindex(exits.shape):
-        ends = []
-        for step in (1e-4, -1e-4):
-            moved = exits.copy()
-            moved[at] += step
-            ends.append(float(curves.log_rank(moved, noise).excess[0]))
-        found += ((ends[0] - ends[1]) / 2e-4) ** 2
+    of = numeric_spread(exits, noise, lambda y: float(curves.log_rank(y, noise).excess[0]))
     more = float(told.covariance[0, 0] - bare.covariance[0, 0])
-    assert more == pytest.approx(noise**2 * found, rel=1e-3)
+    assert more == pytest.approx(of**2, rel=1e-3)
 
 
 def test_without_noise_the_population_band_is_that_of_greenwood() -> None:
@@ -214,31 +210,65 @@ def test_odd_tables_give_numbers_or_say_that_nothing_can_be_tested(name: str, no
 # Rates --------------------------------------------------------------------------------------------
 
 
-def test_rates_are_events_over_time_and_their_intervals_hold_noise_and_chance() -> None:
-    sums = np.array([[50.0, 400.0], [90.0, 300.0]])
-    exact = curves.rates(sums, 0.0)
-    np.testing.assert_allclose(exact.value, [0.125, 0.3])
-    np.testing.assert_allclose(exact.low, exact.high)
-    spread = 1.96 * np.sqrt(sums[:, 0]) / sums[:, 1]
-    np.testing.assert_allclose(exact.population[1] - exact.value, spread, rtol=1e-3)
-    noisy = curves.rates(sums, 5.0)
-    assert (noisy.low < exact.low).all()
-    assert (noisy.population[1] > exact.population[1]).all()
+EDGES = np.linspace(0, 8, 5)
+RISKS = np.array(
+    [
+        [[150.0, 10], [90, 10], [60, 10], [40, 10], [200, 0]],
+        [[90, 20], [60, 20], [50, 20], [40, 20], [300, 0]],
+    ]
+)
+
+
+def test_a_rate_is_events_over_the_time_that_all_were_followed() -> None:
+    rng = np.random.default_rng(0)
+    time, followed = rng.exponential(5, 200_000), rng.uniform(0, 16, 200_000)
+    seen, event = np.minimum(time, followed), time < followed
+    row = np.minimum(np.searchsorted(EDGES, seen) - 1, 4)
+    words = curves.word_of(row, event.astype(int), 4)
+    exits = curves.table_of(np.bincount(words, minlength=9).astype(float))
+    exact = (event & (seen <= 8)).sum() / np.minimum(seen, 8).sum()
+    found, _ = curves.rates(exits[None], EDGES, 0.0)
+    assert found.value[0] == pytest.approx(exact, rel=2e-3)
+    np.testing.assert_allclose(found.low, found.high)
+    spread = 1.96 * np.sqrt(exits[:-1, 0].sum()) / np.minimum(seen, 8).sum()
+    low, high = found.population
+    assert (high[0] - low[0]) / 2 == pytest.approx(spread, rel=1e-2)
+    one, _ = curves.rates(np.array([[[300.0, 100], [100, 0]]]), np.array([0.0, 4.0]), 0.0)
+    assert one.value[0] == pytest.approx(300 / (400 * 2 + 100 * 4))
+
+
+def test_intervals_of_rates_know_that_events_and_times_have_noise_in_common() -> None:
+    whole, ratios = curves.rates(RISKS, EDGES, 2.0)
+
+    def rate(exits: Floats) -> float:
+        return float(curves.rates(exits, EDGES, 0.0)[0].value[0])
+
+    def ratio(exits: Floats) -> float:
+        return float(curves.rates(exits, EDGES, 0.0)[1].value[0])
+
+    for found, of in ((whole, rate), (ratios, ratio)):
+        spread = 1.96 * numeric_spread(RISKS, 2.0, of)
+        assert found.high[0] - found.low[0] == pytest.approx(2 * spread, rel=2e-2)
+        assert found.low[0] < of(RISKS) < found.high[0]
+        assert found.population[0][0] < found.low[0]
+        assert found.high[0] < found.population[1][0]
 
 
 def test_a_ratio_of_rates_turns_over_with_its_groups() -> None:
-    sums = np.array([[150.0, 400.0], [190.0, 300.0]])
-    one, other = curves.rate_ratios(sums, 3.0), curves.rate_ratios(sums[::-1], 3.0)
-    assert one.value[0] == pytest.approx(190 * 400 / (150 * 300))
+    one, other = (curves.rates(table, EDGES, 3.0)[1] for table in (RISKS, RISKS[::-1]))
+    rates = curves.rates(RISKS, EDGES, 3.0)[0].value
+    assert one.value[0] == pytest.approx(rates[1] / rates[0])
     assert one.value[0] == pytest.approx(1 / other.value[0])
     assert one.low[0] == pytest.approx(1 / other.high[0])
     assert one.population[1][0] == pytest.approx(1 / other.population[0][0])
 
 
 def test_a_group_without_time_has_no_upper_bound() -> None:
-    sums = np.array([[3.0, 2.0], [0.0, 0.0]])
-    assert (curves.rates(sums, 5.0).high == np.inf).all()
-    assert (curves.rate_ratios(sums, 5.0).high == np.inf).all()
+    exits = np.zeros((2, 5, 2))
+    exits[0, 0] = 3.0
+    rates, ratios = curves.rates(exits, EDGES, 5.0)
+    assert (rates.high == np.inf).all()
+    assert (ratios.high == np.inf).all()
 
 
 @pytest.mark.parametrize(

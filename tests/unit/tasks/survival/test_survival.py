@@ -135,8 +135,8 @@ def test_each_record_leaves_in_its_interval_or_beyond_the_horizon() -> None:
     ]
     table = pd.DataFrame(rows, columns=["months", "died", "drug"])
     exits = ran(table, **BY, tau=30.0, intervals=3).results["exits"]
-    assert exits[0].tolist() == [[2, 0], [0, 1], [0, 0], [0, 1]]
-    assert exits[1].tolist() == [[0, 0], [0, 0], [1, 0], [2, 1]]
+    assert exits[0].tolist() == [[2, 0], [0, 1], [0, 0], [1, 0]]
+    assert exits[1].tolist() == [[0, 0], [0, 0], [1, 0], [3, 0]]
 
 
 def test_who_is_at_the_top_of_the_box_may_have_been_moved_there() -> None:
@@ -147,7 +147,7 @@ def test_who_is_at_the_top_of_the_box_may_have_been_moved_there() -> None:
 
 def test_the_table_is_that_of_pandas_and_rates_are_events_over_time() -> None:
     table = trial()
-    found = ran(table, **BY, tau=40.0, intervals=8, rates=True).results
+    found = ran(table, **BY, tau=40.0, intervals=8).results
     inside = table[(table.months <= 40)]
     row = pd.cut(inside.months, np.linspace(0, 40, 9), labels=False)
     counted = pd.crosstab([inside.drug, row], inside.died)
@@ -158,7 +158,7 @@ def test_the_table_is_that_of_pandas_and_rates_are_events_over_time() -> None:
     for group, name in enumerate(("old", "new")):
         of = table[table.drug == name]
         told = (of.died & (of.months <= 40)).sum() / of.months.clip(upper=40).sum()
-        assert found["rate"][group] == pytest.approx(told, rel=1e-3)
+        assert found["rate"][group] == pytest.approx(told, rel=5e-3)
     ratio = found["rate"][1] / found["rate"][0]
     assert found["rate_ratio"][0] == pytest.approx(ratio, rel=1e-6)
 
@@ -189,7 +189,7 @@ def test_a_test_without_enough_records_is_not_made() -> None:
 
 
 def test_the_report_draws_curves_that_end_where_noise_takes_over() -> None:
-    result = ran(trial(), SimulatedNoise(1), **BY, epsilon=0.3, rates=True)
+    result = ran(trial(), SimulatedNoise(1), **BY, epsilon=0.3)
     task = result.plan.task
     curve, groups, test = task.displays(result.results, result.plan.columns)
     assert isinstance(curve, Curve)
@@ -238,7 +238,7 @@ def test_it_is_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         files.append(str(tmp_path / f"{name}.csv"))
         trial(1500, seed).to_csv(files[-1], index=False)
     (tmp_path / "trial.toml").write_text(SCHEMA.to_toml())
-    asked = ["--time", "months", "--event", "died", "--by", "drug", "--rates"]
+    asked = ["--time", "months", "--event", "died", "--by", "drug"]
     ends = ["--cap-epsilon", "3", "--ledger", str(tmp_path / "ledger.db")]
     plan = ["--schema", str(tmp_path / "trial.toml"), "--epsilon", "1", "--nominal-n", "3000"]
     out = tmp_path / "out"
