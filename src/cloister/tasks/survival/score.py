@@ -15,6 +15,8 @@ References
 .. [C72] Cox, "Regression models and life-tables", JRSS B 34, 1972.
 .. [CS68] Cox and Snell, "A general definition of residuals", JRSS B 30, 1968: an event less the
    cumulative hazard, whose products with covariates are the score at 0.
+.. [DK65] Daleckii and Krein, "Integration and differentiation of functions of Hermitian operators",
+   AMS Translations 47, 1965.
 """
 
 from __future__ import annotations
@@ -140,10 +142,10 @@ class Series:
         def expected(b: Floats) -> tuple[Floats, Floats, Floats]:
             """Return how much of the score b explains, and its derivatives by b and by sums."""
             terms, slopes, bends = self.terms(b)
+            of_held = _moved(values, vectors, clear, second) @ b
             if linear:
-                line, square = (self.exponents.sum(axis=1) == k for k in (1, 2))
-                by_sums = slopes * square[:, None] - (sums @ (terms * line)) * first / size
-                return held @ b, held, by_sums
+                line = self.exponents.sum(axis=1) == 1
+                return held @ b, held, of_held - (sums @ (terms * line)) * first / size
             whole = max(float(sums @ terms), _LEAST_WHOLE * size)
             tilted, along = sums @ slopes / whole, seen @ b
             bend = np.tensordot(sums, bends, 1) / whole - np.outer(tilted, tilted)
@@ -151,7 +153,7 @@ class Series:
             fallen = drift * (length * seen + 2 * np.outer(along, along) / size)
             value = size * tilted - drift * length * along + (held - seen) @ b
             by_sums = size * (slopes - np.outer(terms, tilted)) / whole - first
-            by_sums += np.outer(zero, tilted)
+            by_sums += np.outer(zero, tilted) + of_held - second @ b
             return value, size * bend - fallen + held - seen, by_sums
 
         b = np.zeros(self.p)
@@ -171,3 +173,16 @@ class Series:
         spread = (vectors * np.maximum(values, _LEAST)) @ vectors.T + of_score
         statistic = float(target @ np.linalg.solve(spread, target))
         return Score(b, noise, back, float(b @ held @ b / size), statistic)
+
+
+def _moved(values: Floats, vectors: Floats, held: Floats, steps: Floats) -> Floats:
+    """Return how a matrix with other eigenvalues moves as the matrix of `values` takes steps.
+
+    To first order [DK65]_; where an eigenvalue is held at its noise, the matrix hardly moves.
+    """
+    apart, gaps = np.subtract.outer(values, values), np.subtract.outer(held, held)
+    own = np.maximum(values, 0.0) / held
+    same = np.abs(apart) < _LEAST
+    rates = np.where(same, (own + own[:, None]) / 2, gaps / np.where(same, 1.0, apart))
+    found: Floats = vectors @ (rates * (vectors.T @ steps @ vectors)) @ vectors.T
+    return found

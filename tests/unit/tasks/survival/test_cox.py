@@ -178,6 +178,27 @@ def test_products_have_the_norm_of_powers_and_their_series_is_that_of_the_expone
     assert np.allclose(series.around(middle) @ products, series.products(x - middle[:, None]))
 
 
+@pytest.mark.parametrize("order", [2, 4])
+def test_the_noise_is_that_of_the_derivatives_also_where_curvature_is_held(order: int) -> None:
+    """A direction in which all is noise is held: to it, noise in the sums hardly matters."""
+    rng, of = np.random.default_rng(0), Series(2, order)
+    x = rng.uniform(-0.7, 0.7, (2, 400)) * [[1.0], [0.05]]  # the second one hardly varies
+    sums, residuals = of.products(x).sum(axis=1), np.array([4.0, 30.0, 6.0])
+    std, sums_std = 5.0, 8.0
+    found = of.solve(residuals, sums, std, sums_std, 0.0)
+
+    def coef(moved: np.ndarray) -> np.ndarray:
+        parts = np.split(moved, [residuals.size])
+        return of.solve(*parts, std, sums_std, 0.0).coef
+
+    both, step = np.concatenate([residuals, sums]), 1e-4
+    noise = np.repeat([std, sums_std], [residuals.size, sums.size])
+    moves = step * np.eye(both.size)
+    slopes = np.array([(coef(both + m) - coef(both - m)) / (2 * step) for m in moves])
+    told = (noise[:, None] * slopes).T @ (noise[:, None] * slopes)
+    np.testing.assert_allclose(found.noise, told, rtol=0.1, atol=0.02 * told.max())
+
+
 def test_the_estimator_says_what_the_task_says() -> None:
     table = patients()
     model = zero_noise(DPCox)(
