@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from cloister.privacy.ledger import Ledger
 
 
+_OF_COLUMNS = frozenset({"target", "group", "time", "event", "by", "covariates"})
+"""Parameters that name columns, which a plan has by their places."""
+
+
 def public_seed(random_state: Any) -> int:
     """Return the seed of public choices; noise takes none."""
     return int(check_random_state(random_state).randint(2**31 - 1))
@@ -264,7 +268,7 @@ class PrivateEstimator(Shown, BaseEstimator):
         own = _last_step(task) if "prepare" in names else task
         if type(own) is not cls._task:
             return None
-        found = {name: getattr(own, name, None) for name in names - {"target", "group"}}
+        found = {name: getattr(own, name, None) for name in names - _OF_COLUMNS}
         return {k: v for k, v in found.items() if isinstance(v, bool | int | float | str)}
 
     @classmethod
@@ -273,8 +277,13 @@ class PrivateEstimator(Shown, BaseEstimator):
         names: set[str] = set(cls._get_param_names())
         if schema is not None:
             check_schema(schema, plan)
-            at = {k: getattr(plan.task, k, None) for k in names & {"target", "group"}}
-            named = {k: plan.columns[j] for k, j in at.items() if j is not None}
+            at = {k: getattr(plan.task, k, None) for k in names & _OF_COLUMNS}
+            named = {
+                k: tuple(plan.columns[i] for i in j)
+                if isinstance(j, tuple)
+                else (None if j is None else plan.columns[j])
+                for k, j in at.items()
+            }
             return {"bounds": schema, **named}
         target: int | None = getattr(plan.task, "target", None)
         low, high = plan.grid.low, plan.grid.high

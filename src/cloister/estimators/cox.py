@@ -11,7 +11,6 @@ import numpy as np
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
 from cloister.jobs import JobResult
-from cloister.protocol.plan import Plan
 from cloister.schema import Schema
 from cloister.task import Task
 from cloister.tasks.survival.cox import Cox
@@ -87,13 +86,6 @@ class DPCox(PrivateEstimator):
 
     def _options(self, data: Any) -> dict[str, Any]:
         return {**super()._options(data), "covariates": tuple(self.covariates)}
-
-    @classmethod
-    def _contract(cls, plan: Plan, schema: Schema | None) -> dict[str, Any]:
-        assert isinstance(plan.task, Cox)
-        at = {name: plan.columns[getattr(plan.task, name)] for name in ("time", "event")}
-        names = tuple(plan.columns[j] for j in plan.task.covariates)
-        return {**super()._contract(plan, schema), **at, "covariates": names}
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)

@@ -12,8 +12,6 @@ from cloister.arrays import Floats
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
 from cloister.jobs import JobResult
-from cloister.protocol.plan import Plan
-from cloister.schema import Schema
 from cloister.task import Task
 from cloister.tasks.population import ENDS
 from cloister.tasks.survival.survival import Survival
@@ -79,13 +77,6 @@ class DPKaplanMeier(PrivateEstimator):
     tau: float | None = None
     edges: Sequence[float] = ()
     intervals: int | None = None
-
-    @classmethod
-    def _contract(cls, plan: Plan, schema: Schema | None) -> dict[str, Any]:
-        known, task = super()._contract(plan, schema), cast(Survival, plan.task)
-        at = {"time": task.time, "event": task.event, "by": task.by}
-        names = {name: None if j is None else plan.columns[j] for name, j in at.items()}
-        return known | names
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)
