@@ -125,6 +125,7 @@ def cumulative_hazard(exits: Floats, noise: float) -> Estimate:
     own = (weight - moved) ** 2 + (hazard * weight / 2 - moved) ** 2
     later = 2 * np.arange(hazard.shape[-1], 0, -1) - 1
     of_noise = noise**2 * (np.cumsum(own, axis=-1) + later * moved**2)
+    of_noise = of_noise + _doubt(exits, risk) ** 2
     of_both = of_noise + np.cumsum(np.maximum(hazard, 0) * weight, axis=-1)  # [G26]_
     total = np.cumsum(-np.log1p(-hazard), axis=-1)
     last = usable(*at_risk(exits, noise)).sum(axis=-1, keepdims=True)
@@ -146,6 +147,20 @@ def cumulative_hazard(exits: Floats, noise: float) -> Estimate:
     )
     whole = Estimate(held(smooth), *noisy, population=wide)
     return whole.mapped(lambda part: np.maximum(part, 0.0))
+
+
+def _doubt(exits: Floats, risk: Floats) -> Floats:
+    """Return what the sum may be off by, as who leaves an interval does so at times that differ.
+
+    Half of the censored are at risk if, within an interval, events are as late as they are. With
+    densities that go on as between neighbours, it is a twelfth of their slopes' difference more.
+    """
+    events, censored = np.moveaxis(exits[..., :-1, :], -1, 0)
+    if events.shape[-1] < 2:
+        return np.zeros_like(events)
+    slopes = np.gradient(exits[..., :-1, :], axis=-2)
+    apart = censored * slopes[..., 0] - events * slopes[..., 1]
+    return np.asarray(np.cumsum(apart / (12 * risk**2), axis=-1))
 
 
 def quantile(edges: Floats, survival: Estimate, last: Integers, part: float = 0.5) -> Estimate:
@@ -238,37 +253,35 @@ def rates(exits: Floats, edges: Floats, noise: float) -> tuple[Estimate, Estimat
 
     Notes
     -----
-    The time that a record was followed is that of its row. The intervals take it for given, as
-    those of Poisson numbers of events do, but not its noise, which is also that of the events.
+    The time that a record was followed is taken for the middle of its row, moved to where more
+    records leave, as its neighbours show. The sum of these times, and how far it was moved, are
+    sums of noisy numbers; the latter counts as one more deviation. The time is
+    taken for given, as it is of a Poisson number of events, but its noise is that of events, too.
     """
-    times = _times(edges)
-    events, time = exits[:, :-1, 0].sum(axis=1), exits.sum(axis=2) @ times
-    of_events = noise**2 * (len(times) - 1)
-    of_time = noise**2 * (2 * float(times[:-1] @ times[:-1]) + float(times[-1]) ** 2)
-    both = noise**2 * float(times[:-1].sum())
+    lengths, middles = np.diff(edges), (edges[1:] + edges[:-1]) / 2
+    moves = np.zeros_like(middles)
+    if len(moves) > 1:
+        moves = np.gradient(np.diag(1 / lengths), middles, axis=1) @ lengths**3 / 12
+    times, leaving = np.append(middles + moves, edges[-1]), exits.sum(axis=2)
+    events, time = exits[:, :-1, 0].sum(axis=1), leaving @ times
+    of_events, both = noise**2 * len(moves), noise**2 * float(times[:-1].sum())
+    of_time = noise**2 * float(2 * times @ times - times[-1] ** 2)
+    of_time = of_time + (leaving[:, :-1] @ moves) ** 2
     noisy, wide = (
         fieller(events, time, of_events + sampled, of_time, both, box=(0.0, np.inf))
         for sampled in (0.0, np.maximum(events, 0))
     )
     value = np.maximum(events, 0) / np.maximum(time, edges[-1])
     found = Estimate(value, *noisy, population=wide)
-    sides = np.stack([events, time], axis=1)
-    pairs = np.stack([sides[1:], np.broadcast_to(sides[0], sides[1:].shape)], axis=1)
-    ratios, _ = ratio_of_products(pairs, np.array([of_events, of_time]), np.array([1.0, 0.0]), both)
+    sides, variances = (
+        np.stack([part[1:], np.broadcast_to(part[0], part[1:].shape)], axis=1)
+        for part in (
+            np.stack([events, time], axis=1),
+            np.stack([np.full_like(of_time, of_events), of_time], axis=1),
+        )
+    )
+    ratios, _ = ratio_of_products(sides, variances, np.array([1.0, 0.0]), both)
     return found, ratios.mapped(lambda part: np.where(part < NO_BOUND, part, np.inf))
-
-
-def _times(edges: Floats) -> Floats:
-    """Return how long a record of each row was followed, on average.
-
-    It is the middle of an interval, moved to where more records leave, as the neighbours show; all
-    that counts is the sum over records, which stays a sum of noisy numbers.
-    """
-    lengths, middles = np.diff(edges), (edges[1:] + edges[:-1]) / 2
-    if len(lengths) > 1:
-        slopes = np.gradient(np.diag(1 / lengths), middles, axis=1)
-        middles = middles + slopes @ lengths**3 / 12
-    return np.append(middles, edges[-1])
 
 
 def usual_intervals(nominal_n: int, groups: int, noise: float) -> int:
