@@ -178,7 +178,7 @@ def study(name: str, n: int, epsilon: float, runs: int) -> str:
     try:
         task = task_of(n, p, epsilon, min(nominal, n))
     except PlanError as error:
-        return f"{name:10} {n:6} {epsilon:4g} refused: {str(error)[:60]}"
+        return f"| {name} | {n} | {epsilon:g} | refused: {str(error).split(':')[0]} |{' |' * 7}"
     best, se, tests = np.zeros((runs, p)), np.zeros((runs, p)), []
     found = {k: np.zeros((runs, p)) for k in ("coef", "low", "high", "far_low", "far_high", "mark")}
     for i in range(runs):
@@ -196,26 +196,29 @@ def study(name: str, n: int, epsilon: float, runs: int) -> str:
         hit = (low <= of) & (of <= high)
         often = kept.sum(axis=0) >= min(50, runs)
         worst = min((hit[kept[:, j], j].mean() for j in np.flatnonzero(often)), default=np.nan)
-        return f"{hit[kept].mean() if kept.any() else np.nan:6.3f} ({worst:5.3f})"
+        return f"{hit[kept].mean() if kept.any() else np.nan:.3f} ({worst:.3f})"
 
     error = found["coef"] - best
     made = np.quantile(np.abs(error), 0.95, axis=0)
     wide = (found["far_high"] - found["far_low"]) / (2 * np.hypot(1.96 * se, made))
-    return (
-        f"{name:10} {n:6} {epsilon:4g} {task.order} {np.median(se / halves):9.4f} "
-        f"{np.sqrt(np.mean(np.square(error / halves))):8.4f} "
-        f"{share(found['low'], found['high'], best)} "
-        f"{share(found['far_low'], found['far_high'], truth)} "
-        f"{np.median(wide[kept]) if kept.any() else np.nan:6.2f} {1 - kept.mean():6.2f} "
-        f"{np.mean(tests):6.3f}"
+    cells = (
+        f"{np.median(se / halves):.4f}",
+        f"{np.sqrt(np.mean(np.square(error / halves))):.4f}",
+        share(found["low"], found["high"], best),
+        share(found["far_low"], found["far_high"], truth),
+        f"{np.median(wide[kept]) if kept.any() else np.nan:.2f}",
+        f"{1 - kept.mean():.2f}",
+        f"{np.mean(tests):.3f}",
     )
+    return f"| {name} | {n} | {epsilon:g} | {task.order} | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    print(
-        "effects         n  eps order  sampling   rms  noise (worst) population (worst) width"
-        " marked reject"
+    headings = (
+        "effects, n, epsilon, order, error of sampling, rms by noise, noise interval (worst), "
     )
+    headings += "population interval (worst), width over an oracle's, marked, rejected at .05"
+    print(f"| {headings.replace(', ', ' | ')} |\n{'|---' * (headings.count(', ') + 1)}|")
     for name, n, epsilon in product(sys.argv[2:] or KINDS, SIZES, EPSILONS):
         print(study(name, n, epsilon, runs), flush=True)
