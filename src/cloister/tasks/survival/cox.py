@@ -356,15 +356,15 @@ class Cox(Gaussian):
             residuals, sums / worth, known.noise, known.noise / worth, _drift(known)
         )
         value = found.coef / self._length
-        noise, sampling = (np.diag(c) / self._length**2 for c in (found.noise, found.sampling))
+        noise, sampling = found.ends / self._length, np.diag(found.sampling) / self._length**2
         sizes = np.maximum(np.array(self.levels) - 1, 1)
         reach = np.abs(value) * np.repeat([radius for _, radius in self._balls], sizes)
         # far out in a column a series of a large coefficient is wrong, and so for all coefficients
         far = found.length > _CLOSE or float(reach.max()) > _FAR
         strong = (reach > (_WEAK if self.order == 2 else _FAR)) | far
-        margin = INTERVAL_95["gaussian"] * np.sqrt(noise) + self._left(value, reach, found.length)
-        margin += _OF_SAMPLING * np.sqrt(sampling)
-        each = Estimate(value, value - margin, value + margin).sampled(sampling)
+        more = self._left(value, reach, found.length) + _OF_SAMPLING * np.sqrt(sampling)
+        below, above = INTERVAL_95["gaussian"] * noise + more
+        each = Estimate(value, value - below, value + above).sampled(sampling)
         return {
             **each.mapped(lambda part: part / units).named("coef"),
             **each.mapped(lambda part: _exp(part / units)).named("hazard_ratio"),

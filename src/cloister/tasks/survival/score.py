@@ -29,11 +29,13 @@ from math import comb, factorial
 import numpy as np
 
 from cloister.arrays import Floats, Integers
+from cloister.task import INTERVAL_95
 
 _FARTHEST, _STEP, _STEPS, _DONE = 4.0, 0.5, 40, 1e-9  # lengths of b and of a step; steps
 _FLATTEST = 0.3  # of the least curvature, to which steps and intervals hold the curvature elsewhere
 _FLOOR = 0.4  # of the noise in a direction: curvature is not taken for less
 _LEAST = 1e-6  # curvature, in records
+_Z = INTERVAL_95["gaussian"]
 _LEAST_WHOLE = 0.25  # of the sum at 0, to which the series of the sum is held
 
 
@@ -41,12 +43,14 @@ _LEAST_WHOLE = 0.25  # of the sum at 0, to which the series of the sum is held
 class Score:
     """The estimate, for covariates as they were summed, with what its intervals are made of.
 
-    `noise` and `sampling` are covariances, `length` is the variance of the logarithm of the hazard
-    among records, about, and `statistic` is of the score test that all coefficients are 0.
+    `noise` and `sampling` are covariances, `ends` are deviations of noise below and above each
+    coefficient, `length` is the variance of the logarithm of the hazard among records, about, and
+    `statistic` is of the score test that all coefficients are 0.
     """
 
     coef: Floats
     noise: Floats
+    ends: Floats
     sampling: Floats
     length: float
     statistic: float
@@ -122,6 +126,8 @@ class Series:
         drift : float
             Variance of the cumulative hazard among events.
         """
+        from scipy.optimize import brentq
+
         linear, eye = self.order < 3, np.eye(self.p)
         size = max(float(sums[0]), sums_std, 1.0)
         zero, first, second = self.terms(np.zeros(self.p))
@@ -165,14 +171,34 @@ class Series:
             b = b * min(1.0, _FARTHEST / max(float(np.linalg.norm(b)), _DONE))
             if far <= _DONE:
                 break
-        _, curvature, by_sums = expected(b)
-        by_sums = moved.T @ (by_sums + residuals[0] * first / size)
-        of_score = std**2 * (eye + np.outer(mean, mean))
-        back = inverse(curvature)
-        noise = back @ (of_score + sums_std**2 * by_sums.T @ by_sums) @ back
+        back, of_score = inverse(expected(b)[1]), std**2 * (eye + np.outer(mean, mean))
+
+        def noise_at(b: Floats) -> Floats:
+            by_sums = moved.T @ (expected(b)[2] + residuals[0] * first / size)
+            return np.asarray(back @ (of_score + sums_std**2 * by_sums.T @ by_sums) @ back)
+
+        noise = noise_at(b)
+        reach = _Z * np.sqrt(np.diag(noise)) * back / np.diag(back)  # how others move with each
+
+        def limit(j: int, side: int) -> float:
+            """Return how many deviations away a coefficient is refused: Fieller's set, of a curve.
+
+            Noise in the sums matters as coefficients do, and may have made the curve too steep.
+            """
+
+            def gap(times: float) -> float:
+                at = b + side * times * reach[:, j]
+                left = abs(float(back[j] @ (target - expected(at)[0])))
+                return left - _Z * float(np.sqrt(noise_at(at)[j, j]))
+
+            return _FARTHEST if gap(_FARTHEST) <= 0 else brentq(gap, 0.0, _FARTHEST, xtol=0.01)
+
+        ends = np.tile(np.sqrt(np.diag(noise)), (2, 1))
+        if not linear:
+            ends *= [[limit(j, side) for j in range(self.p)] for side in (-1, 1)]
         spread = (vectors * np.maximum(values, _LEAST)) @ vectors.T + of_score
         statistic = float(target @ np.linalg.solve(spread, target))
-        return Score(b, noise, back, float(b @ held @ b / size), statistic)
+        return Score(b, noise, ends, back, float(b @ held @ b / size), statistic)
 
 
 def _moved(values: Floats, vectors: Floats, held: Floats, steps: Floats) -> Floats:
