@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from cloister.arrays import Floats, Results
-from cloister.display import Between, Curve, Measured, Table
+from cloister.display import Bars, Between, Curve, Measured, Table
 from cloister.tasks.population import ENDS, POPULATION_NOTE
 
 INTERVALS = "[ , ] are 95 % confidence intervals (privacy noise only)."
@@ -24,6 +25,26 @@ def between(results: Results, name: str, i: int = 0) -> Between:
     value, low, high = numbers("", "_low", "_high")
     wide = numbers(*ENDS)
     return Between(value, low, high, population=(wide[0], wide[1]) if wide else None)
+
+
+def cells_of(results: Results, name: str) -> list[Between]:
+    """Return all numbers of a result, the last axis varying fastest."""
+    return [between(results, name, i) for i in range(results[name].size)]
+
+
+def bars_of(
+    title: str,
+    names: Iterable[str],
+    cells: Sequence[Between | str],
+    note: str = INTERVALS,
+    unit: str = "",
+) -> Bars:
+    """Return a bar for each cell, with its ends; text stands where a number is left out."""
+    value, low, high = (
+        np.array([getattr(cell, end, np.nan) for cell in cells]) for end in ("value", "low", "high")
+    )
+    absent = next((cell for cell in cells if isinstance(cell, str)), "not a number")
+    return Bars(title, tuple(names), value, None, unit, note, low, high, absent)
 
 
 def table_of(
@@ -56,14 +77,21 @@ def curve_of(
     places: Floats,
     results: Results,
     name: str,
-    i: int,
+    i: int | None = None,
     *,
     axes: tuple[str, str],
     note: str,
+    names: tuple[str, ...] = (),
 ) -> Curve:
-    """Return the i-th row of a result over places, with the band of its intervals."""
-    values, low, high = (results[name + end][i] for end in ("", "_low", "_high"))
-    return Curve(title, places, values, low, high, axes=axes, note=note)
+    """Return the i-th row of a result over places, or all its columns, with bands of intervals."""
+    value, low, high, *wide = (
+        results[name + end].T if i is None else results[name + end][i]
+        for end in ("", "_low", "_high", *ENDS)
+        if name + end in results
+    )
+    population = (wide[0], wide[1]) if wide else None
+    curve = Curve(title, places, value, low, high, axes=axes, note=note, names=names)
+    return replace(curve, population=population)
 
 
 def margins_of(results: Results, name: str) -> Floats:

@@ -1,7 +1,8 @@
 """``Describe``: what is in these files, every column of a schema in one noisy sum.
 
 A column of categories has a table, a column of numbers a tree of counts and two moments, summed
-and read as :class:`~cloister.tasks.preparation.quantiles.Quantiles` and
+and read as :class:`~cloister.tasks.tables.tabulate.Tabulate`,
+:class:`~cloister.tasks.preparation.quantiles.Quantiles` and
 :class:`~cloister.tasks.preparation.statistics.Statistics` do.
 """
 
@@ -17,27 +18,33 @@ import numpy as np
 
 from cloister.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.declared import Positive, Whole, declared
-from cloister.display import Bars, Between, Display, Table
+from cloister.display import Between, Display, Table
 from cloister.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.hazmat.fixedpoint import Grid
 from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
-from cloister.tasks.columns import count_cells
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import (
     INTERVALS,
-    MARGINS,
     WITH_POPULATION,
+    bars_of,
     between,
+    cells_of,
     curve_of,
-    margins_of,
     table_of_count,
 )
 from cloister.tasks.options import made, noise_of
 from cloister.tasks.population import ENDS, population_interval
-from cloister.tasks.preparation import quantiles
+from cloister.tasks.preparation.quantiles import (
+    Levels,
+    Probabilities,
+    Quantiles,
+    TreeLevels,
+    running_variance,
+    usual_levels,
+)
 from cloister.tasks.preparation.statistics import Statistics
-from cloister.tasks.scores import ratio, share_sampling
 from cloister.tasks.state import part_of, prefixed
+from cloister.tasks.tables.tabulate import Tabulate
 
 _MOST_WORDS = 1 << 17
 _PICTURES, _BARS = 40, 30  # columns that have a picture, and bars of one
@@ -75,16 +82,16 @@ class Describe(Gaussian):
 
     @declared
     class Options:
-        probabilities: Annotated[quantiles.Probabilities, "of the quantiles"] = (0.25, 0.5, 0.75)
-        levels: quantiles.TreeLevels = None
+        probabilities: Annotated[Probabilities, "of the quantiles"] = (0.25, 0.5, 0.75)
+        levels: TreeLevels = None
         widest: Annotated[Positive, "margin of error of a share that is still worth a release"] = (
             0.5
         )
 
     n_features: Whole
     categories: tuple[tuple[str, ...], ...]
-    probabilities: quantiles.Probabilities = (0.25, 0.5, 0.75)
-    levels: quantiles.Levels = 4
+    probabilities: Probabilities = (0.25, 0.5, 0.75)
+    levels: Levels = 4
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
@@ -104,7 +111,7 @@ class Describe(Gaussian):
         """Take every column, and refuse a budget that would release noise alone."""
         levels = options.levels or 1
         if options.levels is None and 0 in facts.levels:
-            levels = quantiles.usual_levels(facts, facts.n_features)
+            levels = usual_levels(facts, facts.n_features)
         task = made(cls, facts, options, levels=levels)
         first = task.blocks(0)[0]
         noise = (noise_of(facts) or 0.0) * sqrt(first.l2_squared / first.weight)
@@ -121,14 +128,9 @@ class Describe(Gaussian):
     def describe(self) -> str:
         return (
             f"One sum with Gaussian noise has the number of records in each category of "
-            f"{len(self._sizes)} columns, and of {len(self.numbers)} columns of numbers how many "
+            f"{len(self._tables)} columns, and of {len(self.numbers)} columns of numbers how many "
             f"are in each of {4**self.levels} cells and in coarser ones, their values and squares."
         )
-
-    @cached_property
-    def _sizes(self) -> tuple[int, ...]:
-        """Number of cells of each table."""
-        return tuple(len(names) for names in self.categories if names)
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
@@ -136,55 +138,51 @@ class Describe(Gaussian):
         return tuple(j for j, names in enumerate(self.categories) if not names)
 
     @cached_property
-    def _parts(self) -> Mapping[str, Statistics | quantiles.Quantiles]:
-        """The tasks that know the sums of columns of numbers, by the names of their blocks."""
-        if not self.numbers:
-            return {}
+    def _tables(self) -> tuple[tuple[int], ...]:
+        return tuple((j,) for j, names in enumerate(self.categories) if names)
+
+    @cached_property
+    def _parts(self) -> Mapping[str, Tabulate | Statistics | Quantiles]:
+        """The tasks that sum and read each kind of column, by the names of their blocks."""
         here: dict[str, Any] = {name: getattr(self, name) for name in ("n_features", "frac_bits")}
-        here["used"] = self.numbers
-        trees = quantiles.Quantiles(
-            **here, probabilities=self.probabilities, levels=self.levels, rounds=1
-        )
-        return {"moments": Statistics(**here), "trees": trees}
+        parts: dict[str, Tabulate | Statistics | Quantiles] = {}
+        if tables := self._tables:
+            words, walls = (1 << FINE,) * len(tables), ((),) * self.n_features
+            sides: dict[str, Any] = {"labels": self.categories, "walls": walls}
+            parts["tables"] = Tabulate(tables=tables, words=words, **sides, **here)
+        if self.numbers:
+            here["used"] = self.numbers
+            parts["moments"] = Statistics(**here)
+            here |= {"probabilities": self.probabilities, "levels": self.levels}
+            parts["trees"] = Quantiles(rounds=1, **here)
+        return parts
 
     # The sum --------------------------------------------------------------------------------------
 
     def start(self) -> State:
         """Return sums of nothing."""
-        state: dict[str, Floats] = {"counts": np.zeros(sum(self._sizes)), "noise": np.zeros(1)}
-        for name, part in self._parts.items():
-            state |= prefixed(f"{name}.", part.start())
-        return state
+        parts = self._parts.items()
+        return {k: v for n, part in parts for k, v in prefixed(f"{n}.", part.start()).items()}
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return tables, moments and trees, which share the budget."""
-        blocks = [part.blocks(0)[0] for part in self._parts.values()]
-        if self._sizes:
-            size = sum(self._sizes)
-            blocks.insert(0, Block.of_units("tables", (size,), 1.0, len(self._sizes)))
-        sums = float(quantiles.running_variance(self.levels)[0].max())  # variance, over a count's
-        prices = [b.l2_squared * (sums if b.name == "trees" else 1.0) for b in blocks]
+        blocks = {name: part.blocks(0)[0] for name, part in self._parts.items()}
+        prices = {name: float(block.l2_squared) for name, block in blocks.items()}
+        if "trees" in prices:  # by the largest variance of a running sum, over that of a count
+            prices["trees"] *= float(running_variance(self.levels)[0].max())
+        whole = sum(prices.values())
         return tuple(
-            replace(block, weight=price / sum(prices))
-            for block, price in zip(blocks, prices, strict=True)
+            replace(block, name=name, weight=prices[name] / whole) for name, block in blocks.items()
         )
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return all sums, one block after another."""
-        cells = [len(names) for names in self.categories]
-        tables = [(j,) for j, size in enumerate(cells) if size]
-        flat = [False] * self.n_features
-        counts = count_cells(records, tables, cells, flat, self.frac_bits) if tables else []
-        of_numbers = (
-            part.contribute(0, part_of(state, f"{name}."), records)
-            for name, part in self._parts.items()
-        )
-        return np.concatenate([*(count << FINE for count in counts), *of_numbers])
+        parts = self._parts.items()
+        return np.concatenate([p.contribute(0, part_of(state, f"{n}."), records) for n, p in parts])
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the noisy sums in records."""
-        counts, noise = released["tables"].real() if self._sizes else (np.zeros(0), 0.0)
-        after: dict[str, Floats] = {"counts": counts, "noise": np.array([noise])}
+        after: dict[str, Floats] = {}
         for name, part in self._parts.items():
             own = part.update(0, part_of(state, f"{name}."), {name: released[name]})
             after |= prefixed(f"{name}.", own)
@@ -193,7 +191,7 @@ class Describe(Gaussian):
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the margin of error of a share, or of a quantile's rank, which is as large."""
         margin = INTERVAL_95["gaussian"] * noise_std / (1 << FINE) / nominal_n
-        return {f"{'share' if self._sizes else 'rank'}_half_width": np.array([margin])}
+        return {f"{'share' if self._tables else 'rank'}_half_width": np.array([margin])}
 
     # What is read from it -------------------------------------------------------------------------
 
@@ -213,20 +211,15 @@ class Describe(Gaussian):
         """
         of = {n: p.results(part_of(state, f"{n}."), grid) for n, p in self._parts.items()}
         found: dict[str, Floats] = {}
-        if self._sizes:
-            counts, noise = (from_grid(state[name], self.frac_bits) for name in ("counts", "noise"))
-            sizes, variance = np.array(self._sizes), float(noise[0]) ** 2
-            sums = np.add.reduceat(counts, np.cumsum(sizes) - sizes)
-            whole, of_whole = (np.repeat(part, sizes) for part in (sums, sizes * variance))
-            shares = ratio(counts, whole, (variance, of_whole, variance), share_sampling(whole))
-            half_width = INTERVAL_95["gaussian"] * sqrt(variance / (1 / sizes).sum())
-            found = {
-                "count": np.array([np.average(sums, weights=1 / sizes)]),
-                "count_half_width": np.array([half_width]),
-                "counts": counts,
-                **shares.named("shares"),
-            }
-        return found | _of_numbers(of["moments"], of["trees"]) if of else found
+        if self._tables:
+            tables = [part_of(of["tables"], f"table_{i + 1}.") for i in range(len(self._tables))]
+            exact = np.array([1 / table["counts"].size for table in tables])  # less noise in a sum
+            sums = [table["counts"].sum() for table in tables]
+            margin = INTERVAL_95["gaussian"] * tables[0]["noise"] / sqrt(exact.sum())
+            found = {"count": np.array([exact @ sums / exact.sum()]), "count_half_width": margin}
+            names = ("counts", *(f"shares{end}" for end in ("", "_low", "_high", *ENDS)))
+            found |= {name: np.concatenate([table[name] for table in tables]) for name in names}
+        return found | _of_numbers(of["moments"], of["trees"]) if self.numbers else found
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return an overview, a table of every number, and a picture of each column."""
@@ -234,28 +227,21 @@ class Describe(Gaussian):
         every: list[tuple[str, Between]] = []
         pictures: list[Display] = []
         percent = [f"{100 * p:.3g} %" for p in self.probabilities]
-        ends = np.cumsum([len(labels) for labels in self.categories])
+        n, shares = len(percent), iter(cells_of(results, "shares") if self._tables else ())
         for j, (name, labels) in enumerate(zip(columns, self.categories, strict=True)):
             if labels:
-                at = slice(ends[j] - len(labels), ends[j])
-                shares, margins = results["shares"][at], margins_of(results, "shares")[at]
-                cells = [between(results, "shares", k) for k in range(at.start, at.stop)]
+                cells = [next(shares) for _ in labels]
                 every += [(f"{name}={label}", c) for label, c in zip(labels, cells, strict=True)]
-                order = np.argsort(-shares, kind="stable")
-                top = int(order[0])
-                blank = [""] * (2 + len(percent))
+                order = sorted(range(len(labels)), key=lambda k: -cells[k].value)
+                blank, top = [""] * (2 + n), order[0]
                 rows.append((name, labels[top], replace(cells[top], population=None), *blank))
-                few = np.sort(order[:_BARS])
-                bars = tuple(labels[i] for i in few), shares[few], margins[few]
-                pictures.append(Bars(f"Shares of {name}", *bars, "part of the records", MARGINS))
+                few = sorted(order[:_BARS])
+                bars = [labels[k] for k in few], [cells[k] for k in few]
+                pictures.append(bars_of(f"Shares of {name}", *bars, unit="part of the records"))
             else:
-                i, n = self.numbers.index(j), len(percent)
-                keys = (
-                    ("mean", i),
-                    ("deviation", i),
-                    *(("quantiles", i * n + k) for k in range(n)),
-                )
-                cells = [between(results, *key) for key in keys]
+                i = self.numbers.index(j)
+                cells = [between(results, of, i) for of in ("mean", "deviation")]
+                cells += cells_of(results, "quantiles")[i * n : i * n + n]
                 named = ("mean", "deviation", *percent)
                 every += [(f"{name}, {of}", cell) for of, cell in zip(named, cells, strict=True)]
                 rows.append((name, "", "", *(replace(cell, population=None) for cell in cells)))

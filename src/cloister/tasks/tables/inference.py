@@ -36,6 +36,10 @@ NO_BOUND = 1e9
 """The largest odds ratio or relative risk: an interval that ends here has no upper bound."""
 _Z = INTERVAL_95["gaussian"]
 _WALLS = (0.0, NO_BOUND)
+_ODDS, _RISKS = (  # which cells of 2 by 2 are multiplied, above and below
+    np.array([[[int({i, j} in side) for j in range(4)] for i in range(4)] for side in pairs])
+    for pairs in (([{0, 3}], [{1, 2}]), ([{0, 2}, {0, 3}], [{0, 2}, {1, 2}]))
+)
 _SMOOTHING = 0.5  # records added to each level, so that none is impossible
 Ends = tuple[Floats, Floats]
 
@@ -213,9 +217,6 @@ def ratio_of_products(
 ) -> tuple[Estimate, Tested]:
     """Return the ratio of :func:`odds_ratio` for cells whose noise has variances of its own.
 
-    Products of independent noisy cells are right on average and have a known variance, so the
-    interval is Fieller's [F54]_, also where cells are no larger than their noise.
-
     Parameters
     ----------
     noise : ndarray that broadcasts to the table
@@ -224,32 +225,55 @@ def ratio_of_products(
     together : float
         Covariance of the noise of both cells of a row.
     """
-    a, b, c, d = _cells(table)
-    both_products = (a * b + c * d - together) * together
-
-    def variances(v: Floats) -> Triple:
-        va, vb, vc, vd = _cells(v)
-        top = np.maximum(a**2 * vd + d**2 * va - va * vd, va * vd)
-        return top, np.maximum(b**2 * vc + c**2 * vb - vb * vc, vb * vc), both_products
-
-    both = variances(_both(table, noise, sampled))
-    return _ratio_test(a * d, b * c, variances(np.broadcast_to(noise, table.shape)), both, _WALLS)
+    a, b, c, d = np.moveaxis(table.reshape(*table.shape[:-2], 4), -1, 0)
+    shared = (a * b + c * d - together) * together
+    return _of_cells(_ODDS, table, noise, sampled, _WALLS, shared)
 
 
 def ratio_of_shares(table: Floats, noise: Floats, walls: Box = _WALLS) -> tuple[Estimate, Tested]:
     """Return the ratio of :func:`relative_risk`, as :func:`ratio_of_products` does, in a box."""
-    a, b, c, d = _cells(table)
+    return _of_cells(_RISKS, table, noise, 1.0, walls)
+
+
+def ratio_of_pairs(
+    forms: Floats,
+    cells: Floats,
+    noise: Floats,
+    both: Floats,
+    *,
+    walls: Box,
+    shared: Floats | float = 0.0,
+) -> tuple[Estimate, Tested]:
+    """Return a ratio of sums of products of two different cells, and the test that it is 1.
+
+    Products of independent noisy cells are right on average and have a known variance, so the
+    interval is Fieller's [F54]_, also where cells are no larger than their noise.
+
+    Parameters
+    ----------
+    forms : ndarray of shape (2, n, n)
+        Above and below: symmetric, and 1 where a product of two cells counts.
+    cells, noise, both : ndarray of shape (..., n)
+        Noisy numbers, the variances of their noise, and those of noise and sampling together.
+    shared : ndarray of shape (...) or float
+        Covariance of both sums where noise of cells is not independent.
+    """
+    slopes = np.einsum("fij,...j->f...i", forms, cells)
+    top, below = np.einsum("f...i,...i->f...", slopes, cells) / 2
+    pairs = forms[[0, 1, 0]] * forms[[0, 1, 1]]
 
     def variances(v: Floats) -> Triple:
-        va, vb, vc, vd = _cells(v)
-        shared, least = va * vc, (va * (vc + vd), vc * (va + vb))
-        top = (c + d) ** 2 * va + a**2 * (vc + vd) - least[0]
-        below = c**2 * (va + vb) + (a + b) ** 2 * vc - least[1]
-        both = (c + d) * c * va + a * (a + b) * vc - shared
-        return np.maximum(top, least[0]), np.maximum(below, least[1]), both
+        """Return unbiased ones of both sums, no less than of cells that are 0, and between them."""
+        least = np.einsum("kij,...i,...j->k...", pairs, v, v, optimize=True) / 2
+        found = (slopes[[0, 1, 0]] * slopes[[0, 1, 1]] * v).sum(axis=-1) - least
+        return np.maximum(found[0], least[0]), np.maximum(found[1], least[1]), found[2] + shared
 
-    top, below, both = a * (c + d), c * (a + b), variances(_both(table, noise))
-    return _ratio_test(top, below, variances(np.broadcast_to(noise, table.shape)), both, walls)
+    moved = variances(both)
+    known = below > 0
+    value = np.where(known, np.clip(top / np.where(known, below, 1.0), *walls), walls[1])
+    narrow = Estimate(value, *_half_line(top, below, variances(noise), walls))
+    found = replace(narrow, population=_half_line(top, below, moved, walls)).joined(narrow)
+    return found, _normal(top - below, moved[0] + moved[1] - 2 * np.asarray(moved[2]))
 
 
 def fits(test: str, shape: Sequence[int]) -> bool:
@@ -308,23 +332,18 @@ def _scalar(value: float | Floats) -> Floats:
     return np.asarray(value)[..., None, None]
 
 
-def _cells(table: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    return table[..., 0, 0], table[..., 0, 1], table[..., 1, 0], table[..., 1, 1]
-
-
-def _both(table: Floats, noise: Floats, sampled: float | Floats = 1.0) -> Floats:
-    # One more than was counted: a small number that is low by chance would say so of its variance.
-    return np.asarray(np.maximum(table + 1, 0.0) * sampled + noise)
-
-
-def _ratio_test(
-    top: Floats, below: Floats, noise: Triple, both: Triple, walls: Box
+def _of_cells(
+    forms: Floats,
+    table: Floats,
+    noise: Floats,
+    sampled: float | Floats,
+    walls: Box,
+    shared: Floats | float = 0.0,
 ) -> tuple[Estimate, Tested]:
-    known = below > 0
-    value = np.where(known, np.clip(top / np.where(known, below, 1.0), *walls), walls[1])
-    narrow = Estimate(value, *_half_line(top, below, noise, walls))
-    found = replace(narrow, population=_half_line(top, below, both, walls)).joined(narrow)
-    return found, _normal(top - below, both[0] + both[1] - 2 * np.asarray(both[2]))
+    # One more than was counted: a small number that is low by chance would say so of its variance.
+    both = np.maximum(table + 1, 0.0) * sampled + noise
+    flat = (part.reshape(*part.shape[:-2], 4) for part in np.broadcast_arrays(table, noise, both))
+    return ratio_of_pairs(forms, *flat, walls=walls, shared=shared)
 
 
 def _half_line(top: Floats, below: Floats, variances: Triple, walls: Box) -> Ends:

@@ -32,9 +32,8 @@ import numpy as np
 from cloister.arrays import Floats, Integers
 from cloister.randomness import public_generator
 from cloister.task import INTERVAL_95
-from cloister.tasks.intervals import fieller
 from cloister.tasks.scores import Box, Estimate, Triple, ratio, share_sampling
-from cloister.tasks.tables.inference import ratio_of_shares
+from cloister.tasks.tables.inference import ratio_of_pairs, ratio_of_shares
 
 FARTHEST = 8.0
 """The largest weight of evidence; an interval that ends here has no bound on this side."""
@@ -47,9 +46,10 @@ _DRAWS = 1000
 Ends = tuple[Floats, Floats]
 
 
-def _with_sampling(counts: Floats, variance: Floats | float) -> Floats:
-    """Return the variances of cells over samples and noise."""
-    return np.asarray(np.maximum(counts, 0.0) + variance)
+def _unknown(value: float, low: float, high: float) -> Estimate:
+    """Return a number that may be anything possible."""
+    at, *ends = (np.full(1, part) for part in (value, low, high))
+    return Estimate(at, *ends, population=(ends[0], ends[1]))
 
 
 # Ratios of shares ---------------------------------------------------------------------------------
@@ -137,8 +137,7 @@ def divergence(table: Floats, s: float) -> tuple[Estimate, Integers]:
     sizes = np.bincount(pool)
     cells: Floats = np.stack([np.bincount(pool, table[:, k]) for k in (0, 1)], axis=1, dtype=float)
     if len(sizes) < 2:
-        nothing, most = np.zeros(1), np.full(1, LARGEST)
-        return Estimate(nothing, nothing, most, population=(nothing, most)), pool
+        return _unknown(0.0, 0.0, LARGEST), pool
     noise = np.repeat(sizes * s**2, 2).reshape(-1, 2)
     value, gradient, curvature = _jeffreys(cells)
 
@@ -148,7 +147,7 @@ def divergence(table: Floats, s: float) -> tuple[Estimate, Integers]:
         linear = float(gradient**2 @ spread)
         return _convex(value, turned.trace() / 2, linear, float((turned * turned.T).sum()) / 2)
 
-    narrow, wide = around(noise), around(_with_sampling(cells, noise))
+    narrow, wide = around(noise), around(np.maximum(cells, 0.0) + noise)
     found = replace(narrow, population=(wide.low, wide.high))
     return found.mapped(lambda part: np.clip(part, 0.0, LARGEST)), pool
 
@@ -158,19 +157,18 @@ def _jeffreys(cells: Floats) -> tuple[float, Floats, Floats]:
 
     Derivatives are by the counts, those of the first column before those of the second.
     """
-    (p, q), sizes = (cells / cells.sum(axis=0)).T, cells.sum(axis=0)
-    gradients, squares = [], []
-    for own, other, size in ((p, q, sizes[0]), (q, p, sizes[1])):
-        slope = np.log(own / other) + 1 - other / own  # by the share
-        bend = 1 / own + other / own**2
-        mean, both = float(own @ slope), own * bend + slope
-        gradients.append((slope - mean) / size)
-        constant = 2 * mean + float(own**2 @ bend)
-        squares.append((np.diag(bend) - both[:, None] - both + constant) / size**2)
-    mixed = (1 + q / p)[:, None] + (1 + p / q) - 2 - np.diag(1 / p + 1 / q)
-    mixed /= sizes[0] * sizes[1]
-    value = float(((p - q) * np.log(p / q)).sum())
-    return value, np.concatenate(gradients), np.block([[squares[0], mixed], [mixed.T, squares[1]]])
+    sizes, n = cells.sum(axis=0), len(cells)
+    p, q = shares = (cells / sizes).T
+    slopes = np.log(p / q) + 1 - q / p, np.log(q / p) + 1 - p / q
+    moved, curved = np.zeros((2, 2 * n, 2 * n))  # shares by counts, and what their bends add
+    for k, (share, slope) in enumerate(zip(shares, slopes, strict=True)):
+        at, mean = slice(k * n, (k + 1) * n), share @ slope
+        moved[at, at] = (np.eye(n) - share[:, None]) / sizes[k]
+        curved[at, at] = (2 * mean - slope[:, None] - slope) / sizes[k] ** 2
+    mixed = -np.diag(1 / p + 1 / q)
+    bends = np.block([[np.diag(1 / p + q / p**2), mixed], [mixed, np.diag(1 / q + p / q**2)]])
+    value = float((p - q) @ np.log(p / q))
+    return value, np.concatenate(slopes) @ moved, moved.T @ bends @ moved + curved
 
 
 def _convex(value: float, bias: float, linear: float, least: float) -> Estimate:
@@ -224,8 +222,7 @@ def kolmogorov(table: Floats, s: float) -> Estimate:
     """
     n, sizes = len(table), table.sum(axis=0)
     if (sizes <= _CLEAR * s * np.sqrt(n)).any():
-        nothing, whole = np.zeros(1), np.ones(1)
-        return Estimate(nothing, nothing, whole, population=(nothing, whole))
+        return _unknown(0.0, 0.0, 1.0)
     shares = np.cumsum(table, axis=0)[:-1] / sizes
     apart = shares[:, 0] - shares[:, 1]
     steps = (np.tri(n)[:-1, :, None] - shares[:, None]) / sizes * (1.0, -1.0)  # edge, bin, column
@@ -243,7 +240,7 @@ def kolmogorov(table: Floats, s: float) -> Estimate:
         return replace(found, low=np.minimum(low.low, found.value)).mapped(np.sqrt)
 
     noise = np.full(table.shape, s**2)
-    narrow, wide = around(noise), around(_with_sampling(table, noise))
+    narrow, wide = around(noise), around(np.maximum(table, 0.0) + noise)
     found = replace(narrow, population=(wide.low, wide.high))
     return found.mapped(lambda part: np.minimum(part, 1.0))
 
@@ -252,26 +249,15 @@ def gini(table: Floats, s: float) -> Estimate:
     """Return the Gini coefficient of the bins: two times the area under the curve, less 1.
 
     It is above 0 where those with the event are in higher bins. Pairs in one bin count as none.
-    Both parts are bilinear, so that noise does not bias them.
     """
-    others, members = table.T
-    order = np.tri(len(table), k=-1) - np.tri(len(table), k=-1).T
-    right, left = order @ others, members @ order
-    sizes = table.sum(axis=0)
-
-    def moved(variances: Floats) -> Triple:
-        v, w = variances.T
-        pairs = float(w @ order**2 @ v)
-        return (
-            max(float(w @ right**2 + v @ left**2) - pairs, pairs),
-            max(float(w.sum() * sizes[0] ** 2 + v.sum() * sizes[1] ** 2 - v.sum() * w.sum()), 0.0),
-            float(w @ right * sizes[0] + v @ left * sizes[1] - w @ order @ v),
-        )
-
-    noise = np.full(table.shape, s**2)
-    product = np.array([max(sizes[0], 0.0) * max(sizes[1], 0.0)])
-    whole, box = (np.array([members @ right]), product), (-1.0, 1.0)
-    wide = fieller(*whole, *moved(_with_sampling(table, noise)), box=box)
-    value = np.clip(whole[0] / np.maximum(product, 1.0), *box)
-    narrow = Estimate(value, *fieller(*whole, *moved(noise), box=box))
-    return replace(narrow, population=wide).joined(narrow)
+    n = len(table)
+    if (table.sum(axis=0) <= 0).any():
+        return _unknown(0.0, -1.0, 1.0)
+    order, every = np.tri(n, k=-1) - np.tri(n, k=-1).T, np.ones((n, n))
+    forms = [np.kron([[0, 0], [1, 0]], part) for part in (order, every)]
+    cells, noise = table.T.ravel(), np.full(2 * n, s**2)
+    pairs = np.array([part + part.T for part in forms])
+    found, _ = ratio_of_pairs(
+        pairs, cells, noise, np.maximum(cells, 0.0) + noise, walls=(-1.0, 1.0)
+    )
+    return found.mapped(np.atleast_1d)

@@ -7,7 +7,7 @@ the noise (:mod:`cloister.tasks.tables.risk`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import field
 from typing import Annotated, ClassVar, Self
 
@@ -15,15 +15,14 @@ import numpy as np
 
 from cloister.arrays import Floats, GridState, Results
 from cloister.declared import AtLeastZero, Range, declared
-from cloister.display import Bars, Between, Curve, Display, Table
+from cloister.display import Between, Curve, Display, Table
 from cloister.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.task import FINE, PublicColumn, PublicFacts
+from cloister.hazmat.fixedpoint import Grid
+from cloister.task import PublicColumn, PublicFacts
 from cloister.tasks.columns import position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, Example
-from cloister.tasks.interval_tables import INTERVALS, WITH_POPULATION, between
+from cloister.tasks.interval_tables import WITH_POPULATION, bars_of, between, cells_of, curve_of
 from cloister.tasks.options import Target, made
-from cloister.tasks.population import ENDS
 from cloister.tasks.scores import as_results, ratio, share_sampling
 from cloister.tasks.state import part_of, prefixed
 from cloister.tasks.tables import risk
@@ -132,13 +131,12 @@ class Scorecard(Tabulate):
         edges, cut = dict(options.edges), 0
         groups = [(group, decision, target)] if group and decision else []
         if decision:
-            column = facts.columns[position(facts.columns, decision, "decision")]
-            if cutoff is not None and not column.levels:
+            levels = facts.columns[position(facts.columns, decision, "decision")].levels
+            if cutoff is not None and not levels:
                 edges.setdefault(decision, (cutoff,))
-            given = edges.get(decision, ())
-            most = len(given) + (column.levels or 1)  # one more than the last cell
-            cut = most - 1 if cutoff is None else (*given, cutoff).index(cutoff) + 1
-            cut = most if cutoff is not None and column.levels else cut
+            walls = edges.get(decision, ())
+            cut = (levels or len(walls) + 1) - (cutoff is None)  # with a cutoff no cell, until ...
+            cut = walls.index(cutoff) + 1 if cutoff in walls else cut
         every = Tabulate.Options(
             tables=(*tables, *moving, *groups), edges=edges, least_signal=options.least_signal
         )
@@ -171,33 +169,28 @@ class Scorecard(Tabulate):
 
             What has intervals has ``_low``, ``_high``, ``_population_low``, ``_population_high``.
         """
-        values, unit = (from_grid(state[k], self.frac_bits) for k in ("values", "noise"))
-        noises = self._noises(float(unit[0]) * (1 << FINE))
-        counts = [self._counts(i, values * (1 << FINE)) for i in range(len(self.tables))]
+        counts, _, noises = self._noisy(state)
         n, found = self._n_columns, dict[str, Floats]()
-        for i in range(n):
-            answers = self._of_column(i, counts[i], noises[i], grid)
-            found |= prefixed(f"column_{i + 1}.", answers)
-        for i in range(n, n + self.moving):
-            pairs = [counts[i][:, [0, k]] for k in range(1, counts[i].shape[1])]
-            drifts = [risk.divergence(pair, noises[i])[0].named("psi") for pair in pairs]
-            drift = {name: np.concatenate([one[name] for one in drifts]) for name in drifts[0]}
-            found |= prefixed(f"column_{self._place(i) + 1}.", drift)
-        if self.cut:
-            of_good, all_cells = counts[-1][:, :, 0], counts[-1].sum(axis=2)
-            for name, cells, each in (("selection", all_cells, 2), ("opportunity", of_good, 1)):
-                rates = risk.compared(cells, self.cut, noises[n + self.moving] * each**0.5)
-                found |= as_results({name + end: part for end, part in rates.items()})
+        place = {table[0]: i + 1 for i, table in enumerate(self.tables[:n])}
+        for i, (table, cells, s) in enumerate(zip(self.tables, counts, noises, strict=False)):
+            prefix = f"column_{place.get(table[0])}."
+            if i < n:
+                found |= prefixed(prefix, self._of_column(table[0], cells, s, grid))
+            elif i < n + self.moving:
+                pairs = (cells[:, [0, k]] for k in range(1, cells.shape[1]))
+                drifts = [risk.divergence(pair, s)[0].named("psi") for pair in pairs]
+                drift = {name: np.concatenate([one[name] for one in drifts]) for name in drifts[0]}
+                found |= prefixed(prefix, drift)
+            else:
+                of_good, of_all = cells[:, :, 0], cells.sum(axis=2)
+                for name, part, each in (("selection", of_all, 2), ("opportunity", of_good, 1)):
+                    rates = risk.compared(part, self.cut, s * each**0.5)
+                    found |= as_results({name + end: rate for end, rate in rates.items()})
         return found
 
-    def _place(self, i: int) -> int:
-        """Return which characteristic the i-th table is of."""
-        return [table[0] for table in self.tables].index(self.tables[i][0])
-
-    def _of_column(self, i: int, table: Floats, s: float, grid: Grid) -> dict[str, Floats]:
+    def _of_column(self, j: int, table: Floats, s: float, grid: Grid) -> dict[str, Floats]:
         """Return what the noisy table of a characteristic and the event says."""
-        whole, variance = table.sum(axis=1), s**2
-        noise = (variance, 2 * variance, variance)
+        whole, noise = table.sum(axis=1), (s**2, 2 * s**2, s**2)
         iv, pool = risk.divergence(table, s)
         found = {
             "woe": risk.weights_of_evidence(table, s),
@@ -205,7 +198,6 @@ class Scorecard(Tabulate):
             "iv": iv,
         }
         more = {"counts": table, "noise": np.array([s]), "pool": pool.astype(np.float64)}
-        j = self.tables[i][0]
         if walls := self.walls[j]:
             found |= {"ks": risk.kolmogorov(table, s), "gini": risk.gini(table, s)}
             found["below"] = risk.below(table, s)
@@ -218,88 +210,59 @@ class Scorecard(Tabulate):
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return tables of all numbers and a picture of each of them."""
-        n = self._n_columns
-        of = [
-            (columns[self.tables[i][0]], self._labels(i), part_of(results, f"column_{i + 1}."))
-            for i in range(n)
-        ]
-        target = self.tables[0][1]
-        event = f"{columns[target]}={self.labels[target][1]}"
-        overview = [
-            (name, *(between(part, key) if key in part else "" for key in _WORTH))
-            for name, _, part in of
-        ]
-        bins = [
-            (f"{name}: {label}", between(part, "woe", k), between(part, "rate", k))
-            for name, labels, part in of
-            for k, label in enumerate(labels)
-        ]
-        headings = ("bin", "weight of evidence", f"part with {event}")
-        found: list[Display] = [
-            Table("Characteristics", ("", *_WORTH.values()), (*overview,), WITH_POPULATION),
-            _bars("Information value", [(name, between(part, "iv")) for name, _, part in of]),
-            Table("Bins", headings, (*bins,), f"{_WOE} {WITH_POPULATION}"),
-        ]
-        for name, labels, part in of:
-            rows = [(label, between(part, "woe", k)) for k, label in enumerate(labels)]
-            found.append(_bars(f"Weight of evidence of {name}", rows))
-            if "edges" in part:
-                found += _curves(name, event, part)
+        labels = [[self.labels[j] for j in table] for table in self.tables]
+        names = [columns[table[0]] for table in self.tables[: self._n_columns]]
+        of = {name: part_of(results, f"column_{i + 1}.") for i, name in enumerate(names)}
+        event = f"{columns[self.tables[0][1]]}={labels[0][1][1]}"
+        worth = [[between(p, key) if key in p else "" for key in _WORTH] for p in of.values()]
+        overview = [(name, *cells) for name, cells in zip(names, worth, strict=True)]
+        bins: list[tuple[str | Between, ...]] = []
+        pictures: list[Display] = []
+        for (name, part), (cells, _) in zip(of.items(), labels, strict=False):
+            woe, rate = cells_of(part, "woe"), cells_of(part, "rate")
+            bins += zip((f"{name}: {cell}" for cell in cells), woe, rate, strict=True)
+            pictures.append(bars_of(f"Weight of evidence of {name}", cells, woe))
+            pictures += _curves(name, event, part) if "edges" in part else ()
         if self.moving:
-            found += self._drifts(of)
+            first, *others = labels[len(names)][1]
+            moved = {
+                f"{name}: {later}": cell
+                for name, part in of.items()
+                if "psi" in part
+                for later, cell in zip(others, cells_of(part, "psi"), strict=True)
+            }
+            title, note = f"Population stability index against {first}", f"{_PSI} {WITH_POPULATION}"
+            pictures.append(Table(title, ("", "index"), (*moved.items(),), note))
+            pictures.append(bars_of("Population stability", moved, [*moved.values()]))
         if self.cut:
-            found += self._groups(results, columns)
-        return tuple(found)
-
-    def _labels(self, i: int, side: int = 0) -> tuple[str, ...]:
-        return self.labels[self.tables[i][side]]
-
-    def _drifts(self, of: Sequence[tuple[str, tuple[str, ...], Results]]) -> Iterator[Display]:
-        """Yield what has changed over periods or silos."""
-        first, *others = self._labels(self._n_columns, 1)
-        rows = [
-            (f"{name}: {label}", between(part, "psi", k))
-            for name, _, part in of
-            if "psi" in part
-            for k, label in enumerate(others)
-        ]
-        title = f"Population stability index against {first}"
-        yield Table(title, ("", "index"), (*rows,), f"{_PSI} {WITH_POPULATION}")
-        yield _bars("Population stability", rows)
+            pictures += self._groups(results, columns)
+        headings = ("bin", "weight of evidence", f"part with {event}")
+        return (
+            Table("Characteristics", ("", *_WORTH.values()), (*overview,), WITH_POPULATION),
+            bars_of("Information value", names, [cells[0] for cells in worth]),
+            Table("Bins", headings, (*bins,), f"{_WOE} {WITH_POPULATION}"),
+            *pictures,
+        )
 
     def _groups(self, results: Results, columns: tuple[str, ...]) -> Iterator[Display]:
         """Yield who is selected."""
-        title = f"by {columns[self.tables[-1][0]]}"
-        first, *others = self._labels(-1)
+        title, names = f"by {columns[self.tables[-1][0]]}", self.labels[self.tables[-1][0]]
         for name, words in _RATES.items():
             rows = [
-                (f"{label}{more.format(first)}", between(results, name + end, k))
+                (f"{label}{more.format(names[0])}", cell)
                 for end, more in _COMPARED.items()
-                for k, label in enumerate(others if end else [first, *others])
+                for label, cell in zip(
+                    names[bool(end) :], cells_of(results, name + end), strict=True
+                )
             ]
             yield Table(f"{words} {title}, compared", ("", "part"), (*rows,), WITH_POPULATION)
-            yield _bars(f"{words} {title}", rows[: len(others) + 1])
-
-
-def _bars(title: str, rows: Sequence[tuple[str, Between]]) -> Bars:
-    names, cells = zip(*rows, strict=True)
-    ends = (np.array([getattr(cell, end) for cell in cells]) for end in ("value", "low", "high"))
-    value, low, high = ends
-    return Bars(title, names, value, note=INTERVALS, low=low, high=high)
+            yield bars_of(f"{words} {title}", names, cells_of(results, name))
 
 
 def _curves(name: str, event: str, part: Results) -> Iterator[Curve]:
     """Yield the parts below each edge, and who is caught among the riskiest."""
-    for key, title, places, axes in (
-        ("below", f"Separation by {name}", part["edges"], (name, "part below")),
-        ("gain", f"Gain of {name}", part["reach"], ("part of all, riskiest first", event)),
-    ):
-        values, low, high, *wide = (part[key + end].T for end in ("", "_low", "_high", *ENDS))
-        names = (f"not {event}", event) if key == "below" else ()
-        yield Curve(
-            *(title, places, values, low, high),
-            axes=axes,
-            note=WITH_POPULATION,
-            names=names,
-            population=(wide[0], wide[1]),
-        )
+    cut, caught = (name, "part below"), ("part of all, riskiest first", event)
+    title, names = f"Separation by {name}", (f"not {event}", event)
+    note = WITH_POPULATION
+    yield curve_of(title, part["edges"], part, "below", axes=cut, note=note, names=names)
+    yield curve_of(f"Gain of {name}", part["reach"], part, "gain", axes=caught, note=note)

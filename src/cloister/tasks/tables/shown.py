@@ -10,8 +10,8 @@ from math import ceil, inf
 import numpy as np
 
 from cloister.arrays import Flags, Floats, Results
-from cloister.display import Bars, Between, Display, Heatmap, Table
-from cloister.tasks.interval_tables import WITH_POPULATION, between
+from cloister.display import Between, Display, Heatmap, Table
+from cloister.tasks.interval_tables import WITH_POPULATION, bars_of, between, cells_of
 from cloister.tasks.state import part_of
 from cloister.tasks.tables.inference import NO_BOUND, least_shown
 
@@ -30,27 +30,23 @@ def table_displays(sides: Sides, found: Results, minimum: float) -> Iterator[Dis
     """Yield pictures of the counts of a table, and its numbers one below the other."""
     names, labels = sides
     title = f"Records by {' by '.join(names)}"
-    hidden, absent, note = _hidden(
-        np.minimum(found["counts"], found["shown"]), found["noise"], minimum
-    )
-    drawn = [
-        np.where(hidden, np.nan, found[name]) for name in ("shown", "counts_low", "counts_high")
-    ]
+    least = np.minimum(found["counts"], found["shown"])
+    hidden, absent, note = _hidden(least, found["noise"], minimum)
+    known = zip(cells_of(found, "counts"), found["shown"].flat, strict=True)
+    counts = [replace(cell, value=float(value)) for cell, value in known]
     if len(names) == 1:
-        yield _bars(title, labels[0], drawn, "records", note, absent)
+        yield bars_of(title, labels[0], _kept(counts, hidden, absent), note, "records")
+    drawn = [np.where(hidden, np.nan, found[k]) for k in ("shown", "counts_low", "counts_high")]
     for k, label in enumerate(labels[2] if len(names) > 2 else ("",)[: len(names) - 1]):
         of, (at, low, high) = (f": {label}", (p[..., k] for p in drawn)) if label else ("", drawn)
         sheet = Heatmap(f"{title}{of}", labels[0], labels[1], at, note=note, absent=absent)
         yield replace(sheet, low=low, high=high)
-    if hidden.size > _WRITTEN:
-        return
-    share, heading = ("row_shares", "share of its row") if len(names) > 1 else ("shares", "share")
-    rows: list[tuple[str | Between, ...]] = []
-    for i, cell in enumerate(map(", ".join, product(*labels))):
-        count = replace(between(found, "counts", i), value=float(found["shown"].flat[i]))
-        known = (count, between(found, share, i))
-        rows.append((cell, *((absent, "") if hidden.flat[i] else known)))
-    yield Table(f"{title}, with shares", (" by ".join(names), "records", heading), (*rows,), note)
+    if hidden.size <= _WRITTEN:
+        share = ("row_shares", "share of its row") if len(names) > 1 else ("shares", "share")
+        both = (_kept(counts, hidden, absent), _kept(cells_of(found, share[0]), hidden, ""))
+        rows = zip(map(", ".join, product(*labels)), *both, strict=True)
+        headings = (" by ".join(names), "records", share[1])
+        yield Table(f"{title}, with shares", headings, (*rows,), note)
 
 
 def mean_displays(
@@ -59,17 +55,15 @@ def mean_displays(
     """Yield a table of the means of each group, and bars of each column's."""
     title, groups = " by ".join(["Means", *by[0]]), tuple(map(", ".join, product(*by[1])))
     hidden, absent, note = _hidden(found["group_counts"][:, 0], found["group_noise"], minimum)
-    rows: list[tuple[str | Between, ...]] = []
-    for i, group in enumerate(groups):
-        means = (between(found, "means", i * len(names) + j) for j in range(len(names)))
-        known = (between(found, "group_counts", i), *(replace(one, known=True) for one in means))
-        left_out = (absent, *("" for _ in names))
-        rows.append((group or "all records", *(left_out if hidden[i] else known)))
+    means = [replace(cell, known=True) for cell in cells_of(found, "means")]
+    columns = [_kept(means[j :: len(names)], hidden, "") for j in range(len(names))]
+    sizes = _kept(cells_of(found, "group_counts"), hidden, absent)
+    rows = zip((group or "all records" for group in groups), sizes, *columns, strict=True)
     yield Table(title, ("group", "records", *names), (*rows,), note)
-    for j, name in enumerate(names if 1 < len(groups) <= _BARS else ()):
-        ends = (found[f"means{end}"][:, j] for end in ("", "_low", "_high"))
-        drawn = [np.where(hidden, np.nan, end) for end in ends]
-        yield _bars(f"{title}: {name}", groups, drawn, name, note, absent)
+    if 1 < len(groups) <= _BARS:
+        for name, column in zip(names, columns, strict=True):
+            cells = [cell or absent for cell in column]
+            yield bars_of(f"{title}: {name}", groups, cells, note, name)
 
 
 def test_displays(tables: Mapping[str, Sides], results: Results) -> Iterator[Table]:
@@ -92,25 +86,17 @@ def test_displays(tables: Mapping[str, Sides], results: Results) -> Iterator[Tab
         yield Table("Tests", headings, tuple(tests), _HOLM)
 
 
-def _bars(
-    title: str, names: tuple[str, ...], drawn: list[Floats], unit: str, note: str, absent: str
-) -> Bars:
-    return Bars(title, names, drawn[0], None, unit, note, drawn[1], drawn[2], absent)
+def _kept(cells: Sequence[Between], hidden: Flags, absent: str) -> list[Between | str]:
+    return [absent if left else cell for cell, left in zip(cells, hidden.flat, strict=True)]
 
 
 def _hidden(counts: Floats, noise: Floats, minimum: float) -> tuple[Flags, str, str]:
     """Return which cells are too small to be shown, what stands for them, and a note on it."""
     least = float(least_shown(noise[0], minimum))
-    hidden = np.asarray(counts < least)
-    if not hidden.any():
-        return hidden, "", WITH_POPULATION
-    absent = f"<{ceil(least)}"
-    return (
-        hidden,
-        absent,
-        f"{WITH_POPULATION} {absent}: a small noisy count, which says little. That it is left out "
-        "protects nobody: the noise does, and totals may give it away.",
-    )
+    hidden, absent = np.asarray(counts < least), f"<{ceil(least)}"
+    note = f"{WITH_POPULATION} {absent}: a small noisy count, which says little. That it is left "
+    note += "out protects nobody: the noise does, and totals may give it away."
+    return hidden, absent, note if hidden.any() else WITH_POPULATION
 
 
 def _ratio(cell: Between) -> Between:

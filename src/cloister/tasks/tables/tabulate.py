@@ -201,7 +201,7 @@ class Tabulate(Gaussian):
 
     def describe(self) -> str:
         """Say what is counted."""
-        parts = [f"the number of records in each of {self._ends[-1]:,} cells of tables"]
+        parts = [f"the number of records in each of {max(self._ends, default=0):,} cells of tables"]
         if self.means:
             some = f"the sums of {len(self.means)} columns and of their squares"
             parts.append(f"the size of {self._n_groups} groups, with {some}")
@@ -228,8 +228,8 @@ class Tabulate(Gaussian):
 
     @cached_property
     def _ends(self) -> tuple[int, ...]:
-        """Where the cells of each measured table begin, and where the last ones end."""
-        return tuple(np.cumsum([0, *(prod(self._shapes[i]) for i in self._measured)]).tolist())
+        """Where the cells of each measured table end."""
+        return tuple(np.cumsum([prod(self._shapes[i]) for i in self._measured], dtype=int).tolist())
 
     @property
     def _n_groups(self) -> int:
@@ -242,36 +242,41 @@ class Tabulate(Gaussian):
 
     @property
     def _size(self) -> int:
-        return self._ends[-1] + self._n_groups * self._width
+        return max(self._ends, default=0) + self._n_groups * self._width
 
-    def _source(self, i: int) -> tuple[int, int]:
-        """Return which measured table says most of the i-th, and how many cells make one of it."""
-        asked = set(self.tables[i])
-        merged = {
-            k: prod(self._shapes[m]) // prod(self._shapes[i])
-            for k, m in enumerate(self._measured)
-            if asked <= set(self.tables[m])
-        }
-        return min(merged.items(), key=lambda one: one[1] / self.words[one[0]] ** 2)
+    @cached_property
+    def _sources(self) -> tuple[tuple[int, int], ...]:
+        """Which measured table says most of each table, and how many cells make one of it."""
+        shapes, found = self._shapes, []
+        for i, table in enumerate(self.tables):
+            merged = {
+                k: prod(shapes[m]) // prod(shapes[i])
+                for k, m in enumerate(self._measured)
+                if set(table) <= set(self.tables[m])
+            }
+            found.append(min(merged.items(), key=lambda one: one[1] / self.words[one[0]] ** 2))
+        return tuple(found)
 
     def _noises(self, unit: float) -> list[float]:
         """Return the noise of a cell of each table, and of the sums of groups, in records.
 
         `unit` is that of the whole block in units of one record. Without means the last is 0.
         """
-        sources = map(self._source, range(len(self.tables)))
-        tables = [unit / self.words[k] * sqrt(merged) for k, merged in sources]
+        tables = [unit / self.words[k] * sqrt(merged) for k, merged in self._sources]
         return [*tables, unit / self.words[-1] * bool(self.means)]
 
-    def _counts(self, i: int, values: Floats) -> Floats:
-        """Return the noisy cells of the i-th table, from one that was measured."""
-        k, _ = self._source(i)
-        source = self.tables[self._measured[k]]
-        cells = values[self._ends[k] : self._ends[k + 1]].reshape(self._shape(source))
-        rest = tuple(axis for axis, j in enumerate(source) if j not in self.tables[i])
-        kept = [j for j in source if j in self.tables[i]]
-        order = [kept.index(j) for j in self.tables[i]]
-        return np.transpose(cells.sum(axis=rest), order) / self.words[k]
+    def _noisy(self, state: GridState) -> tuple[list[Floats], Floats, list[float]]:
+        """Return the noisy cells of each table, all sums of each group, and :meth:`_noises`."""
+        values, unit = (from_grid(state[k], self.frac_bits) * _ONE for k in ("values", "noise"))
+        *measured, groups = np.split(values, self._ends)
+        tables = []
+        for table, (k, _) in zip(self.tables, self._sources, strict=True):
+            source = self.tables[self._measured[k]]
+            cells = measured[k].reshape(self._shape(source)) / self.words[k]
+            sides = "abc"[: len(source)], "".join("abc"[source.index(j)] for j in table)
+            tables.append(np.einsum("->".join(sides), cells))  # sums over what is not in the table
+        groups = groups.reshape(self._n_groups, self._width) / self.words[-1]
+        return tables, groups, self._noises(float(unit[0]))
 
     # The sum --------------------------------------------------------------------------------------
 
@@ -310,7 +315,8 @@ class Tabulate(Gaussian):
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the noisy sums in units of records."""
-        values, noise = released["sums"].real()
+        (sums,) = released.values()
+        values, noise = sums.real()
         return {"values": values, "noise": np.array([noise])}
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
@@ -342,17 +348,14 @@ class Tabulate(Gaussian):
 
             What has intervals has ``_low``, ``_high``, ``_population_low``, ``_population_high``.
         """
-        values, unit = (from_grid(state[k], self.frac_bits) * _ONE for k in ("values", "noise"))
-        *noises, s = self._noises(float(unit[0]))
+        tables, groups, (*noises, s) = self._noisy(state)
         found: dict[str, Floats] = {}
-        for i, noise in enumerate(noises):
-            answers = self._answers(self._counts(i, values), noise)
-            found |= prefixed(f"table_{i + 1}.", answers)
+        for i, (counts, noise) in enumerate(zip(tables, noises, strict=True)):
+            found |= prefixed(f"table_{i + 1}.", self._answers(counts, noise))
         if tests := [name[:-2] for name in found if name.endswith("_p")]:
             adjusted = inference.holm(np.concatenate([found[f"{name}_p"] for name in tests]))
             found |= {f"{name}_holm": adjusted[k : k + 1] for k, name in enumerate(tests)}
         if self.means:
-            groups = values[self._ends[-1] :].reshape(self._n_groups, -1) / self.words[-1]
             size, x, squares = groups[:, :1], groups[:, 1::2], groups[:, 2::2]
             centre, half = (part[list(self.means)] for part in (grid.centre, grid.half_range))
             means = inference.mean_interval(x, size, squares, s)
@@ -363,11 +366,12 @@ class Tabulate(Gaussian):
 
     def _answers(self, counts: Floats, s: float) -> dict[str, Floats]:
         """Return what noisy counts say, with the tests that fit them."""
+        whole = tuple(range(counts.ndim))
         found = {
             "noise": np.array([s]),
             "shown": inference.shown(counts.ravel()).reshape(counts.shape),
             **inference.count_interval(counts, s).named("counts"),
-            **inference.share_interval(counts, s, tuple(range(counts.ndim))).named("shares"),
+            **inference.share_interval(counts, s, whole).named("shares"),
         }
         if counts.ndim > 1:
             found |= inference.share_interval(counts, s).named("row_shares")
