@@ -615,6 +615,7 @@ def test_the_chernoff_rate_bounds_the_tail_of_products() -> None:
         ("regression.md", 13),
         ("forest.md", 9),
         ("preparation.md", 5),
+        ("synthetic.md", 8),
         ("fedavg.md", 10),
     ],
 )

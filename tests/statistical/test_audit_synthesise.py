@@ -15,7 +15,7 @@ from cloister.jobs import make_plan
 from cloister.protocol.plan import Plan
 from cloister.schema import schema_of
 from cloister.task import GridState, Integers, Records, Released, State
-from cloister.tasks.synthesis.synthesise import Synthesise
+from cloister.tasks.synthesis.synthesise import Part, Synthesise
 from cloister.testing import Wire, check_task, hostile_states
 from cloister_lab.audit.mutants import CLAIM, FixedNoise
 
@@ -52,8 +52,8 @@ class Grows(Synthesise):
 class ForgetsToShare(Synthesise):
     """Takes the whole bound for each chosen table."""
 
-    def _word(self, tables: int) -> int:
-        return super()._word(1)
+    def _word(self, part: Part, tables: int) -> int:
+        return super()._word(part, 1 if part == "tables" else tables)
 
 
 def plan_of(kind: type[Synthesise]) -> Plan:

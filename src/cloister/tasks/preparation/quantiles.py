@@ -296,12 +296,13 @@ def running_variance(depth: int) -> tuple[Floats, float]:
     shape (4**depth + 1,); and of the total of one tree, which is independent of these.
     """
     n, factors = BRANCHES**depth, _precisions(depth)
-    steps = np.tril(np.ones((n + 1, n)), -1)
-    before, inner = _means(steps, 1), np.zeros(n + 1)
-    for k in range(1, depth + 1):
-        after = _means(steps, BRANCHES**k)
-        inner += ((after - before) ** 2).sum(axis=1) / factors[k]
-        before = after
+    places = np.arange(n + 1)
+    # of a running sum's coefficients, means over cells of m: some of 1, one of a part, some of 0
+    norms = [
+        m * (places // m + (places % m / m) ** 2)
+        for m in (BRANCHES ** (depth - level) for level in range(depth + 1))
+    ]
+    inner: Floats = (np.diff(norms, axis=0) / factors[1:, None]).sum(axis=0)
     return inner, n / float(factors[0])
 
 

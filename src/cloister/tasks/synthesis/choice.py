@@ -20,7 +20,7 @@ import numpy as np
 from cloister.arrays import Floats, Integers
 from cloister.tasks.synthesis.junction import Clique, junction_tree
 
-MOST_CELLS = 60_000
+MOST_CELLS = 90_000
 """Of all cliques of the junction tree."""
 _MEAN = sqrt(2 / pi)  # of the size of a normal number
 _GRID = 1 << 16

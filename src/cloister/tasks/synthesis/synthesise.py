@@ -16,27 +16,26 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from math import isqrt, prod, sqrt
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
 from cloister.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.declared import AtLeastZero, Range, Whole, declared
 from cloister.display import Display, Heatmap, Table
-from cloister.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid
+from cloister.errors import raise_first
+from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.randomness import public_generator
 from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
 from cloister.tasks.columns import in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import PublicSeed, made, noise_of
 from cloister.tasks.preparation.discretise import BINS
-from cloister.tasks.state import read, written
 from cloister.tasks.synthesis.choice import chosen_tables, excess, grouped
 from cloister.tasks.synthesis.junction import (
     Clique,
@@ -45,28 +44,31 @@ from cloister.tasks.synthesis.junction import (
     drawn,
     fitted,
     junction_tree,
+    resampled,
     total_of,
 )
 from cloister.tasks.tables.axes import Axis, Edges, axes_of
 
 Structure = Literal["pairs", "target", "star", "independent"]
 """Which tables are measured."""
-Part = Literal["one_way", "pairs", "chosen"]
+Part = Literal["one_way", "pairs", "tables"]
+"""What is measured together: columns, all pairs with levels merged, and tables of a choice."""
 
-_PARTS: Mapping[Structure, tuple[tuple[tuple[Part, float], ...], ...]] = {
-    "pairs": ((("one_way", 0.2),), (("pairs", 0.2),), (("chosen", 0.6),)),
-    "target": ((("one_way", 0.2),), (("pairs", 0.2),), (("chosen", 0.6),)),
-    "star": ((("one_way", 0.2), ("chosen", 0.8)),),
-    "independent": ((("one_way", 1.0),),),
+_PARTS: tuple[Part, ...] = get_args(Part)
+_SHARES: Mapping[Structure, tuple[Mapping[Part, float], ...]] = {
+    "pairs": ({"one_way": 0.2}, {"pairs": 0.2}, {"tables": 0.6}),
+    "target": ({"one_way": 0.2}, {"pairs": 0.2}, {"tables": 0.6}),
+    "star": ({"one_way": 0.2, "tables": 0.8},),
+    "independent": ({"one_way": 1.0},),
 }
-"""What each round releases, and its part of the budget."""
-_ORDER: tuple[Part, ...] = ("one_way", "pairs", "chosen")
+"""What each round releases, and its share of the budget."""
 _MOST_COLUMNS, _MOST_LEVELS, _MOST_WORDS = 64, 256, 1 << 17
 _GROUPS = (3, 16)
 _PER_GROUP = 8.0  # records of a cell over its noise, on average, that coarse tables aim at
 _CELLS = 9  # of a pair of columns with three groups: the least that can be looked at
 _LEAST = 4.0  # records of such a cell over its noise, on average, below which nothing is chosen
 _FIELDS = 3  # columns of a table, at most
+_REFIT = 80  # iterations
 _PICTURES = 6
 _MOST_DRAWN = 50_000  # records, for a picture
 
@@ -78,16 +80,29 @@ NOT_PEOPLE = (
 """What stands beside look-alike records."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Known:
-    """The public state, in records; a table that is not chosen has -1 for its columns."""
+@dataclass(frozen=True)
+class _Vector:
+    """What a part releases: tables, one after another.
 
-    one_way: Floats
-    pairs: Floats
-    chosen: Integers  # (most tables, 3)
-    tables: Floats  # of the chosen ones, one after another
-    noise: Floats  # (3,), of a word of one_way, pairs and tables
-    done: int = 0
+    Parameters
+    ----------
+    share : float
+        Of the budget.
+    levels : tuple of int
+        Cells of each column in its tables.
+    known : tuple of Clique
+        The tables, unless they are chosen later.
+    most : int
+        Number of tables, in each of which a record is once.
+    size : int
+        Number of words; what the tables do not fill is zero.
+    """
+
+    share: float
+    levels: tuple[int, ...]
+    known: tuple[Clique, ...]
+    most: int
+    size: int
 
 
 @declared
@@ -159,33 +174,37 @@ class Synthesise(Gaussian):
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        d = self.n_features
-        parts = (self.labels, self.walls, self.ordered)
-        if any(len(part) != d for part in parts) or self.about >= d:
-            raise PlanError(f"labels, walls, ordered and about must be of {d} columns.")
+        raise_first(self._rules())
+
+    def _rules(self) -> Iterator[str]:
+        """Yield a sentence for each rule that is broken."""
+        d, levels = self.n_features, self.levels
+        if {len(part) for part in (self.labels, self.walls, self.ordered)} != {
+            d
+        } or self.about >= d:
+            yield f"labels, walls, ordered and about must be of {d} columns."
         if (self.structure in ("target", "star")) != (self.about >= 0):
-            raise PlanError(
+            yield (
                 "target goes with structure 'target' or 'star' and only with them, got structure "
                 f"{self.structure!r}; name the column that a classifier will predict, or leave it "
                 "out."
             )
         if not (2 - (self.structure == "independent")) <= d <= _MOST_COLUMNS:
-            raise PlanError(
-                f"columns must be 2 to {_MOST_COLUMNS}, got {d}; name those that are needed."
+            yield f"columns must be 2 to {_MOST_COLUMNS}, got {d}; name those that are needed."
+        if (most := max(levels)) > _MOST_LEVELS:
+            yield (
+                f"a column must have at most {_MOST_LEVELS} levels, column {levels.index(most)} "
+                f"has {most}; group them in the schema."
             )
-        most = max(range(d), key=self.levels.__getitem__)
-        if self.levels[most] > _MOST_LEVELS:
-            raise PlanError(
-                f"a column must have at most {_MOST_LEVELS} levels, column {most} has "
-                f"{self.levels[most]}; group them in the schema."
+        if self.rounds == 1:
+            return
+        if (cells := self._vectors["pairs"].size) > _MOST_WORDS:
+            yield (
+                f"tables of all pairs must have at most {_MOST_WORDS} cells, got {cells}; name "
+                "fewer columns."
             )
-        if self._sizes["pairs"] > _MOST_WORDS:
-            raise PlanError(
-                f"tables of all pairs must have at most {_MOST_WORDS} cells, got "
-                f"{self._sizes['pairs']}; name fewer columns."
-            )
-        if (needed := self._longest) > self._sizes["chosen"]:
-            raise PlanError(
+        if (needed := self._longest) > self.most_words:
+            yield (
                 f"most_words must be at least {needed}, which the tables of these columns may "
                 f"have, got {self.most_words}; raise it, or group categories in the schema."
             )
@@ -202,11 +221,9 @@ class Synthesise(Gaussian):
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose the groups from public numbers, and refuse tables that would be noise."""
-        names = facts.names
-        axes = axes_of(facts.columns, names, options.edges, facts.frac_bits)
+        axes = axes_of(facts.columns, facts.names, options.edges, facts.frac_bits)
         for name in (*options.ordered, *options.edges):
             position(facts.columns, name, "ordered and edges")
-        about = position(facts.columns, options.target) if options.target else -1
         task = made(
             cls,
             facts,
@@ -215,52 +232,54 @@ class Synthesise(Gaussian):
             walls=tuple(axis.walls for axis in axes),
             ordered=tuple(
                 bool(axis.walls or name in options.ordered or axis.labels == BINS)
-                for axis, name in zip(axes, names, strict=True)
+                for axis, name in zip(axes, facts.names, strict=True)
             ),
-            about=about,
+            about=position(facts.columns, options.target) if options.target else -1,
         )
         if (multiplier := noise_of(facts)) is None:
             return task
-        noise, n = task.word_noise(multiplier), facts.nominal_n
-        task._check_signal("one_way", n / _CELLS / noise["one_way"], options.least_signal)
+        noise = task.word_noise(multiplier)
+        raise_first(task._lost(noise, options.least_signal))
         if "pairs" not in noise:
             return task
-        signal = n / _CELLS / noise["pairs"] / _LEAST
-        task._check_signal("pairs", signal, options.least_signal)
-        groups = isqrt(int(n / (_PER_GROUP * noise["pairs"])))
+        groups = isqrt(int(facts.nominal_n / (_PER_GROUP * noise["pairs"])))
         return replace(task, groups=min(max(groups, _GROUPS[0]), _GROUPS[1]))
 
-    def _check_signal(self, part: Part, signal: float, least: float) -> None:
-        if signal >= least:
-            return
-        fits = f"about {self.nominal_n * least / max(signal, 1e-9):,.0f} records or a larger "
-        fits += "epsilon would fit"
-        if part == "one_way":
-            raise PlanError(
-                f"nominal_n must be larger for tables of {self.n_features} columns, got "
-                f"{self.nominal_n}: they would be noise; {fits}, or fewer columns."
+    def _lost(self, noise: Mapping[Part, float], least: float) -> Iterator[str]:
+        """Yield a sentence for tables that would be noise."""
+        signals: Mapping[Part, float] = {"one_way": 1.0, "pairs": _LEAST}
+        for part, signal in signals.items():
+            wanted = least * signal * _CELLS * noise.get(part, 0.0)
+            if self.nominal_n >= wanted:
+                continue
+            fits = f"about {wanted:,.0f} records or a larger epsilon would fit"
+            if part == "one_way":
+                yield (
+                    f"nominal_n must be larger for tables of {self.n_features} columns, got "
+                    f"{self.nominal_n}: they would be noise; {fits}, or fewer columns."
+                )
+            yield (
+                f"structure {self.structure!r} must find pairs in tables that would be noise for "
+                f"nominal_n={self.nominal_n}; {fits}, or take structure 'star', with the column "
+                "that matters as target, or 'independent'."
             )
-        raise PlanError(
-            f"structure {self.structure!r} must find pairs in tables that would be noise for "
-            f"nominal_n={self.nominal_n}; {fits}, or take structure 'star', with the column that "
-            "matters as target, or 'independent'."
-        )
 
     def describe(self) -> str:
-        d = self.n_features
-        said = {
-            "one_way": f"the noisy number of records at each level of {d} columns",
-            "pairs": f"of all {len(self._pairs)} pairs of columns, in at most {self.groups} groups "
-            "of levels each",
-            "chosen": f"of each column with column {self.about}",
-        }
-        if self.structure != "star":
-            said["chosen"] = (
-                f"of at most {self._most_tables} sets of columns that the rounds before show to "
-                f"belong together, in {self.most_words} words"
-            )
-        parts = "; ".join(said[part] for stage in self._stages for part, _ in stage)
-        return f"Tables for look-alike records: {parts}. All other tables follow from the model."
+        d, vectors = self.n_features, self._vectors
+        said = [f"the noisy number of records at each level of {d} columns"]
+        if "pairs" in vectors:
+            said += [
+                f"of all {vectors['pairs'].most} pairs of columns, in at most {self.groups} groups "
+                "of levels each",
+                f"of at most {vectors['tables'].most} sets of columns that the rounds before show "
+                f"to belong together, in {self.most_words} words",
+            ]
+        elif "tables" in vectors:
+            said.append(f"of each column with column {self.about}")
+        return (
+            f"Tables for look-alike records: {'; '.join(said)}. All other tables follow from the "
+            "model."
+        )
 
     # Public numbers -------------------------------------------------------------------------------
 
@@ -276,204 +295,151 @@ class Synthesise(Gaussian):
         return tuple(Axis(j, labels, walls) for j, (labels, walls) in enumerate(sides))
 
     @property
-    def _stages(self) -> tuple[tuple[tuple[Part, float], ...], ...]:
-        return _PARTS[self.structure]
-
-    @property
     def rounds(self) -> int:
-        return len(self._stages)
+        return len(_SHARES[self.structure])
 
     @cached_property
-    def _pairs(self) -> tuple[Clique, ...]:
-        return tuple(combinations(range(self.n_features), 2)) if self.rounds > 1 else ()
-
-    @cached_property
-    def _spokes(self) -> tuple[Clique, ...]:
-        """The tables of a star, known beforehand."""
-        others = (j for j in range(self.n_features) if j != self.about)
-        star = self.structure == "star"
-        return tuple(tuple(sorted((j, self.about))) for j in others) if star else ()
+    def _vectors(self) -> Mapping[Part, _Vector]:
+        """What is released, by parts."""
+        columns, star = range(self.n_features), self.structure == "star"
+        spokes = (tuple(sorted((j, self.about))) for j in columns if star and j != self.about)
+        of: Mapping[Part, tuple[tuple[int, ...], tuple[Clique, ...]]] = {
+            "one_way": (self.levels, tuple((j,) for j in columns)),
+            "pairs": (
+                tuple(min(n, self.groups) for n in self.levels),
+                tuple(combinations(columns, 2)),
+            ),
+            "tables": (self.levels, tuple(spokes)),
+        }
+        found = {}
+        for shares in _SHARES[self.structure]:
+            for part, share in shares.items():
+                levels, known = of[part]
+                size = sum(prod(levels[j] for j in table) for table in known) or self.most_words
+                found[part] = _Vector(share, levels, known, len(known) or 3 * len(columns), size)
+        return found
 
     @property
-    def _most_tables(self) -> int:
-        return len(self._spokes) or 3 * self.n_features
-
-    @cached_property
     def _longest(self) -> int:
         """Words that the longest spanning tree of the plan's levels may need."""
-        if self.rounds == 1:
-            return self._sizes["chosen"]
         others = sorted(n for j, n in enumerate(self.levels) if j != self.about)
         tree = max(others[-1] * sum(others[:-1]), sum(others))
         return tree * (self.levels[self.about] if self.about >= 0 else 1)
 
-    @cached_property
-    def _sizes(self) -> Mapping[Part, int]:
-        coarse = [min(n, self.groups) for n in self.levels]
-        spokes = sum(self.levels[a] * self.levels[b] for a, b in self._spokes)
-        return {
-            "one_way": sum(self.levels),
-            "pairs": sum(coarse[a] * coarse[b] for a, b in self._pairs),
-            "chosen": self.most_words if self.rounds > 1 else spokes,
-        }
-
-    @cached_property
-    def _touched(self) -> Mapping[Part, int]:
-        """Cells of each part that one record is in, at most."""
-        return {
-            "one_way": self.n_features,
-            "pairs": len(self._pairs),
-            "chosen": self._most_tables,
-        }
-
     def word_noise(self, multiplier: float) -> Mapping[Part, float]:
         """Return the noise, in records, of a cell of each part; of one chosen table alone."""
-        touched = {**self._touched, "chosen": 1}
         return {
-            part: multiplier * sqrt(touched[part] / share)
-            for stage in self._stages
-            for part, share in stage
+            part: multiplier * sqrt((1 if part == "tables" else vector.most) / vector.share)
+            for part, vector in self._vectors.items()
         }
 
     # The sums -------------------------------------------------------------------------------------
 
     def start(self) -> State:
         """Return empty tables."""
-        chosen = np.full((self._most_tables, _FIELDS), -1)
-        chosen[: len(self._spokes), :2] = np.array(self._spokes).reshape(-1, 2)
-        return written(
-            _Known(
-                one_way=np.zeros(self._sizes["one_way"]),
-                pairs=np.zeros(self._sizes["pairs"]),
-                chosen=chosen,
-                tables=np.zeros(self._sizes["chosen"]),
-                noise=np.zeros(3),
-            )
-        )
+        sizes = {part: vector.size for part, vector in self._vectors.items()}
+        return {
+            **{part: np.zeros(sizes.get(part, 0)) for part in _PARTS},
+            "chosen": self._rows(self._vectors["tables"].known if "tables" in sizes else ()),
+            "noise": np.zeros(len(_PARTS)),
+            "done": np.zeros(1),
+        }
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the parts of a round, each at the length and the bound of the plan."""
-        return tuple(
-            Block.of_units(part, (self._sizes[part],), share, self._touched[part])
-            for part, share in self._stages[t]
-        )
+        of = {part: self._vectors[part] for part in _SHARES[self.structure][t]}
+        return tuple(Block.of_units(part, (v.size,), v.share, v.most) for part, v in of.items())
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the numbers of records in the cells of the round's tables."""
-        known = read(_Known, state, self.frac_bits)
-        tables, groups = self._chosen(known), self._groups(known)
-        apart = [np.arange(n) for n in self.levels]
-        of: Mapping[Part, tuple[Sequence[Clique], Sequence[Integers], int]] = {
-            "one_way": ([(j,) for j in range(self.n_features)], apart, 1 << FINE),
-            "pairs": (self._pairs, groups, 1 << FINE),
-            "chosen": (tables, apart, self._word(len(tables))),
-        }
-        parts = []
-        for part, _ in self._stages[t]:
-            wanted, maps, word = of[part]
-            counts = word * self._counts(wanted, maps, part == "pairs", records)
-            parts.append(np.pad(counts, (0, self._sizes[part] - len(counts))))
-        return np.concatenate(parts)
+        known, parts = self._known(state), _SHARES[self.structure][t]
+        return np.concatenate([self._counts(part, known, records) for part in parts])
 
-    def _counts(
-        self, tables: Sequence[Clique], maps: Sequence[Integers], merged: bool, records: Records
-    ) -> Integers:
-        """Return the numbers of records in the cells of tables, one after another.
+    def _counts(self, part: Part, known: Results, records: Records) -> Integers:
+        """Return what records add to the tables of a part, at the plan's length."""
+        tables = self._tables(part, known)
+        words = np.zeros(self._vectors[part].size, dtype=np.int64)
+        views = np.split(words, np.cumsum([table.values.size for table in tables]))
+        for rows in in_cache(records):
+            levels = [axis.cells(rows, self.frac_bits) for axis in self.axes]
+            for view, table in zip(views, tables, strict=False):
+                view += table.count(levels).ravel()
+        words *= self._word(part, len(tables))
+        return words
 
-        `maps` has the cell of each level of each column; the last column varies fastest.
-        """
-        sizes = [min(n, self.groups) if merged else n for n in self.levels]
-        counts = [np.zeros(prod(sizes[j] for j in table), dtype=np.int64) for table in tables]
-        for part in in_cache(records):
-            levels = [axis.cells(part, self.frac_bits) for axis in self.axes]
-            cells = [own[level] for own, level in zip(maps, levels, strict=True)]
-            for count, (first, *others) in zip(counts, tables, strict=True):
-                place = cells[first]
-                for j in others:
-                    place = place * sizes[j] + cells[j]
-                count += np.bincount(place, minlength=len(count))
-        return np.concatenate([np.zeros(0, dtype=np.int64), *counts])
-
-    def _word(self, tables: int) -> int:
-        """Return what a record adds to its cell of each of so many chosen tables."""
-        return isqrt((1 << 2 * FINE) * self._most_tables // max(tables, 1))
-
-    def _chosen(self, known: _Known) -> tuple[Clique, ...]:
-        """Return the tables that were chosen, as the state has them."""
-        rows = (tuple(j for j in row if j >= 0) for row in known.chosen.tolist())
-        return tuple(row for row in rows if row)
-
-    def _groups(self, known: _Known) -> list[Integers]:
-        counts = np.split(known.one_way, np.cumsum(self.levels)[:-1])
-        columns = zip(counts, self.ordered, strict=True)
-        return [grouped(own, self.groups, ordered) for own, ordered in columns]
+    def _word(self, part: Part, tables: int) -> int:
+        """Return what a record adds to its cell of each of so many tables."""
+        return isqrt((1 << 2 * FINE) * self._vectors[part].most // max(tables, 1))
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Return the tables in records, and after those of pairs, which ones come next."""
-        known = read(_Known, state, self.frac_bits)
-        noise = known.noise.copy()
-        changed: dict[str, Any] = {}
-        for part, _ in self._stages[t]:
-            stored = "tables" if part == "chosen" else part
-            word = self._word(len(self._chosen(known))) if part == "chosen" else 1 << FINE
-            changed[stored] = released[part].values / word
-            noise[_ORDER.index(part)] = released[part].noise_std / word
-        known = replace(known, **changed, noise=noise, done=t + 1)
-        if any(part == "pairs" for part, _ in self._stages[t]):
-            known = replace(known, chosen=self._choice(known, released["pairs"]))
-        return written(known)
+        known = self._known(state)
+        for part in _SHARES[self.structure][t]:
+            word = self._word(part, len(self._tables(part, known)))
+            known[part] = released[part].values / word
+            known["noise"][_PARTS.index(part)] = released[part].noise_std / word
+        if "pairs" in released:
+            known["chosen"] = self._rows(self._choice(known))
+        return {**known, "done": np.array([t + 1.0])}
 
-    def _choice(self, known: _Known, pairs: Released) -> Integers:
+    def _choice(self, known: Results) -> Sequence[Clique]:
         """Return the columns of the tables to measure, from released numbers alone."""
+        pairs, tables = (self._vectors[part] for part in ("pairs", "tables"))
         # A word's noise there would be this, were one table chosen and measured by the budget.
-        shares = {part: share for stage in self._stages for part, share in stage}
-        unit = known.noise[1] * sqrt(shares["pairs"] / shares["chosen"] / len(self._pairs))
-        scores = {table.columns: excess(table.values, table.noise) for table in self._coarse(known)}
-        tables = chosen_tables(
-            scores,
+        unit = known["noise"][1] * sqrt(pairs.share / tables.share / pairs.most)
+        return chosen_tables(
+            {
+                table.columns: excess(table.values, table.noise)
+                for table in self._tables("pairs", known)
+            },
             self.levels,
             unit,
             target=None if self.about < 0 else self.about,
-            most_tables=self._most_tables,
+            most_tables=tables.most,
             most_words=self.most_words,
         )
-        found = np.full((self._most_tables, _FIELDS), -1)
-        for i, table in enumerate(tables):
-            found[i, : len(table)] = table
-        return found
 
-    # The fit --------------------------------------------------------------------------------------
+    # What is known --------------------------------------------------------------------------------
 
-    def _coarse(self, known: _Known) -> list[Measured]:
-        """Return the tables of all pairs."""
-        groups, found, at = self._groups(known), [], 0
-        for a, b in self._pairs:
-            shape = tuple(min(self.levels[j], self.groups) for j in (a, b))
-            values = known.pairs[at : at + prod(shape)].reshape(shape)
-            found.append(Measured((a, b), values, known.noise[1], (groups[a], groups[b])))
-            at += prod(shape)
-        return found
+    def _known(self, state: GridState) -> dict[str, Floats]:
+        """Return the state in records; results have the same."""
+        return {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+
+    def _rows(self, tables: Sequence[Clique]) -> Floats:
+        """Return the columns of chosen tables, in as many rows as there may be; -1 for none."""
+        most = self._vectors["tables"].most if "tables" in self._vectors else 0
+        rows = np.full((most, _FIELDS), -1.0)
+        for row, table in zip(rows, tables, strict=False):
+            row[: len(table)] = table
+        return rows
+
+    def _tables(self, part: Part, known: Results) -> list[Measured]:
+        """Return the tables of a part, as far as they are known; none if it is not measured."""
+        if part not in self._vectors:
+            return []
+        levels, tables = self._vectors[part].levels, self._vectors[part].known
+        if not tables:
+            tables = tuple(filter(None, map(_columns, known["chosen"])))
+        groups: list[Integers] = []
+        if part == "pairs":
+            counts = np.split(known["one_way"], np.cumsum(self.levels)[:-1])
+            columns = zip(counts, self.ordered, strict=True)
+            groups = [grouped(own, self.groups, ordered) for own, ordered in columns]
+        shapes = [tuple(levels[j] for j in table) for table in tables]
+        flat = np.split(known[part], np.cumsum([prod(shape) for shape in shapes]))
+        noise = float(known["noise"][_PARTS.index(part)])
+        return [
+            Measured(table, values.reshape(shape), noise, tuple(groups[j] for j in table if groups))
+            for table, shape, values in zip(tables, shapes, flat, strict=False)
+        ]
 
     def measured(self, results: Results) -> list[Measured]:
         """Return the noisy tables, but those of pairs with levels merged."""
-        return self._fine(self._known(results))
-
-    def _fine(self, known: _Known) -> list[Measured]:
-        columns = [(j,) for j in range(self.n_features)]
-        found: list[Measured] = []
-        for tables, flat, noise in (
-            (columns, known.one_way, known.noise[0]),
-            (self._chosen(known), known.tables, known.noise[2]),
-        ):
-            shapes = [tuple(self.levels[j] for j in table) for table in tables]
-            ends = np.cumsum([prod(shape) for shape in shapes])
-            for table, shape, values in zip(tables, shapes, np.split(flat, ends), strict=False):
-                found.append(Measured(table, values.reshape(shape), noise))
-        return found
+        return [*self._tables("one_way", results), *self._tables("tables", results)]
 
     def tree(self, results: Results) -> Tree:
         """Return the junction tree whose tables are in the results, one after another."""
-        return junction_tree(self.levels, [_columns(row) for row in results["chosen"]])
+        return junction_tree(self.levels, map(_columns, results["chosen"]))
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the 95 % half-width of a number of records at a level, and in a chosen table.
@@ -487,7 +453,7 @@ class Synthesise(Gaussian):
         last = self.blocks(self.rounds - 1)[0]
         noise = self.word_noise(noise_std * sqrt(last.weight / last.l2_squared))
         tables = sqrt(max(self.n_features - 1, 1))
-        halves = {"level": noise["one_way"], "cell": noise.get("chosen", 0.0) * tables}
+        halves = {"level": noise["one_way"], "cell": noise.get("tables", 0.0) * tables}
         z = INTERVAL_95["gaussian"]
         return {f"{name}_half_width": np.array([z * s]) for name, s in halves.items() if s}
 
@@ -504,23 +470,27 @@ class Synthesise(Gaussian):
             ``total``, the number of records, and ``law``, the probabilities in the cells of all
             cliques of its junction tree; empty before the last round.
         """
-        known = read(_Known, state, self.frac_bits)
-        found = {
-            "one_way": known.one_way,
-            "pairs": known.pairs,
-            "chosen": known.chosen.astype(np.float64),
-            "tables": known.tables,
-            "noise": known.noise,
-            "total": np.zeros(1),
-            "law": np.zeros(0),
-        }
-        if known.done < self.rounds:
+        found = {**self._known(state), "total": np.zeros(1), "law": np.zeros(0)}
+        if found.pop("done")[0] < self.rounds:
             return found
-        measured = [*self._fine(known), *self._coarse(known)]
+        measured = [*self.measured(found), *self._tables("pairs", found)]
         total = total_of(measured)
         laws, _ = fitted(self.tree(found), measured, total)
         flat = np.concatenate([law.ravel() for law in laws])
         return {**found, "total": np.array([total]), "law": flat}
+
+    def refits(self, results: Results, draws: int) -> Iterator[list[Floats]]:
+        """Yield laws fitted to what other records of the law, and other noise, could have given.
+
+        The plan's seed makes both: noise that protects nobody, as all of it is a function of what
+        was released.
+        """
+        tree, rows = self.tree(results), round(results["total"][0])
+        rng = public_generator("synthesise", "refits", self.public_seed)
+        measured = [*self.measured(results), *self._tables("pairs", results)]
+        for _ in range(draws):
+            again = resampled(tree, tree.split(results["law"]), measured, rows, rng)
+            yield fitted(tree, again, total_of(again), _REFIT)[0]
 
     def draw(self, results: Results, rows: int | None = None, seed: int | None = None) -> Integers:
         """Return records drawn from the law, as the level of each column.
@@ -545,79 +515,58 @@ class Synthesise(Gaussian):
     # What is shown --------------------------------------------------------------------------------
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return what was measured, how pairs belong together, and margins of the law."""
-        known = self._known(results)
-        tables = self._fine(known)
+        """Return what was measured, how pairs belong together, and columns of the records."""
+        tables, pairs = self.measured(results), self._tables("pairs", results)
         rows = [
             (" × ".join(columns[j] for j in table.columns), float(table.values.size), table.noise)
             for table in tables
         ]
-        if self._pairs:
-            cells, s = float(len(known.pairs)), float(known.noise[1])
-            rows.append((f"all {len(self._pairs)} pairs, levels merged", cells, s))
+        if pairs:
+            cells = float(len(results["pairs"]))
+            rows.append((f"all {len(pairs)} pairs, levels merged", cells, pairs[0].noise))
         shown: list[Display] = [
             Table("Measured", ("table", "cells", "noise of a cell"), tuple(rows), NOT_PEOPLE)
         ]
         if not len(results["law"]):
             return tuple(shown)
-        if self._pairs:
-            shown.append(self._dependence(known, results, columns))
-        tree, whole = self.tree(results), max(float(results["total"][0]), 1.0)
-        laws = tree.split(results["law"])
+        alike, whole = self.draw(results, min(self.nominal_n, _MOST_DRAWN)).T, results["total"]
+        if pairs:
+            shown.append(_dependence(pairs, alike, columns))
         for table in tables[: min(self.n_features, _PICTURES)]:
             (j,) = table.columns
-            at = tree.holding((j,))
-            assert at is not None
-            law = np.moveaxis(laws[at], tree.cliques[at].index(j), 0).reshape(self.levels[j], -1)
-            margin = INTERVAL_95["gaussian"] * table.noise / whole
+            both = np.stack([table.values / whole, table.count(alike) / alike.shape[1]])
+            half = INTERVAL_95["gaussian"] * table.noise / whole
             shown.append(
                 Heatmap(
                     f"{columns[j]}: released and look-alike",
                     ("released", "look-alike"),
                     self.labels[j],
-                    np.stack([table.values / whole, law.sum(axis=1)]),
-                    margin=np.stack([np.full(self.levels[j], margin), np.zeros(self.levels[j])]),
+                    both,
+                    margin=np.stack([np.full(len(self.labels[j]), half), 0 * both[1]]),
                     note="Parts of the records; ± is 95 % of the privacy noise.",
                 )
             )
         return tuple(shown)
 
-    def _dependence(self, known: _Known, results: Results, columns: tuple[str, ...]) -> Heatmap:
-        """Return how many records of a pair its margins do not explain, released and drawn."""
-        d = self.n_features
-        drawn_ = self.draw(results, min(self.nominal_n, _MOST_DRAWN))
-        parts = np.full((d, d), np.nan)
-        for table in self._coarse(known):
-            a, b = table.columns
-            kept = np.zeros(table.values.shape)
-            places = tuple(g[drawn_[:, j]] for j, g in zip((a, b), table.groups, strict=True))
-            np.add.at(kept, places, 1.0)
-            for (row, column), values, s in (
-                ((a, b), table.values, table.noise),
-                ((b, a), kept, 0),
-            ):
-                whole = max(float(values.sum()), 1.0)
-                parts[row, column] = max(excess(values, s), 0.0) / (2 * whole)
-        np.fill_diagonal(parts, 0.0)
-        return Heatmap(
-            "Dependence of pairs",
-            columns,
-            columns,
-            np.minimum(parts, 1.0),
-            note="The part of the records that would have to move for two columns to be "
-            "independent: above the diagonal as released, less what noise makes; below it among "
-            "look-alike records.",
-        )
 
-    def _known(self, results: Results) -> _Known:
-        """Return the state that results were made of."""
-        return _Known(
-            one_way=results["one_way"],
-            pairs=results["pairs"],
-            chosen=results["chosen"].astype(np.int64),
-            tables=results["tables"],
-            noise=results["noise"],
-        )
+def _dependence(pairs: Sequence[Measured], alike: Integers, columns: tuple[str, ...]) -> Heatmap:
+    """Return which part of the records the margins of a pair do not explain, released and drawn."""
+    parts = np.zeros((len(columns), len(columns)))
+    for table in pairs:
+        a, b = table.columns
+        for place, values, s in (
+            ((a, b), table.values, table.noise),
+            ((b, a), table.count(alike).astype(np.float64), 0.0),
+        ):
+            parts[place] = np.clip(excess(values, s) / (2 * max(values.sum(), 1.0)), 0.0, 1.0)
+    return Heatmap(
+        "Dependence of pairs",
+        columns,
+        columns,
+        parts,
+        note="The part of the records that would have to move for two columns to be independent: "
+        "above the diagonal as released, less what noise makes; below it among look-alike records.",
+    )
 
 
 def _columns(row: Sequence[float]) -> Clique:

@@ -38,9 +38,9 @@ def test_rounds_and_shares_are_those_of_the_structure() -> None:
         task = designed(**given)
         return [[(b.name, b.weight) for b in task.blocks(t)] for t in range(task.rounds)]
 
-    assert parts() == [[("one_way", 0.2)], [("pairs", 0.2)], [("chosen", 0.6)]]
+    assert parts() == [[("one_way", 0.2)], [("pairs", 0.2)], [("tables", 0.6)]]
     assert parts(structure="target", target="a") == parts()
-    assert parts(structure="star", target="a") == [[("one_way", 0.2), ("chosen", 0.8)]]
+    assert parts(structure="star", target="a") == [[("one_way", 0.2), ("tables", 0.8)]]
     assert parts(structure="independent") == [[("one_way", 1.0)]]
 
 
