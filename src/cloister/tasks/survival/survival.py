@@ -268,7 +268,7 @@ class Survival(Gaussian):
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the curves, the groups and the test."""
         time, event = columns[self.time], columns[self.event]
-        picture = self._picture(results, f"Part without {event}", time)
+        picture = self._picture(results, f"Share still without the event: {event}", time)
         return (picture, self._group_table(results, time, event), *self._test_table(results))
 
     def _picture(self, results: Results, title: str, time: str) -> Curve:
@@ -284,7 +284,7 @@ class Survival(Gaussian):
             value,
             low,
             high,
-            axes=(time, "part of the records"),
+            axes=(time, "share of the records"),
             note="A curve ends where too few are at risk for the noise. The inner band is a 95 % "
             "confidence interval (privacy noise only), the outer one holds sampling, too.",
             names=self.groups,

@@ -244,7 +244,7 @@ def test_it_is_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     out = tmp_path / "out"
     assert main(["survival", *files, *plan, *asked, *ends, "--out", str(out)]) == 0
     shown = capsys.readouterr().out
-    assert "Part without died" in shown
+    assert "Share still without the event: died" in shown
     assert "Log-rank" in shown
     assert "<svg" in (out / "report.html").read_text()
     assert json.loads((out / "model.json").read_text())
