@@ -171,7 +171,8 @@ class Series:
             b = b * min(1.0, _FARTHEST / max(float(np.linalg.norm(b)), _DONE))
             if far <= _DONE:
                 break
-        back, of_score = inverse(expected(b)[1]), std**2 * (eye + np.outer(mean, mean))
+        value, curvature, _ = expected(b)
+        back, of_score = inverse(curvature), std**2 * (eye + np.outer(mean, mean))
 
         def noise_at(b: Floats) -> Floats:
             by_sums = moved.T @ (expected(b)[2] + residuals[0] * first / size)
@@ -188,10 +189,11 @@ class Series:
 
             def gap(times: float) -> float:
                 at = b + side * times * reach[:, j]
-                left = abs(float(back[j] @ (target - expected(at)[0])))
+                left = abs(float(back[j] @ (value - expected(at)[0])))
                 return left - _Z * float(np.sqrt(noise_at(at)[j, j]))
 
-            return _FARTHEST if gap(_FARTHEST) <= 0 else brentq(gap, 0.0, _FARTHEST, xtol=0.01)
+            most = _FARTHEST / max(1.0, float(np.linalg.norm(reach[:, j])) / _FARTHEST)
+            return brentq(gap, 0.0, most, xtol=0.01 * most) if gap(most) > 0 else _FARTHEST
 
         ends = np.tile(np.sqrt(np.diag(noise)), (2, 1))
         if not linear:

@@ -199,6 +199,20 @@ def test_the_noise_is_that_of_the_derivatives_also_where_curvature_is_held(order
     np.testing.assert_allclose(found.noise, told, rtol=0.1, atol=0.02 * told.max())
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("order", [2, 4])
+def test_whatever_noise_makes_of_the_sums_the_ends_are_numbers(order: int) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        of, size = Series(int(rng.integers(1, 4)), order), 10 ** rng.uniform(-1, 5)
+        sums = rng.normal(rng.normal(0, size), size, len(of.exponents))
+        noise = 10 ** rng.uniform(-3, 3, 2)
+        found = of.solve(rng.normal(0, size, of.p + 1), sums, *noise, rng.uniform(0, 1))
+        assert np.isfinite(found.coef).all()
+        assert np.isfinite(found.ends).all()
+        assert (found.ends >= 0).all()
+
+
 def test_the_estimator_says_what_the_task_says() -> None:
     table = patients()
     model = zero_noise(DPCox)(
