@@ -95,7 +95,14 @@ ONLY = {
 # Third-party libraries and the modules that may import them; numpy is welcome everywhere.
 LIBRARIES = {
     "cryptography": {"randomness", "hazmat", "enrolment"},
-    "scipy": {"privacy", "stability", "audit", "tasks.survival", "tasks.tables"},
+    "scipy": {
+        "privacy",
+        "stability",
+        "audit",
+        "tasks.survival",
+        "tasks.tables",
+        "estimators.synthesiser",
+    },
     "dp_accounting": {"privacy.accounting"},
     "sqlalchemy": {
         "privacy.database",

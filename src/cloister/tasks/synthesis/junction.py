@@ -248,7 +248,7 @@ class _Loss:
 
 
 def fitted(
-    tree: Tree, tables: Sequence[Measured], total: float, iterations: int = 300
+    tree: Tree, tables: Sequence[Measured], total: float, iterations: int = 200
 ) -> tuple[list[Floats], float]:
     """Return the law of maximum entropy that fits noisy tables best, and its loss.
 
