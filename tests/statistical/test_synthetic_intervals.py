@@ -7,7 +7,9 @@ every interval that is counted has noise of its own and every population a sampl
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +18,8 @@ from scipy import stats
 
 from cloister import DPSynthesiser, PlanError, Schema
 from cloister.privacy.noise import NoiseSource
+from cloister.tasks.synthesis import synthesise
+from cloister.tasks.synthesis.junction import Measured, resampled
 from cloister.testing import SimulatedNoise
 
 RUNS, ROWS = 120, 1000
@@ -104,3 +108,48 @@ def test_what_was_not_measured_has_no_interval() -> None:
     with pytest.raises(PlanError, match="a, c were not measured together"):
         model.intervals(["a", "c"])
     assert len(model.intervals("a")) == 2
+
+
+# The bootstrap ------------------------------------------------------------------------------------
+
+
+def share(records: pd.DataFrame) -> float:
+    return float((records[records["b"] == "p"]["c"] == "u").mean())
+
+
+def bootstrap_hits() -> tuple[int, int]:
+    """Return how many intervals had the population's share of u among p."""
+    law = EXACT["b", "c"][0]
+    held = 0
+    for model in models(True):
+        _, low, high = model.interval_of(share, ["b", "c"])
+        held += low <= law[0] / law.sum() <= high
+    return held, RUNS
+
+
+def test_a_bootstrap_interval_holds_in_88_runs_of_100_at_least() -> None:
+    """By the bar; below the limit one time in 10 million if it were just met."""
+    held, runs = bootstrap_hits()
+    assert held >= stats.binom.ppf(1e-7, runs, 0.88)
+
+
+def test_a_bootstrap_that_forgets_the_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of other records alone: the interval of an analysis that takes records for real."""
+
+    def forgetful(*given: Any) -> list[Measured]:
+        *rest, tables, rows, rng = given
+        exact = [replace(table, noise=0.0) for table in tables]
+        found = resampled(*rest, exact, rows, rng)
+        return [replace(new, noise=old.noise) for new, old in zip(found, tables, strict=True)]
+
+    monkeypatch.setattr(synthesise, "resampled", forgetful)
+    held, runs = bootstrap_hits()
+    assert held < stats.binom.ppf(1e-7, runs, 0.88)
+
+
+def test_a_bootstrap_needs_columns_that_were_measured_together() -> None:
+    model = models(False)[0]
+    with pytest.raises(PlanError, match="a, c were not measured together"):
+        model.interval_of(share, ["a", "c"])
+    with pytest.raises(PlanError, match="draws must be at least 2"):
+        model.interval_of(share, ["b", "c"], draws=1)
