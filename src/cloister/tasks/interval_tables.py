@@ -57,11 +57,8 @@ def table_of(
     corner: str = "",
 ) -> Table:
     """Return a table with a column for each result, by its heading, and a row for each entry."""
-    cells: tuple[tuple[str | Between, ...], ...] = tuple(
-        (row, *(between(results, name, i) for name in columns.values()))
-        for i, row in enumerate(rows)
-    )
-    return Table(title, (corner, *columns), cells, note)
+    cells = zip(rows, *(cells_of(results, name) for name in columns.values()), strict=True)
+    return Table(title, (corner, *columns), (*cells,), note)
 
 
 def table_of_measures(
@@ -92,12 +89,6 @@ def curve_of(
     population = (wide[0], wide[1]) if wide else None
     curve = Curve(title, places, value, low, high, axes=axes, note=note, names=names)
     return replace(curve, population=population)
-
-
-def margins_of(results: Results, name: str) -> Floats:
-    """Return margins of error: the distance of each value to the farther end of its interval."""
-    value = results[name]
-    return np.maximum(results[f"{name}_high"] - value, value - results[f"{name}_low"])
 
 
 def table_of_count(count: Floats, half_width: Floats) -> Table:

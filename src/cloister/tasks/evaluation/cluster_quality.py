@@ -24,7 +24,7 @@ import numpy as np
 
 from cloister.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.declared import Range, Whole, declared
-from cloister.display import Bars, Display
+from cloister.display import Display
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
@@ -268,17 +268,16 @@ class ClusterQuality(Gaussian):
             "Davies-Bouldin index": "davies_bouldin",
         }
         note = "Distances are in scaled units, in which every column is in [-1, 1]."
-        silhouettes = results["cluster_silhouette"]
+        silhouettes = interval_tables.cells_of(results, "cluster_silhouette")
         return (
             interval_tables.table_of_measures(
                 "Quality of the clusters", measures, results, f"{note} {interval_tables.INTERVALS}"
             ),
-            Bars(
+            interval_tables.bars_of(
                 "Silhouette of each cluster",
-                tuple(f"cluster {i}" for i in range(len(silhouettes))),
+                (f"cluster {i}" for i in range(len(silhouettes))),
                 silhouettes,
-                margin=interval_tables.margins_of(results, "cluster_silhouette"),
-                unit="silhouette",
-                note=f"0: as near to another centre, 1: far from all. {interval_tables.MARGINS}",
+                f"0: as near to another centre, 1: far from all. {interval_tables.INTERVALS}",
+                "silhouette",
             ),
         )

@@ -17,7 +17,7 @@ from cloister.tasks import scores
 from cloister.tasks.columns import in_batches
 from cloister.tasks.evaluation.layers import NOTE, BySilo, Evaluated, Model, ModelResults
 from cloister.tasks.examples import OTHER_NUMBER, Example
-from cloister.tasks.interval_tables import MARGINS, margins_of
+from cloister.tasks.interval_tables import INTERVALS, bars_of, between
 from cloister.tasks.options import made
 
 
@@ -146,12 +146,10 @@ class RegressionEvaluation(Evaluated):
 
 def _drawn(results: Results, target: str) -> Bars:
     """Return the errors that share the units of the target."""
-    names = ("mae", "rmse", "bias")
-    return Bars(
+    return bars_of(
         "Errors in the units of the target",
         ("mean absolute error", "root mean squared error", "bias (predicted less true)"),
-        np.concatenate([results[name] for name in names]),
-        margin=np.concatenate([margins_of(results, name) for name in names]),
-        unit=target,
-        note=f"A root far above the mean comes from a few large errors. {MARGINS}",
+        [between(results, name) for name in ("mae", "rmse", "bias")],
+        f"A root far above the mean comes from a few large errors. {INTERVALS}",
+        target,
     )

@@ -22,15 +22,16 @@ import numpy as np
 
 from cloister.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.declared import AtLeastZero, Positive, Range, WayOut, Whole, declared
-from cloister.display import Bars, Between, Display, Heatmap, Measured, Table
+from cloister.display import Bars, Display, Heatmap, Measured, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
 from cloister.tasks.columns import bins_of, categories_of, codes, count_cells, in_cache, position
 from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.interval_tables import cells_of
 from cloister.tasks.intervals import differences, fieller, ratio_interval, size_interval
 from cloister.tasks.options import Target, made, noise_of
-from cloister.tasks.population import ENDS, share_variance
+from cloister.tasks.population import share_variance
 from cloister.tasks.scores import Estimate
 from cloister.tasks.state import read, written
 from cloister.tasks.supervised.class_tables import (
@@ -549,13 +550,9 @@ class NaiveBayes(Gaussian):
         return tuple(shown)
 
     def _class_table(self, results: Results) -> Table:
-        names = ("", "_low", "_high", *ENDS)
-        priors = zip(*(results[f"class_prior{end}"].tolist() for end in names), strict=True)
         sizes = zip(results["class_counts"], results["class_count_half_width"], strict=True)
-        rows = tuple(
-            (label, Measured(*map(float, size)), Between(*prior[:3], population=prior[3:]))
-            for label, size, prior in zip(self.classes, sizes, priors, strict=True)
-        )
+        records = (Measured(*map(float, size)) for size in sizes)
+        rows = tuple(zip(self.classes, records, cells_of(results, "class_prior"), strict=True))
         return Table("Classes", ("class", "records", "share"), rows, _NOTE)
 
     def _count_display(self, results: Results, columns: tuple[str, ...]) -> Heatmap:

@@ -113,20 +113,10 @@ class Tabulate(Gaussian):
 
     def _rules(self) -> Iterator[str]:
         """Yield a sentence for each rule that is broken."""
-        groups, measured = (*self.tables, self.by), len(self._measured)
-        used, n = {j for side in groups for j in side}, self.n_features
+        groups, measured, n = (*self.tables, self.by), len(self._measured), self.n_features
+        used = {j for side in groups for j in side}
         if not (self.tables or self.means):
             yield "tables or means must be given, such as tables=[['sex', 'smokes']]; got neither."
-        for i, table in enumerate(self.tables, start=1):
-            if len(table) > _MOST_COLUMNS:
-                yield (
-                    f"table {i} must have 1 to {_MOST_COLUMNS} columns, got {len(table)}; for how "
-                    "more of them go together, make synthetic records with the task 'synthesise'."
-                )
-        if any(len(set(names)) < len(names) for names in (*groups, self.tables, self.means)):
-            yield "tables must be different, and name each column once, as means and by must."
-        if len(self.by) > 2 or (self.by and not self.means):
-            yield f"by must name 1 or 2 columns and goes with means, got {len(self.by)} columns."
         if max(used | {*self.means}) >= n or not n == len(self.labels) == len(self.walls):
             yield f"labels and walls must have an entry for each of {n} columns."
         for j in used:
@@ -134,11 +124,20 @@ class Tabulate(Gaussian):
             if names < 2 or len(walls) not in (0, names - 1) or list(walls) != sorted({*walls}):
                 yield f"column {j} must have 2 levels or more, and rising walls between bins."
         for i, shape in enumerate(self._shapes, start=1):
+            if len(shape) > _MOST_COLUMNS:
+                yield (
+                    f"table {i} must have 1 to {_MOST_COLUMNS} columns, got {len(shape)}; for how "
+                    "more of them go together, make synthetic records with the task 'synthesise'."
+                )
             if prod(shape) > _MOST_CELLS:
                 yield (
                     f"table {i} must have at most {_MOST_CELLS:,} cells, got {prod(shape):,}; join "
                     "levels in the schema, or take fewer columns."
                 )
+        if any(len(set(names)) < len(names) for names in (*groups, self.tables, self.means)):
+            yield "tables must be different, and name each column once, as means and by must."
+        if len(self.by) > 2 or (self.by and not self.means):
+            yield f"by must name 1 or 2 columns and goes with means, got {len(self.by)} columns."
         if self._size > _MOST_NUMBERS:
             yield (
                 f"all tables and means of a job must have at most {_MOST_NUMBERS:,} numbers, got "
@@ -158,11 +157,12 @@ class Tabulate(Gaussian):
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Find the levels of each column, and refuse tables that would be noise."""
-        columns = facts.columns
+        columns, frac_bits = facts.columns, facts.frac_bits
         names = tuple(dict.fromkeys(name for t in (*options.tables, options.by) for name in t))
         if strangers := sorted(set(options.edges) - set(names)):
             raise PlanError(f"edges must be of columns in tables or by, got {strangers[0]!r}.")
-        axes = {a.column: a for a in axes_of(columns, names, options.edges, facts.frac_bits)}
+        axes = {axis.column: axis for axis in axes_of(columns, names, options.edges, frac_bits)}
+        sides = [axes.get(j, Axis(j, ())) for j in range(len(columns))]
         tables = tuple(_places(columns, table, "tables") for table in options.tables)
         means = _places(columns, options.means, "means")
         if wrong := [columns[j].name for j in means if columns[j].levels]:
@@ -179,8 +179,8 @@ class Tabulate(Gaussian):
             tables=tables,
             means=means,
             by=_places(columns, options.by, "by"),
-            labels=tuple(axes[j].labels if j in axes else () for j in range(len(columns))),
-            walls=tuple(axes[j].walls if j in axes else () for j in range(len(columns))),
+            labels=tuple(axis.labels for axis in sides),
+            walls=tuple(axis.walls for axis in sides),
             words=tuple(max(floor(_ONE * sqrt(part * weight)), 1) for weight in weights),
         )
         if facts.nominal_n > 1:  # of 1 where it is not known yet, before a count is bought
@@ -193,10 +193,11 @@ class Tabulate(Gaussian):
         for table, s in zip((*self.tables, self.by), self._noises(unit), strict=True):
             mean = facts.nominal_n / prod(self._shape(table))
             if mean < least * s:
+                named = " by ".join(facts.names[j] for j in table) or "means"
                 raise PlanError(
-                    f"the table of {_named(table, facts.names) or 'means'} would be noise: a cell "
-                    f"has {mean:.3g} records on average, and noise of {s:.3g}; join levels, ask "
-                    "for fewer tables or means, or raise epsilon."
+                    f"the table of {named} would be noise: a cell has {mean:.3g} records on "
+                    f"average, and noise of {s:.3g}; join levels, ask for fewer tables or means, "
+                    "or raise epsilon."
                 )
 
     def describe(self) -> str:
@@ -209,11 +210,6 @@ class Tabulate(Gaussian):
         return f"Silos sum {' and '.join(parts)}; every number has noise, also of empty cells."
 
     # Tables, and those that they are summed from --------------------------------------------------
-
-    @cached_property
-    def _axes(self) -> Mapping[int, Axis]:
-        used = {j for table in (*self.tables, self.by) for j in table}
-        return {j: Axis(j, self.labels[j], self.walls[j]) for j in sorted(used)}
 
     def _shape(self, table: Sequence[int]) -> tuple[int, ...]:
         return tuple(len(self.labels[j]) for j in table)
@@ -292,7 +288,12 @@ class Tabulate(Gaussian):
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the cells of all measured tables and the sums of all groups."""
-        places = {j: axis.cells(records, self.frac_bits) for j, axis in self._axes.items()}
+        sides = enumerate(zip(self.labels, self.walls, strict=True))
+        places = {
+            j: Axis(j, *side).cells(records, self.frac_bits)
+            for j, side in sides
+            if any(j in table for table in (*self.tables, self.by))
+        }
 
         def cells(table: Sequence[int]) -> Integers:
             at = np.zeros(len(records), dtype=np.int64)
@@ -408,7 +409,3 @@ def _measured(tables: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 def _places(columns: Sequence[PublicColumn], names: Sequence[str], role: str) -> tuple[int, ...]:
     return tuple(position(columns, name, role) for name in names)
-
-
-def _named(table: Sequence[int], columns: Sequence[str]) -> str:
-    return " by ".join(columns[j] for j in table)
