@@ -12,6 +12,8 @@ References
    mirror descent (Private-PGM).
 .. [OC15] O'Donoghue and Candès, "Adaptive restart for accelerated gradient schemes", Foundations of
    Computational Mathematics 15, 2015: Nesterov's momentum, dropped where the loss would rise.
+.. [M84] Morozov, "Methods for solving incorrectly posed problems", Springer 1984: the discrepancy
+   principle, to end an iteration where residuals are those of noise.
 .. [ES06] Efraimidis and Spirakis, "Weighted random sampling with a reservoir", Information
    Processing Letters 97(5), 2006: draws without replacement by exponential keys.
 """
@@ -34,6 +36,7 @@ Clique = tuple[int, ...]
 _LEAST_RECORDS = 10.0
 _LEAST_NOISE = 1e-3  # records, where a test has none
 _GAIN = 1e-7  # of the loss, below which a fit has ended
+_ENOUGH = 0.8  # of the loss of the truth: a nearer fit follows the noise
 
 
 @dataclass(frozen=True)
@@ -227,6 +230,7 @@ class _Loss:
                 precision = max(table.noise, _LEAST_NOISE) ** -2
                 self.parts.append((clique, table, precision, folds))
         self.steepest = total**2 * max(precision for _, _, precision, _ in self.parts)
+        self.of_truth = sum(table.values.size for _, table, _, _ in self.parts) / 2
 
     def __call__(self, laws: Sequence[Floats]) -> tuple[float, list[Floats]]:
         """Return the loss of a law, and its gradient by the cells of each clique's table."""
@@ -248,9 +252,16 @@ class _Loss:
 
 
 def fitted(
-    tree: Tree, tables: Sequence[Measured], total: float, iterations: int = 200
+    tree: Tree,
+    tables: Sequence[Measured],
+    total: float,
+    iterations: int = 200,
+    enough: float = _ENOUGH,
 ) -> tuple[list[Floats], float]:
-    """Return the law of maximum entropy that fits noisy tables best, and its loss.
+    """Return the law of maximum entropy that fits noisy tables, and its loss.
+
+    The fit starts from the uniform law, and ends a little nearer to the tables than the truth is
+    [M84]_: most that could still be gained is noise.
 
     Parameters
     ----------
@@ -258,6 +269,10 @@ def fitted(
         Those whose columns lie in no clique are left out.
     total : float
         Number of records.
+    iterations : int, optional
+        At most.
+    enough : float, optional
+        Part of the loss that noise makes of the truth, at which the fit ends; 0 fits the noise.
 
     Returns
     -------
@@ -279,7 +294,7 @@ def fitted(
         if after < loss:
             gain, before, at, laws, loss, gradient = loss - after, ahead, tried, found, after, slope
             run += 1
-            if gain <= _GAIN * loss:
+            if gain <= _GAIN * loss or loss <= enough * loss_of.of_truth:
                 break
         else:  # the momentum, or a step without any, went too far
             before, run, step = at, 0, step / 2
