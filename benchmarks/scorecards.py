@@ -13,7 +13,7 @@ brackets is in how many runs there were two or more.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import sqrt
@@ -135,8 +135,38 @@ def held(found: Found, exact: Floats, law: Floats) -> tuple[float, float, float,
     return float(rates[0]), float(rates[1]), float(widths[0]), float(widths[1])
 
 
-def line(name: str, law: Law, epsilon: float, runs: int) -> tuple[str, bool]:
-    """Return a line of the grid, and whether both intervals hold often enough."""
+@dataclass(frozen=True)
+class Row:
+    """How often both intervals hold in a cell of the grid, their widths, and a classical one."""
+
+    name: str
+    law: Law
+    epsilon: float
+    runs: int
+    of: int
+    held: tuple[float, float] = (1.0, 1.0)
+    widths: tuple[float, float] = (0.0, 0.0)
+    classical: float = 1.0
+
+    @property
+    def low(self) -> bool:
+        """Whether an interval holds less often than chance explains."""
+        slack = 3 * sqrt(LEAST * (1 - LEAST) / max(self.runs, 1))
+        return min(self.held) < LEAST - slack
+
+    def __str__(self) -> str:
+        if not self.runs:
+            return f"| {self.name} | {self.law} | {self.epsilon:g} | one pool | | | |"
+        few = f" ({self.runs})" * (self.runs < self.of)
+        return (
+            f"| {self.name} | {self.law} | {self.epsilon:g} | {self.held[0]:.3f}{few} | "
+            f"{self.held[1]:.3f} | {self.widths[0]:.3g} / {self.widths[1]:.3g} | "
+            f"{self.classical:.3f} |" + " **low**" * self.low
+        )
+
+
+def row(name: str, law: Law, epsilon: float, runs: int) -> Row:
+    """Return a cell of the grid."""
     rng, s = np.random.default_rng(5), gaussian_noise_multiplier(epsilon, DELTA) * sqrt(TABLES)
     shape, measure = law.shape, MEASURES[name]
     ours, classical = [], []
@@ -151,17 +181,22 @@ def line(name: str, law: Law, epsilon: float, runs: int) -> tuple[str, bool]:
         plain = divergence(cut, NO_NOISE) if name == "iv, psi" else measure(cut, NO_NOISE)
         classical.append(held(plain, np.maximum(exact, 1e-9), shape))
     if not ours:
-        return f"| {name} | {law} | {epsilon:g} | one pool | | | |", True
-    noise, wide, *widths = np.mean(ours, axis=0)
-    _, naive, *_ = np.mean(classical, axis=0)
-    slack = 3 * sqrt(LEAST * (1 - LEAST) / len(ours))
-    fine = min(noise, wide) >= LEAST - slack
-    few = f" ({len(ours)})" * (len(ours) < runs)
-    return (
-        f"| {name} | {law} | {epsilon:g} | {noise:.3f}{few} | {wide:.3f} | "
-        f"{widths[0]:.3g} / {widths[1]:.3g} | {naive:.3f} |" + " **low**" * (not fine),
-        fine,
-    )
+        return Row(name, law, epsilon, 0, runs)
+    noise, wide, *widths = np.mean(ours, axis=0).tolist()
+    naive = float(np.mean(classical, axis=0)[1])
+    return Row(name, law, epsilon, len(ours), runs, (noise, wide), (*widths,), naive)
+
+
+def summary(rows: list[Row]) -> Iterator[str]:
+    """Yield a table with a line for each measure and epsilon, of cells with half of all runs."""
+    yield "| measure | epsilon | cells | noise, least | population, least | classical, least |"
+    yield "|---|---|---|---|---|---|"
+    kept = [row for row in rows if 2 * row.runs >= row.of]
+    for name, epsilon in product(MEASURES, EPSILONS):
+        own = [row for row in kept if (row.name, row.epsilon) == (name, epsilon)]
+        noise, wide = (min(row.held[k] for row in own) for k in (0, 1))
+        naive = min(row.classical for row in own)
+        yield f"| {name} | {epsilon:g} | {len(own)} | {noise:.3f} | {wide:.3f} | {naive:.3f} |"
 
 
 def main() -> None:
@@ -171,11 +206,13 @@ def main() -> None:
     runs = parser.parse_args().runs
     print("| measure | law | epsilon | noise | population | widths | classical |")
     print("|---|---|---|---|---|---|---|")
-    every = [line(*cell, runs) for cell in product(MEASURES, LAWS, EPSILONS)]
-    for text, _ in every:
-        print(text)
-    low = sum(not fine for _, fine in every)
-    print(f"\n{len(every)} cells, {low} below {LEAST} by more than 3 deviations of {runs} runs.")
+    every = []
+    for cell in product(MEASURES, LAWS, EPSILONS):
+        every.append(row(*cell, runs))
+        print(every[-1], flush=True)
+    low = sum(row.low for row in every)
+    print(f"\n{len(every)} cells, {low} below {LEAST} by more than 3 deviations of their runs.\n")
+    print(*summary(every), sep="\n")
 
 
 if __name__ == "__main__":

@@ -437,6 +437,19 @@ def adult(rng: np.random.Generator, data: Path) -> Iterator[Row]:
             yield Row("total variation", case, epsilon, distance, 0.0, most)
 
 
+def summary(rows: list[Row]) -> Iterator[str]:
+    """Yield a table with a line for each kind of row and oracle: how many, and the worst."""
+    yield "| what | oracle | cells | least | greatest | widest over oracle | outside |"
+    yield "|---|---|---|---|---|---|---|"
+    for kind, oracle in dict.fromkeys((row.kind, row.oracle) for row in rows):
+        own = [row for row in rows if (row.kind, row.oracle) == (kind, oracle)]
+        figures = sorted(row.value for row in own)
+        widths = [row.width for row in own if row.width is not None]
+        wide = f"{max(widths):.2f}" if widths else ""
+        ends = f"{figures[0]:.3f} | {figures[-1]:.3f} | {wide}"
+        yield f"| {kind} | {oracle} | {len(own)} | {ends} | {sum(bool(r.misses) for r in own)} |"
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, default=DATA)
@@ -444,13 +457,13 @@ if __name__ == "__main__":
     options = parser.parse_args()
     heads = "what", "case", "epsilon", "figure", "width over oracle", "oracle", ""
     print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
-    outside = 0
+    every: list[Row] = []
     for part in (counts, shares, means, ratios, levels, powers, jobs):
         for row in part(np.random.default_rng(0), options.runs):
-            outside += bool(row.misses)
+            every.append(row)
             print(row, flush=True)
     if (options.data / "adult_full.csv.gz").is_file():
         for row in adult(np.random.default_rng(0), options.data):
-            outside += bool(row.misses)
+            every.append(row)
             print(row, flush=True)
-    print(f"\n{outside} outside.")
+    print("", *summary(every), sep="\n")
