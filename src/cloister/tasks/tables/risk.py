@@ -33,7 +33,7 @@ from cloister.arrays import Floats, Integers
 from cloister.randomness import public_generator
 from cloister.task import INTERVAL_95
 from cloister.tasks.scores import Box, Estimate, Triple, ratio, share_sampling
-from cloister.tasks.tables.inference import ratio_of_pairs, ratio_of_shares
+from cloister.tasks.tables.inference import ratio_of_pairs, relative_risk
 
 FARTHEST = 8.0
 """The largest weight of evidence; an interval that ends here has no bound on this side."""
@@ -55,10 +55,10 @@ def _unknown(value: float, low: float, high: float) -> Estimate:
 # Ratios of shares ---------------------------------------------------------------------------------
 
 
-def _ratio(cells: Floats, noise: Floats, walls: Box) -> Estimate:
+def _ratio(cells: Floats, s: Floats, walls: Box) -> Estimate:
     """Return the ratio of shares of tables, whose value is finite where a cell is empty."""
     (a, b), (c, d) = np.moveaxis(np.maximum(cells, _HALF), (-2, -1), (0, 1))
-    found, _ = ratio_of_shares(cells, noise, walls)
+    found, _ = relative_risk(cells, s, walls)
     return replace(found, value=np.clip(a / (a + b) * (c + d) / c, found.low, found.high))
 
 
@@ -71,7 +71,7 @@ def weights_of_evidence(table: Floats, s: float) -> Estimate:
         Without the event, with it.
     """
     rest = table.sum(axis=0) - table
-    noise = s**2 * np.array([1.0, len(table) - 1.0])
+    noise = s * np.sqrt([1.0, len(table) - 1.0])
     walls = float(np.exp(-FARTHEST)), float(np.exp(FARTHEST))
     found = _ratio(np.stack([table, rest], axis=-1), noise, walls).mapped(np.log)
     return replace(found, value=np.clip(found.value, -FARTHEST, FARTHEST))
@@ -95,7 +95,7 @@ def compared(counts: Floats, cut: int, s: float) -> dict[str, Estimate]:
     ends = (rates.low, rates.high), rates.population or (rates.low, rates.high)
     limits = [_difference(rates.value, *pair) for pair in ends]
     apart = Estimate(rates.value[1:] - rates.value[0], *limits[0], population=limits[1])
-    times = _ratio(pairs, noise, (1e-3, 1e3))
+    times = _ratio(pairs, np.sqrt(noise), (1e-3, 1e3))
     return {"": rates, "_difference": apart, "_ratio": times}
 
 

@@ -367,12 +367,11 @@ class Tabulate(Gaussian):
 
     def _answers(self, counts: Floats, s: float) -> dict[str, Floats]:
         """Return what noisy counts say, with the tests that fit them."""
-        whole = tuple(range(counts.ndim))
         found = {
             "noise": np.array([s]),
             "shown": inference.shown(counts.ravel()).reshape(counts.shape),
             **inference.count_interval(counts, s).named("counts"),
-            **inference.share_interval(counts, s, whole).named("shares"),
+            **inference.share_interval(counts, s, None).named("shares"),
         }
         if counts.ndim > 1:
             found |= inference.share_interval(counts, s).named("row_shares")
