@@ -288,11 +288,9 @@ class Tabulate(Gaussian):
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the cells of all measured tables and the sums of all groups."""
-        sides = enumerate(zip(self.labels, self.walls, strict=True))
         places = {
-            j: Axis(j, *side).cells(records, self.frac_bits)
-            for j, side in sides
-            if any(j in table for table in (*self.tables, self.by))
+            j: Axis(j, self.labels[j], self.walls[j]).cells(records, self.frac_bits)
+            for j in {j for table in (*self.tables, self.by) for j in table}
         }
 
         def cells(table: Sequence[int]) -> Integers:
@@ -402,7 +400,7 @@ def _measured(tables: Sequence[Sequence[int]]) -> tuple[int, ...]:
     return tuple(
         i
         for i, own in enumerate(sets)
-        if not any(own < other or (own == other and k < i) for k, other in enumerate(sets))
+        if own not in sets[:i] and not any(own < other for other in sets)
     )
 
 
