@@ -30,7 +30,7 @@ import numpy as np
 from cloister.arrays import Floats
 from cloister.task import INTERVAL_95
 from cloister.tasks.intervals import BOX, fieller
-from cloister.tasks.scores import Box, Estimate, Triple, ratio, share_sampling
+from cloister.tasks.scores import Box, Estimate, Triple, share_of
 
 NO_BOUND = 1e9
 """The largest odds ratio or relative risk: an interval that ends here has no upper bound."""
@@ -77,8 +77,7 @@ def share_interval(
     """
     whole = counts.sum(axis=axis, keepdims=True)
     variance, cells = np.square(s), counts.size / whole.size
-    noise: Triple = (variance, cells * variance, variance)
-    found = ratio(counts, whole, noise, share_sampling(whole))
+    found = share_of(counts, whole, variance, cells * variance)
     likely = shown(counts.reshape(whole.size, -1))
     parts = likely / np.maximum(likely.sum(axis=1, keepdims=True), 1.0)
     return replace(found, value=parts.reshape(counts.shape))

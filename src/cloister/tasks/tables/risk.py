@@ -32,7 +32,7 @@ import numpy as np
 from cloister.arrays import Floats, Integers
 from cloister.randomness import public_generator
 from cloister.task import INTERVAL_95
-from cloister.tasks.scores import Box, Estimate, Triple, ratio, share_sampling
+from cloister.tasks.scores import Box, Estimate, share_of
 from cloister.tasks.tables.inference import ratio_of_pairs, relative_risk
 
 FARTHEST = 8.0
@@ -88,8 +88,7 @@ def compared(counts: Floats, cut: int, s: float) -> dict[str, Estimate]:
     """
     parts, wholes = counts[:, cut:].sum(axis=1), counts.sum(axis=1)
     noise = s**2 * np.array([counts.shape[1] - cut, cut])
-    spread = (noise[0], noise.sum(), noise[0])
-    rates = ratio(parts, wholes, spread, share_sampling(wholes))
+    rates = share_of(parts, wholes, noise[0], noise.sum())
     sides = np.column_stack([parts, wholes - parts])
     pairs = np.stack([sides, np.broadcast_to(sides[0], sides.shape)], axis=1)[1:]
     ends = (rates.low, rates.high), rates.population or (rates.low, rates.high)
@@ -195,10 +194,8 @@ def below(table: Floats, s: float) -> Estimate:
     """Return the part of each column below each edge of the bins; shape (n_bins + 1, n_columns)."""
     n = len(table)
     sums = np.concatenate([np.zeros((1, table.shape[1])), np.cumsum(table, axis=0)])
-    cells = np.broadcast_to(np.arange(n + 1.0)[:, None], sums.shape)
-    whole = np.broadcast_to(sums[-1], sums.shape)
-    noise: Triple = (cells * s**2, n * s**2, cells * s**2)
-    found = ratio(sums, whole, noise, share_sampling(whole))
+    cells = np.arange(n + 1.0)[:, None]
+    found = share_of(sums, sums[-1], cells * s**2, n * s**2)
     found = replace(found, value=np.maximum.accumulate(found.value, axis=0))
     outer = (cells == 0) | (cells == n)  # where nobody is below, and everybody
     return found.mapped(lambda part: np.where(outer, cells / n, part))
