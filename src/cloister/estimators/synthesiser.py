@@ -76,7 +76,7 @@ class DPSynthesiser(PrivateEstimator):
 
     def _options(self, data: SiloData) -> dict[str, Any]:
         """Return the options of the task, or the steps where columns of numbers are cut first."""
-        own = super()._options(data) | ({"target": self.target} if self.target else {})
+        own = super()._options(data)
         before = Synthesise.steps_before(data.schema.public, own)
         return {"steps": [*before, (Synthesise.name, own)]} if before else own
 
