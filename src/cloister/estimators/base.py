@@ -158,7 +158,7 @@ class PrivateEstimator(Shown, BaseEstimator):
         """Return the options that the task declares and the estimator or its data have."""
         own = self.get_params(deep=False)
         given = {self._names.get(name, name): value for name, value in own.items()}
-        given["target"] = data.target
+        given["target"] = data.target or given.get("target")
         if "random_state" in own:
             given["public_seed"] = public_seed(own["random_state"])
         known = {option.name for option in options_of(self._kind)}

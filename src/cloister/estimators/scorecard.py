@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from cloister.estimators.base import PrivateEstimator
-from cloister.estimators.tables import SiloData
 from cloister.jobs import JobResult
 from cloister.task import Task
 from cloister.tasks.tables.scorecard import Scorecard
@@ -63,9 +62,6 @@ class DPScorecard(PrivateEstimator):
     group: str | None = None
     decision: str | None = None
     cutoff: float | None = None
-
-    def _options(self, data: SiloData) -> dict[str, Any]:
-        return {**super()._options(data), "target": self.target}
 
     def _keep(self, result: JobResult) -> None:
         super()._keep(result)

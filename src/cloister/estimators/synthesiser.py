@@ -76,7 +76,7 @@ class DPSynthesiser(PrivateEstimator):
 
     def _options(self, data: SiloData) -> dict[str, Any]:
         """Return the options of the task, or the steps where columns of numbers are cut first."""
-        own = super()._options(data) | ({"target": self.target} if self.target else {})
+        own = super()._options(data)
         before = Synthesise.steps_before(data.schema.public, own)
         return {"steps": [*before, (Synthesise.name, own)]} if before else own
 
@@ -125,7 +125,7 @@ class DPSynthesiser(PrivateEstimator):
         task, _ = _synthesis(self._released())
         labels = [task.labels[j] for j in at]
         found = count_interval(table.values, table.noise).named("count")
-        found |= share_interval(table.values, table.noise, tuple(range(len(at)))).named("share")
+        found |= share_interval(table.values, table.noise, None).named("share")
         every = pd.MultiIndex.from_product(labels, names=names)
         index = every if len(names) > 1 else every.get_level_values(0)
         return pd.DataFrame({name: part.ravel() for name, part in found.items()}, index)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from cloister.arrays import Floats
 from cloister.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.tables import SiloData
@@ -136,18 +135,19 @@ class DPTable(PrivateEstimator):
         import pandas as pd
 
         own, columns = cast(Tabulate, self._own_task), self._own_columns
+        results = self.result_.results
         if table is None and len(own.tables) != 1:
             return super().to_frame()
-        found: dict[str, Floats] = {}
         if table == "means" and own.means:
             sides = own.by
-            for name, part in self.result_.results.items():
-                if name.startswith("means"):
-                    ends = (columns[j] + name.removeprefix("means") for j in own.means)
-                    found |= dict(zip(ends, part.T, strict=True))
+            found = {
+                columns[j] + end: means
+                for end, groups in part_of(results, "means").items()
+                for j, means in zip(own.means, groups.T, strict=True)
+            }
         else:
             i = self._place(table)
-            sides, result = own.tables[i], part_of(self.result_.results, f"table_{i + 1}.")
+            sides, result = own.tables[i], part_of(results, f"table_{i + 1}.")
             found = {k: v.ravel() for k, v in result.items() if v.shape == result["counts"].shape}
         labels, names = [own.labels[j] for j in sides], [columns[j] for j in sides]
         if len(sides) == 1:

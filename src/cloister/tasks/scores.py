@@ -154,8 +154,8 @@ def ratio(
     """Return a ratio of noisy numbers with its 95 % set, cut to what is possible.
 
     A denominator below one record counts as one. The set is that of
-    :func:`~cloister.tasks.intervals.fieller`; with the variances of `sampling`, such as
-    :func:`share_sampling`, there is a population interval.
+    :func:`~cloister.tasks.intervals.fieller`; with the variances of `sampling` there is a
+    population interval.
     """
     value = np.clip(numerator / np.maximum(denominator, 1.0), *box)
     narrow = Estimate(value, *fieller(numerator, denominator, *noise, box=box))
@@ -166,14 +166,23 @@ def ratio(
     return replace(narrow, population=wide).joined(narrow)
 
 
-def share_sampling(whole: Floats) -> Triple:
-    """Return what sampling adds to a share of a whole: the variance of a binomial number.
+def share_of(
+    part: Floats,
+    whole: Floats,
+    of_part: Floats | float,
+    of_whole: Floats | float,
+    both: Floats | float | None = None,
+) -> Estimate:
+    """Return the share of a noisy part of a noisy whole, by the variances of their noise.
 
-    ``X - p n`` has the variance ``n p (1 - p)``, a polynomial in the share that is asked about, so
-    that Fieller's set becomes Wilson's where there is no noise [W27]_.
+    Their covariance is `both`, by default the variance of the part, whose noise is in the whole.
+    Sampling adds the variance of a binomial number: that of ``X - p n`` is ``n p (1 - p)``, a
+    polynomial in the share that is asked about, so that Fieller's set becomes Wilson's where there
+    is no noise [W27]_.
     """
     n = np.maximum(whole, 1.0)
-    return 0.0, -n, -n / 2
+    noise = of_part, of_whole, of_part if both is None else both
+    return ratio(part, whole, noise, (0.0, -n, -n / 2))
 
 
 def mean_of(parts: Estimate, *, same_records: bool = False) -> Estimate:
@@ -219,13 +228,7 @@ def confusion_measures(confusion: Floats, variance: float) -> dict[str, Estimate
     right = confusion.diagonal()
     of_truth, of_prediction = confusion.sum(axis=1), confusion.sum(axis=0)
     cells = np.maximum(confusion, 0.0)
-
-    def share(part: Floats, whole: Floats, n: int) -> Estimate:
-        """Return the share of a sum of n cells in one of k n cells, among which they are."""
-        noise = (n * variance, n * k * variance, n * variance)
-        return ratio(part, whole, noise, share_sampling(whole))
-
-    recall = share(right, of_truth, 1)
+    recall = share_of(right, of_truth, variance, k * variance)
     # 2 right / (row + column): the cell on the diagonal counts twice below, 2k - 2 others once
     twice = 2 * cells.diagonal() + cells.sum(axis=0) + cells.sum(axis=1)
     f1 = ratio(
@@ -235,11 +238,11 @@ def confusion_measures(confusion: Floats, variance: float) -> dict[str, Estimate
         (4 * cells.diagonal(), twice, 4 * cells.diagonal()),
     )
     return {
-        "accuracy": share(right.sum(), confusion.sum(), k),
+        "accuracy": share_of(right.sum(), confusion.sum(), k * variance, k**2 * variance),
         "balanced_accuracy": mean_of(recall),
         "macro_f1": _macro_f1(confusion, f1.value, variance),
         "kappa": _kappa(confusion, variance),
-        "precision": share(right, of_prediction, 1),
+        "precision": share_of(right, of_prediction, variance, k * variance),
         "recall": recall,
         "f1": f1,
     }
@@ -426,14 +429,9 @@ def _tail_shares(counts: Floats, covariance: Floats) -> Estimate:
     """Return the share of the counts in the last 0, 1, 2, ... bins."""
     n = len(counts)
     tails = np.tril(np.ones((n + 1, n)), -1)[:, ::-1]
-    ones = np.ones(n)
-    noise = (
-        np.einsum("ib,bc,ic->i", tails, covariance, tails, optimize=True),
-        ones @ covariance @ ones,
-        tails @ covariance @ ones,
-    )
-    whole = counts.sum()
-    return ratio(tails @ counts, whole * np.ones(n + 1), noise, share_sampling(whole))
+    of_tails = np.einsum("ib,bc,ic->i", tails, covariance, tails, optimize=True)
+    both = tails @ covariance.sum(axis=1)
+    return share_of(tails @ counts, counts.sum(), of_tails, covariance.sum(), both)
 
 
 def calibration(scores: ScoreHistogram, probability: Floats) -> tuple[Floats, Estimate]:
@@ -451,9 +449,8 @@ def calibration(scores: ScoreHistogram, probability: Floats) -> tuple[Floats, Es
     predicted = (groups @ (both * probability)) / (groups @ both)
     var_members = np.einsum("gb,bc,gc->g", groups, scores.cov_members, groups, optimize=True)
     var_others = np.einsum("gb,bc,gc->g", groups, scores.cov_others, groups, optimize=True)
-    noise = (var_members, var_members + var_others, var_members)
-    whole = groups @ (scores.members + scores.others)
-    return predicted, ratio(groups @ scores.members, whole, noise, share_sampling(whole))
+    parts, whole = groups @ scores.members, groups @ (scores.members + scores.others)
+    return predicted, share_of(parts, whole, var_members, var_members + var_others)
 
 
 # Of a regression ----------------------------------------------------------------------------------

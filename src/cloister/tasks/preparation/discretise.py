@@ -16,11 +16,10 @@ from cloister.display import Display, Table
 from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.task import PublicColumn, PublicFacts
-from cloister.tasks.columns import columns_of
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Keep, made
 from cloister.tasks.preparation.quantiles import Quantiles, Refine, TreeLevels
-from cloister.tasks.preparation.scaled import Measuring
+from cloister.tasks.preparation.scaled import Changing
 
 PROBABILITIES = (*(i / 16 for i in range(1, 16)), 0.96, 0.98, 0.99)
 """Of the inner edges: without the last three, a column that is mostly 0 would have no tail."""
@@ -29,15 +28,13 @@ BINS = tuple(f"bin {i}" for i in range(1, len(PROBABILITIES) + 2))
 
 
 @declared
-class Discretise(Measuring):
+class Discretise(Changing):
     """Columns of numbers, each cut into bins at private quantiles.
 
     Parameters
     ----------
     quantiles : Quantiles
         At the inner edges' probabilities.
-    names, categories : tuple, one entry for each column
-        Those of its :class:`~cloister.task.PublicColumn`.
 
     Notes
     -----
@@ -56,16 +53,9 @@ class Discretise(Measuring):
         refine: Refine = True
 
     quantiles: Quantiles
-    names: tuple[str, ...]
-    categories: tuple[tuple[str, ...], ...]
 
     def __post_init__(self) -> None:
-        parts = (self.names, self.low, self.high, self.categories)
-        if {len(part) for part in parts} != {self.n_features}:
-            raise PlanError(
-                f"names, low, high and categories must be those of {self.n_features} columns; "
-                "design the task again."
-            )
+        super().__post_init__()
         if self.quantiles.probabilities != PROBABILITIES:
             raise PlanError("probabilities must be those of the bins; design the task again.")
 
@@ -85,14 +75,8 @@ class Discretise(Measuring):
             f"columns into {len(BINS)} bins that end at quantiles."
         )
 
-    @property
-    def output(self) -> tuple[PublicColumn, ...]:
-        """The columns after the change: bins in place of numbers."""
-        columns = columns_of(self.names, self.low, self.high, self.categories)
-        return tuple(
-            PublicColumn(column.name, 0.0, len(BINS) - 1.0, BINS) if j in self.used else column
-            for j, column in enumerate(columns)
-        )
+    def changed(self, name: str) -> PublicColumn:
+        return PublicColumn(name, 0.0, len(BINS) - 1.0, BINS)
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return the quantiles with their intervals, and the edges of the bins.
@@ -107,8 +91,7 @@ class Discretise(Measuring):
         found = self.quantiles.results(state, grid)
         inner = np.sort(list(map(_edges, found["quantiles"], found["walls"])), axis=1)
         box = self.used_box
-        ends = np.stack([box.low, box.high], axis=1)
-        return {**found, "edges": np.concatenate([ends[:, :1], inner, ends[:, 1:]], axis=1)}
+        return {**found, "edges": np.column_stack([box.low, inner, box.high])}
 
     def transform(self, results: Results, records: Records) -> Records:
         """Return records whose used columns are bins."""
@@ -138,8 +121,6 @@ def _edges(quantiles: Floats, walls: Floats) -> Floats:
     lower wall and the others to the upper one, so that a value which many records share is alone.
     """
     cells = np.clip(np.searchsorted(walls, quantiles, side="left") - 1, 0, len(walls) - 2)
-    before = np.concatenate([[False], cells[1:] == cells[:-1]])
-    after = np.concatenate([cells[1:] == cells[:-1], [False]])
-    lower, upper = walls[cells], walls[cells + 1]
-    edges: Floats = np.where(before, upper, np.where(after, lower, quantiles))
-    return edges
+    alike = np.diff(cells) == 0
+    before, after = np.append(False, alike), np.append(alike, False)
+    return np.select([before, after], [walls[cells + 1], walls[cells]], quantiles)

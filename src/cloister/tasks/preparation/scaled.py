@@ -80,8 +80,8 @@ class Measuring(Gaussian, ABC):
 
 
 @declared
-class Scaled(Measuring):
-    """The rounds of a task that measures, and records scaled by its results.
+class Changing(Measuring):
+    """The rounds of a task that measures, and records whose used columns its results change.
 
     Parameters
     ----------
@@ -100,6 +100,24 @@ class Scaled(Measuring):
                 f"{min(lengths)}; design the task again."
             )
 
+    @abstractmethod
+    def changed(self, name: str) -> PublicColumn:
+        """Return what a used column of this name becomes."""
+
+    @property
+    def output(self) -> tuple[PublicColumn, ...]:
+        """The columns after the change."""
+        columns = columns_of(self.names, self.low, self.high, self.categories)
+        return tuple(
+            self.changed(column.name) if j in self.used else column
+            for j, column in enumerate(columns)
+        )
+
+
+@declared
+class Scaled(Changing):
+    """Columns of numbers, scaled by what was measured."""
+
     @property
     @abstractmethod
     def reach(self) -> float:
@@ -109,14 +127,8 @@ class Scaled(Measuring):
     def scaled(self, results: Results, values: Floats) -> Floats:
         """Return the used columns, from data units to parts of `reach`."""
 
-    @property
-    def output(self) -> tuple[PublicColumn, ...]:
-        """The columns after scaling."""
-        columns = columns_of(self.names, self.low, self.high, self.categories)
-        return tuple(
-            PublicColumn(column.name, -self.reach, self.reach) if j in self.used else column
-            for j, column in enumerate(columns)
-        )
+    def changed(self, name: str) -> PublicColumn:
+        return PublicColumn(name, -self.reach, self.reach)
 
     def transform(self, results: Results, records: Records) -> Records:
         """Return records whose used columns are scaled, and cut at `reach`."""

@@ -37,7 +37,7 @@ from cloister.task import INTERVAL_95, PublicColumn
 from cloister.tasks.columns import position
 from cloister.tasks.intervals import fieller
 from cloister.tasks.scores import Estimate
-from cloister.tasks.tables.inference import NO_BOUND, ratio_of_products
+from cloister.tasks.tables.inference import NO_BOUND, odds_ratio
 
 CLEAR = 3.5
 """A curve goes on while the number at risk is more than so many deviations of its noise."""
@@ -273,14 +273,14 @@ def rates(exits: Floats, edges: Floats, noise: float) -> tuple[Estimate, Estimat
     )
     value = np.maximum(events, 0) / np.maximum(time, edges[-1])
     found = Estimate(value, *noisy, population=wide)
-    sides, variances = (
+    sides, deviations = (
         np.stack([part[1:], np.broadcast_to(part[0], part[1:].shape)], axis=1)
         for part in (
             np.stack([events, time], axis=1),
-            np.stack([np.full_like(of_time, of_events), of_time], axis=1),
+            np.sqrt(np.stack([np.full_like(of_time, of_events), of_time], axis=1)),
         )
     )
-    ratios, _ = ratio_of_products(sides, variances, np.array([1.0, 0.0]), both)
+    ratios, _ = odds_ratio(sides, deviations, np.array([1.0, 0.0]), both)
     return found, ratios.mapped(lambda part: np.where(part < NO_BOUND, part, np.inf))
 
 

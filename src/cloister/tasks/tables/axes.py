@@ -61,39 +61,30 @@ def axes_of(
 
     Edges are rounded to the grid, as records are, so that a record on an edge is in the upper bin.
     """
-    found = []
-    for name in names:
-        column = columns[position(columns, name, "columns")]
-        if column.levels and name in edges:
-            raise PlanError(f"edges are for columns of numbers, and {name!r} has categories.")
-        if not column.levels and name not in edges:
-            raise PlanError(
-                f"edges must be given for {name!r}, a column of numbers, such as {name}=10,20; "
-                "from a guideline or a codebook, never from the records."
-            )
-        found.append(_axis(columns, name, tuple(edges.get(name, ())), frac_bits))
-    return tuple(found)
+    return tuple(_axis(columns, name, edges.get(name), frac_bits) for name in names)
 
 
 def _axis(
-    columns: Sequence[PublicColumn], name: str, edges: tuple[float, ...], frac_bits: int
+    columns: Sequence[PublicColumn], name: str, edges: Sequence[float] | None, frac_bits: int
 ) -> Axis:
-    at = position(columns, name)
+    at = position(columns, name, "columns")
     column = columns[at]
-    if not edges:
+    if column.levels:
+        if edges is not None:
+            raise PlanError(f"edges are for columns of numbers, and {name!r} has categories.")
         return Axis(at, column.categories)
-    grid = grid_of([column], frac_bits)
+    if edges is None:
+        raise PlanError(
+            f"edges must be given for {name!r}, a column of numbers, such as {name}=10,20; "
+            "from a guideline or a codebook, never from the records."
+        )
+    grid, texts = grid_of([column], frac_bits), [f"{edge:.10g}" for edge in edges]
     walls = tuple(grid.encode(np.array(edges)[:, None])[:, 0].tolist())
     inside = column.low < edges[0] and edges[-1] < column.high
     if not (inside and all(a < b for a, b in pairwise(walls))):
         raise PlanError(
             f"edges of {name!r} must rise strictly inside ({column.low:g}, {column.high:g}), by at "
-            f"least a step of the grid, got {', '.join(map(_short, edges))}."
+            f"least a step of the grid, got {', '.join(texts)}."
         )
-    between = (f"{_short(a)} to {_short(b)}" for a, b in pairwise(edges))
-    labels = (f"below {_short(edges[0])}", *between, f"{_short(edges[-1])} or more")
-    return Axis(at, labels, walls)
-
-
-def _short(number: float) -> str:
-    return f"{number:.10g}"
+    between = (f"{a} to {b}" for a, b in pairwise(texts))
+    return Axis(at, (f"below {texts[0]}", *between, f"{texts[-1]} or more"), walls)

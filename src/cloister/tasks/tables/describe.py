@@ -33,7 +33,7 @@ from cloister.tasks.interval_tables import (
     table_of_count,
 )
 from cloister.tasks.options import made, noise_of
-from cloister.tasks.population import ENDS, population_interval
+from cloister.tasks.population import ENDS
 from cloister.tasks.preparation.quantiles import (
     Levels,
     Probabilities,
@@ -43,6 +43,7 @@ from cloister.tasks.preparation.quantiles import (
     usual_levels,
 )
 from cloister.tasks.preparation.statistics import Statistics
+from cloister.tasks.scores import Estimate
 from cloister.tasks.state import part_of, prefixed
 from cloister.tasks.tables.tabulate import Tabulate
 
@@ -227,11 +228,12 @@ class Describe(Gaussian):
         every: list[tuple[str, Between]] = []
         pictures: list[Display] = []
         percent = [f"{100 * p:.3g} %" for p in self.probabilities]
+        headings = ("column", "most frequent", "its share", "mean", "deviation", *percent)
         n, shares = len(percent), iter(cells_of(results, "shares") if self._tables else ())
         for j, (name, labels) in enumerate(zip(columns, self.categories, strict=True)):
             if labels:
+                named = [f"{name}={label}" for label in labels]
                 cells = [next(shares) for _ in labels]
-                every += [(f"{name}={label}", c) for label, c in zip(labels, cells, strict=True)]
                 order = sorted(range(len(labels)), key=lambda k: -cells[k].value)
                 blank, top = [""] * (2 + n), order[0]
                 rows.append((name, labels[top], replace(cells[top], population=None), *blank))
@@ -239,16 +241,14 @@ class Describe(Gaussian):
                 bars = [labels[k] for k in few], [cells[k] for k in few]
                 pictures.append(bars_of(f"Shares of {name}", *bars, unit="part of the records"))
             else:
-                i = self.numbers.index(j)
+                i, named = self.numbers.index(j), [f"{name}, {of}" for of in headings[3:]]
                 cells = [between(results, of, i) for of in ("mean", "deviation")]
                 cells += cells_of(results, "quantiles")[i * n : i * n + n]
-                named = ("mean", "deviation", *percent)
-                every += [(f"{name}, {of}", cell) for of, cell in zip(named, cells, strict=True)]
                 rows.append((name, "", "", *(replace(cell, population=None) for cell in cells)))
                 title, axes = f"Distribution of {name}", (name, "part of the records below")
                 what = results["walls"][i], results, "distribution", i
                 pictures.append(curve_of(title, *what, axes=axes, note=_BAND))
-        headings = ("column", "most frequent", "its share", "mean", "deviation", *percent)
+            every += zip(named, cells, strict=True)
         return (
             table_of_count(results["count"], results["count_half_width"]),
             Table("All columns", headings, tuple(rows), f"{_MISSING} {INTERVALS}"),
@@ -268,11 +268,9 @@ def _of_numbers(moments: Results, trees: Results) -> dict[str, Floats]:
     count = np.maximum(trees["count"], 1.0)
     kurtosis = np.clip(fourth * masses.sum(axis=1) / second**2, 1.0, count)
     spread = found["deviation"] ** 2 * (kurtosis - 1) / (4 * count)
-    value, low, high = (found[f"deviation{end}"] for end in ("", "_low", "_high"))
-    wide = population_interval(value, low, high, spread, box=(0.0, np.inf))
-    found |= {f"deviation{end}": part for end, part in zip(ENDS, wide, strict=True)}
-    named = ("low", "high", "population_low", "population_high")
-    found |= {f"quantiles_{name}": trees[name] for name in named}
-    same = ("count", "count_half_width", "quantiles", "walls")
-    more = ("distribution", "distribution_low", "distribution_high")
-    return found | {name: trees[name] for name in (*same, *more)}
+    deviation = Estimate(*(found[f"deviation{end}"] for end in ("", "_low", "_high")))
+    found |= deviation.sampled(spread, (0.0, np.inf)).named("deviation")
+    ends = ("low", "high", "population_low", "population_high")
+    found |= {f"quantiles_{k}" if k in ends else k: part for k, part in trees.items()}
+    del found["rank_half_width"]
+    return found

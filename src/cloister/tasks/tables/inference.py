@@ -22,7 +22,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,7 +30,7 @@ import numpy as np
 from cloister.arrays import Floats
 from cloister.task import INTERVAL_95
 from cloister.tasks.intervals import BOX, fieller
-from cloister.tasks.scores import Box, Estimate, Triple, ratio, share_sampling
+from cloister.tasks.scores import Box, Estimate, Triple, share_of
 
 NO_BOUND = 1e9
 """The largest odds ratio or relative risk: an interval that ends here has no upper bound."""
@@ -60,40 +60,30 @@ def count_interval(counts: Floats, s: float | Floats) -> Estimate:
     """Return noisy counts with both intervals, cut at 0; `s` broadcasts to them."""
     spread, around = _Z * np.asarray(s), counts + _Z**2 / 2
     wide = _Z * np.sqrt(np.maximum(counts, 0) + _Z**2 / 4 + np.square(s))
-    low, high, *ends = (
-        np.maximum(end, 0.0)
-        for end in (counts - spread, counts + spread, around - wide, around + wide)
-    )
-    narrow = Estimate(counts, low, high)
-    return replace(narrow, population=(ends[0], ends[1])).joined(narrow)
+    ends = around - wide, around + wide
+    found = Estimate(counts, counts - spread, counts + spread, population=ends)
+    found = replace(found.mapped(lambda part: np.maximum(part, 0.0)), value=counts)
+    return found.joined(replace(found, population=None))
 
 
-def share_interval(counts: Floats, s: float | Floats, axis: int | tuple[int, ...] = -1) -> Estimate:
-    """Return the share of each cell in the sum of the noisy cells along some axes.
+def share_interval(
+    counts: Floats, s: float | Floats, axis: int | tuple[int, ...] | None = -1
+) -> Estimate:
+    """Return the share of each cell in the sum along the last axis or axes; None takes all.
 
     The shares themselves are those of :func:`shown` counts, so that they sum to 1. The intervals
     are of the raw counts: Fieller's set [F54]_ and, for the population, Wilson's [W27]_ with noise,
     ``(a - p N)^2 <= z^2 (N p (1 - p) + s^2 (1 - 2 p + k p^2))`` for a table of k cells.
     """
     whole = counts.sum(axis=axis, keepdims=True)
-    variance, cells = np.square(s), counts.size / max(whole.size, 1)
-    noise: Triple = (variance, cells * variance, variance)
-    found = ratio(counts, whole, noise, share_sampling(whole))
-    axes = np.atleast_1d(axis)
-    last = tuple(range(-len(axes), 0))
-    moved = np.moveaxis(counts, tuple(axes), last)
-    flat = shown(moved.reshape(*moved.shape[: moved.ndim - len(axes)], -1))
-    parts = (flat / np.maximum(flat.sum(axis=-1, keepdims=True), 1.0)).reshape(moved.shape)
-    return replace(found, value=np.moveaxis(parts, last, tuple(axes)))
+    variance, cells = np.square(s), counts.size / whole.size
+    found = share_of(counts, whole, variance, cells * variance)
+    likely = shown(counts.reshape(whole.size, -1))
+    parts = likely / np.maximum(likely.sum(axis=1, keepdims=True), 1.0)
+    return replace(found, value=parts.reshape(counts.shape))
 
 
-def mean_interval(
-    sums: Floats,
-    counts: Floats,
-    squares: Floats,
-    s: float | Floats,
-    box: Box = BOX,
-) -> Estimate:
+def mean_interval(sums: Floats, counts: Floats, squares: Floats, s: float | Floats) -> Estimate:
     """Return group means of numbers in ``[-1, 1]`` from three noisy sums, which broadcast.
 
     Parameters
@@ -113,14 +103,14 @@ def mean_interval(
     total = (squares + counts) / 2
 
     def within(top: Floats | float, below: Floats | float, both: Floats | float) -> Ends:
-        return fieller(sums, counts, variance + top, variance + below, both, box=box)
+        return fieller(sums, counts, variance + top, variance + below, both, box=BOX)
 
     narrow, most = within(0.0, 0.0, 0.0), within(size, 0.0, 0.0)
     first, second = within(total, counts, sums), within(total, 0.0, sums / 2)
     low = np.maximum(np.minimum(first[0], second[0]), most[0])
     high = np.minimum(np.maximum(first[1], second[1]), most[1])
     ends = np.minimum(narrow[0], low), np.maximum(narrow[1], high)
-    value = np.clip(sums / np.maximum(counts, 1.0), *box)
+    value = np.clip(sums / np.maximum(counts, 1.0), *BOX)
     return Estimate(value, *narrow, population=ends)
 
 
@@ -173,66 +163,51 @@ def independence(table: Floats, s: float | Floats) -> Tested:
     return Tested(statistic, np.full(statistic.shape, df), np.asarray(chdtrc(df, statistic)))
 
 
-def trend(
-    table: Floats,
-    s: float | Floats,
-    row_scores: Floats | None = None,
-    column_scores: Floats | None = None,
-) -> Tested:
+def trend(table: Floats, s: float | Floats) -> Tested:
     """Test whether higher rows go with higher columns, or with lower ones; both are ordered.
 
-    Scores are 0, 1, 2, ... by default. The statistic is a standard normal number if rows and
+    Levels have the scores 0, 1, 2, ... The statistic is a standard normal number if rows and
     columns are independent; above 0 if they rise together.
     """
     size, *margins = _margins(table)
-    centred = []
-    for part, scores in zip(margins, (row_scores, column_scores), strict=True):
-        given = np.arange(part.shape[-1], dtype=np.float64) if scores is None else scores
-        centred.append(given - (part * given).sum(axis=-1, keepdims=True))
-    a, b = centred
-    spread = [(part * c**2).sum(axis=-1) for part, c in zip(margins, centred, strict=True)]
-    length = (a**2).sum(axis=-1) * (b**2).sum(axis=-1)
-    variance = size * spread[0] * spread[1] + np.square(s) * length
+    scores = [np.arange(n, dtype=np.float64) for n in table.shape[-2:]]
+    a, b = (
+        score - (part * score).sum(axis=-1, keepdims=True)
+        for part, score in zip(margins, scores, strict=True)
+    )
+    sampled = size * (margins[0] * a**2).sum(axis=-1) * (margins[1] * b**2).sum(axis=-1)
+    variance = sampled + np.square(s) * (a**2).sum(axis=-1) * (b**2).sum(axis=-1)
     return _normal(np.einsum("...i,...ij,...j->...", a, table, b), variance)
 
 
-def odds_ratio(table: Floats, s: float | Floats) -> tuple[Estimate, Tested]:
-    """Return ``(a d) / (b c)`` of noisy tables ``[[a, b], [c, d]]``, and the test that it is 1.
-
-    An upper end of ``NO_BOUND`` is none.
-    """
-    return ratio_of_products(table, _scalar(s) ** 2)
-
-
-def relative_risk(table: Floats, s: float | Floats) -> tuple[Estimate, Tested]:
-    """Return ``a / (a + b)`` over ``c / (c + d)`` of noisy tables ``[[a, b], [c, d]]``.
-
-    As :func:`odds_ratio` returns it: the first column counts events, each row is a group.
-    """
-    return ratio_of_shares(table, _scalar(s) ** 2)
-
-
-def ratio_of_products(
-    table: Floats, noise: Floats, sampled: float | Floats = 1.0, together: float = 0.0
+def odds_ratio(
+    table: Floats, s: float | Floats, sampled: float | Floats = 1.0, together: float = 0.0
 ) -> tuple[Estimate, Tested]:
-    """Return the ratio of :func:`odds_ratio` for cells whose noise has variances of its own.
+    """Return ``(a d) / (b c)`` of noisy tables ``[[a, b], [c, d]]``, and the test that it is 1.
 
     Parameters
     ----------
-    noise : ndarray that broadcasts to the table
-    sampled : float or ndarray that broadcasts to the table
-        1 where a cell is a Poisson number, 0 where it varies by noise alone.
+    s, sampled : float or ndarray that broadcasts to the table
+        Deviation of the noise, and 1 where a cell is a Poisson number, 0 where it varies by noise
+        alone.
     together : float
         Covariance of the noise of both cells of a row.
+
+    Returns
+    -------
+    Estimate and Tested, without the last two axes
+        An upper end of ``NO_BOUND`` is none.
     """
-    a, b, c, d = np.moveaxis(table.reshape(*table.shape[:-2], 4), -1, 0)
-    shared = (a * b + c * d - together) * together
-    return _of_cells(_ODDS, table, noise, sampled, _WALLS, shared)
+    shared = (table.prod(axis=-1).sum(axis=-1) - together) * together
+    return _of_cells(_ODDS, table, s, sampled, _WALLS, shared)
 
 
-def ratio_of_shares(table: Floats, noise: Floats, walls: Box = _WALLS) -> tuple[Estimate, Tested]:
-    """Return the ratio of :func:`relative_risk`, as :func:`ratio_of_products` does, in a box."""
-    return _of_cells(_RISKS, table, noise, 1.0, walls)
+def relative_risk(table: Floats, s: float | Floats, walls: Box = _WALLS) -> tuple[Estimate, Tested]:
+    """Return ``a / (a + b)`` over ``c / (c + d)`` of noisy tables ``[[a, b], [c, d]]``.
+
+    As :func:`odds_ratio` does, cut to a box: the first column counts events, each row is a group.
+    """
+    return _of_cells(_RISKS, table, s, 1.0, walls)
 
 
 def ratio_of_pairs(
@@ -278,7 +253,7 @@ def ratio_of_pairs(
 
 def fits(test: str, shape: Sequence[int]) -> bool:
     """Return whether a test of this name can be made of a table of this shape."""
-    return len(shape) == 2 and (test not in RATIOS or tuple(shape) == (2, 2))
+    return tuple(shape) == (2, 2) if test in RATIOS else test in _TESTS and len(shape) == 2
 
 
 def outcome(test: str, table: Floats, s: float) -> dict[str, Floats]:
@@ -291,12 +266,15 @@ def outcome(test: str, table: Floats, s: float) -> dict[str, Floats]:
         value, found = RATIOS[test](table[::-1, ::-1], s)
         parts = value.named(test)
     else:
-        found = (independence if test == "chi2" else trend)(table, s)
-    numbers = {"statistic": found.statistic, "df": found.df, "p": found.p}
-    return parts | {f"{test}_{name}": np.atleast_1d(part) for name, part in numbers.items()}
+        found = _TESTS[test](table, s)
+    return parts | {f"{test}_{name}": np.atleast_1d(part) for name, part in vars(found).items()}
 
 
-RATIOS = {"odds_ratio": odds_ratio, "relative_risk": relative_risk}
+RATIOS: Mapping[str, Callable[[Floats, float], tuple[Estimate, Tested]]] = {
+    "odds_ratio": odds_ratio,
+    "relative_risk": relative_risk,
+}
+_TESTS = {"chi2": independence, "trend": trend}
 
 
 def holm(p: Floats) -> Floats:
@@ -335,11 +313,12 @@ def _scalar(value: float | Floats) -> Floats:
 def _of_cells(
     forms: Floats,
     table: Floats,
-    noise: Floats,
+    s: float | Floats,
     sampled: float | Floats,
     walls: Box,
     shared: Floats | float = 0.0,
 ) -> tuple[Estimate, Tested]:
+    noise = np.square(s)
     # One more than was counted: a small number that is low by chance would say so of its variance.
     both = np.maximum(table + 1, 0.0) * sampled + noise
     flat = (part.reshape(*part.shape[:-2], 4) for part in np.broadcast_arrays(table, noise, both))

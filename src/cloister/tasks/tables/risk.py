@@ -32,8 +32,8 @@ import numpy as np
 from cloister.arrays import Floats, Integers
 from cloister.randomness import public_generator
 from cloister.task import INTERVAL_95
-from cloister.tasks.scores import Box, Estimate, Triple, ratio, share_sampling
-from cloister.tasks.tables.inference import ratio_of_pairs, ratio_of_shares
+from cloister.tasks.scores import Box, Estimate, share_of
+from cloister.tasks.tables.inference import ratio_of_pairs, relative_risk
 
 FARTHEST = 8.0
 """The largest weight of evidence; an interval that ends here has no bound on this side."""
@@ -55,10 +55,10 @@ def _unknown(value: float, low: float, high: float) -> Estimate:
 # Ratios of shares ---------------------------------------------------------------------------------
 
 
-def _ratio(cells: Floats, noise: Floats, walls: Box) -> Estimate:
+def _ratio(cells: Floats, s: Floats, walls: Box) -> Estimate:
     """Return the ratio of shares of tables, whose value is finite where a cell is empty."""
     (a, b), (c, d) = np.moveaxis(np.maximum(cells, _HALF), (-2, -1), (0, 1))
-    found, _ = ratio_of_shares(cells, noise, walls)
+    found, _ = relative_risk(cells, s, walls)
     return replace(found, value=np.clip(a / (a + b) * (c + d) / c, found.low, found.high))
 
 
@@ -71,7 +71,7 @@ def weights_of_evidence(table: Floats, s: float) -> Estimate:
         Without the event, with it.
     """
     rest = table.sum(axis=0) - table
-    noise = s**2 * np.array([1.0, len(table) - 1.0])
+    noise = s * np.sqrt([1.0, len(table) - 1.0])
     walls = float(np.exp(-FARTHEST)), float(np.exp(FARTHEST))
     found = _ratio(np.stack([table, rest], axis=-1), noise, walls).mapped(np.log)
     return replace(found, value=np.clip(found.value, -FARTHEST, FARTHEST))
@@ -88,14 +88,13 @@ def compared(counts: Floats, cut: int, s: float) -> dict[str, Estimate]:
     """
     parts, wholes = counts[:, cut:].sum(axis=1), counts.sum(axis=1)
     noise = s**2 * np.array([counts.shape[1] - cut, cut])
-    spread = (noise[0], noise.sum(), noise[0])
-    rates = ratio(parts, wholes, spread, share_sampling(wholes))
+    rates = share_of(parts, wholes, noise[0], noise.sum())
     sides = np.column_stack([parts, wholes - parts])
     pairs = np.stack([sides, np.broadcast_to(sides[0], sides.shape)], axis=1)[1:]
     ends = (rates.low, rates.high), rates.population or (rates.low, rates.high)
     limits = [_difference(rates.value, *pair) for pair in ends]
     apart = Estimate(rates.value[1:] - rates.value[0], *limits[0], population=limits[1])
-    times = _ratio(pairs, noise, (1e-3, 1e3))
+    times = _ratio(pairs, np.sqrt(noise), (1e-3, 1e3))
     return {"": rates, "_difference": apart, "_ratio": times}
 
 
@@ -195,10 +194,8 @@ def below(table: Floats, s: float) -> Estimate:
     """Return the part of each column below each edge of the bins; shape (n_bins + 1, n_columns)."""
     n = len(table)
     sums = np.concatenate([np.zeros((1, table.shape[1])), np.cumsum(table, axis=0)])
-    cells = np.broadcast_to(np.arange(n + 1.0)[:, None], sums.shape)
-    whole = np.broadcast_to(sums[-1], sums.shape)
-    noise: Triple = (cells * s**2, n * s**2, cells * s**2)
-    found = ratio(sums, whole, noise, share_sampling(whole))
+    cells = np.arange(n + 1.0)[:, None]
+    found = share_of(sums, sums[-1], cells * s**2, n * s**2)
     found = replace(found, value=np.maximum.accumulate(found.value, axis=0))
     outer = (cells == 0) | (cells == n)  # where nobody is below, and everybody
     return found.mapped(lambda part: np.where(outer, cells / n, part))

@@ -23,7 +23,7 @@ from cloister.tasks.columns import position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, Example
 from cloister.tasks.interval_tables import WITH_POPULATION, bars_of, between, cells_of, curve_of
 from cloister.tasks.options import Target, made
-from cloister.tasks.scores import as_results, ratio, share_sampling
+from cloister.tasks.scores import as_results, share_of
 from cloister.tasks.state import part_of, prefixed
 from cloister.tasks.tables import risk
 from cloister.tasks.tables.axes import Edges
@@ -190,11 +190,10 @@ class Scorecard(Tabulate):
 
     def _of_column(self, j: int, table: Floats, s: float, grid: Grid) -> dict[str, Floats]:
         """Return what the noisy table of a characteristic and the event says."""
-        whole, noise = table.sum(axis=1), (s**2, 2 * s**2, s**2)
         iv, pool = risk.divergence(table, s)
         found = {
             "woe": risk.weights_of_evidence(table, s),
-            "rate": ratio(table[:, 1], whole, noise, share_sampling(whole)),
+            "rate": share_of(table[:, 1], table.sum(axis=1), s**2, 2 * s**2),
             "iv": iv,
         }
         more = {"counts": table, "noise": np.array([s]), "pool": pool.astype(np.float64)}

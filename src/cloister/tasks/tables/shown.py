@@ -32,8 +32,7 @@ def table_displays(sides: Sides, found: Results, minimum: float) -> Iterator[Dis
     title = f"Records by {' by '.join(names)}"
     least = np.minimum(found["counts"], found["shown"])
     hidden, absent, note = _hidden(least, found["noise"], minimum)
-    known = zip(cells_of(found, "counts"), found["shown"].flat, strict=True)
-    counts = [replace(cell, value=float(value)) for cell, value in known]
+    counts = cells_of({**found, "counts": found["shown"]}, "counts")
     if len(names) == 1:
         yield bars_of(title, labels[0], _kept(counts, hidden, absent), note, "records")
     drawn = [np.where(hidden, np.nan, found[k]) for k in ("shown", "counts_low", "counts_high")]

@@ -288,11 +288,9 @@ class Tabulate(Gaussian):
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the cells of all measured tables and the sums of all groups."""
-        sides = enumerate(zip(self.labels, self.walls, strict=True))
         places = {
-            j: Axis(j, *side).cells(records, self.frac_bits)
-            for j, side in sides
-            if any(j in table for table in (*self.tables, self.by))
+            j: Axis(j, self.labels[j], self.walls[j]).cells(records, self.frac_bits)
+            for j in {j for table in (*self.tables, self.by) for j in table}
         }
 
         def cells(table: Sequence[int]) -> Integers:
@@ -367,12 +365,11 @@ class Tabulate(Gaussian):
 
     def _answers(self, counts: Floats, s: float) -> dict[str, Floats]:
         """Return what noisy counts say, with the tests that fit them."""
-        whole = tuple(range(counts.ndim))
         found = {
             "noise": np.array([s]),
             "shown": inference.shown(counts.ravel()).reshape(counts.shape),
             **inference.count_interval(counts, s).named("counts"),
-            **inference.share_interval(counts, s, whole).named("shares"),
+            **inference.share_interval(counts, s, None).named("shares"),
         }
         if counts.ndim > 1:
             found |= inference.share_interval(counts, s).named("row_shares")
@@ -403,7 +400,7 @@ def _measured(tables: Sequence[Sequence[int]]) -> tuple[int, ...]:
     return tuple(
         i
         for i, own in enumerate(sets)
-        if not any(own < other or (own == other and k < i) for k, other in enumerate(sets))
+        if own not in sets[:i] and not any(own < other for other in sets)
     )
 
 
