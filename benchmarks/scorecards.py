@@ -32,22 +32,25 @@ Found = tuple[Estimate, Callable[[Floats], Floats]]
 
 @dataclass(frozen=True)
 class Law:
-    """Bins of equal size, how many records, how many with the event, how bins tell of it."""
+    """Bins, how many records and with the event, how bins tell of it, and how they get smaller."""
 
     bins: int
     n: int
     rate: float
     effect: float
+    falling: float = 1.0
 
     @property
     def shape(self) -> Floats:
         """The probability of each cell."""
-        p = np.full(self.bins, 1 / self.bins)
+        p = self.falling ** np.arange(self.bins)
+        p /= p.sum()
         q = p * np.exp(-self.effect * np.linspace(1, -1, self.bins))
         return np.stack([p * (1 - self.rate), q / q.sum() * self.rate], axis=1)
 
     def __str__(self) -> str:
-        return f"{self.bins} bins, n {self.n:,}, rate {self.rate:g}, effect {self.effect:g}"
+        found = f"{self.bins} bins, n {self.n:,}, rate {self.rate:g}, effect {self.effect:g}"
+        return found if self.falling == 1 else f"{found}, each {self.falling:g} of the last"
 
 
 LAWS = (
@@ -59,6 +62,8 @@ LAWS = (
     Law(8, 10_000, 0.2, 1.0),
     Law(20, 50_000, 0.03, 0.5),
     Law(30, 60_000, 0.2, 0.0),
+    Law(8, 10_000, 0.1, 0.5, 0.4),
+    Law(8, 10_000, 0.03, 0.5, 0.4),
 )
 
 

@@ -39,11 +39,10 @@ from cloister.arrays import Floats
 from cloister.jobs import run_job
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.tasks.intervals import fieller
-from cloister.tasks.scores import Estimate
+from cloister.tasks.scores import Estimate, mean_interval
 from cloister.tasks.tables.inference import (
     count_interval,
     independence,
-    mean_interval,
     odds_ratio,
     relative_risk,
     share_interval,
@@ -233,7 +232,9 @@ def means(rng: np.random.Generator, runs: int) -> Iterator[Row]:
             x, group = draw(int(sizes.sum())), np.repeat(np.arange(runs), sizes)
             exact = [np.bincount(group, part, runs) for part in (x, np.ones_like(x), 2 * x**2 - 1)]
             noisy = [part + rng.normal(0, s, runs) for part in exact]
-            found, of_noise = mean_interval(*noisy, s), s**2 * (1 + truth**2) / n**2
+            squares = (noisy[2] + noisy[1]) / 2
+            found = mean_interval(*noisy[:2], squares, s**2, s**2)
+            of_noise = s**2 * (1 + truth**2) / n**2
             var = n * (variance + truth**2), n, n * truth  # of sums of x and of 1, and of both
             sets = [
                 fieller(*noisy[:2], s**2 + m * var[0], s**2 + m * var[1], m * var[2], box=(-1, 1))

@@ -148,6 +148,17 @@ def test_means_are_covered_where_the_records_came_from() -> None:
         assert narrow["mean"].max() < 0.75
 
 
+def test_a_mean_of_rare_numbers_is_covered_where_the_records_came_from() -> None:
+    """Samples that have few of them have a small mean and a small variance at once."""
+    schema = Schema(dataset="beds", unit="row", columns=(number("x", 0, 1),))
+
+    def draw(rng: Any, n: int) -> Any:
+        return (rng.random((n, 1)) < 0.003).astype(float)
+
+    wide, _ = coverage(Statistics, schema, draw, 1000, 4.0, {"mean": np.array([0.003])})
+    assert wide["mean"].min() >= LEAST
+
+
 def test_shares_and_means_of_classes_are_covered_where_the_records_came_from() -> None:
     schema = Schema(
         dataset="beds",

@@ -35,17 +35,22 @@ Measure = tuple[Callable[[Floats, float], Estimate], Callable[[Floats], Floats]]
 
 @dataclass(frozen=True)
 class Law:
-    """Bins, how many records, how many have the event, and how strongly bins tell of it."""
+    """Bins, how many records, how many have the event, and how strongly bins tell of it.
+
+    Each bin has `falling` times the records of the one before.
+    """
 
     bins: int
     n: int
     rate: float
     effect: float
+    falling: float = 1.0
 
     @property
     def shape(self) -> Floats:
         """The probability of each cell."""
-        p = np.full(self.bins, 1 / self.bins)
+        p = self.falling ** np.arange(self.bins)
+        p /= p.sum()
         q = p * np.exp(-self.effect * np.linspace(1, -1, self.bins))
         return np.stack([p * (1 - self.rate), q / q.sum() * self.rate], axis=1)
 
@@ -56,6 +61,7 @@ LAWS = {
     "much": Law(8, 5000, 0.2, 1.0),
     "few": Law(5, 1000, 0.2, 0.5),
     "many": Law(20, 50_000, 0.03, 0.5),
+    "uneven": Law(8, 10_000, 0.03, 0.5, 0.4),
     "wide": Law(30, 60_000, 0.2, 0.0),
 }
 
@@ -146,6 +152,25 @@ def test_information_and_stability_hold(law: str, epsilon: float) -> None:
     narrow, wide = divergences(law, epsilon, noise(epsilon))
     assert not too_few(narrow)
     assert not too_few(wide)
+
+
+def test_divergences_hold_where_counts_hardly_stand_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ends are of a straight line there: the lower one is too high without the way down."""
+    law, rng, s = Law(8, 10_000, 0.1, 0.5, 0.4), np.random.default_rng(7), 55.0
+
+    def coverage() -> float:
+        hits = []
+        for exact in rng.poisson(law.n * law.shape, (1500, law.bins, 2)):
+            found, pool = risk.divergence(exact + rng.normal(0, s, exact.shape), s)
+            p, q = np.stack([np.bincount(pool, part) for part in exact.T]) / exact.sum(0)[:, None]
+            truth = ((p - q) * np.log(p / q)).sum()
+            hits += [found.low[0] <= truth <= found.high[0]] if pool.any() else []
+        assert len(hits) > 500
+        return float(np.mean(hits))
+
+    assert coverage() > 0.91
+    monkeypatch.setattr(risk, "_downhill", lambda *_: np.inf)
+    assert coverage() < 0.9
 
 
 @pytest.mark.parametrize("name", ["divergence", "kolmogorov"])

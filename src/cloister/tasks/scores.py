@@ -39,7 +39,7 @@ import numpy as np
 
 from cloister.arrays import Floats, Integers
 from cloister.task import INTERVAL_95
-from cloister.tasks.intervals import fieller
+from cloister.tasks.intervals import BOX, fieller
 from cloister.tasks.population import ENDS, population_interval
 
 STRETCH = 4.0
@@ -58,6 +58,7 @@ _BINS = (8, 128)
 
 Triple = tuple[Floats | float, Floats | float, Floats | float]
 """Variances of a numerator and of a denominator, and their covariance."""
+Ends = tuple[Floats, Floats]
 Box = tuple[float, float]
 """The least and greatest possible value."""
 
@@ -183,6 +184,41 @@ def share_of(
     n = np.maximum(whole, 1.0)
     noise = of_part, of_whole, of_part if both is None else both
     return ratio(part, whole, noise, (0.0, -n, -n / 2))
+
+
+def mean_interval(
+    sums: Floats, counts: Floats, squares: Floats, var_sum: float, var_count: float
+) -> Estimate:
+    """Return means of numbers in ``[-1, 1]`` from three noisy sums, which broadcast.
+
+    Parameters
+    ----------
+    sums, counts, squares : ndarray
+        Noisy sums of ``x``, of 1 and of ``x^2``.
+    var_sum, var_count : float
+        The variances of the noise in the first two.
+
+    Notes
+    -----
+    The population interval is all means m of the box with
+    ``(S - m C)^2 <= z^2 (V(m) + var_sum + m^2 var_count)``, where V(m) is the larger of the noisy
+    sums of ``(x - m)^2`` and of ``x^2 - m x``, cut to ``[0, C]``. The first alone is too small for
+    a rare number at an end of the box, in samples that have few of it; the second grows with m as
+    the variance then would. The set is made of three that are not cut,
+    each of them Fieller's.
+    """
+    size = np.maximum(counts, 0.0)
+
+    def within(top: Floats | float, below: Floats | float, both: Floats | float) -> Ends:
+        return fieller(sums, counts, var_sum + top, var_count + below, both, box=BOX)
+
+    narrow, most = within(0.0, 0.0, 0.0), within(size, 0.0, 0.0)
+    first, second = within(squares, counts, sums), within(squares, 0.0, sums / 2)
+    low = np.maximum(np.minimum(first[0], second[0]), most[0])
+    high = np.minimum(np.maximum(first[1], second[1]), most[1])
+    ends = np.minimum(narrow[0], low), np.maximum(narrow[1], high)
+    value = np.clip(sums / np.maximum(counts, 1.0), *BOX)
+    return Estimate(value, *narrow, population=ends)
 
 
 def mean_of(parts: Estimate, *, same_records: bool = False) -> Estimate:

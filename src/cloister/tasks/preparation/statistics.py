@@ -20,7 +20,7 @@ from cloister.tasks.clipped import chunks
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Keep, made
 from cloister.tasks.preparation.quantiles import Used, check_used, numbers_but
-from cloister.tasks.scores import Estimate, ratio
+from cloister.tasks.scores import Estimate, mean_interval, ratio
 
 
 @declared
@@ -160,14 +160,14 @@ class Statistics(Gaussian):
             n = float(products[d, d])
             var_square, var_product = (noise / moments.SQUARE) ** 2, (noise / moments.PRODUCT) ** 2
             second = np.diag(products)[:d]
-            mean = _mean(products[:d, d], n, second, var_product, var_square)
+            mean = mean_interval(products[:d, d], products[d, d], second, var_product, var_square)
             both = _covariance(products, var_square, var_product)
             found = _matrices(both, half)
             variance = both.mapped(np.diag)
         else:
             n, first, second = float(real["sums"][0]), *np.split(real["sums"][1:], 2)
             found = {}
-            mean = _mean(first, n, (second + n) / 2, noise**2, noise**2)
+            mean = mean_interval(first, np.asarray(n), (second + n) / 2, noise**2, noise**2)
             variance = _variance(n, first, (second + n) / 2, noise**2)
         variance = variance.mapped(lambda part: np.maximum(part, 0.0))
         return {
@@ -221,19 +221,6 @@ def nearest(values: NDArray[np.int64], bits: int) -> Integers:
     if bits <= 0:
         return values << -bits
     return (values + (1 << (bits - 1))) >> bits
-
-
-def _mean(sums: Floats, n: float, squares: Floats, var_sum: float, var_count: float) -> Estimate:
-    """Return means; `squares` are the sums of squares, for the variance of sampling."""
-    box, size = (-1.0, 1.0), np.maximum(n, 1.0)
-    least = sums**2 / size  # no sum of squares is smaller
-    return ratio(
-        sums,
-        np.asarray(n),
-        (var_sum, var_count, 0.0),
-        (np.maximum(squares, least), size, sums),
-        box,
-    )
 
 
 def _variance(n: float, first: Floats, second: Floats, noise: float) -> Estimate:

@@ -29,8 +29,8 @@ import numpy as np
 
 from cloister.arrays import Floats
 from cloister.task import INTERVAL_95
-from cloister.tasks.intervals import BOX, fieller
-from cloister.tasks.scores import Box, Estimate, Triple, share_of
+from cloister.tasks.intervals import fieller
+from cloister.tasks.scores import Box, Ends, Estimate, Triple, share_of
 
 NO_BOUND = 1e9
 """The largest odds ratio or relative risk: an interval that ends here has no upper bound."""
@@ -41,7 +41,6 @@ _ODDS, _RISKS = (  # which cells of 2 by 2 are multiplied, above and below
     for pairs in (([{0, 3}], [{1, 2}]), ([{0, 2}, {0, 3}], [{0, 2}, {1, 2}]))
 )
 _SMOOTHING = 0.5  # records added to each level, so that none is impossible
-Ends = tuple[Floats, Floats]
 
 
 @dataclass(frozen=True)
@@ -81,37 +80,6 @@ def share_interval(
     likely = shown(counts.reshape(whole.size, -1))
     parts = likely / np.maximum(likely.sum(axis=1, keepdims=True), 1.0)
     return replace(found, value=parts.reshape(counts.shape))
-
-
-def mean_interval(sums: Floats, counts: Floats, squares: Floats, s: float | Floats) -> Estimate:
-    """Return group means of numbers in ``[-1, 1]`` from three noisy sums, which broadcast.
-
-    Parameters
-    ----------
-    sums, counts, squares : ndarray
-        Noisy sums of ``x``, of 1 and of ``2 x^2 - 1``.
-
-    Notes
-    -----
-    The population interval is all means m of the box with
-    ``(S - m C)^2 <= z^2 (V(m) + s^2 (1 + m^2))``, where V(m) is the larger of the noisy sums of
-    ``(x - m)^2`` and of ``x^2 - m x``, cut to ``[0, C]``. The first alone is too small for a rare
-    number at an end of the box, in samples that have few of it; the second grows with m as the
-    variance then would. The set is made of three that are not cut, each of them Fieller's [F54]_.
-    """
-    variance, size = np.square(s), np.maximum(counts, 0.0)
-    total = (squares + counts) / 2
-
-    def within(top: Floats | float, below: Floats | float, both: Floats | float) -> Ends:
-        return fieller(sums, counts, variance + top, variance + below, both, box=BOX)
-
-    narrow, most = within(0.0, 0.0, 0.0), within(size, 0.0, 0.0)
-    first, second = within(total, counts, sums), within(total, 0.0, sums / 2)
-    low = np.maximum(np.minimum(first[0], second[0]), most[0])
-    high = np.minimum(np.maximum(first[1], second[1]), most[1])
-    ends = np.minimum(narrow[0], low), np.maximum(narrow[1], high)
-    value = np.clip(sums / np.maximum(counts, 1.0), *BOX)
-    return Estimate(value, *narrow, population=ends)
 
 
 # What is shown ------------------------------------------------------------------------------------

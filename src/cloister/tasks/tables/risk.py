@@ -32,7 +32,7 @@ import numpy as np
 from cloister.arrays import Floats, Integers
 from cloister.randomness import public_generator
 from cloister.task import INTERVAL_95
-from cloister.tasks.scores import Box, Estimate, share_of
+from cloister.tasks.scores import Box, Ends, Estimate, share_of
 from cloister.tasks.tables.inference import ratio_of_pairs, relative_risk
 
 FARTHEST = 8.0
@@ -42,8 +42,7 @@ LARGEST = 16.0
 _Z = INTERVAL_95["gaussian"]
 _CLEAR, _LEAST = 5.0, 10.0  # deviations of its noise, and records, that a pooled cell is above
 _HALF = 0.5  # of a record: an empty cell's weight of evidence is finite
-_DRAWS = 1000
-Ends = tuple[Floats, Floats]
+_DRAWS, _STEPS = 1000, 8
 
 
 def _unknown(value: float, low: float, high: float) -> Estimate:
@@ -111,18 +110,22 @@ def pools(table: Floats, s: float) -> Integers:
     """Return the pool of neighbouring bins that each bin is in, from 0.
 
     A pool is closed as soon as both of its noisy counts are above 5 deviations of their noise and
-    above 10 records; the last ones join the pool before. The logarithm of a share needs that.
+    above 10 records. The last bins join the pool before, and pools join until both counts are above
+    half of that. The logarithm of a share needs counts that stand out.
     """
-    found = np.zeros(len(table), dtype=np.int64)
-    pool, first = 0, 0
-    for i in range(len(table)):
-        found[i] = pool
-        least = max(_CLEAR * s * np.sqrt(i + 1 - first), _LEAST)
-        if (table[first : i + 1].sum(axis=0) > least).all():
-            pool, first = pool + 1, i + 1
-    if first < len(table) and pool > 0:
-        found[first:] = pool - 1
-    return found
+    n, starts = len(table), [0]
+
+    def clear(end: int, part: float = 1.0) -> bool:
+        least = part * max(_CLEAR * s * np.sqrt(end - starts[-1]), _LEAST)
+        return bool((table[starts[-1] : end].sum(axis=0) > least).all())
+
+    for end in range(1, n + 1):
+        if clear(end):
+            starts.append(end)
+    starts = starts[:-1] or starts  # what was not closed
+    while len(starts) > 1 and not clear(n, 0.5):
+        starts.pop()
+    return np.searchsorted(starts, np.arange(n), side="right") - 1
 
 
 def divergence(table: Floats, s: float) -> tuple[Estimate, Integers]:
@@ -143,12 +146,28 @@ def divergence(table: Floats, s: float) -> tuple[Estimate, Integers]:
     def around(variances: Floats) -> Estimate:
         spread = variances.T.ravel()
         turned = curvature * spread
-        linear = float(gradient**2 @ spread)
-        return _convex(value, turned.trace() / 2, linear, float((turned * turned.T).sum()) / 2)
+        linear, least = float(gradient**2 @ spread), float((turned * turned.T).sum()) / 2
+        found = _convex(value, turned.trace() / 2, linear, least)
+        return replace(found, low=np.minimum(found.low, _downhill(cells, variances)))
 
     narrow, wide = around(noise), around(np.maximum(cells, 0.0) + noise)
     found = replace(narrow, population=(wide.low, wide.high))
     return found.mapped(lambda part: np.clip(part, 0.0, LARGEST)), pool
+
+
+def _downhill(cells: Floats, variances: Floats) -> float:
+    """Return about the least divergence of counts that are 1.96 deviations away.
+
+    Down the gradient in short steps: near small counts it falls less than the gradient here says.
+    """
+    for _ in range(_STEPS):
+        _, gradient, _ = _jeffreys(cells)
+        falls = gradient.reshape(2, -1).T
+        deviation = float(np.sqrt((falls**2 * variances).sum()))
+        if deviation == 0:
+            break
+        cells = np.maximum(cells - _Z / _STEPS * variances * falls / deviation, 1.0)
+    return _jeffreys(cells)[0]
 
 
 def _jeffreys(cells: Floats) -> tuple[float, Floats, Floats]:

@@ -163,7 +163,8 @@ class Scorecard(Tabulate):
             numbers ``ks`` and ``gini`` of shape (1,), and at ``edges``, data units, ``below``, the
             parts without and with the event below, and ``gain``, the part with the event among
             the riskiest, whose part of all is ``reach``; of shape (n_bins + 1,). With `over`,
-            ``psi`` of shape (n_periods - 1,). Of groups ``selection`` and ``opportunity`` of shape
+            ``psi`` of shape (n_periods - 1,) and ``psi_pool``, its pools, of shape
+            (n_periods - 1, n_bins). Of groups ``selection`` and ``opportunity`` of shape
             (n_groups,), and each with ``_difference`` and ``_ratio`` to the first, of shape
             (n_groups - 1,).
 
@@ -178,7 +179,10 @@ class Scorecard(Tabulate):
                 found |= prefixed(prefix, self._of_column(table[0], cells, s, grid))
             elif i < n + self.moving:
                 pairs = (cells[:, [0, k]] for k in range(1, cells.shape[1]))
-                drifts = [risk.divergence(pair, s)[0].named("psi") for pair in pairs]
+                drifts = [
+                    {**drift.named("psi"), "psi_pool": pool[None].astype(np.float64)}
+                    for drift, pool in (risk.divergence(pair, s) for pair in pairs)
+                ]
                 drift = {name: np.concatenate([one[name] for one in drifts]) for name in drifts[0]}
                 found |= prefixed(prefix, drift)
             else:

@@ -23,6 +23,7 @@ from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicColumn, Publ
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import made, noise_of
+from cloister.tasks.scores import mean_interval
 from cloister.tasks.state import part_of, prefixed
 from cloister.tasks.supervised.class_tables import centred_moments
 from cloister.tasks.tables import inference, shown
@@ -357,7 +358,7 @@ class Tabulate(Gaussian):
         if self.means:
             size, x, squares = groups[:, :1], groups[:, 1::2], groups[:, 2::2]
             centre, half = (part[list(self.means)] for part in (grid.centre, grid.half_range))
-            means = inference.mean_interval(x, size, squares, s)
+            means = mean_interval(x, size, (squares + size) / 2, s**2, s**2)
             found |= means.mapped(lambda part: centre + half * part).named("means")
             found |= inference.count_interval(size, s).named("group_counts")
             found["group_noise"] = np.array([s])

@@ -85,6 +85,7 @@ def test_without_noise_it_is_the_textbook() -> None:
             p, q = shares(moved[:, [0, k]])
             psi = ((p - q) * np.log(p / q)).sum()
             assert found[f"column_{i}.psi"][k - 1] == pytest.approx(psi)
+            assert found[f"column_{i}.psi_pool"][k - 1].tolist() == list(range(len(p)))
     counts = pd.crosstab(band, table["default"]).to_numpy()
     below = np.vstack([np.zeros((1, 2)), np.cumsum(counts, axis=0) / counts.sum(axis=0)])
     np.testing.assert_allclose(found["column_1.below"], below)
@@ -174,6 +175,8 @@ def test_small_bins_are_pooled_with_their_neighbours() -> None:
     table = np.array([[500.0, 90.0], [3.0, 1.0], [400.0, 80.0], [300.0, 2.0]])
     assert risk.pools(table, 5.0).tolist() == [0, 1, 1, 1]
     assert risk.pools(table, 1e3).tolist() == [0, 0, 0, 0]
+    below_zero = np.array([[500.0, 90.0], [400.0, 12.0], [3.0, -14.0]])  # as noise can make it
+    assert risk.pools(below_zero, 2.0).tolist() == [0, 0, 0]
     found, _ = risk.divergence(table, 1e3)
     assert (found.low[0], found.high[0]) == (0.0, risk.LARGEST)
 
