@@ -17,6 +17,7 @@ import pytest
 from scipy import stats
 
 from cloister import DPSynthesiser, PlanError, Schema
+from cloister.arrays import Floats
 from cloister.privacy.noise import NoiseSource
 from cloister.tasks.synthesis import synthesise
 from cloister.tasks.synthesis.junction import Measured, resampled
@@ -32,12 +33,14 @@ SCHEMA = Schema(
 LAW = np.array(
     [[[0.20, 0.05], [0.10, 0.15], [0.05, 0.05]], [[0.05, 0.10], [0.05, 0.10], [0.05, 0.05]]]
 )
+FEW = np.array([[0.4], [0.3], [0.3]]) * [0.99, 0.01]
+RARE = np.stack([0.7 * FEW, 0.3 * FEW])
 EXACT = {("a", "b"): LAW.sum(axis=2), ("b", "c"): LAW.sum(axis=0)}
 
 
-def people(seed: int) -> pd.DataFrame:
+def people(seed: int, law: Floats = LAW) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
-    cells = np.unravel_index(rng.choice(12, ROWS, p=LAW.ravel()), LAW.shape)
+    cells = np.unravel_index(rng.choice(12, ROWS, p=law.ravel()), law.shape)
     return pd.DataFrame({k: np.array(LEVELS[k])[at] for k, at in zip("abc", cells, strict=True)})
 
 
@@ -145,6 +148,32 @@ def test_a_bootstrap_that_forgets_the_noise_is_found(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(synthesise, "resampled", forgetful)
     held, runs = bootstrap_hits()
     assert held < stats.binom.ppf(1e-7, runs, 0.88)
+
+
+def rare(records: pd.DataFrame) -> float:
+    return float((records[records["b"] == "p"]["c"] == "v").mean())
+
+
+def test_a_bootstrap_interval_of_a_rare_share_knows_that_no_cell_is_below_0() -> None:
+    """It would hold in 81 of these 100 runs if it were around the value alone."""
+    held, centred, runs = 0, 0, 100
+    for seed in range(runs):
+        value, low, high = fitted(people(seed, RARE), seed).interval_of(rare, ["b", "c"])
+        held += low <= 0.01 <= high
+        centred += abs(value - 0.01) <= min(value - low, high - value)
+    assert centred < 0.88 * runs <= held
+
+
+def test_a_bootstrap_refuses_numbers_whose_places_inside_bins_were_not_measured() -> None:
+    age = {"name": "age", "type": "number", "min": 0, "max": 100}
+    schema = Schema(dataset="toy", unit="row", columns=(*SCHEMA.columns[:2], age))
+    table = people(0).drop(columns="c").assign(age=50.0)
+    model = DPSynthesiser(
+        "pairs", epsilon=1.0, bounds=schema, nominal_n=ROWS, edges={"age": (40, 60)}
+    ).fit(table)
+    with pytest.raises(PlanError, match="must be categories or booleans, got 'age'"):
+        model.interval_of(lambda records: float(records["age"].mean()), "age")
+    assert len(model.intervals("age")) == 3
 
 
 def test_a_bootstrap_needs_columns_that_were_measured_together() -> None:

@@ -146,7 +146,8 @@ class DPSynthesiser(PrivateEstimator):
         statistic : function
             From a table of look-alike records of `columns` to a number.
         columns : str or sequence of str
-            What it looks at, measured together; a PlanError is raised if they were not.
+            What it looks at: measured together, and not numbers; a PlanError is raised elsewhere.
+            How numbers lie inside their bins was not measured.
         draws : int, >= 2
             Of the bootstrap.
 
@@ -160,8 +161,15 @@ class DPSynthesiser(PrivateEstimator):
 
         if draws < 2:
             raise PlanError(f"draws must be at least 2, got {draws}.")
-        _, at, _ = self._together(columns)
+        names, at, _ = self._together(columns)
         result, schema = self._released(), self._schema
+        numbers = [one.name for one in schema.columns if not one.public.levels]
+        if inside := [name for name in names if name in numbers]:
+            raise PlanError(
+                f"columns must be categories or booleans, got {inside[0]!r}: how its numbers lie "
+                "inside their bins was not measured; ask for its bins with 'intervals', or for a "
+                "mean with 'tabulate'."
+            )
         task, results = _synthesis(result)
         tree, rows = task.tree(results), round(results["total"][0])
         alone = Tree(tree.shape(at), (tuple(range(len(at))),), (-1,))
@@ -174,8 +182,11 @@ class DPSynthesiser(PrivateEstimator):
         centre = value(tree.split(results["law"]))
         others = [value(laws) for laws in task.refits(results, draws)]
         half = stdtrit(draws - 1, 0.975) * np.std(others, ddof=1)
-        names = ("value", *(f"population_{end}" for end in ("low", "high")))
-        return pd.Series([centre, centre - half, centre + half], names)
+        # No cell of a law is below 0, so that rare ones are too large in the model, and larger yet
+        # in what is fitted again: both ends hold with that bias and without it.
+        ends = np.array([centre, 2 * centre - np.mean(others)])
+        kinds = ("value", *(f"population_{end}" for end in ("low", "high")))
+        return pd.Series([centre, ends.min() - half, ends.max() + half], kinds)
 
     def _together(self, columns: str | Sequence[str]) -> tuple[list[str], Clique, Measured]:
         """Return the table of columns that has the least noise; refuse those never together."""
