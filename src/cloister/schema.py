@@ -31,7 +31,13 @@ from cloister.hazmat.fixedpoint import Contract, Grid
 from cloister.task import PublicColumn
 
 FILL_IN = "FILL IN"  # how a placeholder of `init_schema` begins
-_WRITING = ("decimal", "thousands", "encoding")  # of the schema, how a silo's own file writes
+_WRITING = (
+    "decimal",
+    "thousands",
+    "encoding",
+    "delimiter",
+    "multiline",
+)  # of the schema, how a silo's own file writes
 _OF_FILES = ("format", "spellings")  # of a column, likewise
 _NO_CHARSETS = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7")
 _FORMAT = 1  # enters the digest: raise it when the meaning of a key changes
@@ -227,6 +233,12 @@ class Schema(_Contract):
     encoding : str
         Of this silo's text file, as Python names it, where names or words are not in UTF-8, UTF-16
         or Latin-1. Not agreed.
+    delimiter : str, one character
+        Between the fields of this silo's text file, where its header line does not show it. Not
+        agreed.
+    multiline : bool
+        Whether a quoted cell of this silo's text file may hold line ends. Otherwise a line end
+        closes the record. Not agreed.
     """
 
     dataset: str = Field(min_length=1)
@@ -236,6 +248,8 @@ class Schema(_Contract):
     decimal: Literal[".", ","] = "."
     thousands: Literal["", ".", ",", "'", "’", " "] = ""
     encoding: str = ""
+    delimiter: str = ""
+    multiline: bool = False
     columns: tuple[Column, ...] = Field(min_length=1, strict=False)
 
     @model_validator(mode="before")
@@ -270,6 +284,15 @@ class Schema(_Contract):
         if self.encoding and not _is_charset(self.encoding):
             raise ValueError(
                 f"encoding must be one that Python knows, such as 'cp1252', got {self.encoding!r}."
+            )
+        if (
+            len(self.delimiter) > 1
+            or self.delimiter in tuple('"\r\n')
+            or not self.delimiter.isascii()
+        ):
+            raise ValueError(
+                "delimiter must be one ASCII character, no quote and no line end, got "
+                f"{self.delimiter!r}."
             )
         if self.dataset.startswith(FILL_IN):
             raise ValueError("dataset still holds a placeholder; write your own name for the data.")

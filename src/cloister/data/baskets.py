@@ -6,7 +6,6 @@ basket without any item of the catalogue is a record like the others.
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import suppress
@@ -18,16 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from cloister.arrays import Flags, Integers
-from cloister.data.cells import array_of, as_codes, decoded, objects_of, one_unit, unit_name
-from cloister.data.sources import (
-    BLOCK_BYTES,
-    PARQUET_SUFFIXES,
-    Raw,
-    Table,
-    is_path,
-    open_source,
-    readable,
-)
+from cloister.data.cells import CellType
+from cloister.data.sources import PARQUET_SUFFIXES, Raw, Table, is_path, open_source
+from cloister.data.text import BLOCK_BYTES, readable, split_fields
+from cloister.data.units import one_unit, unit_name, unit_names
 from cloister.errors import DataError, PlanError
 
 if TYPE_CHECKING:
@@ -121,37 +114,40 @@ def open_baskets(baskets: Baskets, schema: Schema) -> Table:
 def _open_long(baskets: Baskets, items: Sequence[str]) -> Table:
     item = str(baskets.item)
     rows = open_source(baskets.source, [item], baskets.basket, frozenset([item]))
-    width, words = len(items), [(name, code) for code, name in enumerate(items)]
+    width = len(items)
+    item_type = CellType("category", tuple((name, code) for code, name in enumerate(items)))
 
     def chunks(most: int) -> Iterator[Raw]:
         numbers: dict[str, int] = {}
         parts = [np.empty(0, dtype=np.int64)]  # basket number * width + item number
-        bad_lines = unknown = 0
+        bad_lines = unknown = found = 0
         for raw in rows.chunks(_LONG_ROWS):
-            whose = _numbered(raw.units, numbers) if raw.units is not None else np.empty(0, int)
-            codes, other = as_codes(raw.cells[0] if len(whose) else np.empty(0), words)
+            bad_lines += raw.bad_lines
+            if raw.units is None:
+                continue
+            whose = _numbered(raw.units, numbers)
+            codes, other = item_type.read(raw.cells[0])
             known = (whose >= 0) & np.isfinite(codes)
             parts.append(np.unique(whose[known] * width + codes[known].astype(np.int64)))
-            bad_lines += raw.bad_lines + int((whose < 0).sum())
-            unknown += int((other & (whose >= 0)).sum())
+            bad_lines += int((whose < 0).sum())
+            not_known = (whose >= 0) & (False if other is None else other)
+            unknown, found = unknown + int(not_known.sum()), found + int((known | not_known).sum())
         cells = np.unique(np.concatenate(parts))
         for start in range(0, len(numbers), most):
             stop = min(start + most, len(numbers))
             low, high = np.searchsorted(cells, [start * width, stop * width])
             yield Raw(_one_hot(cells[low:high] - start * width, stop - start, width))
-        yield Raw(np.empty((0, width)), bad_lines=bad_lines, unknown_items=unknown)
+        yield Raw(np.empty((0, width)), bad_lines=bad_lines, items=found, unknown_items=unknown)
 
     return Table(rows.label, tuple(items), chunks, is_file=rows.is_file)
 
 
 def _numbered(cells: Any, numbers: dict[str, int]) -> Integers:
     """Return the number of each basket, -1 where a cell names none; new ones get the next."""
-    encoded = decoded(cells).dictionary_encode()
-    written = map(unit_name, objects_of(encoded.dictionary))
+    written, places = unit_names(cells)
     names = [one_unit(name) if name else "" for name in written]
     found = [numbers.setdefault(name, len(numbers)) if name else -1 for name in names]
-    place = array_of(encoded.indices, absent=-1)  # -1 is the last: no basket
-    return np.asarray(np.array([*found, -1], dtype=np.int64)[place])
+    return np.asarray(np.array([*found, -1], dtype=np.int64)[places])  # -1 is the last: no basket
 
 
 def _one_hot(cells: Integers, rows: int, width: int) -> Flags:
@@ -223,11 +219,8 @@ def _of_line(line: bytes, delimiter: bytes) -> set[bytes]:
     """Return the items of a line; quotes end with it, whatever it holds."""
     parts: Iterable[bytes] = line.split(delimiter)
     if b'"' in line:
-        rows = csv.reader([line.decode("latin1").strip("\r\n")], delimiter=delimiter.decode())
-        try:
-            parts = [part.encode("latin1") for part in next(rows, [])]
-        except csv.Error:  # a field beyond the module's limit, or a lone line end in the line
-            parts = [part.strip(b' "') for part in parts]
+        fields = split_fields(line.decode("latin1").strip("\r\n"), delimiter.decode())
+        parts = [field.encode("latin1") for field in fields]
     return {item for part in parts if (item := part.strip())}
 
 
@@ -248,5 +241,7 @@ def _chunked(baskets: Iterator[set[bytes]], places: dict[bytes, int], rows: int)
         lengths = [len(columns) for columns in found]
         columns = np.fromiter((j for row in found for j in row), dtype=np.int64, count=sum(lengths))
         cells = np.repeat(np.arange(len(part)), lengths) * width + columns
-        unknown = sum(map(len, part)) - sum(lengths)
-        yield Raw(_one_hot(cells, len(part), width), unknown_items=unknown)
+        items = sum(map(len, part))
+        yield Raw(
+            _one_hot(cells, len(part), width), items=items, unknown_items=items - sum(lengths)
+        )

@@ -14,7 +14,7 @@ _SPACES = (" ", "\u00a0", "\u202f")  # a space between digits is one of these
 
 @dataclass(frozen=True)
 class Dialect:
-    """What a silo's schema says of how its file is written; the delimiter is found in the header.
+    """What a silo's schema says of how its file is written.
 
     Parameters
     ----------
@@ -23,19 +23,31 @@ class Dialect:
     thousands : str
         The sign between groups of three digits; empty if there is none.
     encoding : str
-        As Python names it; empty for any in which numbers read the same.
+        As Python names it; empty for UTF-8, or Latin-1 in cells that are not UTF-8.
+    delimiter : str
+        Between the fields of a line; empty for the one that the header line shows.
+    multiline : bool
+        Whether a cell in quotes may hold line ends. Otherwise a line end closes the record.
     """
 
     decimal: str = "."
     thousands: str = ""
     encoding: str = ""
+    delimiter: str = ""
+    multiline: bool = False
+
+    @property
+    def has_signs(self) -> bool:
+        """Whether numbers are written in another way than 1234.5."""
+        return (self.decimal, self.thousands) != (".", "")
 
     def plain(self, texts: Any) -> Any:
         """Return an Arrow column of bytes in which numbers are written as 1234.5."""
         for sign in _SPACES if self.thousands == " " else filter(None, [self.thousands]):
             for seen in {sign, sign.encode().decode("latin1")}:  # UTF-8 that was read as Latin-1
                 part, rest = re.escape(seen), re.escape(self.decimal)
-                grouped = rf"\A\s*[+-]?\d{{1,3}}({part}\d{{3}})+({rest}\d*)?\s*\z"
+                # a group does not begin with 0: of 0.819 the point is a decimal sign
+                grouped = rf"\A\s*[+-]?[1-9]\d{{0,2}}({part}\d{{3}})+({rest}\d*)?\s*\z"
                 texts = _replaced(texts, grouped, seen, "")
         return _replaced(texts, _COMMA, ",", ".") if self.decimal == "," else texts
 

@@ -9,7 +9,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from cloister.data.records import Chunk, read_source
+from cloister.data.reading import ReadingReport
+from cloister.data.records import read_source
+from cloister.data.rules import Chunk
 from cloister.data.sources import parquet_files
 from cloister.errors import CloisterError, DataError, PlanError
 
@@ -28,7 +30,7 @@ class Held:
 
     chunks: tuple[Chunk, ...] = field(repr=False)
     seal: bytes = field(repr=False)  # of all columns, so that reading it again can be checked
-    doubt: str | None = None
+    report: ReadingReport
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ class PartitionedRecords:
     _workers: Workers
     _reads: Mapping[str, Read]
     _seals: Mapping[str, bytes]
-    doubt: str | None = None
+    reports: tuple[ReadingReport, ...] = ()
+    """What reading each partition found: exact counts, for the owner alone."""
 
     def __repr__(self) -> str:
         return f"PartitionedRecords(n_features={self.n_features})"
@@ -167,10 +170,10 @@ def read_partitions(
         name: _Reading(source, schema, contract.columns, frac_bits)
         for name, source in sources.items()
     }
-    found = _once(reads, workers.answers("read", reads, _Safe(attrgetter("doubt"))))
+    found = _once(reads, workers.answers("read", reads, _Safe(attrgetter("report"))))
     seals = {name: seal for name, (seal, _) in found.items()}
-    doubts = [doubt for _, (_, doubt) in sorted(found.items()) if doubt]
-    return PartitionedRecords(contract, workers, reads, seals, next(iter(doubts), None))
+    reports = tuple(report for _, (_, report) in sorted(found.items()))
+    return PartitionedRecords(contract, workers, reads, seals, reports)
 
 
 def partitions_of(folder: Path) -> dict[str, Path]:
@@ -199,7 +202,7 @@ class _Reading:
         records = read_source(
             self.source, self.schema, columns=self.columns, frac_bits=self.frac_bits
         )
-        return Held(tuple(records), records.fingerprint(b"seal of partition"), records.doubt)
+        return Held(tuple(records), records.fingerprint(b"seal of partition"), records.report)
 
 
 @dataclass(frozen=True)

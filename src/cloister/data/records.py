@@ -1,64 +1,53 @@
-"""From the rows of a source to the records of one silo on the grid."""
+"""From the rows of a source to the records of one silo on the grid: the one door for records.
+
+What a cell becomes depends on the cell, the schema and public settings, and on nothing else in the
+source. Adding or removing one privacy unit changes at most ``max_rows`` records and no other one;
+`docs/proofs/reader.md` is the proof.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cloister.arrays import Flags, Floats, Integers
+from cloister.arrays import Flags, Floats
 from cloister.compiled import can_order, ordered
 from cloister.data.baskets import Baskets, is_catalogue, open_baskets
 from cloister.data.cache import GridCache
-from cloister.data.cells import (
-    Words,
-    array_of,
-    as_codes,
-    as_numbers,
-    as_years,
-    decoded,
-    objects_of,
-    one_unit,
-    unit_name,
-)
-from cloister.data.dialect import PLAIN, Dialect
-from cloister.data.encoding import (
-    ABSENT,
-    OUTSIDE,
-    WRONG,
-    CellFlags,
-    CellRules,
-    Columns,
-    encode_columns,
-)
-from cloister.data.few_rows import Tally
+from cloister.data.cells import CellType
+from cloister.data.dialect import Dialect
+from cloister.data.encoding import ABSENT, OUTSIDE
+from cloister.data.reading import ReadingReport, Tally
+from cloister.data.rules import Chunk, Judged, Marked, Rules, dialect_of, matrix
 from cloister.data.sources import (
     PARQUET_SUFFIXES,
+    Labelled,
     Raw,
     SqlQuery,
     Table,
     is_dataset,
     is_path,
     open_source,
+    settled,
 )
+from cloister.data.units import UnitLimit
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import Contract
+from cloister.schema import Column, Schema
 
 if TYPE_CHECKING:
     from cloister.hazmat.fixedpoint import Grid
-    from cloister.schema import Schema
-
-Chunk = NDArray[np.int32]  # (up to chunk_rows, n_features), grid steps
 
 MEMORY_LIMIT = 1 << 30  # bytes of grid records of one file that are kept; beyond, it is read again
-LOCAL_NOTE = "local only: exact counts of the records, not a release"
 _CHUNK_CELLS = 1 << 19
 
 
@@ -74,9 +63,9 @@ class Records:
     contract: Contract
     """By what they were read; a job of another contract refuses them."""
     _passes: Callable[[], Iterator[Chunk]]
-    doubt: str | None = None
-    """Why few rows of the source can be used, for its owner alone; None if most can."""
-    _whole: Self | None = None  # where these are some columns of it, or have another order
+    report: ReadingReport
+    """What reading found: exact counts, for the owner alone."""
+    _seal: bytes  # of all columns of all rows
     _kept: bool = False  # in memory, for every pass
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -89,6 +78,11 @@ class Records:
     def n_features(self) -> int:
         """Number of columns."""
         return self.contract.grid.n_features
+
+    @property
+    def reports(self) -> tuple[ReadingReport, ...]:
+        """The report, as a tuple of one: records of several partitions have several."""
+        return (self.report,)
 
     @cached_property
     def in_order(self) -> Records:
@@ -105,10 +99,10 @@ class Records:
             parts = list(self)
             return (ordered(parts),) if parts else ()
 
-        return replace(self, _passes=lambda: iter(tables()), _whole=self._whole or self)
+        return replace(self, _passes=lambda: iter(tables()))
 
     def fingerprint(self, key: bytes) -> bytes:
-        """Return 32 bytes that only the same records and the same key give, however chunked.
+        """Return 32 bytes that only the same data and the same key give, however chunked.
 
         Parameters
         ----------
@@ -117,19 +111,12 @@ class Records:
 
         Notes
         -----
-        Keyed BLAKE2b over the grid integers, so other bounds give another fingerprint. One pass.
-        Records of some columns have that of all columns, so that data are recognised in every job.
+        Keyed BLAKE2b over a digest of the grid integers of all columns and rows, also of those that
+        a job leaves out, so that data are recognised in every job. Other bounds give another one.
         """
         if not 16 <= len(key) <= 64:
             raise PlanError(f"key must have 16 to 64 bytes, got {len(key)}; use new_key().")
-        whole = self._whole or self
-        # With the width: the same numbers in rows of another length are other records.
-        digest = hashlib.blake2b(
-            whole.n_features.to_bytes(8, "little"), key=key, digest_size=32, person=b"records"
-        )
-        for chunk in whole:
-            digest.update(_bytes_of(chunk))
-        return digest.digest()
+        return hashlib.blake2b(self._seal, key=key, digest_size=32, person=b"records").digest()
 
 
 def read_source(
@@ -147,15 +134,14 @@ def read_source(
 
     Parameters
     ----------
-    source : array, table, path, SqlQuery, Baskets or Records
-        See the module. A table or file is matched by column name, other columns are left unread;
-        an array must have the schema's columns in the schema's order. Records that were read by
-        this contract are returned as they are.
-        A line of a text table with a wrong number of fields is dropped. A cell of a category is
-        that category's text, blanks around do not count; an unknown one is missing.
+    source : array, table, path, SqlQuery, Labelled, Baskets or Records
+        See :mod:`cloister.data`. A table or file is matched by column name, other columns are left
+        unread; an array or a list of rows has the schema's columns in the schema's order. Records
+        that were read by this contract are returned as they are. What a cell means is the table of
+        :mod:`cloister.data.cells`.
     columns : iterable of str, optional
-        Those that a job uses, in the schema's order; all by default. The rules of the whole schema
-        say which records count.
+        Those that a job uses, in the schema's order; all by default. A record is left out only for
+        a bad cell in one of them.
     frac_bits : int
         The lattice has step ``2**-frac_bits``.
     chunk_rows : int, optional
@@ -179,19 +165,18 @@ def read_source(
 
     Notes
     -----
-    With a unit column, the first ``max_rows`` usable records of each unit in file order are kept; a
-    record without a unit is dropped. Whether one is kept depends on records of its own unit alone,
-    so a unit changes at most ``max_rows`` records.
+    With a unit column, bad rows are left out first; then the first ``max_rows`` rows of each unit in
+    file order are kept. A record without a unit is dropped. Whether one is kept depends on records
+    of its own unit alone, so a unit changes at most ``max_rows`` records.
     """
-    part = schema.contract(frac_bits, columns)  # refuses unknown columns before a file is read
+    contract = schema.contract(frac_bits, columns)  # refuses unknown columns before a file is read
     if isinstance(source, Records):
-        part.check(source)
+        contract.check(source)
         return source
-    rules, whole = Rules.of_schema(schema, frac_bits), schema.contract(frac_bits)
+    rules = Rules.of(schema, frac_bits, contract.columns)
     table = open_by_schema(source, schema)
-    tally = Tally(table.label, whole.columns, on_rows)
-    records = _records(table, rules, whole, chunk_rows, memory_limit, cache_dir, tally)
-    return records if part == whole else _part(records, part)
+    reading = _Reading(table, rules, contract, Tally(table.label, schema, rules, on_rows))
+    return reading.records(chunk_rows, memory_limit, cache_dir)
 
 
 def array_records(
@@ -219,9 +204,15 @@ def array_records(
             f"{table.label} has {table.n_columns} columns, but the bounds describe "
             f"{grid.n_features}; give one pair of bounds per column."
         )
-    contract = Contract(grid)
-    rules, tally = Rules.of_grid(grid), Tally(table.label, contract.columns)
-    return _records(table, rules, contract, chunk_rows, memory_limit, cache_dir, tally)
+    # built without its checks: a grid may be wider than a schema that people write
+    columns = tuple(
+        Column.model_construct(name=name, type="number", min=low, max=high)
+        for name, low, high in zip(table.names, grid.low, grid.high, strict=True)
+    )
+    schema = Schema.model_construct(dataset="unnamed", unit="row", columns=columns)
+    rules = Rules.of(schema, grid.frac_bits)
+    reading = _Reading(table, rules, Contract(grid), Tally(table.label, schema, rules))
+    return reading.records(chunk_rows, memory_limit, cache_dir)
 
 
 def read_floats(
@@ -243,14 +234,14 @@ def read_floats(
         NaN where a cell holds no number; a category is its number, NaN if it is unknown. For
         local use: this is the data, not a release.
     """
-    rules = Rules.of_schema(schema) if schema else None
+    rules = Rules.of(schema) if schema else None
+    number = CellType()
 
     def read(raw: Raw) -> Floats:
         if rules:
-            return _matrix(rules.read(raw)[0])
-        cells = raw.cells
-        is_matrix = isinstance(cells, np.ndarray)
-        return _matrix(cells if is_matrix else [as_numbers(part, False)[0] for part in cells])
+            return matrix(rules.read(raw)[0])
+        is_matrix = isinstance(raw.cells, np.ndarray)
+        return matrix(raw.cells if is_matrix else [number.read(part).values for part in raw.cells])
 
     return _all_rows(source, names, read, schema)
 
@@ -264,7 +255,7 @@ def read_rows(source: Any, schema: Schema) -> Floats:
         Missing cells are filled, nothing is clipped. NaN where a cell is the reason why the schema
         drops its record. For local use: this is the data, not a release.
     """
-    rules = Rules.of_schema(schema)
+    rules = Rules.of(schema)
 
     def read(raw: Raw) -> Floats:
         judged = rules.judge(raw)
@@ -284,10 +275,10 @@ def _all_rows(
     table = _open(source, names, schema)
     parts = [np.empty((0, table.n_columns))]
     for raw in table.chunks(default_rows(table.n_columns)):
-        if raw.bad_lines and is_path(source):
+        if raw.no_record is not None or (raw.bad_lines and is_path(source)):
             raise DataError(
-                f"{table.label} has lines with a wrong number of fields; mend or remove them, so "
-                "that rows can be counted."
+                f"{table.label} has rows with too many fields or open quotes; mend or remove them, "
+                "so that rows can be counted."
             )
         parts.append(read(raw))
     return np.concatenate(parts)
@@ -347,247 +338,146 @@ def declared_types(path: Path) -> dict[str, dict[str, str]]:
 def as_silos(data: Any) -> list[Any]:
     """Return one source per silo, of a list of tables and paths or of one silo's data.
 
-    A list of numbers, or of rows of numbers, is one silo.
+    A list of numbers, or of rows of numbers, is one silo. What can be read only once, such as a
+    lazy table, is read here.
     """
     if not isinstance(data, list | tuple):
-        return [data]
+        return [settled(data)]
     if not data:
         raise DataError("data must hold at least one silo, got an empty list.")
+    silos = [settled(part) for part in data]
     tables = [
         is_path(part)
         or is_dataset(part)
-        or isinstance(part, SqlQuery | Baskets | Records)
+        or isinstance(part, SqlQuery | Baskets | Labelled | Records)
         or len(getattr(part, "shape", ())) == 2
-        for part in data
+        for part in silos
     ]
     if any(tables) and not all(tables):
         raise DataError(
             f"every silo must be a table or a path, but element {tables.index(False)} of the list "
             f"is a {type(data[tables.index(False)]).__name__}."
         )
-    return list(data) if all(tables) else [data]
+    return silos if all(tables) else [data]
 
 
 @dataclass(frozen=True)
-class _Judged:
-    """Rows after the schema's rules, none left out."""
+class _Reading:
+    """A source whose columns were found, with the rules by which its rows become records."""
 
-    cells: Columns
-    steps: Chunk
-    flags: CellFlags
-    usable: Flags  # (rows,)
+    table: Table
+    rules: Rules
+    contract: Contract
+    tally: Tally
 
-    @property
-    def values(self) -> Floats:
-        """The cells as numbers, not yet filled or clipped."""
-        return _matrix(self.cells)
+    def records(
+        self,
+        chunk_rows: int | None,
+        memory_limit: int,
+        cache_dir: str | os.PathLike[str] | None,
+    ) -> Records:
+        """Encode the source once; keep the result, or remember how a large file looked."""
+        table, n_features = self.table, self.contract.grid.n_features
+        rows = default_rows(table.n_columns) if chunk_rows is None else chunk_rows
+        if rows < 1:
+            raise PlanError(f"chunk_rows must be at least 1, got {rows}.")
+        limit, seal = UnitLimit(self.rules.max_rows), _Seal(table.n_columns)
+        first = self.encoded(rows, limit, seal, self.tally)
+        if cache_dir is not None and table.is_file:
+            file = GridCache(cache_dir, table.most_rows * n_features)
+            stored = file.filled(first, n_features)
+            starts = range(0, len(stored), rows)
+            return self._as(limit, seal, lambda: (stored[i : i + rows] for i in starts))
+        kept: list[Chunk] = []
+        size, fits = 0, True
+        for chunk in first:
+            size += chunk.nbytes
+            fits = fits and not (table.is_file and size > memory_limit)
+            kept.append(chunk)
+            if not fits:
+                kept.clear()
+        if fits:
+            chunks = tuple(kept)
+            return self._as(limit, seal, lambda: iter(chunks), kept=True)
+        expected = seal.digest()
 
+        def read_again() -> Iterator[Chunk]:
+            found = _Seal(table.n_columns)
+            yield from self.encoded(rows, UnitLimit(self.rules.max_rows), found)
+            # At the end of a pass is soon enough: its sum has not left yet.
+            if found.digest() != expected:
+                raise DataError(
+                    f"{table.label} changed while it was in use; records are frozen when a job "
+                    "starts, so start a new job, with a cache_dir if rows come in no fixed order."
+                )
 
-def _matrix(cells: Columns) -> Floats:
-    if isinstance(cells, np.ndarray):
-        return cells.astype(np.float64)
-    return np.stack(cells, axis=1, dtype=np.float64)
+        return self._as(limit, seal, read_again)
 
+    def _as(
+        self,
+        limit: UnitLimit,
+        seal: _Seal,
+        passes: Callable[[], Iterator[Chunk]],
+        *,
+        kept: bool = False,
+    ) -> Records:
+        return Records(self.contract, passes, self.tally.report(limit), seal.digest(), kept)
 
-@dataclass(frozen=True)
-class Rules:
-    """A schema as arrays, one entry per column."""
-
-    cells: CellRules
-    fatal: CellFlags  # the flags of a cell that drop its record
-    words: tuple[Words, ...]  # of the categories of each column, empty for numbers
-    dates: tuple[str | None, ...]  # how each column writes its dates, None if it has none
-    dialect: Dialect = PLAIN
-    max_rows: int | None = None
-
-    @classmethod
-    def of_schema(cls, schema: Schema, frac_bits: int = 16) -> Self:
-        """Return the rules of a schema."""
-        columns = schema.columns
-        cells = CellRules(
-            grid=schema.grid(frac_bits),
-            fill=np.array([column.fill_value for column in columns]),
-            integer=np.array([column.type not in ("number", "date") for column in columns]),
-            boolean=np.array([column.type == "boolean" for column in columns]),
-        )
-        drop_outside = np.array([column.out_of_range == "drop" for column in columns])
-        return cls(
-            cells=cells,
-            fatal=np.isnan(cells.fill) * ABSENT | drop_outside * OUTSIDE,
-            words=tuple(column.words for column in columns),
-            dates=tuple(column.format if column.type == "date" else None for column in columns),
-            dialect=_dialect(schema),
-            max_rows=schema.max_rows,
-        )
-
-    @classmethod
-    def of_grid(cls, grid: Grid) -> Self:
-        """Return the rules of plain bounds: clip, and drop a record with a missing value."""
-        d = grid.n_features
-        no = np.zeros(d, dtype=bool)
-        cells = CellRules(grid=grid, fill=np.full(d, np.nan), integer=no, boolean=no)
-        return cls(cells=cells, fatal=np.full(d, ABSENT), words=((),) * d, dates=(None,) * d)
-
-    def read(self, raw: Raw) -> tuple[Columns, Flags | None]:
-        """Return cells as numbers, NaN where there is none, and which texts are of a wrong type."""
-        if isinstance(raw.cells, np.ndarray):
-            if not any(self.words):
-                return raw.cells, None
-            raw = replace(raw, cells=list(raw.cells.T))
-        pairs = [
-            as_codes(cells, words)
-            if words
-            else as_numbers(cells, bool(boolean), self.dialect)
-            if form is None
-            else as_years(cells, form)
-            for cells, boolean, words, form in zip(
-                raw.cells, self.cells.boolean, self.words, self.dates, strict=True
-            )
-        ]
-        columns = [numbers for numbers, _ in pairs]
-        if all(wrong is None for _, wrong in pairs):
-            return columns, None
-        right = np.zeros(len(columns[0]), dtype=bool)
-        return columns, np.stack([right if w is None else w for _, w in pairs], axis=1)
-
-    def judge(self, raw: Raw) -> _Judged:
-        """Apply the rules for missing cells, types and range, each record by itself."""
-        cells, wrong = self.read(raw)
-        steps, flags = encode_columns(cells, self.cells)
-        if wrong is not None:
-            flags |= wrong * WRONG
-        usable: Flags = np.ones(len(steps), dtype=bool)
-        if np.bitwise_or.reduce(flags, axis=None) & np.bitwise_or.reduce(self.fatal):
-            by_column = (flags & self.fatal).T.copy()  # several times as fast as along the rows
-            usable = np.logical_not(by_column.any(axis=0))
-        return _Judged(cells, steps, flags, usable)
-
-    def encode(self, raws: Iterable[Raw], tally: Tally | None = None) -> Iterator[Chunk]:
-        """Turn the raw chunks of one pass into chunks of the grid, none of them empty."""
-        limit = UnitLimit(self.max_rows)
-        for raw in raws:
-            judged = self.judge(raw)
-            before = limit.without_unit
+    def encoded(
+        self, rows: int, limit: UnitLimit, seal: _Seal, tally: Tally | None = None
+    ) -> Iterator[Chunk]:
+        """Yield the records of one pass, in chunks that are not empty."""
+        positions = np.flatnonzero(self.rules.used)
+        every = bool(self.rules.used.all())
+        for raw in self.table.chunks(rows):
+            judged = self.rules.judge(raw)
+            seal.add(judged)
             keep = limit.keep(raw.units, judged.usable)
             if tally:
-                unnamed = limit.without_unit - before
-                tally.add(raw, judged.flags, int(judged.usable.sum()) - unnamed)
+                tally.add(raw, judged, keep)
             if keep.any():
-                chunk = judged.steps if keep.all() else judged.steps[keep]
+                chunk = judged.steps if every else judged.steps[:, positions]
+                chunk = np.ascontiguousarray(chunk if keep.all() else chunk[keep])
                 chunk.flags.writeable = False
                 yield chunk
 
 
-class UnitLimit:
-    """Keep the first `max_rows` usable records of each unit, through all chunks of one pass.
+class _Seal:
+    """A digest of all rows of a source on the grid, also of those that no job uses.
 
-    Parameters
-    ----------
-    known_as : function of str
-        Names for which it returns the same are one unit.
+    It is worked out beside the reading, which it would slow by a third.
     """
 
-    def __init__(self, max_rows: int | None, known_as: Callable[[str], str] = one_unit) -> None:
-        self._max_rows = max_rows
-        self._known_as = known_as
-        self._seen: dict[str, int] = {}
-        self.without_unit = self.beyond = 0
+    def __init__(self, n_columns: int) -> None:
+        # With the width: the same numbers in rows of another length are other records.
+        self._steps = hashlib.sha256(n_columns.to_bytes(8, "little"))
+        self._marked = hashlib.sha256()
+        self._rows = 0
+        self._worker = ThreadPoolExecutor(1, "cloister-seal")
+        self._waiting: deque[Future[None]] = deque()
 
-    def keep(self, units: Any, usable: Flags) -> Flags:
-        """Return which rows of the next chunk stay; `units` is an Arrow array or None."""
-        if self._max_rows is None or not len(usable):
-            return usable
-        encoded = decoded(units).dictionary_encode()
-        written = map(unit_name, objects_of(encoded.dictionary))
-        names = [self._known_as(name) if name else None for name in written]
-        number = {name: i for i, name in enumerate(dict.fromkeys(filter(None, names)))}
-        # two spellings of one unit share a number; -1 stands for no unit
-        numbers = np.array([number.get(name or "", -1) for name in names] + [-1], dtype=np.int64)
-        codes = numbers[array_of(encoded.indices, absent=-1)]
-        self.without_unit += int((usable & (codes < 0)).sum())
-        usable = usable & (codes >= 0)
-        before = np.array([self._seen.get(name, 0) for name in number] + [0], dtype=np.int64)
-        place = before[codes]
-        place[usable] += _rank(codes[usable])
-        keep: Flags = usable & (place < self._max_rows)
-        self.beyond += int((usable & ~keep).sum())
-        added = np.bincount(codes[keep], minlength=len(number))
-        for name, i in number.items():
-            if added[i]:
-                self._seen[name] = int(before[i] + added[i])
-        return keep
+    def add(self, judged: Judged) -> None:
+        """Add the rows of a chunk."""
+        self._waiting.append(self._worker.submit(self._update, judged.steps, judged.marked))
+        while len(self._waiting) > 2:  # or chunks would wait in memory
+            self._waiting.popleft().result()
 
+    def _update(self, steps: Chunk, marked: Marked) -> None:
+        self._steps.update(_bytes_of(steps))
+        cells = np.empty(
+            len(marked.rows), dtype=[("row", "<i8"), ("column", "<i4"), ("flag", "u1")]
+        )
+        cells["row"], cells["column"] = marked.rows + self._rows, marked.columns
+        cells["flag"] = marked.flags
+        self._marked.update(cells.tobytes())
+        self._rows += len(steps)
 
-def _rank(codes: Integers) -> Integers:
-    """Return how often each entry's value occurred before it."""
-    order = np.argsort(codes, kind="stable")
-    arranged = codes[order]
-    rank = np.empty(len(codes), dtype=np.int64)
-    rank[order] = np.arange(len(codes)) - np.searchsorted(arranged, arranged)
-    return rank
-
-
-def _records(
-    table: Table,
-    rules: Rules,
-    contract: Contract,
-    chunk_rows: int | None,
-    memory_limit: int,
-    cache_dir: str | os.PathLike[str] | None,
-    tally: Tally,
-) -> Records:
-    """Encode a source once; keep the result, or seal a file that is too large to keep."""
-    rows = default_rows(table.n_columns) if chunk_rows is None else chunk_rows
-    if rows < 1:
-        raise PlanError(f"chunk_rows must be at least 1, got {rows}.")
-    first = rules.encode(table.chunks(rows), tally)
-    if cache_dir is not None and table.is_file:
-        file = GridCache(cache_dir, table.most_rows * table.n_columns)
-        stored = file.filled(first, table.n_columns)
-        starts = range(0, len(stored), rows)
-        return Records(contract, lambda: (stored[i : i + rows] for i in starts), tally.doubt())
-    kept: list[Chunk] = []
-    seal, size, fits = hashlib.sha256(), 0, True  # twice as fast as BLAKE2 where processors know it
-    for chunk in first:
-        kept.append(chunk)
-        size += chunk.nbytes
-        fits = fits and not (table.is_file and size > memory_limit)
-        if not fits:  # what is kept needs no seal
-            for part in kept:
-                seal.update(_bytes_of(part))
-            kept.clear()
-    if fits:
-        chunks = tuple(kept)
-        return Records(contract, lambda: iter(chunks), tally.doubt(), _kept=True)
-    expected = seal.digest()
-
-    def read_again() -> Iterator[Chunk]:
-        found = hashlib.sha256()
-        for chunk in rules.encode(table.chunks(rows)):
-            found.update(_bytes_of(chunk))
-            yield chunk
-        # At the end of a pass is soon enough: its sum has not left yet.
-        if found.digest() != expected:
-            raise DataError(
-                f"{table.label} changed while it was in use; records are frozen when a job "
-                "starts, so start a new job, with a cache_dir if rows come in no fixed order."
-            )
-
-    return Records(contract, read_again, tally.doubt())
-
-
-def _part(records: Records, contract: Contract) -> Records:
-    """Return records of which each pass gives some of the columns."""
-    wanted = frozenset(contract.columns)
-    positions = [i for i, name in enumerate(records.contract.columns) if name in wanted]
-
-    def passes() -> Iterator[Chunk]:
-        for chunk in records:
-            part = np.ascontiguousarray(chunk[:, positions])
-            part.flags.writeable = False
-            yield part
-
-    return Records(contract, passes, records.doubt, records, records._kept)
+    def digest(self) -> bytes:
+        """Return 32 bytes; unkeyed, so they stay in this process."""
+        while self._waiting:
+            self._waiting.popleft().result()
+        self._worker.shutdown()
+        return hashlib.sha256(self._steps.digest() + self._marked.digest()).digest()
 
 
 def open_by_schema(source: Any, schema: Schema) -> Table:
@@ -596,7 +486,7 @@ def open_by_schema(source: Any, schema: Schema) -> Table:
         return open_baskets(source, schema)
     try:
         return open_source(
-            source, schema.names, schema.unit_column, _texts(schema), _dialect(schema)
+            source, schema.names, schema.unit_column, _texts(schema), dialect_of(schema)
         )
     except DataError as error:
         if not (is_path(source) and is_catalogue(schema)):
@@ -613,16 +503,12 @@ def _texts(schema: Schema) -> frozenset[str]:
     return frozenset(column.name for column in schema.columns if column.type in words)
 
 
-def _dialect(schema: Schema) -> Dialect:
-    return Dialect(schema.decimal, schema.thousands, schema.encoding)
-
-
 def _open(source: Any, names: Sequence[str] | None, schema: Schema | None) -> Table:
     """Find columns in a source: those named, or all."""
     if not isinstance(source, Baskets):
         if schema is None:
             return open_source(source, names, None)
-        return open_source(source, names, None, _texts(schema), _dialect(schema))
+        return open_source(source, names, None, _texts(schema), dialect_of(schema))
     if names is None:
         raise DataError("baskets have no columns of their own; give a schema of their items.")
     return source.table(names)

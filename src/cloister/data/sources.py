@@ -1,40 +1,32 @@
-"""Whatever holds a table: its columns are checked first, then its rows are read in chunks."""
+"""Whatever holds a table: its columns are found by name first, then its rows are read in chunks.
+
+A source hands on cells as it holds them. What they mean is for `cloister.data.cells` to say, so no
+source looks at the type of a whole column to decide what becomes of a cell.
+"""
 
 from __future__ import annotations
 
-import codecs
-import csv
-import io
 import os
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
-from itertools import islice, product
+from functools import cached_property
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.data.cells import all_plain, array_of, is_day, is_text, text_cells, unit_cells
-from cloister.data.dialect import PLAIN, Dialect, Recoded
-from cloister.dates import decimal_years
+from cloister.arrays import Flags
+from cloister.data.cells import Coded
+from cloister.data.dialect import PLAIN, Dialect
+from cloister.data.text import TextTable, read_header, readable
+from cloister.data.units import as_text
 from cloister.errors import DataError
 
-BLOCK_BYTES = 1 << 22  # of a text table; the longest line that can be read
 PARQUET_SUFFIXES = (".parquet", ".pq")
-_HEADER_BYTES = 1 << 20
-_LOOK_BYTES = 1 << 18
-# what says in a column of numbers that there is none; Arrow takes these as they are written
-_NO_NUMBER = [
-    blank + "".join(letters)
-    for blank in ("", " ")
-    for word in ("", "?", "-", "na", "n/a", "nan", "null", "none")
-    for letters in product(*(dict.fromkeys((letter, letter.upper())) for letter in word))
-]
-_DELIMITERS = ",;\t|:~^ "
 _TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")
 # by default Arrow reads the whole file ahead into memory
 _IN_PARTS: dict[str, Any] = {"pre_buffer": False, "buffer_size": 1 << 20}
@@ -64,18 +56,42 @@ class SqlQuery:
 
 
 @dataclass(frozen=True)
+class Labelled:
+    """A table in memory with one more column, such as the labels beside it.
+
+    Parameters
+    ----------
+    table : array, frame or list of rows
+    name : str
+        Of the column.
+    cells : array_like of shape (n_rows,)
+    """
+
+    table: Any = field(repr=False)
+    name: str
+    cells: Any = field(repr=False)
+
+    @cached_property
+    def column(self) -> Any:
+        """The cells in a form that has slices."""
+        return _column_cells(self.cells)
+
+
+@dataclass(frozen=True)
 class Raw:
-    """Some rows as they were found: one matrix of numbers, or one array of cells per column."""
+    """Some rows as they were found: one matrix of numbers, or the cells of each column."""
 
     cells: NDArray[Any] | list[Any]
-    units: Any = None  # Arrow array, where the schema has a unit column
+    units: Any = None  # cells of the unit column, where the schema has one
     bad_lines: int = 0
-    unknown_items: int = 0  # of baskets, outside the catalogue
+    items: int = 0  # of baskets
+    unknown_items: int = 0  # of these, outside the catalogue
+    no_record: Flags | None = None  # rows that are here for their place only
 
 
 @dataclass(frozen=True)
 class Table:
-    """A source whose columns were checked: its rows can be read again and again."""
+    """A source whose columns were found: its rows can be read again and again."""
 
     label: str  # what messages call it
     names: tuple[str, ...]  # of the columns to be used
@@ -96,23 +112,24 @@ def open_source(
     texts: frozenset[str] = frozenset(),
     dialect: Dialect = PLAIN,
 ) -> Table:
-    """Find out what a source is and check its columns; `names` None means all of them.
+    """Find out what a source is and find its columns; `names` None means all of them.
 
     Columns in `texts` are those whose cells may be words. A text table leaves them as they are:
     "01" is a word as well as a number.
     """
+    if isinstance(source, Labelled):
+        return _open_labelled(source, names, unit, texts, dialect)
     if is_path(source):
         return _open_path(Path(source), names, unit, texts, dialect)
     if isinstance(source, SqlQuery):
         return _open_query(source, names, unit)
-    if hasattr(source, "iloc") and hasattr(source, "columns"):
+    if _is_pandas(source):
         return _open_pandas(source, names, unit)
-    if hasattr(source, "to_arrow") and hasattr(source, "columns"):  # polars
-        source = source.to_arrow()
-    if hasattr(source, "to_batches") and hasattr(source, "column_names"):
-        return _open_arrow(source, names, unit)
     if is_dataset(source):
         return _open_dataset(source, names, unit)
+    source = in_memory(source)
+    if hasattr(type(source), "column_names"):
+        return _open_arrow(source, names, unit)
     return _open_array(source, names, unit)
 
 
@@ -126,24 +143,76 @@ def is_dataset(source: Any) -> bool:
     return hasattr(source, "to_batches") and hasattr(source, "get_fragments")
 
 
+def is_frame(source: Any) -> bool:
+    """Return whether a source is a table in memory whose columns have names."""
+    # asked of the class: pandas and DuckDB take the name of a column for an attribute, too
+    return _is_pandas(source) or hasattr(type(source), "column_names")
+
+
+def _is_pandas(source: Any) -> bool:
+    return hasattr(type(source), "iloc") and hasattr(type(source), "columns")
+
+
+def settled(source: Any) -> Any:
+    """Return a table that is worked out, or read once, as a table of Arrow; all else as it is."""
+    import pyarrow as pa
+
+    kind = type(source)
+    is_lazy = hasattr(kind, "collect_schema") and hasattr(kind, "collect")
+    if is_lazy or hasattr(kind, "fetchall") or isinstance(source, pa.RecordBatchReader):
+        return in_memory(source)
+    return source
+
+
+def in_memory(source: Any) -> Any:
+    """Return a table of polars, DuckDB or Arrow as a table of Arrow, and all else as it is."""
+    import pyarrow as pa
+
+    kind = type(source)
+    if hasattr(kind, "collect") and hasattr(kind, "collect_schema"):  # lazy, of polars
+        source = source.collect()
+        kind = type(source)
+    if isinstance(source, pa.Table) or _is_pandas(source):
+        return source
+    if isinstance(source, pa.RecordBatch):
+        return pa.Table.from_batches([source])
+    if hasattr(kind, "__arrow_c_stream__") and hasattr(kind, "columns"):
+        return pa.RecordBatchReader.from_stream(source).read_all()
+    if isinstance(source, pa.RecordBatchReader):
+        return source.read_all()
+    return source
+
+
 def find_columns(
     label: str, found: Sequence[Any], names: Sequence[str] | None, unit: str | None
 ) -> tuple[list[int], tuple[str, ...]]:
-    """Return where the needed columns (the unit last) stand, and the names of the features."""
-    have = [str(name).strip() for name in found]
+    """Return where the needed columns (the unit last) stand, and the names of the features.
+
+    Blanks around a name do not count, nor how Unicode composes its letters.
+    """
+    have = [_composed(str(name).strip()) for name in found]
     names = tuple(have if names is None else names)
     needed = (*names, unit) if unit is not None else names
-    if absent := [name for name in needed if name not in have]:
+    looked_for = [_composed(name) for name in needed]
+    if absent := [name for name in looked_for if name not in have]:
         listed = ", ".join(repr(name) for name in absent[:5]) + (", ..." if absent[5:] else "")
         raise DataError(
             f"{label} has no column {listed}; mend the header, the delimiter or the schema."
         )
-    if twice := [name for name in needed if have.count(name) > 1]:
+    if twice := [name for name in looked_for if have.count(name) > 1]:
         raise DataError(f"{label} has more than one column {twice[0]!r}; rename all but one.")
-    return [have.index(name) for name in needed], names
+    return [have.index(name) for name in looked_for], names
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+# Tables in memory ---------------------------------------------------------------------------------
 
 
 def _open_array(source: Any, names: Sequence[str] | None, unit: str | None) -> Table:
+    """Open an array or a list of rows, whose columns are in the schema's order."""
     label = "the array"
     if hasattr(source, "toarray"):
         raise DataError("sparse data are not supported; give a dense table.")
@@ -151,30 +220,25 @@ def _open_array(source: Any, names: Sequence[str] | None, unit: str | None) -> T
         raise DataError(
             f"an array has no column {unit!r}, the unit of the schema; give a table or a file."
         )
-    try:
-        X = np.asanyarray(source)
-    except ValueError:
-        raise DataError("rows must all have the same number of cells.") from None
+    if isinstance(source, list | tuple) and any(map(_is_row, source)):
+        return _open_rows(source, names)
+    X = np.asanyarray(source)
     if X.ndim != 2:
         raise DataError(
             f"records must be a table with 2 dimensions (rows, columns), got {X.ndim}; reshape "
             "your data."
         )
-    if X.dtype.kind not in "biufOUS":
+    if X.dtype.kind not in "biufOUSM":
         raise DataError(f"records must be real numbers, got the data type {X.dtype}.")
-    names = tuple(names or (f"x{j}" for j in range(X.shape[1])))
-    if X.shape[1] != len(names):
-        raise DataError(
-            f"the array has {X.shape[1]} columns, but the schema has {len(names)}; give the "
-            "schema's columns in its order."
-        )
+    names = _names_of(label, X.shape[1], names)
 
     def chunks(rows: int) -> Iterator[Raw]:
         for start in range(0, len(X), rows):
             part = X[start : start + rows]
-            if X.dtype.kind in "OUS":
-                yield Raw([text_cells(column) for column in np.asarray(part).T.tolist()])
-            elif isinstance(part, np.ma.MaskedArray):
+            is_masked = isinstance(part, np.ma.MaskedArray)
+            if X.dtype.kind in "OUSM" or (is_masked and X.dtype.kind == "b"):
+                yield Raw([column.tolist() for column in part.T])
+            elif is_masked:
                 yield Raw(np.ma.filled(part.astype(np.float64), np.nan))
             else:
                 yield Raw(np.asarray(part))
@@ -182,47 +246,88 @@ def _open_array(source: Any, names: Sequence[str] | None, unit: str | None) -> T
     return Table(label, names, chunks)
 
 
+def _is_row(row: Any) -> bool:
+    return isinstance(row, list | tuple) or getattr(row, "ndim", 0) == 1
+
+
+def _names_of(label: str, n_columns: int, names: Sequence[str] | None) -> tuple[str, ...]:
+    found = tuple(names or (f"x{j}" for j in range(n_columns)))
+    if n_columns != len(found):
+        raise DataError(
+            f"{label} has {n_columns} columns, but the schema has {len(found)}; give the schema's "
+            "columns in its order."
+        )
+    return found
+
+
+def _open_rows(source: Sequence[Any], names: Sequence[str] | None) -> Table:
+    """Open a list of rows, each of which is read by itself.
+
+    NumPy would give all cells one type. A row that is too short lacks its last cells; one that is
+    too long, or no row, is no record.
+    """
+    label = "the list of rows"
+    if names is None:  # as many as most rows have cells
+        widths = Counter(map(_width, source)).most_common()
+        names = _names_of(label, widths[0][0], None)
+    names = tuple(names)
+
+    def chunks(rows: int) -> Iterator[Raw]:
+        for start in range(0, len(source), rows):
+            part = source[start : start + rows]
+            bad = np.array([not 0 <= _width(row) <= len(names) for row in part], dtype=np.bool_)
+            filled = [
+                [None] * len(names)
+                if is_bad
+                else [*_cells_of(row), *[None] * (len(names) - _width(row))]
+                for row, is_bad in zip(part, bad.tolist(), strict=True)
+            ]
+            columns = [list(column) for column in zip(*filled, strict=True)]
+            yield Raw(columns, no_record=bad if bad.any() else None)
+
+    return Table(label, names, chunks)
+
+
+def _width(row: Any) -> int:
+    return len(row) if _is_row(row) else -1
+
+
+def _cells_of(row: Any) -> list[Any]:
+    return row.tolist() if isinstance(row, np.ndarray) else list(row)
+
+
 def _open_pandas(frame: Any, names: Sequence[str] | None, unit: str | None) -> Table:
     label = "the table"
     positions, names = find_columns(label, list(frame.columns), names, unit)
-    for position, name in zip(positions, names, strict=False):
-        kind = frame.dtypes.iloc[position].kind
-        if kind not in "biufOUSM":
-            raise DataError(
-                f"column {name!r} of {label} must hold numbers, got the data type "
-                f"{frame.dtypes.iloc[position]}."
-            )
-
-    def cells(column: Any, rows: slice) -> Any:
-        if isinstance(column, np.ndarray):
-            return column[rows]
-        if column.dtype.kind == "M":
-            return decimal_years(column.iloc[rows].to_numpy("M8[D]"))
-        if column.dtype.kind not in "biuf":
-            return text_cells(column.iloc[rows].tolist())
-        return column.iloc[rows].to_numpy(dtype=np.float64, na_value=np.nan)
 
     def chunks(rows: int) -> Iterator[Raw]:
         columns = [frame.iloc[:, position] for position in positions]
-        people = columns.pop() if unit is not None else None
-        columns = [
-            column.to_numpy()
-            if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf"
-            else column
-            for column in columns
-        ]
         for start in range(0, len(frame), rows):
-            part = slice(start, start + rows)
-            units = unit_cells(people.iloc[part].tolist()) if people is not None else None
-            yield Raw([cells(column, part) for column in columns], units)
+            cells = [_pandas_cells(column.iloc[start : start + rows]) for column in columns]
+            yield Raw(cells, cells.pop() if unit is not None else None)
 
     return Table(label, names, chunks)
+
+
+def _pandas_cells(column: Any) -> Any:
+    """Return the cells of a pandas column as they are: where pandas chose the type, as objects."""
+    kind = column.dtype
+    if isinstance(kind, np.dtype) and kind.kind in "biufM":
+        return column.to_numpy()
+    if hasattr(kind, "tz"):  # the moments of its own clock
+        return column.dt.tz_localize(None).to_numpy()
+    if hasattr(kind, "categories") and hasattr(column, "cat"):
+        places = column.cat.codes.to_numpy().astype(np.int64)
+        return Coded(kind.categories.tolist(), places)
+    if hasattr(kind, "pyarrow_dtype"):
+        found = column.array.__arrow_array__()
+        return found.combine_chunks() if hasattr(found, "combine_chunks") else found
+    return column.tolist()
 
 
 def _open_arrow(table: Any, names: Sequence[str] | None, unit: str | None) -> Table:
     label = "the table"
     positions, names = find_columns(label, table.column_names, names, unit)
-    _check_types(label, table.schema, positions, unit)
 
     def chunks(rows: int) -> Iterator[Raw]:
         return _slices(table.select(positions).to_batches(max_chunksize=rows), rows, unit)
@@ -235,7 +340,6 @@ def _open_dataset(dataset: Any, names: Sequence[str] | None, unit: str | None) -
 
     label, found = "the Arrow dataset", dataset.schema
     positions, names = find_columns(label, found.names, names, unit)
-    _check_types(label, found, positions, unit)
     columns = [found.names[position] for position in positions]
     # in the order of the files, and no further ahead than need be
     options: dict[str, Any] = {"batch_readahead": 1, "fragment_readahead": 1}
@@ -250,6 +354,72 @@ def _open_dataset(dataset: Any, names: Sequence[str] | None, unit: str | None) -
             yield from _slices(batches, rows, unit)
 
     return Table(label, names, chunks, is_file=True)
+
+
+def _open_labelled(
+    source: Labelled,
+    names: Sequence[str] | None,
+    unit: str | None,
+    texts: frozenset[str],
+    dialect: Dialect,
+) -> Table:
+    """Open a table in memory, with one more column at its end or where `names` has it."""
+    beside = None if names is None else [name for name in names if name != source.name]
+    table = open_source(source.table, beside, unit, texts, dialect)
+    if table.is_file:
+        raise DataError(
+            f"labels beside a file cannot be matched to its rows; add them as column "
+            f"{source.name!r}."
+        )
+    names = (*table.names, source.name) if names is None else tuple(names)
+    at, more = names.index(source.name), source.column
+
+    def chunks(rows: int) -> Iterator[Raw]:
+        start = 0
+        for raw in table.chunks(rows):
+            cells = raw.cells
+            columns = list(cells.T) if isinstance(cells, np.ndarray) else list(cells)
+            n = len(columns[0]) if columns else len(more)
+            columns.insert(at, _sliced(more, start, start + n))
+            start += n
+            yield replace(raw, cells=columns)
+
+    return Table(table.label, names, chunks)
+
+
+def _column_cells(cells: Any) -> Any:
+    """Return one column of cells that stands by itself, in a form that has slices."""
+    if hasattr(cells, "iloc"):
+        return cells.iloc[:, 0] if hasattr(cells, "columns") else cells
+    if hasattr(cells, "to_arrow"):  # polars
+        cells = cells.to_arrow()
+    if hasattr(cells, "combine_chunks"):
+        cells = cells.combine_chunks()
+    if hasattr(cells, "null_count"):
+        return cells
+    if isinstance(cells, list | tuple):
+        return [cell[0] if _width(cell) == 1 else cell for cell in cells]
+    column = np.asanyarray(cells)
+    column = column[:, 0] if column.ndim == 2 and column.shape[1] == 1 else column
+    return column.tolist() if isinstance(column, np.ma.MaskedArray) else column
+
+
+def _sliced(cells: Any, start: int, stop: int) -> Any:
+    if hasattr(cells, "iloc"):
+        return _pandas_cells(cells.iloc[start:stop])
+    return cells[start:stop]
+
+
+def _slices(batches: Iterable[Any], rows: int, unit: str | None) -> Iterator[Raw]:
+    """Cut Arrow batches, whose last column is the unit if there is one, to at most `rows` rows."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, rows):
+            columns = list(batch.slice(start, rows).columns)
+            units = columns.pop() if unit is not None else None
+            yield Raw(columns, units)
+
+
+# Files --------------------------------------------------------------------------------------------
 
 
 def is_table(path: Path) -> bool:
@@ -305,10 +475,8 @@ def _open_workbook(path: Path, names: Sequence[str] | None, unit: str | None) ->
     def chunks(most: int) -> Iterator[Raw]:
         for start in range(0, len(rows), most):
             found = list(zip(*rows[start : start + most], strict=True))
-            columns = [found[position] for position in positions]
-            people = columns.pop() if unit is not None else ()
-            units = unit_cells(people) if unit is not None else None
-            yield Raw([text_cells(column) for column in columns], units)
+            columns = [list(found[position]) for position in positions]
+            yield Raw(columns, columns.pop() if unit is not None else None)
 
     return Table(label, names, chunks)
 
@@ -321,10 +489,8 @@ def _open_query(source: SqlQuery, names: Sequence[str] | None, unit: str | None)
         with _result(source, rows) as (_, result):
             for part in result.partitions(rows):
                 found = list(zip(*part, strict=True))
-                columns = [found[position] for position in positions]
-                people = map(one_spelling, columns.pop() if unit is not None else ())
-                units = unit_cells(people) if unit is not None else None
-                yield Raw([_database_cells(column) for column in columns], units)
+                columns = [list(found[position]) for position in positions]
+                yield Raw(columns, columns.pop() if unit is not None else None)
 
     return Table(label, names, chunks, is_file=True)
 
@@ -366,22 +532,6 @@ def _result(source: SqlQuery, rows: int) -> Iterator[tuple[str, Any]]:
         ) from None
 
 
-def _database_cells(cells: tuple[Any, ...]) -> Any:
-    if set(map(type, cells)) <= {float, int, NoneType}:  # the common case, at a tenth of the price
-        with suppress(OverflowError):
-            return np.array(cells, dtype=np.float64)
-    return text_cells(cells)
-
-
-def one_spelling(cell: Any) -> Any:
-    """Give a unit one spelling, where a database may give a value several."""
-    if isinstance(cell, memoryview | bytearray):
-        return bytes(cell)
-    if isinstance(cell, Decimal) and cell.is_finite():
-        return int(cell) if cell == cell.to_integral_value() else cell.normalize()
-    return cell
-
-
 def parquet_files(folder: Path) -> list[Path]:
     """Return the Parquet files of a folder and of those in it, in order."""
     return sorted(
@@ -408,7 +558,6 @@ def _open_parquet(path: Path, names: Sequence[str] | None, unit: str | None) -> 
             found = opened.schema_arrow
             most_rows += opened.metadata.num_rows
         positions, wanted = find_columns(label, found.names, wanted, unit)
-        _check_types(label, found, positions, unit)
         labels.append([found.names[position] for position in positions])
 
     def chunks(rows: int) -> Iterator[Raw]:
@@ -428,197 +577,16 @@ def _open_text(
     dialect: Dialect,
 ) -> Table:
     label = f"file {str(path)!r}"
-    with readable(label), _stream(path, "") as stream:
-        if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):  # it says so itself
-            dialect = replace(dialect, encoding="utf-16")
-    with readable(label), _stream(path, dialect.encoding) as stream:
-        start = stream.read(_HEADER_BYTES)
-    line = (start.splitlines() or [b""])[0]
-    body = start[len(line) :].strip()
-    try:
-        title = line.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        title = line.decode("latin1")
-    delimiter, found = _split_header(title, names)
-    if not any(found):
-        raise DataError(f"{label} is empty; its first line must name the columns.")
-    positions, names = find_columns(label, found, names, unit)
+    header = read_header(path, label, dialect, names)
+    positions, names = find_columns(label, header.names, names, unit)
     numbers = [name not in texts for name in names] + [False] * (unit is not None)
-    _check_quotes(path, dialect.encoding, label, delimiter, line)
-    file = _TextFile(path, dialect, delimiter, len(found), positions, numbers)
+    file = TextTable(path, header, positions, numbers)
 
     def chunks(rows: int) -> Iterator[Raw]:
-        if not body:
-            return
         bad_lines: list[None] = []
         with readable(label):
-            yield from _slices(file.batches(bad_lines), rows, unit)
-        yield Raw(np.empty((0, len(positions) - (unit is not None))), bad_lines=len(bad_lines))
+            for raw in _slices(file.batches(bad_lines), rows, unit):
+                yield raw if unit is None else replace(raw, units=as_text(raw.units))
+        yield Raw(np.empty((0, len(names))), bad_lines=len(bad_lines))
 
     return Table(label, names, chunks, is_file=True)
-
-
-@dataclass(frozen=True)
-class _TextFile:
-    path: Path
-    dialect: Dialect
-    delimiter: str
-    n_columns: int  # of the file
-    positions: list[int]  # of the columns to be read
-    numbers: list[bool]  # which of these hold numbers
-
-    def batches(self, bad_lines: list[None]) -> Iterator[Any]:
-        """Yield the rows as Arrow batches, and put an entry in a list for each line skipped.
-
-        Columns of numbers are read as such by Arrow, and as text from the first block on in which
-        a cell is neither a plain number nor missing: the rules of `cloister.data.cells` decide.
-        """
-        import pyarrow as pa
-
-        skipped: list[None] = []
-        done = 0
-        with suppress(pa.ArrowInvalid):
-            for batch in self._read(pa.float64(), skipped):
-                columns = zip(batch.columns, self.numbers, strict=True)
-                found = [cells for cells, is_number in columns if is_number]
-                if not all(all_plain(cells, array_of(cells)) for cells in found):
-                    break
-                yield batch
-                done += 1
-            else:
-                bad_lines += skipped
-                return
-        # Arrow cuts the same blocks again, so as many are done.
-        yield from islice(self._read(pa.binary(), bad_lines), done, None)
-
-    def _read(self, number: Any, skipped: list[None]) -> Any:
-        import pyarrow as pa
-        import pyarrow.csv as pacsv
-
-        def skip(_: Any) -> str:
-            skipped.append(None)
-            return "skip"
-
-        order = [str(position) for position in self.positions]
-        types = [number if is_number else pa.binary() for is_number in self.numbers]
-        encoding = self.dialect.encoding
-        return pacsv.open_csv(
-            pa.PythonFile(_stream(self.path, encoding), "r") if encoding else str(self.path),
-            read_options=pacsv.ReadOptions(
-                skip_rows=1,
-                column_names=[str(position) for position in range(self.n_columns)],
-                block_size=BLOCK_BYTES,
-                # Latin-1 never fails; numbers read the same, names stay apart
-                encoding="utf8" if encoding else "latin1",
-            ),
-            parse_options=pacsv.ParseOptions(
-                delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=skip
-            ),
-            convert_options=pacsv.ConvertOptions(
-                include_columns=order,
-                column_types=dict(zip(order, types, strict=True)),
-                null_values=_NO_NUMBER,
-                strings_can_be_null=False,
-                decimal_point=self.dialect.decimal,
-            ),
-        )
-
-
-def _stream(path: Path, encoding: str) -> Any:
-    """Return the bytes of a file, as UTF-8 if its encoding is known."""
-    import pyarrow as pa
-
-    stream = pa.input_stream(str(path))
-    return Recoded(stream, encoding) if encoding else stream
-
-
-def _check_quotes(path: Path, encoding: str, label: str, delimiter: str, header: bytes) -> None:
-    """Refuse a table whose quotes do not match: one such line would swallow those after it.
-
-    What a CSV writer wrote passes, whatever the records hold, so this says nothing about them.
-    """
-    with readable(label), _stream(path, encoding) as stream:
-        if header.count(b'"') % 2 == 0:  # names in quotes of their own tell nothing of the rest
-            stream.read(len(header))
-        block = bytearray(_LOOK_BYTES)
-        while (n := stream.readinto(block)) and block.find(b'"', 0, n) < 0:
-            pass
-        if not n:
-            return
-    # A cell of a record may be as long as a line. The limit is the process's, so it is only raised.
-    csv.field_size_limit(max(csv.field_size_limit(), BLOCK_BYTES))
-    with readable(label), _stream(path, encoding) as stream:
-        text = io.TextIOWrapper(stream, encoding="latin1", newline="")
-        try:
-            for _ in csv.reader(text, delimiter=delimiter, strict=True):
-                pass
-        except csv.Error:
-            raise DataError(
-                f"{label} has a quoted field that does not end as it should, or a line longer than "
-                f"{BLOCK_BYTES} bytes; export it again with a CSV writer."
-            ) from None
-
-
-def _split_header(line: str, names: Sequence[str] | None) -> tuple[str, list[str]]:
-    """Find the delimiter that shows the most of the wanted names, else the most names."""
-
-    def split(delimiter: str) -> list[str]:
-        return [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
-
-    def worth(delimiter: str) -> tuple[int, bool, int]:
-        found = split(delimiter)
-        return len(set(found) & set(names or ())), delimiter != " ", len(found)
-
-    best = max(_DELIMITERS, key=worth)
-    return best, split(best)
-
-
-def _slices(batches: Iterable[Any], rows: int, unit: str | None) -> Iterator[Raw]:
-    """Cut Arrow batches, whose last column is the unit if there is one, to at most `rows` rows."""
-    for batch in batches:
-        for start in range(0, batch.num_rows, rows):
-            columns = list(batch.slice(start, rows).columns)
-            units = columns.pop() if unit is not None else None
-            yield Raw(columns, units)
-
-
-def _check_types(label: str, found: Any, positions: Sequence[int], unit: str | None) -> None:
-    """Refuse columns that by their declared type hold no numbers, and units that are no names."""
-    import pyarrow as pa
-    import pyarrow.types as types
-
-    for place, position in enumerate(positions):
-        kind = found.types[position]
-        kind = kind.value_type if types.is_dictionary(kind) else kind
-        plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-        plain = plain or types.is_decimal(kind) or types.is_null(kind)
-        plain = plain or is_text(kind) or is_day(kind)
-        if unit is not None and place == len(positions) - 1:
-            if types.is_nested(kind):
-                raise DataError(f"unit column {unit!r} of {label} must hold names, got {kind}.")
-        elif not plain:
-            raise DataError(
-                f"column {found.names[position]!r} of {label} must hold numbers, got {kind}."
-            )
-        if types.is_timestamp(kind) and kind.tz:
-            try:
-                pa.scalar(0, kind).cast(pa.date32())
-            except pa.ArrowInvalid:
-                raise DataError(
-                    f"column {found.names[position]!r} of {label} is in the time zone {kind.tz!r}, "
-                    "which is not known here; write its moments in UTC."
-                ) from None
-
-
-@contextmanager
-def readable(label: str) -> Iterator[None]:
-    """Turn a failure to read into a `DataError` that repeats nothing of the file's content."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except (OSError, EOFError, UnicodeError, pa.ArrowException):
-        raise DataError(
-            f"{label} cannot be read; it is damaged, no such file any more, not of the kind its "
-            f"name says, or has a line longer than {BLOCK_BYTES} bytes."
-        ) from None

@@ -20,7 +20,9 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from cloister.arrays import Flags, Floats
 from cloister.data import Records, array_records, as_silos, header, read_rows, read_source
-from cloister.data.records import Rules, UnitLimit, default_rows, open_by_schema
+from cloister.data.records import default_rows, open_by_schema
+from cloister.data.rules import Rules
+from cloister.data.units import UnitLimit
 from cloister.errors import DataError, PlanError
 from cloister.estimators.release import Spending
 from cloister.hazmat.fixedpoint import Grid
@@ -356,7 +358,7 @@ def _target_numbers(labels: Sequence[NDArray[Any]], classes: NDArray[Any] | None
 
 def kept_rows(table: Any, schema: Schema) -> Flags:
     """Return which rows of a table have a record; shape (n_rows,)."""
-    rules = Rules.of_schema(schema)
+    rules = Rules.of(schema)
     limit = UnitLimit(rules.max_rows)
     raws = open_by_schema(table, schema).chunks(default_rows(len(schema.columns)))
     return np.concatenate([limit.keep(raw.units, rules.judge(raw).usable) for raw in raws])

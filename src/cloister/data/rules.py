@@ -1,0 +1,150 @@
+"""A schema as rules for cells: what each row of a source becomes, judged by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.arrays import Flags, Floats
+from cloister.data.cells import CellType
+from cloister.data.dialect import Dialect
+from cloister.data.encoding import (
+    ABSENT,
+    OUTSIDE,
+    WRONG,
+    CellFlags,
+    CellRules,
+    Columns,
+    encode_columns,
+)
+
+if TYPE_CHECKING:
+    from cloister.data.sources import Raw
+    from cloister.schema import Schema
+
+Chunk = NDArray[np.int32]  # (up to chunk_rows, n_features), grid steps
+
+
+class Marked(NamedTuple):
+    """Cells that have flags, in the order of their rows."""
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    flags: CellFlags
+
+    @classmethod
+    def of(cls, flags: CellFlags) -> Self:
+        """Find the cells that have flags."""
+        at = np.flatnonzero(flags.view(np.bool_))
+        return cls(*np.divmod(at, flags.shape[1]), flags.reshape(-1)[at])
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Rows after the rules of a schema, none left out."""
+
+    cells: Columns
+    steps: Chunk
+    flags: CellFlags
+    marked: Marked
+    usable: Flags  # (rows,)
+
+    @property
+    def values(self) -> Floats:
+        """The cells as numbers, not yet filled or clipped."""
+        return matrix(self.cells)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """A schema as arrays, one entry per column.
+
+    Parameters
+    ----------
+    cells : CellRules
+    fatal : ndarray of shape (n_features,), uint8
+        The flags of a cell that drop its record.
+    types : tuple of CellType
+        How the cells of each column are read.
+    used : ndarray of shape (n_features,), bool
+        The columns that a job uses: a bad cell in another one drops no record.
+    max_rows : int, optional
+        So many usable rows of one unit are kept.
+    """
+
+    cells: CellRules
+    fatal: CellFlags
+    types: tuple[CellType, ...]
+    used: Flags
+    max_rows: int | None = None
+
+    @classmethod
+    def of(cls, schema: Schema, frac_bits: int = 16, used: tuple[str, ...] | None = None) -> Self:
+        """Return the rules of a schema, for a job that uses some of its columns or all."""
+        columns = schema.columns
+        names = frozenset(schema.names if used is None else used)
+        cells = CellRules(
+            grid=schema.grid(frac_bits),
+            fill=np.array([column.fill_value for column in columns]),
+            integer=np.array([column.type not in ("number", "date") for column in columns]),
+            boolean=np.array([column.type == "boolean" for column in columns]),
+        )
+        drop_outside = np.array([column.out_of_range == "drop" for column in columns])
+        dialect = dialect_of(schema)
+        return cls(
+            cells=cells,
+            fatal=np.isnan(cells.fill) * ABSENT | drop_outside * OUTSIDE,
+            types=tuple(CellType.of(column, dialect) for column in columns),
+            used=np.array([column.name in names for column in columns]),
+            max_rows=schema.max_rows,
+        )
+
+    @cached_property
+    def dropping(self) -> CellFlags:
+        """The flags of a cell in each column that leave its record out of the job."""
+        return np.where(self.used, self.fatal, 0).astype(np.uint8)
+
+    def read(self, raw: Raw) -> tuple[Columns, Flags | None]:
+        """Return cells as numbers, NaN where there is none, and which are of a wrong type."""
+        if isinstance(raw.cells, np.ndarray):
+            if all(kind.kind in ("number", "integer") for kind in self.types):
+                return raw.cells, None
+        columns = list(raw.cells.T) if isinstance(raw.cells, np.ndarray) else raw.cells
+        found = [kind.read(cells) for kind, cells in zip(self.types, columns, strict=True)]
+        values = [read.values for read in found]
+        if all(read.wrong is None for read in found):
+            return values, None
+        right = np.zeros(len(values[0]), dtype=bool)
+        wrong = [right if read.wrong is None else read.wrong for read in found]
+        return values, np.stack(wrong, axis=1)
+
+    def judge(self, raw: Raw) -> Judged:
+        """Apply the rules for missing cells, types and range, each record by itself."""
+        cells, wrong = self.read(raw)
+        steps, flags = encode_columns(cells, self.cells)
+        if wrong is not None:
+            flags |= wrong * WRONG
+        usable: Flags = np.ones(len(steps), dtype=bool)
+        marked = Marked.of(flags)
+        usable[marked.rows[(marked.flags & self.dropping[marked.columns]) != 0]] = False
+        if raw.no_record is not None:
+            usable &= ~raw.no_record
+        return Judged(cells, steps, flags, marked, usable)
+
+
+def matrix(cells: Columns) -> Floats:
+    """Return columns of numbers as one table."""
+    if isinstance(cells, np.ndarray):
+        return cells.astype(np.float64)
+    return np.stack(cells, axis=1, dtype=np.float64)
+
+
+def dialect_of(schema: Schema) -> Dialect:
+    """Return how the text tables of the owner of a schema are written."""
+    return Dialect(
+        schema.decimal, schema.thousands, schema.encoding, schema.delimiter, schema.multiline
+    )
