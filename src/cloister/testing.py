@@ -38,6 +38,7 @@ UNMET_CHECKS: Mapping[str, str] = {
     "check_estimators_nan_inf": "no record stops a fit: one without a value is left out",
     "check_supervised_y_no_nan": "nor does one without a target",
     "check_estimators_empty_data_messages": "nor does a table without records",
+    "check_dtype_object": "nor does a cell that is no number, whatever object it is",
 }
 """Of scikit-learn's checks, those that our estimators fail on purpose, and why."""
 

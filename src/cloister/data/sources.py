@@ -146,7 +146,8 @@ def is_dataset(source: Any) -> bool:
 def is_frame(source: Any) -> bool:
     """Return whether a source is a table in memory whose columns have names."""
     # asked of the class: pandas and DuckDB take the name of a column for an attribute, too
-    return _is_pandas(source) or hasattr(type(source), "column_names")
+    kind = type(source)
+    return hasattr(kind, "column_names") or (hasattr(kind, "columns") and hasattr(kind, "shape"))
 
 
 def _is_pandas(source: Any) -> bool:
@@ -225,7 +226,7 @@ def _open_array(source: Any, names: Sequence[str] | None, unit: str | None) -> T
     X = np.asanyarray(source)
     if X.ndim != 2:
         raise DataError(
-            f"records must be a table with 2 dimensions (rows, columns), got {X.ndim}; reshape "
+            f"records must be a table with 2 dimensions (rows, columns), got {X.ndim}. Reshape "
             "your data."
         )
     if X.dtype.kind not in "biufOUSM":
@@ -398,7 +399,7 @@ def _column_cells(cells: Any) -> Any:
     if hasattr(cells, "null_count"):
         return cells
     if isinstance(cells, list | tuple):
-        return [cell[0] if _width(cell) == 1 else cell for cell in cells]
+        return list(cells)
     column = np.asanyarray(cells)
     column = column[:, 0] if column.ndim == 2 and column.shape[1] == 1 else column
     return column.tolist() if isinstance(column, np.ma.MaskedArray) else column

@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from cloister.data import Baskets, SqlQuery, as_silos, header
+from cloister.data import Baskets, SqlQuery, as_silos
 from cloister.errors import PlanError
 from cloister.estimators.release import Released, Spending, release
-from cloister.estimators.tables import SiloData, by_schema
+from cloister.estimators.tables import SiloData, by_schema, matched
 from cloister.schema import Schema, catalogue_schema
 from cloister.tasks.patterns.apriori import Apriori
 from cloister.tasks.patterns.association import Itemset, Rule, itemsets_of, rules_of
@@ -195,13 +195,10 @@ def _schema(silos: Sequence[Any], catalogue: Any, dataset: str | None) -> Schema
     if isinstance(catalogue, Schema):
         return catalogue
     if catalogue is None:
-        headers = {
-            () if isinstance(silo, Baskets | SqlQuery) else tuple(header(silo)) for silo in silos
-        }
-        if len(headers) > 1 or not all(headers):
+        if any(isinstance(silo, Baskets | SqlQuery) for silo in silos):
             raise PlanError(
                 "catalogue must be given: the public items, from a price list or a range of goods; "
                 "only tables with the same columns need none."
             )
-        (catalogue,) = headers
+        _, catalogue, _ = matched(silos)
     return catalogue_schema(catalogue, dataset=dataset or "unnamed")

@@ -24,7 +24,6 @@ from cloister.estimators.tables import (
     category_column,
     check_schema,
     grid_rows,
-    numbered,
     plain_schema,
     read_labelled,
     read_silos,
@@ -98,6 +97,7 @@ class PrivateEstimator(Shown, BaseEstimator):
     _task: ClassVar[type[Task]]  # of which a model is
     _names: ClassVar[Mapping[str, str]] = {}  # of options that scikit-learn calls otherwise
     _new_noise: ClassVar[Callable[[], NoiseSource]] = DiscreteNoise
+    _columns: ClassVar[Sequence[str] | None] = None  # that tables with names must have, in order
 
     epsilon: float
     bounds: Any
@@ -152,7 +152,7 @@ class PrivateEstimator(Shown, BaseEstimator):
         return Spending(**{f.name: getattr(self, f.name) for f in fields(Spending)})
 
     def _read(self, X: Any, y: Any, spending: Spending) -> SiloData:
-        return read_silos(X, spending)
+        return read_silos(X, spending, names=self._columns)
 
     def _options(self, data: SiloData) -> dict[str, Any]:
         """Return the options that the task declares and the estimator or its data have."""
@@ -345,7 +345,7 @@ class PrivateSupervised(PrivateEstimator):
 
     def _read(self, X: Any, y: Any, spending: Spending) -> SiloData:
         known = {k: getattr(self, k, None) for k in ("target", "classes", "target_bounds")}
-        return read_labelled(X, y, spending, **known)
+        return read_labelled(X, y, spending, **known, names=self._columns)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -406,13 +406,10 @@ class PrivateClassifier(ClassifierMixin, PrivateSupervised):
 
 def _loaded_classes(given: Any, categories: Sequence[str]) -> NDArray[Any]:
     """Return labels in the order of the categories that stand for them in a model."""
-    nameless = tuple(categories) == numbered(len(categories))
-    if given is None and not nameless:
+    if given is None:
         return np.array(as_labels(categories).tolist())
-    labels = np.unique(np.asarray([] if given is None else given))
-    if nameless and len(labels) == len(categories):
-        return labels
-    by_category = {str(label): label for label in labels.tolist()}
+    labels = np.unique(np.asarray(given))
+    by_category = {str(label).strip(): label for label in labels.tolist()}
     if by_category.keys() != set(categories):
         raise PlanError(
             f"classes must be given as the labels of the model, {list(categories)}, got {given!r}."

@@ -24,11 +24,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.arrays import Floats, Records
-from cloister.data import as_silos, header
-from cloister.errors import DataError, PlanError
+from cloister.data import as_silos
+from cloister.errors import PlanError
 from cloister.estimators.base import private_tags
 from cloister.estimators.forest import best_class, checked_costs
-from cloister.estimators.tables import IN_Y, grid_rows, label_parts, unpaired
+from cloister.estimators.tables import IN_Y, grid_rows, label_parts, label_set, matched, unpaired
 from cloister.jobs import JobResult
 from cloister.privacy import accounting
 from cloister.privacy.accounting import gdp_epsilon
@@ -171,12 +171,9 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
         silos = as_silos(X)
         labels = [None] * len(silos) if y is None else label_parts(y, len(silos))
         self._check(len(silos))
-        by_position = len(silos) > 1 and not isinstance(self.base.bounds, Schema)
-        if by_position and len(set(map(header, silos))) > 1:
-            raise DataError(
-                "silos must have the same columns in the same order; give a schema as bounds to "
-                "match them by name."
-            )
+        names: tuple[str, ...] = ()
+        if not isinstance(self.base.bounds, Schema):
+            silos, names, _ = matched(silos)
         sizes = self.nominal_n or [self.base.nominal_n] * len(silos)
         ledgers = self.ledgers or [None] * len(silos)
         changes = self._for_one_silo(sizes, labels)
@@ -185,6 +182,7 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
             for size, ledger in zip(sizes, ledgers, strict=True)
         ]
         for model, table, part in zip(models, silos, labels, strict=True):
+            model._columns = names or None
             model.fit(table, part)
         self._keep(models)
         return self
@@ -203,7 +201,7 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
         if most > 1:
             changes["epsilon"] = gdp_epsilon(gdp_mu_for(base.epsilon, delta) / sqrt(most), delta)
         if isinstance(base.classes, str) and base.classes == IN_Y and labels[0] is not None:
-            changes["classes"] = np.unique(np.concatenate([np.asarray(part) for part in labels]))
+            changes["classes"] = label_set(labels)
         return changes
 
     def _most_silos(self, n_silos: int) -> int:

@@ -22,9 +22,11 @@ from sklearn.base import BaseEstimator, clone, is_regressor
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.arrays import Floats, GridState, Records
+from cloister.data import is_frame, read_floats
 from cloister.errors import DataError, PlanError
 from cloister.estimators.release import account_of
 from cloister.estimators.shown import Shown
+from cloister.estimators.tables import matched
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.jobs import JobResult, run_plan
 from cloister.privacy import accounting
@@ -230,6 +232,7 @@ class FederatedLearner(Shown, BaseEstimator):
         """
         if y is not None or not isinstance(clients, list | tuple) or not clients:
             raise DataError("clients must be a list of (X, y), the data of each silo.")
+        clients = _numbers_by_name(clients)
         local = self._local(clients)
         names = tuple(f"client-{i}" for i in range(len(clients)))
         plan = self._plan(local, names)
@@ -321,6 +324,23 @@ class FederatedLearner(Shown, BaseEstimator):
             )
         ((width,),) = widths
         return SklearnUpdate(self.model, int(width), self.classes, self.local_epochs)
+
+
+def _numbers_by_name(clients: Sequence[Any]) -> list[Any]:
+    """Return clients whose tables have names of columns as numbers, matched by these names.
+
+    A record without a number in some cell is left out; other data are the model's own affair.
+    """
+    pairs = [client for client in clients if isinstance(client, tuple) and len(client) == 2]
+    if len(pairs) < len(clients) or not all(is_frame(X) for X, _ in pairs):
+        return list(clients)
+    tables, names, _ = matched([X for X, _ in pairs])
+    found = []
+    for table, (_, y) in zip(tables, pairs, strict=True):
+        rows = read_floats(table, names)
+        there = np.isfinite(rows).all(axis=1)
+        found.append((rows[there], np.asarray(y)[there]))
+    return found
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from cloister.arrays import Floats
-from cloister.data import read_floats
+from cloister.data import Labelled, as_silos, is_frame, read_floats
 from cloister.display import Between, Display
 from cloister.errors import DataError, PlanError, PrivacyWarning
 from cloister.estimators.ensemble import DPSiloEnsemble, combined_probabilities
@@ -200,16 +200,27 @@ def evaluate(
     if isinstance(task, Classifier | Regressor):
         about = {"target": target, "classes": classes, "target_bounds": target_bounds}
         return _evaluate_ours(model, task, (X, y), about, spending, options)
+    contract = _Contract(bounds, target, unit, max_rows, classes, target_bounds)
     if model is None:
-        many = isinstance(X, list) and all(np.ndim(part) == 1 for part in X)
-        tables = [np.asarray(part)[:, None] for part in (X if many else [X])]
-        model, X = _Predictions(classes), tables if many else tables[0]
+        silos = _predicted(X, y)
+        return _evaluate_other(_Predictions(classes), silos, contract, spending, options)
     if not hasattr(model, "predict"):
         raise PlanError(
             f"model must be a fitted classifier or regressor, got {type(model).__name__}."
         )
-    contract = _Contract(bounds, target, unit, max_rows, classes, target_bounds)
     return _evaluate_other(model, contract.silos(model, X, y), contract, spending, options)
+
+
+def _predicted(predictions: Any, truth: Any) -> list[_Silo]:
+    """Return what each silo has where the predictions themselves are given."""
+    many = isinstance(predictions, list | tuple) and any(np.ndim(p) == 1 for p in predictions)
+    parts = list(predictions) if many else [predictions]
+    truths = label_parts(truth, len(parts))
+    silos = [_Silo(Labelled(None, "prediction", p), t) for p, t in zip(parts, truths, strict=True)]
+    for silo in silos:
+        if len(silo.table.column) != len(Labelled(None, "truth", silo.truth).column):
+            raise DataError("every silo must have one label for each record.")
+    return silos
 
 
 def _evaluate_ours(
@@ -234,7 +245,9 @@ def _evaluate_ours(
     else:
         known["target_bounds"] = (grid.low[at], grid.high[at])
     about = {k: known.get(k) if value is None else value for k, value in about.items()}
-    data = read_labelled(*pair, spending, **about)
+    columns = [name for j, name in enumerate(model.plan_.columns) if j != at]
+    named = None if columns == [f"x{j}" for j in range(len(columns))] else columns
+    data = read_labelled(*pair, spending, **about, names=named)
     if data.schema.names != model.plan_.columns or data.schema.grid(task.frac_bits) != grid:
         raise DataError(
             f"columns must be those the model was trained on, {list(model.plan_.columns)}, with "
@@ -258,15 +271,15 @@ def _evaluate_other(
     if bounds is None:
         kind: type[Task] = Evaluation
         labels = np.asarray(model.classes_ if contract.classes is None else contract.classes)
-        columns, cells = _labelled(asked, silos, labels)
+        columns, answers = _labelled(asked, silos, labels)
     else:
         kind = RegressionEvaluation
         truth = Column(name="truth", type="number", min=bounds[0], max=bounds[1])
         columns = (truth, truth.model_copy(update={"name": "prediction"}))
-        cells = [(silo.truth.astype(np.float64), asked.numbers(silo.table)) for silo in silos]
+        answers = [asked.numbers(silo.table) for silo in silos]
     schema = contract.schema(columns, spending.dataset)
-    frames = [_frame(schema, *pair, silo.units) for pair, silo in zip(cells, silos, strict=True)]
-    data = SiloData(schema, by_schema(frames, schema, spending))
+    tables = [_read_by(schema, silo, cells) for silo, cells in zip(silos, answers, strict=True)]
+    data = SiloData(schema, by_schema(tables, schema, spending))
     if not asked.own:
         _say_assumed(model)
     names: dict[str, Any] = {"truth": schema.names[0], columns[1].name: schema.names[1]}
@@ -286,25 +299,14 @@ def _say_assumed(model: Any) -> None:
 
 def _labelled(
     asked: _Asked, silos: list[_Silo], labels: np.ndarray
-) -> tuple[tuple[Column, Column], list[tuple[Any, Any]]]:
-    """Return the columns of truth and answer of a classifier, and their cells in each silo."""
-    categories = class_categories(labels)
-
-    def categorised(values: np.ndarray) -> np.ndarray:
-        # an unknown label becomes None, so that its record is dropped
-        found = values[:, None] == labels[None, :]
-        places = np.where(found.any(axis=1), found.argmax(axis=1), len(categories))
-        return np.array([*categories, None], dtype=object)[places]
-
-    truth = category_column("truth", categories)
-    truths = [categorised(silo.truth) for silo in silos]
+) -> tuple[tuple[Column, Column], list[Any]]:
+    """Return the columns of truth and answer of a classifier, and its answers in each silo."""
+    truth = category_column("truth", class_categories(labels))
     if len(labels) == 2 and asked.scores:
         answer = Column(name="score", type="number", min=0.0, max=1.0)
-        answers = [asked.scores(silo.table) for silo in silos]
-    else:
-        answer = category_column("prediction", categories)
-        answers = [categorised(asked.labels(silo.table)) for silo in silos]
-    return (truth, answer), list(zip(truths, answers, strict=True))
+        return (truth, answer), [asked.scores(silo.table) for silo in silos]
+    answer = truth.model_copy(update={"name": "prediction"})
+    return (truth, answer), [asked.labels(silo.table) for silo in silos]
 
 
 @dataclass(frozen=True)
@@ -315,7 +317,7 @@ class _Predictions:
 
     def predict(self, table: Any) -> Any:
         """Return the column."""
-        return table[:, 0]
+        return table.column
 
 
 @dataclass(frozen=True)
@@ -323,7 +325,7 @@ class _Silo:
     """What a silo has: a table for the model, the truth, and the privacy unit of each record."""
 
     table: Any
-    truth: np.ndarray
+    truth: Any  # cells as they were given
     units: Any = None
 
 
@@ -366,18 +368,22 @@ class _Contract:
 
     def silos(self, model: Any, X: Any, y: Any) -> list[_Silo]:
         """Return what each silo has; tables hold what the model looks at."""
-        many = isinstance(X, list) and all(np.ndim(part) == 2 for part in X)
-        tables = X if many else [X]
-        if any(np.ndim(table) != 2 for table in tables):
+        silos = as_silos(X)
+        tables = [np.asarray(silo) if isinstance(silo, list | tuple) else silo for silo in silos]
+        if any(len(getattr(table, "shape", ())) != 2 for table in tables):
             raise DataError(
                 "X must be a table in memory, or a list of these, for a model that is not ours; "
                 "read a file with pandas."
             )
         truths = [None] * len(tables) if y is None else label_parts(y, len(tables))
-        return [self._silo(model, *pair) for pair in zip(tables, truths, strict=True)]
+        wanted = self._features(model, tables[0])
+        return [
+            self._silo(model, i, table, truth, wanted)
+            for i, (table, truth) in enumerate(zip(tables, truths, strict=True))
+        ]
 
-    def _silo(self, model: Any, table: Any, truth: Any) -> _Silo:
-        named = hasattr(table, "columns")
+    def _silo(self, model: Any, i: int, table: Any, truth: Any, wanted: list[str]) -> _Silo:
+        named = is_frame(table)
         beside = [name for name in (self.unit_column, self.target) if name is not None]
         if not named and (beside or self.bounds is not None):
             raise DataError(
@@ -387,23 +393,31 @@ class _Contract:
             raise DataError(
                 "y must be given for a model that is not ours, or target with a table that has it."
             )
-        columns = list(table.columns) if named else []
-        features = self._features(model, columns, beside)
-        needed = [self.unit_column, self.target if truth is None else None, *features]
-        if absent := [name for name in needed if name is not None and name not in columns]:
-            raise DataError(f"X has no column {absent[0]!r}; add it, or name another one.")
-        truth = np.asarray(table[self.target] if truth is None else truth)
-        if len(truth) != len(table):
+        if named != bool(wanted):
+            raise DataError(f"silo {i} must have names of columns exactly if the others have.")
+        needed = [self.unit_column, self.target if truth is None else None, *wanted]
+        have = _names(table) if named else []
+        if absent := [name for name in needed if name is not None and name not in have and named]:
+            raise DataError(f"X of silo {i} has no column {absent[0]!r}; add it, or name another.")
+        truth = table[self.target] if truth is None else truth
+        if len(table) != len(Labelled(None, "truth", truth).column):
             raise DataError("every silo must have one label for each record.")
         units = None if self.unit_column is None else table[self.unit_column]
-        return _Silo(table[features] if named else table, truth, units)
+        features = table.select(wanted) if hasattr(table, "select") else table
+        return _Silo(features[wanted] if named and features is table else features, truth, units)
 
-    def _features(self, model: Any, columns: list[str], beside: list[str]) -> list[str]:
-        """Return the names of the columns that the model looks at, if they have names."""
+    def _features(self, model: Any, table: Any) -> list[str]:
+        """Return the names of the columns that the model looks at, the same in every silo.
+
+        None where the first silo is an array: columns are then matched by their places.
+        """
+        if not is_frame(table):
+            return []
         known = getattr(model, "feature_names_in_", None)
-        if known is not None and columns:
+        if known is not None:
             return [str(name) for name in known]
-        wanted = self.bounds.names if self.bounds else columns
+        beside = (self.unit_column, self.target)
+        wanted = self.bounds.names if self.bounds else _names(table)
         return [name for name in wanted if name not in beside]
 
     def schema(self, columns: Sequence[Column], dataset: str | None) -> Schema:
@@ -446,7 +460,7 @@ class _Asked:
             False,
             (lambda table: _ask(model.predict_proba, table, (0, 2))[:, 1]) if proba else None,
             lambda table: _ask(model.predict, table, (0,)),
-            lambda table: _ask(model.predict, table, (0,)).astype(np.float64).reshape(-1),
+            lambda table: _ask(model.predict, table, (0,)),
         )
 
 
@@ -460,6 +474,9 @@ def _rows(n_features: int, table: Any) -> Floats:
 
 def _ask(answer: Callable[[Any], Any], table: Any, nothing: tuple[int, ...]) -> np.ndarray:
     """Return a model's answers, asked about one record a call."""
+    if isinstance(table, Labelled):  # the answers themselves
+        given: np.ndarray = answer(table)
+        return given
     if not len(table):
         return np.zeros(nothing)
     if hasattr(table, "columns"):
@@ -492,14 +509,26 @@ def _of_ensemble(model: DPSiloEnsemble) -> tuple[Callable[[Any], Any], ...]:
     return lambda table: each(shares, (0, k), table)[:, 1], labels, labels
 
 
-def _frame(schema: Schema, truth: Any, answers: Any, units: Any) -> Any:
+def _names(table: Any) -> list[Any]:
+    """Return the names of a frame's columns."""
+    return list(table.column_names if hasattr(type(table), "column_names") else table.columns)
+
+
+def _read_by(schema: Schema, silo: _Silo, answers: Any) -> Any:
     """Return truths and answers as a table that the schema reads."""
+    truth, answer = schema.names
+    column = Labelled(None, answer, answers).column
+    if silo.units is None:
+        cells = column.tolist() if hasattr(column, "tolist") else list(column)
+        return Labelled([[cell] for cell in cells], truth, silo.truth)
     import pandas as pd
 
-    found = dict(zip(schema.names, (truth, answers), strict=True))
-    if units is not None:
-        found[schema.unit] = np.asarray(units)
-    return pd.DataFrame(found)
+    units = Labelled(None, "unit", silo.units).column
+    units = units.to_list() if hasattr(units, "to_list") else list(units)
+    # as objects: pandas would choose a type for a column by all of its cells
+    beside = {answer: pd.Series(list(column), dtype=object)}
+    table = pd.DataFrame({**beside, schema.unit: pd.Series(units, dtype=object)})
+    return Labelled(table, truth, silo.truth)
 
 
 def cluster_quality(
@@ -550,4 +579,5 @@ def cluster_quality(
         bounds = getattr(centres, "bounds", None)
     spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
     options: dict[str, Any] = {"centres": np.asarray(places), "n_bins": n_bins}
-    return Measures(release(ClusterQuality, read_silos(X, spending), spending, **options))
+    data = read_silos(X, spending, names=getattr(centres, "feature_names_in_", None))
+    return Measures(release(ClusterQuality, data, spending, **options))

@@ -1,25 +1,36 @@
 """From a user's tables to the silos' records on the grid, by a schema or by plain bounds.
 
-A fit reads by :func:`read_silos` or :func:`read_labelled`, which look at no estimator. What a
-fitted model is asked about is read as its fit was: :func:`new_rows`, :func:`grid_rows`.
+A fit reads by :func:`read_silos` or :func:`read_labelled`, which look at no estimator. Plain bounds
+make a schema of numbers, so that all tables come in by one door, `cloister.data.read_source`. What
+a fitted model is asked about is read as its fit was: :func:`new_rows`, :func:`grid_rows`.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import check_array
+from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from cloister.arrays import Flags, Floats
-from cloister.data import Records, array_records, as_silos, header, read_rows, read_source
+from cloister.data import (
+    Labelled,
+    Records,
+    as_silos,
+    header,
+    is_frame,
+    read_floats,
+    read_rows,
+    read_source,
+)
+from cloister.data.cells import CellType
 from cloister.data.records import default_rows, open_by_schema
 from cloister.data.rules import Rules
 from cloister.data.units import UnitLimit
@@ -30,12 +41,6 @@ from cloister.protocol.plan import Plan
 from cloister.schema import Column, Schema
 from cloister.tasks.columns import position
 
-_DTYPES = (np.float64, np.float32)
-_FIT = {"ensure_all_finite": False, "ensure_min_samples": 0}
-"""No record stops a fit, nor does their number: one without a value is left out, as in files.
-
-A fit that fails tells whoever sees it fail something of a record.
-"""
 _TRUTH = {"False": False, "True": True}
 IN_Y = "in_y"
 """What `classes` may be: the caller states that the set of labels in y is public."""
@@ -50,7 +55,7 @@ class SiloData:
     table : optional
         The table itself, if there is just one and it is in memory.
     names : tuple of str
-        Of the columns of X, if they have names that scikit-learn takes note of.
+        Of the columns of X, if they are those of a frame, which scikit-learn takes note of.
     target, classes : str, ndarray of shape (n_classes,), optional
         The column that a supervised task predicts, and its labels as the user knows them.
     """
@@ -63,27 +68,23 @@ class SiloData:
     classes: NDArray[Any] | None = None
 
 
-def read_silos(X: Any, spending: Spending) -> SiloData:
-    """Read a table, a path, or a list of these, one for each silo."""
+def read_silos(X: Any, spending: Spending, *, names: Sequence[str] | None = None) -> SiloData:
+    """Read a table, a path, or a list of these, one for each silo.
+
+    Parameters
+    ----------
+    names : sequence of str, optional
+        Without a schema: of the columns that silos with names must have, in the order of the fit.
+    """
     silos = as_silos(X)
-    alone = len(silos) == 1 and not isinstance(silos[0], str | Path)
-    known: tuple[str, ...] = ()
-    table = None
+    alone = silos[0] if len(silos) == 1 and hasattr(silos[0], "__len__") else None
+    table = None if isinstance(alone, str | Path) else alone
     if spending.schema:
-        if alone and hasattr(silos[0], "__len__"):  # not what comes from a file or a database
-            table = silos[0]
         return SiloData(spending.schema, by_schema(silos, spending.schema, spending), table)
-    if alone:
-        known, table = _known_names(silos[0]), _checked(check_array, silos[0], **_FIT)
-        silos = [table]
-    names, *others = {known} if known else {header(silo) for silo in silos}
-    if others:
-        raise DataError(
-            "silos must have the same columns in the same order; give a schema as bounds "
-            "to match them by name."
-        )
+    silos, names, known = matched(silos, names)
     schema = plain_schema(spending.bounds, names, spending.dataset)
-    return SiloData(schema, _on_grid(silos, schema, spending), table, known)
+    table = silos[0] if table is not None else None
+    return SiloData(schema, by_schema(silos, schema, spending), table, known)
 
 
 def read_labelled(
@@ -94,6 +95,7 @@ def read_labelled(
     target: str | None = None,
     classes: Any = None,
     target_bounds: Any = None,
+    names: Sequence[str] | None = None,
 ) -> SiloData:
     """Read records with the target that is to be predicted, which becomes a column.
 
@@ -108,6 +110,8 @@ def read_labelled(
         Public labels of a classifier, without a schema.
     target_bounds : (low, high) or None
         Public bounds of a regressor's target, without a schema.
+    names : sequence of str, optional
+        As in :func:`read_silos`, but for the target.
     """
     X, y = unpaired(X, y)
     if spending.schema:
@@ -119,22 +123,119 @@ def read_labelled(
             "requires y to be passed, but the target y is None; give y, or a schema as bounds and "
             "the name of its column as target."
         )
-    silos, labels = _silos_with_labels(X, y)
-    known_classes = None if target_bounds is not None else _public_classes(labels, classes)
-    column = (
-        plain_schema(target_bounds, ("y",), None, "target_bounds").columns[0]
-        if known_classes is None
-        else category_column("y", class_categories(known_classes))
-    )
-    numbers = _target_numbers(labels, known_classes)
-    known = _known_names(as_silos(X)[0])
-    features = plain_schema(spending.bounds, known or header(silos[0]), spending.dataset)
+    silos, names, known = matched(as_silos(X), names)
+    parts = label_parts(y, len(silos))
+    features = plain_schema(spending.bounds, names, spending.dataset)
     name = next(free for free in ("y", "target", "the target") if free not in features.names)
-    column = column.model_copy(update={"name": name})
+    public = None if target_bounds is not None else public_classes(parts, classes)
+    column = (
+        plain_schema(target_bounds, (name,), None, "target_bounds").columns[0]
+        if public is None
+        else category_column(name, class_categories(public))
+    )
     schema = features.model_copy(update={"columns": (*features.columns, column)})
-    tables = [np.column_stack(pair) for pair in zip(silos, numbers, strict=True)]
-    records = _on_grid(tables, schema, spending)
-    return SiloData(schema, records, None, known, name, known_classes)
+    tables = [labelled(table, name, part) for table, part in zip(silos, parts, strict=True)]
+    return SiloData(schema, by_schema(tables, schema, spending), None, known, name, public)
+
+
+def labelled(table: Any, name: str, cells: Any) -> Labelled:
+    """Return a table in memory with a column of labels."""
+    found = Labelled(table, name, cells)
+    shape: tuple[int, ...] = tuple(np.shape(cells)) if hasattr(cells, "shape") else ()
+    if len(shape) == 2 and shape[1] == 1:
+        warnings.warn(
+            "A column-vector y was passed when a 1d array was expected; give y of shape (n,).",
+            DataConversionWarning,
+            stacklevel=2,
+        )
+    elif len(shape) > 1:
+        raise DataError(f"y should be a 1d array, got an array of shape {shape} instead.")
+    if not hasattr(table, "__len__") or isinstance(table, str | Path):
+        raise DataError(
+            f"y must be None where X is no table in memory; add the labels to X as column {name!r}."
+        )
+    if len(table) != len(found.column):
+        raise DataError(
+            f"y must have one label for each record, got {len(table)} records and "
+            f"{len(found.column)} labels."
+        )
+    return found
+
+
+def matched(
+    silos: Sequence[Any], names: Sequence[str] | None = None
+) -> tuple[list[Any], tuple[str, ...], tuple[str, ...]]:
+    """Return silos whose columns are those of one table: by their names or, without, their places.
+
+    Parameters
+    ----------
+    names : sequence of str, optional
+        That named tables must have, in the order of the columns; by default those of the first.
+
+    Returns
+    -------
+    silos : list
+    names : tuple of str
+        Of the columns; ``x0, x1, ...`` where silos have none.
+    known : tuple of str
+        The names, if the first silo is a frame, as scikit-learn takes note of them.
+
+    Raises
+    ------
+    DataError
+        If a silo lacks a column, has one more, or only some silos have names.
+    """
+    for silo in silos:
+        refuse_no_table(silo)
+    found = [_names_of(silo) for silo in silos]
+    if any(found) and not all(found):
+        at = found.index(())
+        raise DataError(
+            f"silo {at} has no names of columns, but others have; give all silos as tables with "
+            "names, or all as arrays."
+        )
+    if not all(found):
+        widths = [len(header(silo)) for silo in silos]
+        if len(set(widths)) > 1:
+            raise DataError(f"silos must have the same number of columns, got {widths}.")
+        nameless = tuple(f"x{j}" for j in range(widths[0]))
+        return [_without_names(silo, nameless) for silo in silos], nameless, ()
+    wanted = tuple(found[0] if names is None else map(str, names))
+    for i, have in enumerate(found):
+        _refuse_other_names(f"silo {i}" if len(silos) > 1 else "X", have, wanted)
+    return list(silos), wanted, wanted if is_frame(silos[0]) else ()
+
+
+def _names_of(silo: Any) -> tuple[str, ...]:
+    """Return the names by which a silo's columns are matched; none of an array or a list."""
+    if is_frame(silo):
+        kept = "column_names" if hasattr(type(silo), "column_names") else "columns"
+        names = tuple(getattr(silo, kept))
+        return tuple(map(str.strip, names)) if all(isinstance(n, str) for n in names) else ()
+    is_array = isinstance(silo, list | tuple) or hasattr(silo, "__array__")
+    return () if is_array else header(silo)
+
+
+def _without_names(silo: Any, names: tuple[str, ...]) -> Any:
+    """Return an array, or a frame whose columns pandas has numbered with names of ours."""
+    if is_frame(silo):
+        return silo.set_axis(list(names), axis=1)
+    return silo if isinstance(silo, list | tuple) or hasattr(silo, "shape") else np.asarray(silo)
+
+
+def _refuse_other_names(who: str, have: Sequence[str], wanted: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in have]
+    extra = [name for name in have if name not in wanted]
+    if missing or extra:
+        differences = [
+            f"{what} {', '.join(map(repr, names[:5]))}{', ...' if names[5:] else ''}"
+            for what, names in (("lacks", missing), ("has besides", extra))
+            if names
+        ]
+        raise DataError(
+            f"silos must have the same columns: {who} {' and '.join(differences)}. Feature names "
+            "must be the same in every table; rename or drop columns, or give a schema as bounds."
+        )
 
 
 def unpaired(X: Any, y: Any) -> tuple[Any, Any]:
@@ -159,20 +260,55 @@ def _is_table(part: Any) -> bool:
 def plain_schema(
     bounds: Any, names: Sequence[str], dataset: str | None, called: str = "bounds"
 ) -> Schema:
-    """Return the contract that plain bounds make; never from the records."""
-    try:
-        pair = () if isinstance(bounds, str) else bounds
-        low, high = (np.broadcast_to(np.asarray(b, float), len(names)) for b in pair)
-    except (TypeError, ValueError) as error:
+    """Return the contract that plain bounds make; never from the records.
+
+    Parameters
+    ----------
+    bounds : (low, high), list of (low, high), or mapping
+        A tuple of two numbers or sequences is (low, high); a list of tuples has one pair a column;
+        a mapping goes by name. Numbers are of all columns.
+    names : sequence of str
+        Of the columns.
+    called : str
+        The parameter that messages name.
+    """
+    pairs = None if isinstance(bounds, str) else _bound_pairs(bounds, names)
+    if pairs is None:
         raise PlanError(
-            f"{called} must be public numbers (low, high), each a number or {len(names)} numbers, "
-            f"or a schema, got {bounds!r}; bounds read from the records would leak their extremes."
-        ) from error
+            f"{called} must be public numbers: a tuple (low, high), each a number or "
+            f"{len(names)} numbers, a list of {len(names)} tuples (low, high), a mapping of names "
+            f"to these, or a schema, got {bounds!r}; bounds read from the records would leak their "
+            "extremes."
+        )
     columns = tuple(
-        Column(name=str(name), type="number", min=float(a), max=float(b))
-        for name, a, b in zip(names, low, high, strict=True)
+        Column(name=name, type="number", min=low, max=high)
+        for name, (low, high) in zip(names, pairs, strict=True)
     )
     return Schema(dataset=dataset or "unnamed", unit="row", columns=columns)
+
+
+def _bound_pairs(bounds: Any, names: Sequence[str]) -> list[tuple[float, float]] | None:
+    """Return the pair of each column, or None if bounds are none of the forms that are taken."""
+    n = len(names)
+    try:
+        if isinstance(bounds, Mapping):
+            named = {str(name): pair for name, pair in bounds.items()}
+            if named.keys() != set(names):
+                return None
+            return [(float(low), float(high)) for low, high in (named[name] for name in names)]
+        if isinstance(bounds, list) and bounds and all(isinstance(p, tuple) for p in bounds):
+            pairs = [(float(low), float(high)) for low, high in bounds]
+            return pairs if len(pairs) == n else None
+        low, high = bounds
+        sizes = {np.ndim(low), np.ndim(high)}
+        if sizes == {1} and n == 2 and not isinstance(bounds, tuple):
+            return None  # whether a row is a column's pair or all low ends, nobody can say
+        ends = [
+            [float(end)] * n if np.ndim(end) == 0 else [*map(float, end)] for end in (low, high)
+        ]
+    except (TypeError, ValueError):
+        return None
+    return list(zip(*ends, strict=True)) if {len(end) for end in ends} == {n} else None
 
 
 def check_schema(schema: Any, plan: Plan) -> None:
@@ -191,42 +327,6 @@ def by_schema(silos: Sequence[Any], schema: Schema, spending: Spending) -> dict[
     }
 
 
-def _on_grid(silos: Sequence[Any], schema: Schema, spending: Spending) -> dict[str, Records]:
-    """Read tables of numbers by plain bounds."""
-    grid = schema.grid(spending.frac_bits)
-    return {f"silo-{i}": array_records(silo, grid) for i, silo in enumerate(silos)}
-
-
-def _known_names(table: Any) -> tuple[str, ...]:
-    """Return the names of columns that scikit-learn would keep: those of a frame, all of them text.
-
-    A pandas or polars frame has them as `columns`, an Arrow table as `column_names`. They are asked
-    of the class, since pandas takes the name of a column for an attribute, too.
-    """
-    kept = next((name for name in ("column_names", "columns") if hasattr(type(table), name)), None)
-    names = getattr(table, kept) if kept else ()
-    return tuple(map(str, names)) if all(isinstance(name, str) for name in names) else ()
-
-
-def _checked(check: Callable[..., Any], *args: Any, **options: Any) -> Floats:
-    """Let scikit-learn check a table; where it would quote cells, say so in our words."""
-    try:
-        checked: Floats = check(*args, dtype=_DTYPES, **options)
-        return checked
-    except ValueError as error:
-        if "contains NaN" in str(error) or "contains infinity" in str(error):
-            raise DataError(
-                "X has NaN or infinity in some cells; leave such rows out, or fit with a schema as "
-                "bounds, whose rule 'missing' says for each column what stands for them."
-            ) from None
-        if "array=" not in str(error) and "could not convert" not in str(error):
-            raise
-    raise DataError(
-        "records must be a table of numbers with 2 dimensions, got text or another shape. "
-        "Reshape your data, or give a schema as bounds, which says what text becomes."
-    )
-
-
 # Targets ------------------------------------------------------------------------------------------
 
 
@@ -239,10 +339,10 @@ def _labelled_by_schema(
     target, categories = column.name, column.categories
     silos = as_silos(X)
     if y is not None:
-        if any(target in header(silo) for silo in silos if hasattr(silo, "columns")):
+        if any(target in header(silo) for silo in silos if is_frame(silo)):
             raise DataError(f"y must be None where X has the target {target!r}; give one.")
         parts = label_parts(y, len(silos))
-        silos = [_with_column(silo, target, p) for silo, p in zip(silos, parts, strict=True)]
+        silos = [labelled(silo, target, part) for silo, part in zip(silos, parts, strict=True)]
     classes = as_labels(categories) if categories else None
     records = by_schema(silos, schema, spending)
     return SiloData(schema, records, None, (), target, classes)
@@ -262,16 +362,6 @@ def as_labels(categories: Sequence[str]) -> NDArray[Any]:
     return np.array(categories, dtype=object)
 
 
-def _with_column(table: Any, name: str, values: Any) -> Any:
-    """Return a pandas table with one more column."""
-    if not hasattr(table, "assign"):
-        raise DataError(
-            f"y beside a schema needs X as a DataFrame; put {name!r} into the table, or X into a "
-            "DataFrame."
-        )
-    return table.assign(**{name: np.asarray(values)})
-
-
 def label_parts(y: Any, n_silos: int) -> list[Any]:
     """Return the labels of each silo."""
     if n_silos == 1 and not _is_list_of_arrays(y):
@@ -285,75 +375,70 @@ def _is_list_of_arrays(y: Any) -> bool:
     return isinstance(y, list | tuple) and bool(y) and all(np.ndim(part) >= 1 for part in y)
 
 
-def _silos_with_labels(X: Any, y: Any) -> tuple[list[Floats], list[NDArray[Any]]]:
-    """Return each silo's table and labels, checked as scikit-learn does."""
-    silos = as_silos(X)
-    parts = label_parts(y, len(silos))
-    tables = [_checked(check_array, silo, **_FIT) for silo in silos]
-    labels = [column_or_1d(part, warn=True) for part in parts]
-    for table, part in zip(tables, labels, strict=True):
-        if len(table) != len(part) or table.shape[1] != tables[0].shape[1]:
-            raise DataError(
-                "every silo must have one label for each record and the same columns, got "
-                f"{len(table)} records of {table.shape[1]} columns and {len(part)} labels."
-            )
-    return tables, labels
+def public_classes(parts: Sequence[Any], classes: Any) -> NDArray[Any]:
+    """Return the labels of a classifier in ascending order, as far as they are public.
 
-
-def _public_classes(labels: Sequence[NDArray[Any]], classes: Any) -> NDArray[Any]:
-    """Return the classes, as far as they are public."""
-    for part in labels:
-        check_classification_targets(_known(part))
+    Parameters
+    ----------
+    parts : sequence of array_like
+        The labels of each silo. They are looked at only where `classes` says that they are public.
+    classes : sequence or "in_y"
+    """
     if classes is None or (isinstance(classes, str) and classes != IN_Y):
         raise PlanError(
             f"classes must be given: the public list of labels, or {IN_Y!r} to state that the set "
             f"of labels in y is public, got {classes!r}."
         )
-    given = _known(np.concatenate(labels)) if isinstance(classes, str) else np.asarray(classes)
-    if len(found := np.unique(given)) < 2:
+    found = label_set(parts) if isinstance(classes, str) else np.unique(np.asarray(classes))
+    if len(found) < 2:
         raise PlanError(f"classes must be at least 2, got {len(found)} class.")
     return found
 
 
-def _known(labels: NDArray[Any]) -> NDArray[Any]:
-    """Return the labels that are there; a record without one is left out later."""
-    return labels[np.isfinite(labels)] if labels.dtype.kind == "f" else labels
+def label_set(parts: Iterable[Any]) -> NDArray[Any]:
+    """Return the different labels of all silos, without missing ones, in ascending order."""
+    cells = [cell for part in parts for cell in _objects_of(Labelled(None, "y", part).column)]
+    # by the rule of the reader: a number, or a word that is not one that stands for nothing
+    nothing = np.isnan(CellType("category", ()).read(cells).values) & ~_wrong(cells)
+    there = [cell for cell, is_none in zip(cells, nothing.tolist(), strict=True) if not is_none]
+    if not all(isinstance(cell, str) for cell in there) and any(isinstance(c, str) for c in there):
+        there = [str(cell) for cell in there]  # texts and numbers have no common order
+    labels = np.unique(np.array(there))
+    check_classification_targets(labels)
+    return labels
+
+
+def _wrong(cells: list[Any]) -> Flags:
+    wrong = CellType("category", ()).read(cells).wrong
+    return np.zeros(len(cells), dtype=np.bool_) if wrong is None else wrong
+
+
+def _objects_of(column: Any) -> list[Any]:
+    return column.tolist() if hasattr(column, "tolist") else list(column)
 
 
 def class_categories(labels: NDArray[Any]) -> tuple[str, ...]:
-    """Return the category of a schema that stands for each label."""
-    names = tuple(str(label) for label in labels)
-    plain = len(set(names)) == len(names) and all(name and name == name.strip() for name in names)
-    return names if plain else numbered(len(names))
+    """Return the category of a schema that stands for each label.
 
-
-def numbered(n_classes: int) -> tuple[str, ...]:
-    """Return categories for labels that cannot be categories themselves."""
-    return tuple(f"class {i}" for i in range(n_classes))
+    Raises
+    ------
+    PlanError
+        If the reader could not tell two labels apart, or a label from a missing cell.
+    """
+    names = tuple(str(label).strip() for label in np.asarray(labels).tolist())
+    codes = CellType("category", tuple((name, i) for i, name in enumerate(names))).read([*names])
+    if not np.array_equal(codes.values, np.arange(len(names))):
+        raise PlanError(
+            f"classes must be different words or numbers, and not empty, got {list(names)}; write "
+            "them in another way."
+        )
+    return names
 
 
 def category_column(name: str, categories: tuple[str, ...]) -> Column:
     """Return a column of categories."""
     most = len(categories) - 1.0
     return Column(name=name, type="category", categories=categories, min=0.0, max=most)
-
-
-def _target_numbers(labels: Sequence[NDArray[Any]], classes: NDArray[Any] | None) -> list[Floats]:
-    """Return targets as numbers, of a class its place; NaN drops any other label."""
-    if classes is None:
-        return [np.asarray(part, dtype=np.float64) for part in labels]
-    numbers = []
-    for part in labels:
-        at = np.clip(np.searchsorted(classes, part), 0, len(classes) - 1)
-        numbers.append(np.where(classes[at] == part, at.astype(np.float64), np.nan))
-    if all(np.isnan(part).all() for part in numbers):
-        warnings.warn(
-            "no label in y is one of classes, so every record is left out and the model is "
-            "noise alone; give the labels as they stand in y.",
-            UserWarning,
-            stacklevel=7,
-        )
-    return numbers
 
 
 def kept_rows(table: Any, schema: Schema) -> Flags:
@@ -375,11 +460,34 @@ def new_rows(model: Any, X: Any, *, without: int | None = None) -> Floats:
     """
     check_is_fitted(model)
     if not isinstance(model.bounds, Schema):
-        return _checked(validate_data, model, X, reset=False)
+        return _numbers(model, X)
     schema = model.bounds
     if hasattr(model, "plan_"):
         schema = without_target(schema.select(model.plan_.columns), without)
     return _kept_rows(schema, X)
+
+
+def _numbers(model: Any, X: Any) -> Floats:
+    """Return a table of numbers with the columns of a fit without a schema, in their order."""
+    refuse_no_table(X)
+    validate_data(model, X, reset=False, skip_check_array=True)  # names, and how many
+    is_floats = type(X) is np.ndarray and X.dtype in (np.float32, np.float64)
+    values = X if is_floats else read_floats(X)  # no copy of what is read already
+    if not np.isfinite(values).all():
+        raise DataError(
+            "X has NaN, infinity or no number in some cells; leave such rows out, or fit with a "
+            "schema as bounds, whose rule 'missing' says for each column what stands for them."
+        )
+    return values
+
+
+def refuse_no_table(X: Any) -> None:
+    """Refuse arrays that hold no table of real numbers, in the words of scikit-learn."""
+    dtype = getattr(X, "dtype", None)
+    if getattr(dtype, "kind", "") == "c":
+        raise DataError("Complex data not supported: records must be real numbers.")
+    if getattr(X, "ndim", 2) != 2 or hasattr(X, "toarray"):
+        header(X)  # which says what is wrong
 
 
 def grid_rows(model: Any, X: Any) -> NDArray[np.int32]:

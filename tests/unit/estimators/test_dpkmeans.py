@@ -368,14 +368,18 @@ def test_silos_may_be_files_tables_and_empty(tmp_path: Path) -> None:
         assert fitted.feature_names_in_.tolist() == ["a", "b"]
 
 
-def test_silos_with_columns_in_another_order_are_matched_by_a_schema_only() -> None:
+def test_silos_are_matched_by_the_names_of_their_columns() -> None:
     swapped = FRAME[["b", "a"]]
-    with pytest.raises(DataError, match="same columns in the same order"):
-        model().fit([FRAME, swapped])
-    options = {"random_state": 0, "rounds": 3, "bounds": SCHEMA}
-    fitted = model(ZeroNoiseKMeans, **options).fit([FRAME[:200], swapped[200:]])
-    pooled = model(ZeroNoiseKMeans, **options).fit(FRAME)
-    assert np.array_equal(fitted.cluster_centers_, pooled.cluster_centers_)
+    options = {"random_state": 0, "rounds": 3}
+    for bounds in (SCHEMA, {"b": (-1, 1), "a": (-1, 1)}):
+        fitted = model(ZeroNoiseKMeans, bounds=bounds, **options).fit([FRAME[:200], swapped[200:]])
+        pooled = model(ZeroNoiseKMeans, bounds=bounds, **options).fit(FRAME)
+        assert np.array_equal(fitted.cluster_centers_, pooled.cluster_centers_)
+    for other in (FRAME[["a"]], FRAME.rename(columns={"b": "zz"}), FRAME.assign(zz=1.0)):
+        with pytest.raises(DataError, match=r"same columns: silo 1 .*'(b|zz)'"):
+            model().fit([FRAME, other])
+    with pytest.raises(DataError, match="silo 1 has no names"):
+        model().fit([FRAME, FRAME.to_numpy()])
 
 
 def test_a_fit_of_silos_forgets_the_labels_of_the_fit_before() -> None:

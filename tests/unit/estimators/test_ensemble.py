@@ -226,8 +226,8 @@ def test_silos_need_the_same_columns_and_one_list_of_labels_each() -> None:
     X, y = silos()
     with pytest.raises(DataError, match="y must be a list of 3 arrays"):
         DPSiloEnsemble(DPNaiveBayes(**OPTIONS)).fit(X, y[:2])
-    named = [pd.DataFrame(X[0], columns=names) for names in (["p", "q"], ["q", "p"])]
-    with pytest.raises(DataError, match="same columns in the same order"):
+    named = [pd.DataFrame(X[0], columns=names) for names in (["p", "q"], ["q", "r"])]
+    with pytest.raises(DataError, match="same columns: silo 1 lacks 'p' and has besides 'r'"):
         DPSiloEnsemble(DPNaiveBayes(**OPTIONS)).fit(named, y[:2])
 
 

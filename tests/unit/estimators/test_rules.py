@@ -13,7 +13,7 @@ import pytest
 from cloister import Budget, Ledger, RuleSet, mine_rules, run_job
 from cloister.data import Baskets
 from cloister.display import Graph, Table
-from cloister.errors import BudgetExceeded, PlanError
+from cloister.errors import BudgetExceeded, DataError, PlanError
 from cloister.jobs import JobResult, make_plan
 from cloister.schema import Column, Schema, catalogue_schema
 from cloister.tasks.count import Count
@@ -362,7 +362,7 @@ def test_mistakes_are_told_before_anything_is_spent(options: dict[str, Any], wor
 def test_a_catalogue_is_public_and_has_truth_values_only() -> None:
     with pytest.raises(PlanError, match="catalogue must be given"):
         mine_rules(Baskets([["a"]]), epsilon=1.0)
-    with pytest.raises(PlanError, match="same columns"):
+    with pytest.raises(DataError, match="same columns"):
         mine_rules([shop(5), shop(5)[["tea", "milk"]]], epsilon=1.0)
     ages = Schema(
         dataset="d", unit="row", columns=(Column(name="age", type="number", min=0.0, max=9.0),)
