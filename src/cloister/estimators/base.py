@@ -61,10 +61,11 @@ class PrivateEstimator(Shown, BaseEstimator):
     ----------
     epsilon : float, > 0
         Privacy budget of one fit. There is no default.
-    bounds : (low, high) or Schema
-        Public bounds of each column, as two numbers or two sequences, data units; records are
-        clipped to them. Never take them from the records. A schema also has categories, booleans
-        and the privacy unit, and says what happens to missing values.
+    bounds : (low, high), list of (low, high), mapping of names to (low, high), or Schema
+        Public bounds of each column, data units; records are clipped to them. Never take them from
+        the records. A tuple is of two numbers, for all columns, or of two sequences; a list has one
+        tuple for each column. A schema also has categories, booleans and the privacy unit, and says
+        what happens to missing values.
     nominal_n : int, optional
         Public contract value for the number of records. Without it, 2 % of the budget pay for a
         noisy count.
@@ -113,11 +114,13 @@ class PrivateEstimator(Shown, BaseEstimator):
         Parameters
         ----------
         X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-            A list is one silo each: their vectors are masked and summed as in a federation. Paths
-            name CSV or Parquet files, which may be larger than memory.
+            A list is one silo each: their vectors are masked and summed as in a federation. Tables
+            with names of columns are matched by name, arrays by place. Paths name CSV or Parquet
+            files, which may be larger than memory. See :mod:`cloister.data` for other sources.
         y : array_like of shape (n_samples,), a list of these, or None
             Of an estimator that predicts, the target: None where `bounds` is a schema and X has it,
-            or X is a list of pairs (X, y), one for each silo. Others ignore it.
+            or X is a list of pairs (X, y), one for each silo. Others ignore it. A record with a
+            missing or impossible label is left out.
         refused
             Nothing else is taken. Of `sample_weight` the error says what to do instead.
 
