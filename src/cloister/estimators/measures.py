@@ -28,6 +28,7 @@ from cloister.estimators.tables import (
     label_parts,
     read_labelled,
     read_silos,
+    row_table,
     unpaired,
 )
 from cloister.schema import Column, Schema
@@ -369,7 +370,7 @@ class _Contract:
     def silos(self, model: Any, X: Any, y: Any) -> list[_Silo]:
         """Return what each silo has; tables hold what the model looks at."""
         silos = as_silos(X)
-        tables = [np.asarray(silo) if isinstance(silo, list | tuple) else silo for silo in silos]
+        tables = [row_table(silo) for silo in silos]
         if any(len(getattr(table, "shape", ())) != 2 for table in tables):
             raise DataError(
                 "X must be a table in memory, or a list of these, for a model that is not ours; "
@@ -466,7 +467,7 @@ class _Asked:
 
 def _rows(n_features: int, table: Any) -> Floats:
     """Return a table as numbers, NaN where a cell holds none."""
-    rows = read_floats(table if hasattr(table, "shape") else np.asarray(table))
+    rows = read_floats(table)
     if rows.shape[1] != n_features:
         raise DataError(f"X must have the model's {n_features} columns, got {rows.shape[1]}.")
     return rows

@@ -95,12 +95,17 @@ def one_by_one(ask: Callable[[Any], Any], rows: NDArray[Any]) -> NDArray[Any]:
     DataError
         If it refuses a record, or does not answer each row.
     """
-    buffer = _aligned((_COPIES, rows.shape[1]), rows.dtype)
+    buffers = {
+        dtype: _aligned((_COPIES, rows.shape[1]), dtype) for dtype in {rows.dtype, np.dtype(float)}
+    }
     answers = []
     for row in rows:
+        # of objects, a record of numbers is asked about as floats, whatever others hold
+        is_numbers = rows.dtype == object and all(isinstance(_cell(cell), float) for cell in row)
+        buffer = buffers[np.dtype(float) if is_numbers else rows.dtype]
         buffer[:] = row
         answers.append(_answer(ask, buffer[:1], buffer))
-    return np.stack(answers) if answers else np.zeros((0,))
+    return _stacked(answers)
 
 
 def frame_by_frame(ask: Callable[[Any], Any], table: Any) -> NDArray[Any]:
@@ -117,6 +122,13 @@ def frame_by_frame(ask: Callable[[Any], Any], table: Any) -> NDArray[Any]:
         one = {name: [_cell(cell)] for name, cell in zip(names, cells, strict=True)}
         copies = {name: cell * _COPIES for name, cell in one.items()}
         answers.append(_answer(ask, pd.DataFrame(one), pd.DataFrame(copies)))
+    return _stacked(answers)
+
+
+def _stacked(answers: list[NDArray[Any]]) -> NDArray[Any]:
+    """Return answers as one array; as objects if one of them is of another kind than the others."""
+    if len({"f" if answer.dtype.kind in "biuf" else answer.dtype.kind for answer in answers}) > 1:
+        answers = [answer.astype(object) for answer in answers]
     return np.stack(answers) if answers else np.zeros((0,))
 
 

@@ -242,8 +242,23 @@ def unpaired(X: Any, y: Any) -> tuple[Any, Any]:
     """Return lists of tables and of labels for a list of pairs (X, y), one pair for each silo."""
     if y is not None or not isinstance(X, list | tuple) or not X or not all(map(_is_pair, X)):
         return X, y
-    tables = [np.asarray(table) if isinstance(table, list) else table for table, _ in X]
-    return tables, [labels for _, labels in X]
+    return [row_table(table) for table, _ in X], [labels for _, labels in X]
+
+
+def row_table(table: Any) -> Any:
+    """Return a list of rows as an array of objects, in which each cell stays as it is.
+
+    A row that is too short lacks its last cells; one that is too long has none.
+    """
+    if not isinstance(table, list | tuple):
+        return table
+    n_columns = len(header(table))
+    found = np.full((len(table), n_columns), None, dtype=object)
+    for i, row in enumerate(table):
+        cells = list(row) if isinstance(row, list | tuple | np.ndarray) else []
+        for j, cell in enumerate(cells if len(cells) <= n_columns else []):
+            found[i, j] = cell
+    return found
 
 
 def _is_pair(part: Any) -> bool:

@@ -355,3 +355,25 @@ def test_an_ensemble_is_asked_about_one_record_a_call(monkeypatch: pytest.Monkey
     found = evaluate(model, X, TWO, epsilon=1.0, nominal_n=700)
     assert found.scored_by == "row code"
     assert lengths == {1}
+
+
+def test_an_answer_of_another_kind_changes_no_other_answer() -> None:
+    def label(table: Any) -> np.ndarray:
+        return np.array([row[0] if row[0] > 0 else "none" for row in table], dtype=object)[:1]
+
+    def typed(table: Any) -> Any:
+        answer = label(table)[0]
+        return [answer] * len(table)
+
+    assert one_by_one(typed, np.array([[1.0], [-1.0], [2.0]])).tolist() == [1.0, "none", 2.0]
+
+
+def test_a_record_of_numbers_is_asked_about_as_floats_beside_one_of_words() -> None:
+    kinds: list[str] = []
+
+    def predict(table: Any) -> Any:
+        kinds.append(table.dtype.kind)
+        return [0] * len(table)
+
+    one_by_one(predict, np.array([[1, 2.5], ["a", 1]], dtype=object))
+    assert kinds == ["f", "O"]
