@@ -6,10 +6,11 @@ the schema or out of range follows the schema's rule, so that nothing about a re
 What a cell means depends on the cell, the schema and public settings alone: see the table of
 `cloister.data.cells`.
 
-A source is an array, a list of rows, a table of pandas, polars (also lazy), DuckDB or Arrow, a file
-(text ``.csv``, ``.tsv``, ``.txt``, ``.data``, also ``.gz``, ``.bz2``, ``.zst``; Parquet; ``.xlsx``),
-a folder of Parquet files, an Arrow dataset, a `SqlQuery`, a `Labelled` table, or `Baskets`. The
-first line of a text table names its columns; its delimiter is found there or declared.
+A source is an array, a list of rows, a table of pandas, polars (also lazy), DuckDB or Arrow, a
+file (text ``.csv``, ``.tsv``, ``.txt``, ``.data``, also ``.gz``, ``.bz2``, ``.zst``; Parquet;
+``.xlsx``), a folder of Parquet files, an Arrow dataset, a `SqlQuery`, a `Labelled` table, or
+`Baskets`. The first line of a text table names its columns; its delimiter is found there or
+declared.
 """
 
 from cloister.data.baskets import Baskets

@@ -150,22 +150,21 @@ class CellType:
                 return self.of_numbers(cells)
             case "M":
                 return self.of_days(_days_of(cells))
+            case "m":  # as a list, they would be numbers
+                return self._of_objects(list(cells))
             case _:
                 return self._of_objects(cells.tolist())
 
     def _of_arrow(self, cells: Any) -> Read:
         import pyarrow as pa
-        import pyarrow.compute as pc
         import pyarrow.types as types
 
         kind = cells.type
         if isinstance(kind, pa.BaseExtensionType):
-            return self._of_arrow(cells.storage)
-        if types.is_dictionary(kind):
-            places = array_of(cells.indices.cast(pa.int64()), absent=-1).astype(np.int64)
-            return _spread(self.read(cells.dictionary), places)
-        if types.is_run_end_encoded(kind):
-            return self._of_arrow(pc.run_end_decode(cells))
+            is_truth = kind.extension_name == "arrow.bool8"
+            return self._of_arrow(cells.storage.cast(pa.bool_()) if is_truth else cells.storage)
+        if (coded := coded_of(cells)) is not None:
+            return self.read(coded)
         if types.is_boolean(kind):
             return _nulled(cells, self.of_truths(array_of(cells, absent=0).astype(np.bool_)))
         if types.is_integer(kind) or types.is_floating(kind):
@@ -176,7 +175,7 @@ class CellType:
             return self.of_texts(cells)
         if types.is_date(kind) or types.is_timestamp(kind):
             with suppress(pa.ArrowInvalid):  # of a zone that is not known here
-                return self.of_days(_days_of_arrow(cells))
+                return self.of_days(_days_of(moments_of(cells)))
         there = array_of(cells.is_valid()).astype(np.bool_)
         return Read(np.full(len(cells), np.nan), there)
 
@@ -184,25 +183,26 @@ class CellType:
         """Read objects, each by its own class."""
         import pyarrow as pa
 
-        classes = set(map(type, cells))
-        if classes <= {float, int, type(None)}:  # the common case, at a tenth of the price
+        classes = set(map(id, map(type, cells)))  # a class itself need not have a hash
+        if classes <= _PLAIN_NUMBERS:  # the common case, at a tenth of the price
             with suppress(OverflowError):
                 return self.of_numbers(np.array(cells, dtype=np.float64))
-        if classes <= {str, type(None)}:
+        if classes <= _PLAIN_TEXTS:
             with suppress(pa.ArrowException, UnicodeError):
                 return self.of_texts(pa.array(cells, type=pa.large_string()))
-        kinds = np.fromiter(map(_kind, cells), np.int8, len(cells))
-        values, wrong = np.full(len(cells), np.nan), kinds >= _COMPLEX
+        plain = [_plain(cell) for cell in cells]
+        kinds = np.array([kind for kind, _ in plain], dtype=np.int8)
+        values, wrong = np.full(len(cells), np.nan), kinds == _OTHER
         readers: dict[int, Callable[[list[Any]], Read]] = {
             _TRUTH: lambda some: self.of_truths(np.array(some, dtype=np.bool_)),
-            _REAL: lambda some: self.of_numbers(np.array([_float(cell) for cell in some])),
-            _DAY: lambda some: self.of_days(_days_of_objects(some)),
-            _TEXT: lambda some: self.of_texts(pa.array(map(_bytes, some), type=pa.large_binary())),
+            _REAL: lambda some: self.of_numbers(np.array(some, dtype=np.float64)),
+            _DAY: lambda some: self.of_days(Days(*map(np.array, zip(*some, strict=True)))),
+            _TEXT: lambda some: self.of_texts(pa.array(some, type=pa.large_binary())),
         }
         for kind, read in readers.items():
             at = np.flatnonzero(kinds == kind)
             if len(at):
-                found = read([cells[i] for i in at.tolist()])
+                found = read([plain[i][1] for i in at.tolist()])
                 values[at] = found.values
                 wrong[at] = False if found.wrong is None else found.wrong
         return Read(values, wrong)
@@ -300,8 +300,9 @@ class CellType:
         implied = {0.0: 0.0, 1.0: 1.0} if self.kind == "boolean" else self._truth_words
         said = {float(number): float(code) for number, code in implied.items()}
         said |= {_value(word): float(code) for word, code in reversed(self.words)}
-        pairs = np.array(sorted(said.items())).reshape(-1, 2)
-        pairs = pairs[np.isfinite(pairs[:, 0])]
+        # a word that says no number has no place in an order
+        known = sorted((number, code) for number, code in said.items() if math.isfinite(number))
+        pairs = np.array(known).reshape(-1, 2)
         return pairs[:, 0], pairs[:, 1]
 
     def _codes(self, numbers: Floats) -> Floats:
@@ -318,9 +319,9 @@ class CellType:
         is_year |= (numbers >= self.low) & (numbers <= self.high)
         years = np.where(is_year, numbers, np.nan)
         for i in np.flatnonzero(np.isfinite(numbers) & (~is_year | bool(self.form))).tolist():
-            day = np.datetime64(_day(_digits(numbers[i]), self.form), "D")
-            if not np.isnat(day):
-                years[i] = decimal_years(day[None])[0]
+            day = np.array([_day(_digits(numbers[i]), self.form)], "M8[D]")
+            if not np.isnat(day[0]):
+                years[i] = decimal_years(day)[0]
         return Read(years, np.isnan(years) & np.isfinite(numbers))
 
 
@@ -442,12 +443,21 @@ def text_of(cell: bytes | None) -> str:
 
 _NOTHING, _TRUTH, _REAL, _DAY, _TEXT, _COMPLEX, _OTHER = range(7)
 _ABSENT = ("NoneType", "NAType", "NaTType", "MaskedConstant")
+_PLAIN_NUMBERS = frozenset(map(id, (float, int, type(None))))
+_PLAIN_TEXTS = frozenset(map(id, (str, type(None))))
 
 
-def _kind(cell: Any) -> int:
-    kind = _kind_of(type(cell))
-    # pandas writes numbers beside a complex one so
-    return _REAL if kind == _COMPLEX and cell.imag == 0 else kind
+def _plain(cell: Any) -> tuple[int, Any]:
+    """Return the kind of an object, and the object as a plain value of its kind."""
+    try:
+        cls: type = type(cell)
+        kind = _kind_of(cls)
+        if kind == _COMPLEX:  # pandas writes numbers beside a complex one so
+            number = complex(cell)
+            return (_REAL, number.real) if number.imag == 0 else (_OTHER, None)
+        return kind, _PLAIN[kind](cell)
+    except Exception:  # whatever the code of a class that is not ours does
+        return _OTHER, None
 
 
 def is_absent(cell: Any) -> bool:
@@ -475,7 +485,9 @@ def _kind_of(cls: type) -> int:
 
 def _float(cell: Any) -> float:
     try:
-        return float(cell.real if isinstance(cell, complex | np.complexfloating) else cell)
+        if isinstance(cell, float):  # not as a class may write it: containers do not ask it either
+            return float.__float__(cell)
+        return int.__float__(cell) if isinstance(cell, int) else float(cell)
     except OverflowError:  # beyond all floats, so infinite to every rule
         return math.inf
     except (ValueError, ArithmeticError):  # a signalling NaN
@@ -483,55 +495,85 @@ def _float(cell: Any) -> float:
 
 
 def _bytes(cell: Any) -> bytes:
-    return cell.encode("utf-8", "replace") if isinstance(cell, str) else bytes(cell)
+    if isinstance(cell, str):
+        return str.encode(cell, "utf-8", "replace")
+    return memoryview(cell).tobytes()
+
+
+def _moment(cell: Any) -> tuple[np.datetime64, int]:
+    """Return the day of a date or a moment by its own clock, and the seconds since midnight."""
+    if isinstance(cell, np.datetime64):
+        days, seconds = _days_of(np.array([cell]))
+        return days[0], 0 if seconds is None else int(seconds[0])
+    # pandas has years that Python has not
+    month = np.datetime64(cell.year - 1970, "Y").astype("M8[M]") + (cell.month - 1)
+    day = month.astype("M8[D]") + (cell.day - 1)
+    if not isinstance(cell, datetime.datetime):
+        return day, 0
+    return day, cell.hour * 3600 + cell.minute * 60 + cell.second
+
+
+def shown(cell: Any) -> str:
+    """Write a cell for its owner, whatever it is."""
+    try:
+        cell = cell.as_py() if hasattr(cell, "as_py") else cell
+        return (text_of(cell) if isinstance(cell, bytes) else str(cell)).strip()
+    except Exception:  # of days that Python has not, of lists in themselves, of classes not ours
+        return f"({type(cell).__name__})"
+
+
+_PLAIN: dict[int, Callable[[Any], Any]] = {
+    _NOTHING: lambda _: None,
+    _TRUTH: bool,
+    _REAL: _float,
+    _DAY: _moment,
+    _TEXT: _bytes,
+    _OTHER: lambda _: None,
+}
 
 
 # Days ---------------------------------------------------------------------------------------------
 
 _DAY_SECONDS = 86400
+_PER_SECOND = {unit: 1000**i for i, unit in enumerate(("s", "ms", "us", "ns", "ps", "fs", "as"))}
+_SECONDS = {"h": 3600, "m": 60}
 
 
 def _days_of(moments: NDArray[Any]) -> Days:
     """Return the days of NumPy's moments."""
-    days = moments.astype("M8[D]")
-    since = moments - days  # exact in the unit of the moments
-    if not np.any(since[~np.isnat(since)] != np.timedelta64(0, "s")):
-        return Days(days)
-    return Days(days, since.astype("m8[s]").astype(np.int64))
+    unit, count = np.datetime_data(moments.dtype)
+    if unit not in (*_PER_SECOND, *_SECONDS):
+        return Days(moments.astype("M8[D]"))
+    if count != 1:
+        moments = moments.astype(f"M8[{unit}]")
+    # in whole numbers: NumPy refuses to write the finest units as days
+    ticks = moments.view(np.int64) if moments.dtype.isnative else moments.astype(np.int64)
+    if unit in _SECONDS:
+        days, since = np.divmod(ticks, _DAY_SECONDS // _SECONDS[unit])
+        seconds = since * _SECONDS[unit]
+    else:
+        days, seconds = np.divmod(ticks // _PER_SECOND[unit], _DAY_SECONDS)
+    is_none = np.isnat(moments)
+    days, seconds = (
+        np.where(is_none, np.datetime64("NaT"), days.astype("M8[D]")),
+        seconds * ~is_none,
+    )
+    return Days(days, seconds if seconds.any() else None)
 
 
-def _days_of_arrow(cells: Any) -> Days:
-    """Return the days of Arrow's dates and moments, each by the clock of its own zone."""
+def moments_of(cells: Any) -> NDArray[np.datetime64]:
+    """Return Arrow's dates and moments as NumPy's, by the clock of their zone."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    types = pa.types
-    there = array_of(cells.is_valid()).astype(np.bool_)
-    if types.is_timestamp(cells.type) and cells.type.tz:
+    kind, is_days = cells.type, pa.types.is_date32(cells.type)
+    if pa.types.is_timestamp(kind) and kind.tz:
         cells = pc.local_timestamp(cells)
-    whole = cells.cast(pa.date32(), safe=False)
-    days = array_of(whole.cast(pa.int32()).fill_null(0)).astype("M8[D]")
-    days = np.where(there, days, np.datetime64("NaT"))
-    if not types.is_timestamp(cells.type):
-        return Days(days)
-    since = pc.subtract(cells, whole.cast(cells.type, safe=False)).cast(pa.int64()).fill_null(0)
-    per_second = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}[cells.type.unit]
-    seconds = array_of(since).astype(np.int64) // per_second
-    return Days(days, seconds if seconds.any() else None)
-
-
-def _days_of_objects(cells: list[Any]) -> Days:
-    """Return the days of Python's and NumPy's dates and moments."""
-    days, seconds = np.full(len(cells), "NaT", dtype="M8[D]"), np.zeros(len(cells), dtype=np.int64)
-    for i, cell in enumerate(cells):
-        if isinstance(cell, np.datetime64):
-            one = _days_of(np.array([cell]))
-            days[i], seconds[i] = one.days[0], 0 if one.seconds is None else one.seconds[0]
-        else:
-            days[i] = np.datetime64(datetime.date(cell.year, cell.month, cell.day))
-            if isinstance(cell, datetime.datetime):
-                seconds[i] = cell.hour * 3600 + cell.minute * 60 + cell.second
-    return Days(days, seconds if seconds.any() else None)
+    unit = "D" if is_days else "ms" if pa.types.is_date64(kind) else kind.unit
+    ticks = array_of(cells.cast(pa.int32() if is_days else pa.int64()).fill_null(0))
+    moments = ticks.astype(np.int64).view(f"M8[{unit}]")
+    there = array_of(cells.is_valid()).astype(np.bool_)
+    return np.where(there, moments, np.datetime64("NaT"))
 
 
 def _iso(found: Days, i: int) -> str:
@@ -564,6 +606,19 @@ def array_of(cells: Any, absent: float = math.nan) -> NDArray[Any]:
     bare = pa.Array.from_buffers(cells.type, len(cells), memory, offset=cells.offset)
     is_there = np.from_dlpack(cells.is_valid().cast(pa.uint8())).view(np.bool_)
     return np.where(is_there, np.from_dlpack(bare), absent)
+
+
+def coded_of(cells: Any) -> Coded | None:
+    """Return an Arrow array that stores each different cell once as such; else None."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(cells.type):
+        places = array_of(cells.indices.cast(pa.int64()), absent=-1).astype(np.int64)
+        return Coded(cells.dictionary, places)
+    if pa.types.is_run_end_encoded(cells.type):  # not of all types can Arrow decode these
+        rows = np.arange(cells.offset, cells.offset + len(cells))
+        return Coded(cells.values, np.searchsorted(array_of(cells.run_ends), rows, side="right"))
+    return None
 
 
 def is_text(kind: Any) -> bool:

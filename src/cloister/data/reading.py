@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from cloister.arrays import Flags, Floats, Integers
-from cloister.data.cells import Coded, text_of
+from cloister.data.cells import Coded, shown
 from cloister.data.encoding import ABSENT, MISSING, OUTSIDE, WRONG, CellFlags
 from cloister.declared import declarations
 
@@ -289,9 +289,7 @@ def _words_at(column: Any, at: Integers) -> Iterator[str]:
     if isinstance(column, Coded):
         column, at = column.distinct, column.places[at]
     for i in at.tolist():
-        cell = column[i]
-        cell = cell.as_py() if hasattr(cell, "as_py") else cell
-        yield text_of(cell).strip() if isinstance(cell, bytes) else str(cell).strip()
+        yield shown(column[i])
 
 
 # Causes and remedies ------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.arrays import Flags, Floats
+from cloister.arrays import Floats
 from cloister.compiled import can_order, ordered
 from cloister.data.baskets import Baskets, is_catalogue, open_baskets
 from cloister.data.cache import GridCache
@@ -165,9 +165,9 @@ def read_source(
 
     Notes
     -----
-    With a unit column, bad rows are left out first; then the first ``max_rows`` rows of each unit in
-    file order are kept. A record without a unit is dropped. Whether one is kept depends on records
-    of its own unit alone, so a unit changes at most ``max_rows`` records.
+    With a unit column, bad rows are left out first; then the first ``max_rows`` rows of each unit
+    in file order are kept. A record without a unit is dropped. Whether one is kept depends on
+    records of its own unit alone, so a unit changes at most ``max_rows`` records.
     """
     contract = schema.contract(frac_bits, columns)  # refuses unknown columns before a file is read
     if isinstance(source, Records):

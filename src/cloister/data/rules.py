@@ -110,9 +110,9 @@ class Rules:
 
     def read(self, raw: Raw) -> tuple[Columns, Flags | None]:
         """Return cells as numbers, NaN where there is none, and which are of a wrong type."""
-        if isinstance(raw.cells, np.ndarray):
-            if all(kind.kind in ("number", "integer") for kind in self.types):
-                return raw.cells, None
+        is_matrix = isinstance(raw.cells, np.ndarray)
+        if is_matrix and all(kind.kind in ("number", "integer") for kind in self.types):
+            return raw.cells, None
         columns = list(raw.cells.T) if isinstance(raw.cells, np.ndarray) else raw.cells
         found = [kind.read(cells) for kind, cells in zip(self.types, columns, strict=True)]
         values = [read.values for read in found]

@@ -173,6 +173,8 @@ def in_memory(source: Any) -> Any:
     if hasattr(kind, "collect") and hasattr(kind, "collect_schema"):  # lazy, of polars
         source = source.collect()
         kind = type(source)
+    if wide := [name for name, kind in _types_of(source) if kind in ("Int128", "UInt128")]:
+        source = source.cast(dict.fromkeys(wide, str))  # which Arrow has not; polars infers them
     if isinstance(source, pa.Table) or _is_pandas(source):
         return source
     if isinstance(source, pa.RecordBatch):
@@ -182,6 +184,12 @@ def in_memory(source: Any) -> Any:
     if isinstance(source, pa.RecordBatchReader):
         return source.read_all()
     return source
+
+
+def _types_of(source: Any) -> list[tuple[str, str]]:
+    """Return the columns of a frame of polars and their types; of all else, none."""
+    is_polars = type(source).__module__.startswith("polars.") and hasattr(source, "schema")
+    return [(name, str(kind)) for name, kind in source.schema.items()] if is_polars else []
 
 
 def find_columns(
@@ -221,7 +229,7 @@ def _open_array(source: Any, names: Sequence[str] | None, unit: str | None) -> T
         raise DataError(
             f"an array has no column {unit!r}, the unit of the schema; give a table or a file."
         )
-    if isinstance(source, list | tuple) and any(map(_is_row, source)):
+    if isinstance(source, list | tuple) and (any(map(_is_row, source)) or (names and not source)):
         return _open_rows(source, names)
     X = np.asanyarray(source)
     if X.ndim != 2:
@@ -238,7 +246,7 @@ def _open_array(source: Any, names: Sequence[str] | None, unit: str | None) -> T
             part = X[start : start + rows]
             is_masked = isinstance(part, np.ma.MaskedArray)
             if X.dtype.kind in "OUSM" or (is_masked and X.dtype.kind == "b"):
-                yield Raw([column.tolist() for column in part.T])
+                yield Raw([_listed(column) for column in part.T])
             elif is_masked:
                 yield Raw(np.ma.filled(part.astype(np.float64), np.nan))
             else:
@@ -247,8 +255,18 @@ def _open_array(source: Any, names: Sequence[str] | None, unit: str | None) -> T
     return Table(label, names, chunks)
 
 
+def _listed(column: Any) -> Any:
+    """Return a NumPy column in a form in which each cell keeps its kind."""
+    if column.dtype.kind != "M":
+        return column.tolist()
+    # as a list, moments of nanoseconds would be numbers
+    return column.filled(np.datetime64("NaT")) if isinstance(column, np.ma.MaskedArray) else column
+
+
 def _is_row(row: Any) -> bool:
-    return isinstance(row, list | tuple) or getattr(row, "ndim", 0) == 1
+    if isinstance(row, list | tuple) or not hasattr(type(row), "ndim"):
+        return isinstance(row, list | tuple)
+    return not isinstance(row, memoryview) and row.ndim == 1
 
 
 def _names_of(label: str, n_columns: int, names: Sequence[str] | None) -> tuple[str, ...]:
@@ -294,7 +312,7 @@ def _width(row: Any) -> int:
 
 
 def _cells_of(row: Any) -> list[Any]:
-    return row.tolist() if isinstance(row, np.ndarray) else list(row)
+    return row.tolist() if isinstance(row, np.ndarray) and row.dtype.kind != "M" else list(row)
 
 
 def _open_pandas(frame: Any, names: Sequence[str] | None, unit: str | None) -> Table:
@@ -316,7 +334,7 @@ def _pandas_cells(column: Any) -> Any:
     if isinstance(kind, np.dtype) and kind.kind in "biufM":
         return column.to_numpy()
     if hasattr(kind, "tz"):  # the moments of its own clock
-        return column.dt.tz_localize(None).to_numpy()
+        return _own_clock(column)
     if hasattr(kind, "categories") and hasattr(column, "cat"):
         places = column.cat.codes.to_numpy().astype(np.int64)
         return Coded(kind.categories.tolist(), places)
@@ -324,6 +342,16 @@ def _pandas_cells(column: Any) -> Any:
         found = column.array.__arrow_array__()
         return found.combine_chunks() if hasattr(found, "combine_chunks") else found
     return column.tolist()
+
+
+def _own_clock(column: Any) -> Any:
+    """Return the moments of a pandas column by the clock of its zone."""
+    try:
+        return column.dt.tz_localize(None).to_numpy()
+    except (ValueError, OverflowError):  # one is by its clock beyond what its type can hold
+        if len(column) > 1:
+            return [cell for i in range(len(column)) for cell in _own_clock(column.iloc[i : i + 1])]
+        return column.dt.as_unit("s").dt.tz_localize(None).to_numpy()
 
 
 def _open_arrow(table: Any, names: Sequence[str] | None, unit: str | None) -> Table:
@@ -402,7 +430,7 @@ def _column_cells(cells: Any) -> Any:
         return list(cells)
     column = np.asanyarray(cells)
     column = column[:, 0] if column.ndim == 2 and column.shape[1] == 1 else column
-    return column.tolist() if isinstance(column, np.ma.MaskedArray) else column
+    return _listed(column) if isinstance(column, np.ma.MaskedArray) else column
 
 
 def _sliced(cells: Any, start: int, stop: int) -> Any:

@@ -113,8 +113,8 @@ def split_fields(line: str, delimiter: str) -> list[str]:
     while at <= len(line):
         found = pattern.match(line, at)
         assert found is not None  # it matches nothing, too
-        whole = found[0]
-        fields.append(whole[1:-1].replace('""', '"') if found["quoted"] is not None else whole)
+        said = found["quoted"] if found["quoted"] is not None else found["open"]
+        fields.append(found[0] if said is None else said.replace('""', '"'))
         at = found.end() + 1
     return fields
 
@@ -122,7 +122,8 @@ def split_fields(line: str, delimiter: str) -> list[str]:
 @cache
 def _field_pattern(delimiter: str) -> re.Pattern[str]:
     d = re.escape(delimiter)
-    return re.compile(rf'(?P<quoted>"[^"]*+(?:""[^"]*+)*+"(?={d}|\Z))|[^{d}]*+')
+    inside = r'[^"]*+(?:""[^"]*+)*+'
+    return re.compile(rf'"(?P<quoted>{inside})"(?={d}|\Z)|"(?P<open>{inside})\Z|[^{d}]*+')
 
 
 def stream_of(path: Path, encoding: str) -> Any:
@@ -213,7 +214,8 @@ class TextTable:
             pa.PythonFile(lines, "r"),
             read_options=pacsv.ReadOptions(
                 column_names=[str(position) for position in range(width)],
-                block_size=2 * BLOCK_BYTES,  # for lines that are filled up
+                # for lines that are filled up; it must hold the longest
+                block_size=2 * BLOCK_BYTES + width,
                 # Latin-1 never fails; numbers read the same, names stay apart
                 encoding="utf8" if dialect.encoding else "latin1",
             ),
@@ -264,6 +266,7 @@ class Lines(io.RawIOBase):
         self._good, self._opens, self._closes, self._reopens = _line_patterns(self._delimiter)
         self._rest = b""  # of a line whose end was not read yet
         self._open: list[bytes] = []  # lines of a record that is in quotes
+        self._open_bytes = 0
         self._ready, self._ended = b"", False
         self._past_header()
         self._fill(BLOCK_BYTES)
@@ -280,15 +283,16 @@ class Lines(io.RawIOBase):
     def read(self, size: int = -1, /) -> bytes:
         """Return the next lines; as many as fit, or a part of a line that is longer."""
         size = BLOCK_BYTES if size < 0 else size
-        self._fill(size)
+        self._fill(min(size, BLOCK_BYTES))
         part, self._ready = self._ready[:size], self._ready[size:]
         return part
 
     def _fill(self, size: int) -> None:
         """Have at least one line ready, if there is one."""
         while not self._ready and not self._ended:
-            # with the rest, a whole block of Arrow's: nothing is left over and copied again
-            block = self._stream.read(max(size - len(self._rest), 1 << 16))
+            # so much that only the first line can be longer than a block
+            is_long = len(self._rest) > BLOCK_BYTES
+            block = self._stream.read(size if is_long else max(size - len(self._rest), 1))
             self._ended = not block
             self._ready = self._cleaned(block)
 
@@ -303,14 +307,21 @@ class Lines(io.RawIOBase):
     def _cleaned(self, block: bytes) -> bytes:
         """Return the whole lines that a block completes."""
         text = self._rest + block
-        cut = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1 if block else len(text)
+        # a last \r waits: it may be half of a line end
+        stop = len(text) - text.endswith(b"\r")
+        cut = (
+            max(text.rfind(b"\n", 0, stop), text.rfind(b"\r", 0, stop)) + 1 if block else len(text)
+        )
         lines, self._rest = text[:cut], text[cut:]
-        if len(self._rest) > BLOCK_BYTES:  # too long already: what follows is part of that line
-            self._rest = self._rest[: BLOCK_BYTES + 1]
-        # only the first line can be longer than a block
+        if len(self._rest) > BLOCK_BYTES + 1:  # too long already: what follows is part of that line
+            half = b"\r" if self._rest.endswith(b"\r") else b""
+            self._rest = self._rest[: BLOCK_BYTES + 1] + half
         first = _END.search(lines)
         if (end := first.start() if first else len(lines)) > BLOCK_BYTES:
-            lines = self._no_record + lines[end:]
+            before = b""
+            while self._open:  # a record with such a line is too long, too
+                before += self._given_up()
+            lines = before + self._no_record + lines[end:]
         if b'"' in lines or self._open:
             lines = self._matched(lines)
         while not block and self._open:
@@ -345,13 +356,16 @@ class Lines(io.RawIOBase):
         """Return what a line whose quotes do not match completes: one record, several or none."""
         if self._open:
             self._open.append(line)
+            self._open_bytes += len(line) + 1
+            if self._open_bytes > BLOCK_BYTES:
+                return self._given_up()
             if self._closes.fullmatch(line):
                 whole, self._open = b" ".join(self._open), []
                 return whole + b"\n"
             goes_on = self._reopens.fullmatch(line) or b'"' not in line.replace(b'""', b"")
             return b"" if goes_on and len(self._open) < _MOST_LINES else self._given_up()
         if self._multiline and self._opens.fullmatch(line):
-            self._open = [line]
+            self._open, self._open_bytes = [line], len(line)
             return b""
         return self._no_record + b"\n"
 
@@ -366,7 +380,7 @@ _END = re.compile(rb"\r\n|[\r\n]")
 
 @cache
 def _line_patterns(delimiter: bytes) -> tuple[re.Pattern[bytes], ...]:
-    """Return patterns: lines whose quotes match; one that opens a quote, closes it, or does both."""
+    """Return patterns of lines: with quotes that match; that open a quote, close it, or both."""
     d = re.escape(delimiter)
     quoted = rb'"[^"\r\n]*+(?:""[^"\r\n]*+)*+'
     one = rb"(?:" + quoted + rb'"|[^"\r\n' + d + rb"][^\r\n" + d + rb"]*+|)"

@@ -10,20 +10,21 @@ from __future__ import annotations
 import datetime
 import re
 import unicodedata
-from collections.abc import Iterator
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
 from cloister.arrays import Flags, Integers
-from cloister.data.cells import Coded, array_of, is_absent, text_of
+from cloister.data.cells import Coded, array_of, coded_of, is_absent, moments_of, text_of
 
 _WHOLE = re.compile(r"([+-]?)(\d+)(?:\.0*)?")
 # characters that show nothing, besides those of the categories Cc and Cf
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]"
 )
+_WRITERS = ("__str__", "__repr__")
 _LONGEST = 1 << 16  # characters of an identifier; Python writes no integer of so many digits
 
 
@@ -33,30 +34,66 @@ def unit_name(cell: Any) -> str | None:
     A float is none from the number on at which its type skips integers (2^53 of float64): what
     was written there may be another identifier. Neither is what is longer than 65,536 characters.
     """
-    if is_absent(cell):
-        return None
-    if isinstance(cell, bytes | bytearray | memoryview):
-        try:
-            cell = bytes(cell).decode()
-        except UnicodeDecodeError:
-            return f"0x{bytes(cell).hex()}"  # identifiers that are not text must not become one
-    if isinstance(cell, float | np.floating):
-        if not abs(cell) < 2.0 ** (np.finfo(type(cell)).nmant + 1):  # nor is NaN or infinity
-            return None
-        cell = int(cell) if float(cell).is_integer() else float(cell)
-    if isinstance(cell, Decimal):
-        if not cell.is_finite():
-            return None
-        cell = format(cell.normalize(), "f") if -_LONGEST < cell.adjusted() < _LONGEST else ""
-    if isinstance(cell, datetime.datetime) and cell.time() == datetime.time.min:
-        cell = cell.date()  # midnight is how some containers hold a day
-    if isinstance(cell, int) and cell.bit_length() > 3 * _LONGEST:
-        return None
     try:
-        name = str(cell).strip()
-    except ValueError:  # of an integer too long to be written
+        name = None if is_absent(cell) else _name(cell)
+    except Exception:  # of an integer too long to be written, of classes that are not ours
         return None
+    name = name.strip() if name else ""
     return name if 0 < len(name) <= _LONGEST else None
+
+
+def _name(cell: Any) -> str | None:
+    """Write an object as its own class has it, not as a class made of that one may write it."""
+    match cell:
+        case str():
+            return str.__str__(cell)
+        case bytes() | bytearray() | memoryview():
+            key = memoryview(cell).tobytes()
+            try:
+                return key.decode()
+            except UnicodeDecodeError:  # identifiers that are not text must not become one
+                return f"0x{key.hex()}"
+        case bool():
+            return str(cell)
+        case int():
+            return int.__repr__(cell) if cell.bit_length() <= 3 * _LONGEST else None
+        case float() | np.floating():
+            digits = 52 if isinstance(cell, float) else np.finfo(type(cell)).nmant
+            number = float.__float__(cell) if isinstance(cell, float) else float(cell)
+            if not abs(number) < 2.0 ** (digits + 1):  # nor is NaN or infinity
+                return None
+            return str(int(number)) if number.is_integer() else repr(number)
+        case Decimal():
+            is_short = cell.is_finite() and -_LONGEST < cell.adjusted() < _LONGEST
+            # not normalised, which would round it to the digits of the context
+            return _shortest(format(cell, "f")) if is_short else None
+        case np.datetime64() | datetime.date():
+            return _day_name(cell)
+    if [getattr(type(cell), name) for name in _WRITERS] == [getattr(object, n) for n in _WRITERS]:
+        return None  # its text would be where it is in memory
+    return str.__str__(str(cell))
+
+
+def _shortest(number: str) -> str:
+    """Return a number without the zeros that end its fraction."""
+    return number.rstrip("0").rstrip(".") if "." in number else number
+
+
+def _day_name(cell: Any) -> str | None:
+    """Write a day or moment by its own clock; midnight is how some containers hold a day."""
+    if isinstance(cell, np.datetime64):
+        if np.isnat(cell):
+            return None
+        unit, _ = np.datetime_data(cell.dtype)
+        exact = {"Y": "D", "M": "D", "W": "D", "h": "s", "m": "s"}.get(unit, unit)
+        text = str(np.datetime_as_string(cell.astype(f"M8[{exact}]")))
+    elif isinstance(cell, datetime.datetime):
+        text = cell.replace(tzinfo=None).isoformat()
+    else:
+        text = cell.isoformat()
+    day, _, time = text.partition("T")
+    time = _shortest(time)
+    return day if time in ("", "00:00:00") else f"{day} {time}"
 
 
 def one_unit(name: str) -> str:
@@ -85,22 +122,24 @@ def unit_names(cells: Any) -> tuple[list[str | None], Integers]:
         names, rows = unit_names([cells.distinct[i] for i in distinct.tolist()])
         return names, np.append(rows, -1)[places]
     if isinstance(cells, np.ndarray):
-        cells = cells.tolist()
+        if cells.dtype.kind == "O":
+            return unit_names(cells.tolist())
+        found, rows = np.unique(cells, return_inverse=True)
+        return unit_names(Coded(list(found), rows))  # as they are: a list would forget float32
     if isinstance(cells, list):
-        places = {name: i for i, name in enumerate(dict.fromkeys(map(unit_name, cells)))}
-        rows = np.array([places[unit_name(cell)] for cell in cells], dtype=np.int64)
-        return list(places), rows
+        written = [unit_name(cell) for cell in cells]
+        order = {name: i for i, name in enumerate(dict.fromkeys(written))}
+        return list(order), np.array([order[name] for name in written], dtype=np.int64)
     import pyarrow as pa
 
-    if pa.types.is_nested(cells.type) or isinstance(cells.type, pa.BaseExtensionType):
-        return unit_names([str(cell) for cell in _objects_of(cells)])
-    is_coded = pa.types.is_dictionary(cells.type)
-    encoded = cells if is_coded else cells.dictionary_encode()
-    coded = Coded(
-        list(_objects_of(encoded.dictionary)),
-        array_of(encoded.indices.cast(pa.int64()), absent=-1).astype(np.int64),
-    )
-    return unit_names(coded)
+    coded = coded_of(cells)
+    if coded is None:
+        try:
+            coded = coded_of(cells.dictionary_encode())
+        except pa.ArrowException:  # of types that have no dictionary, such as lists
+            return unit_names(_objects_of(cells))
+    assert coded is not None
+    return unit_names(Coded(_objects_of(coded.distinct), coded.places))
 
 
 def _present(places: Integers) -> tuple[Integers, Integers]:
@@ -122,18 +161,28 @@ def as_text(cells: Any) -> Coded:
     return Coded([text_of(word) for word in encoded.dictionary.to_pylist()], places)
 
 
-def _objects_of(cells: Any) -> Iterator[Any]:
-    """Yield Arrow cells as Python objects; days and moments that Python has not, as numbers."""
+def _objects_of(cells: Any) -> list[Any]:
+    """Return Arrow cells as objects of Python and NumPy."""
     import pyarrow as pa
 
-    if not pa.types.is_temporal(cells.type):
-        yield from cells.to_pylist()
-        return
-    for cell in cells:
-        try:
-            yield cell.as_py()
-        except (OverflowError, ValueError):
-            yield cell.value
+    types, kind = pa.types, cells.type
+    if (coded := coded_of(cells)) is not None:  # in a dictionary
+        distinct = [*_objects_of(coded.distinct), None]
+        return [distinct[place] for place in coded.places.tolist()]
+    if types.is_floating(kind):  # as they are: Python has no float32
+        return list(array_of(cells))
+    if types.is_date(kind) or types.is_timestamp(kind):
+        with suppress(pa.ArrowInvalid):
+            return list(moments_of(cells))
+        return list(moments_of(cells.cast(pa.timestamp(kind.unit))))  # of a zone not known here
+    return [_object_of(cell) for cell in cells] if types.is_temporal(kind) else cells.to_pylist()
+
+
+def _object_of(cell: Any) -> Any:
+    try:
+        return cell.as_py()
+    except (OverflowError, ValueError):  # a time that Python has not
+        return cell.value
 
 
 class UnitLimit:

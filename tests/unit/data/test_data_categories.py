@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.data import SqlQuery, check_file, read_floats, read_source
-from cloister.data.cells import as_codes, text_cells
+from cloister.data.cells import CellType
 from cloister.estimators.kmeans import DPKMeans
 from cloister.jobs import run_job
 from cloister.schema import Schema
@@ -145,9 +145,8 @@ def test_a_number_that_no_category_says_is_unknown(numbers: list[float]) -> None
 
 
 def test_a_word_wins_over_the_number_it_says() -> None:
-    codes, _ = as_codes(
-        text_cells(["01", "1", "1.0", "1_0", "10"]), [("1", 0), ("01", 1), ("1_0", 2)]
-    )
+    kind = CellType("category", (("1", 0), ("01", 1), ("1_0", 2)))
+    codes, _ = kind.read(["01", "1", "1.0", "1_0", "10"])
     assert codes.tolist()[:4] == [1, 0, 0, 2]
     assert np.isnan(codes[4])
 

@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 
 from cloister import data
 from cloister.data import Records, SqlQuery, as_silos, check_file, header, read_source
-from cloister.data.cells import unit_name
-from cloister.data.sources import one_spelling
+from cloister.data.units import unit_name
 from cloister.errors import DataError
 from cloister.schema import Schema
 
@@ -132,10 +131,10 @@ def test_the_counts_of_a_check_are_those_of_the_file(tmp_path: Path) -> None:
 
 def test_the_unit_of_a_person_has_one_spelling_whatever_its_type() -> None:
     same = [7, 7.0, "7", " 7 ", b"7", Decimal("7.0"), Decimal("7"), memoryview(b"7")]
-    assert {unit_name(one_spelling(value)) for value in same} == {"7"}
-    assert len({unit_name(one_spelling(v)) for v in (b"\xff", b"\xfe", "x")}) == 3
+    assert {unit_name(value) for value in same} == {"7"}
+    assert len({unit_name(v) for v in (b"\xff", b"\xfe", "x")}) == 3
     twice = [Decimal("1.50"), Decimal("1.5")]
-    assert {unit_name(one_spelling(value)) for value in twice} == {"1.5"}
+    assert {unit_name(value) for value in twice} == {"1.5"}
 
 
 def test_a_text_that_is_no_utf8_is_a_missing_cell_and_stops_nothing(tmp_path: Path) -> None:

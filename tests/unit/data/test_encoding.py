@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cloister import data
-from cloister.data import array_records, check_file, encoding, read_floats, read_source, sources
-from cloister.data.cells import array_of, as_numbers
+from cloister.data import array_records, check_file, encoding, read_floats, read_source, text
+from cloister.data.cells import CellType, array_of
 from cloister.data.encoding import MISSING, OUTSIDE, WRONG, CellRules, encode_columns
 from cloister.hazmat.fixedpoint import Grid
 from cloister.schema import Schema
@@ -155,17 +155,20 @@ def test_many_blocks_are_the_grid_of_the_whole_table() -> None:
 
 _BLANK = rb"[ \t\n\r\f]*"
 _SAYS_NUMBER = re.compile(_BLANK + rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?" + _BLANK)
-_SAYS_NOTHING = re.compile(_BLANK + rb"(na|n/a|nan|null|none|\?|-)?" + _BLANK, re.IGNORECASE)
-
-
-_SAYS_TRUTH = re.compile(_BLANK + rb"((?P<true>true|t|yes|y)|false|f|no|n)" + _BLANK, re.IGNORECASE)
+_NOTHING = rb"(na|n/a|nan|nat|<na>|null|none|\?|-|[+-]?inf|[+-]?infinity)?"
+_SAYS_NOTHING = re.compile(_BLANK + _NOTHING + _BLANK, re.IGNORECASE)
+_SAYS_TRUTH = re.compile(_BLANK + rb"((?P<true>true)|false)" + _BLANK, re.IGNORECASE)
+_SAYS_YES = re.compile(_BLANK + rb"((?P<true>true|t|yes|y)|false|f|no|n)" + _BLANK, re.IGNORECASE)
 
 
 def meaning(text: bytes, boolean: bool = False) -> tuple[float, bool]:
     """The number that a text says, NaN if none, and whether it is of a wrong type."""
     if _SAYS_NUMBER.fullmatch(text):
-        return float(text), False
-    if boolean and (truth := _SAYS_TRUTH.fullmatch(text)):
+        number = float(text)
+        if boolean:
+            return (abs(number), False) if number in (0, 1) else (math.nan, math.isfinite(number))
+        return number, False
+    if truth := (_SAYS_YES if boolean else _SAYS_TRUTH).fullmatch(text):
         return float(truth["true"] is not None), False
     return math.nan, not _SAYS_NOTHING.fullmatch(text)
 
@@ -265,7 +268,7 @@ def test_texts_say_the_same_alone_and_among_others(words: list[str | None], bool
         column = pa.array(words, pa.string()).cast(kind)
         expected = [(math.nan, False) if w is None else meaning(w.encode(), boolean) for w in words]
         for at in range(min(len(words), 3)):
-            values, wrong = as_numbers(column.slice(at), boolean)
+            values, wrong = CellType("boolean" if boolean else "number").read(column.slice(at))
             same(values, [value for value, _ in expected[at:]])
             assert (np.zeros(len(values)) if wrong is None else wrong).tolist() == [
                 wrong for _, wrong in expected[at:]
@@ -287,8 +290,8 @@ def test_a_text_table_says_what_its_cells_say(
     mark = '"' if quoted else ""
     path = tmp_path / "t.csv"
     lines = [f"z;{mark}{a}{mark};{mark}{b}{mark}\n" for a, b in rows]
-    path.write_text("z;a;b\n" + "".join([*lines, "bad\n", "z;5;6\n"]))
-    with mock.patch.object(sources, "BLOCK_BYTES", block):
+    path.write_text("z;a;b\n" + "".join([*lines, "bad;1;2;3\n", "z;5;6\n"]))
+    with mock.patch.object(text, "BLOCK_BYTES", block):
         found = [meaning(cell.encode()) for row in [*rows, ("5", "6")] for cell in row]
         columns = [{"name": n, "type": "number", "min": -1e9, "max": 1e9} for n in "ab"]
         rules = Schema(dataset="d", unit="row", columns=columns)
@@ -296,13 +299,13 @@ def test_a_text_table_says_what_its_cells_say(
         values = np.array([value for value, _ in found]).reshape(-1, 2)
         wrong = np.array([wrong for _, wrong in found]).reshape(-1, 2)
         missing = ~np.isfinite(values) & ~wrong
-        assert (report.rows, report.bad_lines) == (len(values), 1)
+        assert (report.rows, report.bad_lines) == (len(values) + 1, 1)
         assert [c.type_errors for c in report.columns] == wrong.sum(axis=0).tolist()
         assert [c.missing for c in report.columns] == missing.sum(axis=0).tolist()
         records = list(read_source(path, rules))
         kept = values[np.isfinite(values).all(axis=1)]
         np.testing.assert_array_equal(np.concatenate(records), rules.grid().encode(kept))
-        path.write_text(path.read_text().replace("bad\n", ""))
+        path.write_text(path.read_text().replace("bad;1;2;3\n", ""))
         np.testing.assert_array_equal(read_floats(path, ("a", "b")), values)
 
 

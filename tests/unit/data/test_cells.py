@@ -1,0 +1,189 @@
+"""What an object, a moment or a word means, whatever class or type it is of."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import fractions
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from cloister.data import Labelled, check_file, read_source
+from cloister.data.cells import CellType, shown
+from cloister.dates import decimal_years
+from cloister.schema import Schema
+
+YEARS = CellType("date", low=1900, high=2100)
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("a cell's own code")
+
+
+METHODS = ("__eq__", "__hash__", "__float__", "__str__", "__repr__", "__len__", "__iter__")
+MORE = ("__index__", "__bool__", "encode", "strip", "isoformat", "replace", "bit_length", "imag")
+
+
+def hostile(base: type, *value: Any) -> Any:
+    """Make an object whose every method raises."""
+    return type("Hostile", (base,), dict.fromkeys((*METHODS, *MORE), refuse))(*value)
+
+
+class Meta(type):
+    """A class whose classes can be neither compared nor hashed."""
+
+    __eq__ = refuse
+    __hash__ = None  # type: ignore[assignment]
+
+
+itself: list[Any] = []
+itself.append(itself)
+deep: list[Any] = []
+for _ in range(50_000):
+    deep = [deep]
+released = memoryview(b"1")
+released.release()
+OBJECTS: list[Any] = [
+    *(hostile(object), hostile(float, 1.5), hostile(int, 1), hostile(str, "1"), hostile(list)),
+    *(hostile(datetime.datetime, 2021, 7, 2), hostile(complex, 1), hostile(bytes, b"1")),
+    *(Meta("C", (), {})(), itself, deep, {"a": deep}, [10**5000], 10**5000, -(10**5000)),
+    *(released, memoryview(np.arange(4)[::2]), (i for i in range(3)), range(3), {1}, ..., slice(1)),
+    *(np.datetime64("NaT"), np.timedelta64("NaT"), np.timedelta64(1, "s"), np.void(b"1")),
+    *(np.array(1), np.array([1]), np.ma.masked, np.longdouble(1), np.clongdouble(1), np.str_("1")),
+    *(np.datetime64(5, unit) for unit in ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns")),
+    *(np.datetime64(-5, unit) for unit in ("ps", "fs", "as", "10us")),
+    *(np.datetime64(2**62, unit) for unit in ("Y", "M", "W", "D", "h", "s", "as")),
+    *(datetime.datetime.min, datetime.datetime.max, datetime.date.min, datetime.date.max),
+    *(pd.Timestamp.min, pd.Timestamp.max, pd.Period("2021"), pd.Interval(0, 1), pd.Timedelta(1)),
+    *(pd.Timestamp(np.datetime64("20000-01-01", "s")), decimal.Decimal("1e999999")),
+    *(decimal.Decimal("sNaN"), decimal.Decimal("-Infinity"), fractions.Fraction(10**400, 3)),
+    *(
+        complex("nan"),
+        complex(1, float("nan")),
+        "\ud800",
+        "\0",
+        b"\xff",
+        object(),
+        type,
+        Exception(),
+    ),
+]
+KINDS: list[dict[str, Any]] = [
+    {"type": "number", "min": -10, "max": 10},
+    {"type": "integer", "min": -10, "max": 10},
+    {"type": "boolean"},
+    {"type": "category", "categories": ["0", "1", "no", "True"]},
+    {"type": "date", "min": "1990-01-01", "max": "2030-01-01"},
+    {"type": "date", "min": "1990-01-01", "max": "2030-01-01", "format": "%d.%m.%Y"},
+]
+
+
+@pytest.mark.parametrize("rule", KINDS, ids=lambda rule: rule["type"])
+def test_no_object_raises_and_all_containers_of_objects_agree(rule: dict[str, Any]) -> None:
+    beside = {"name": "n", "type": "number", "min": 0, "max": 1}
+    schema = Schema(dataset="d", unit="row", columns=[{"name": "x", **rule}, beside])
+    numbers = [(i + 1) / 128 for i in range(len(OBJECTS))]
+    column = np.empty(len(OBJECTS), dtype=object)
+    for i, cell in enumerate(OBJECTS):
+        column[i] = cell
+    frame = pd.DataFrame({"x": pd.Series(column, dtype=object), "n": numbers})
+    table = np.empty((len(OBJECTS), 2), dtype=object)
+    table[:, 0], table[:, 1] = column, numbers
+    rows = [[cell, number] for cell, number in zip(OBJECTS, numbers, strict=True)]
+    found = [
+        [row for chunk in read_source(source, schema) for row in chunk.tolist()]
+        for source in (frame, table, rows, *([one] for one in rows))
+    ]
+    assert found[0] == found[1] == found[2] == list(itertools.chain(*found[3:]))
+    assert 0 < len(found[0]) < len(OBJECTS)
+    assert str(check_file(frame, schema))  # and no text of a cell raises either
+    units = frame.rename(columns={"x": "who"}).assign(x=1)
+    by_unit = schema.model_copy(update={"unit": "who", "max_rows": 1})
+    assert sum(map(len, read_source(units, by_unit))) <= len(OBJECTS)
+
+
+TICKS = {"h": 24, "m": 1440} | {
+    unit: 86400 * 1000**i for i, unit in enumerate(("s", "ms", "us", "ns", "ps", "fs", "as"))
+}
+
+
+@pytest.mark.parametrize("unit", TICKS)
+@pytest.mark.parametrize("ticks", [0, 1, -1, 2**62, -(2**62)])
+def test_moments_of_every_unit_have_their_day(unit: str, ticks: int) -> None:
+    moments = np.array([ticks], dtype=np.int64).view(f"M8[{unit}]")
+    day = np.array([ticks // TICKS[unit]]).view("M8[D]")  # in whole numbers of Python
+    for cells in (moments, list(moments), moments.astype(f">M8[{unit}]")):
+        assert YEARS.read(cells).values.tolist() == decimal_years(day).tolist()
+    words = CellType("category", (("1969-12-31 23:00:00", 0), ("1970-01-01", 1)))
+    if unit == "h":
+        assert words.read(np.array([-1, 0], dtype=np.int64).view("M8[h]")).values.tolist() == [0, 1]
+
+
+def test_a_category_is_found_by_number_whatever_the_other_words_are() -> None:
+    kind = CellType("category", (("male", 0), ("female", 1), ("2", 1), ("x", 0), ("1", 0)))
+    assert kind.read([1.0, 2, "1.0", "2e0", True]).values.tolist()[:4] == [0, 1, 0, 1]
+    assert kind.read(np.array([2, 1, 3])).wrong.tolist() == [False, False, True]  # type: ignore[union-attr]
+
+
+def test_arrow_types_that_store_a_cell_once_are_read_in_slices() -> None:
+    words = pa.array(["1", None, "no"])
+    for values in (words, words.cast(pa.string_view()), pa.array([1.0, None, 0.0])):
+        ends = pa.RunEndEncodedArray.from_arrays([2, 3, 6], values)
+        coded = pa.DictionaryArray.from_arrays(pa.array([0, 0, 1, 2, 2, 2]), values)
+        plain = pa.array([values[i].as_py() for i in (0, 0, 1, 2, 2, 2)])
+        for kind in (CellType(), CellType("boolean"), CellType("category", (("no", 0), ("1", 1)))):
+            for start, stop in itertools.combinations(range(7), 2):
+                expected = kind.read(plain.slice(start, stop - start)).values
+                for cells in (ends, coded):
+                    found = kind.read(cells.slice(start, stop - start)).values
+                    assert np.array_equal(found, expected, equal_nan=True)
+
+
+def test_columns_whose_type_another_library_chose_stop_nothing(tmp_path: Path) -> None:
+    column = {"name": "x", "type": "number", "min": -10, "max": 10, "missing": "max"}
+    schema = Schema(dataset="d", unit="row", columns=[column])
+    wide = pl.DataFrame({"x": pl.Series([1, 2**100], dtype=pl.Int128)})
+    durations = pd.to_timedelta([1, 2])  # whose numbers are nanoseconds
+    truths = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0], pa.int8()))
+    empty = np.empty((2, 0))
+    for source, expected in (
+        (wide, [[6554], [65536]]),
+        (wide.lazy(), [[6554], [65536]]),
+        (Labelled(empty, "x", durations), [[65536], [65536]]),
+        (Labelled(empty, "x", np.array([1, 2], "m8[ns]")), [[65536], [65536]]),
+        (np.array([["2021-07-02"], ["NaT"]], "M8[ns]"), [[65536], [65536]]),
+        ([np.array(["2021-07-02"], "M8[ns]"), [1]], [[65536], [6554]]),
+        (np.ma.masked_array(np.array([[5], [1]], "M8[ns]"), [[1], [0]]), [[65536], [65536]]),
+        (pa.table({"x": truths}), [[6554], [0]]),
+        ([], []),
+    ):
+        assert [row for chunk in read_source(source, schema) for row in chunk.tolist()] == expected
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", "UTC"])
+def test_a_moment_at_the_end_of_a_types_range_is_a_moment(zone: str) -> None:
+    """Its own clock is beyond what pandas can hold."""
+    ends = [pd.Timestamp.min, pd.Timestamp("2021-12-31 23:30"), pd.Timestamp.max]
+    moments = pd.Series(ends).dt.tz_localize("UTC").dt.tz_convert(zone)
+    column = {"name": "x", "type": "date", "min": "1990-01-01", "max": "2030-01-01"}
+    schema = Schema(dataset="d", unit="row", columns=[column])
+    frame = pd.DataFrame({"x": moments})
+    whole = [row for chunk in read_source(frame, schema) for row in chunk.tolist()]
+    alone = [chunk.tolist()[0] for i in range(3) for chunk in read_source(frame.iloc[[i]], schema)]
+    assert whole == alone
+    assert whole[0] == [-65536]
+    assert whole[2] == [65536]
+
+
+def test_a_cell_is_shown_to_its_owner_whatever_it_is() -> None:
+    assert [shown(cell) for cell in (b"\xe4 ", " x", pa.scalar(1), 1.5)] == ["ä", "x", "1", "1.5"]
+    assert shown(hostile(object)) == "(Hostile)"
+    assert shown(deep) == "(list)"
+    assert shown(pa.scalar(2**62, pa.timestamp("us"))).startswith("(")
