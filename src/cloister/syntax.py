@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, TypeGuard
 
 Scope = Literal["module", "class", "function"]
@@ -206,7 +207,7 @@ class _Rules:
 
     def fields(self, node: ast.AST, scope: Scope) -> Iterator[tuple[str, object, Scope]]:
         """Yield name, value and scope of each field that counts and is not empty."""
-        for name in sorted(set(node._fields) - _WITHOUT_MEANING):
+        for name in _field_names(type(node)):
             value: Any = getattr(node, name, None)
             inner = scope
             if name == "body" and isinstance(node, ast.ClassDef):
@@ -225,6 +226,11 @@ class _Rules:
                 value = value if _joined(value.values) else None
             if value is not None and value != []:
                 yield name, value, inner
+
+
+@cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(sorted(set(kind._fields) - _WITHOUT_MEANING))
 
 
 def _is_lazy(tree: ast.Module) -> bool:
@@ -269,6 +275,7 @@ def _write(
 
     A stack of its own takes the place of recursion: Python reads longer sums than it can recurse.
     """
+    guarded = bool(rules.guards or rules.modules)
     stack: list[str | tuple[object, Scope]] = [(tree, "module")]
     while stack:
         item = stack.pop()
@@ -276,7 +283,7 @@ def _write(
             text.append(item)
             continue
         value, scope = item
-        if rules.is_guard(value):
+        if guarded and rules.is_guard(value):
             text.append(_constant(False))
         elif isinstance(value, ast.Constant):
             kept.append((value, scope))
