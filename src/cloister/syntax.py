@@ -207,7 +207,7 @@ class _Rules:
 
     def fields(self, node: ast.AST, scope: Scope) -> Iterator[tuple[str, object, Scope]]:
         """Yield name, value and scope of each field that counts and is not empty."""
-        for name in _field_names(type(node)):
+        for name in _field_names(node._fields):
             value: Any = getattr(node, name, None)
             inner = scope
             if name == "body" and isinstance(node, ast.ClassDef):
@@ -229,8 +229,8 @@ class _Rules:
 
 
 @cache
-def _field_names(kind: Any) -> tuple[str, ...]:
-    return tuple(sorted(set(kind._fields) - _WITHOUT_MEANING))
+def _field_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(set(names) - _WITHOUT_MEANING))
 
 
 def _is_lazy(tree: ast.Module) -> bool:
