@@ -68,20 +68,12 @@ _READS_FILES = (
         """__import__ __builtins__ __file__ __path__ __spec__ __loader__ __package__ __cached__
         import_module find_spec spec_from_file_location module_from_spec run_path run_module
         get_data get_loader iter_modules walk_packages entry_points modules builtins importlib
-        pkgutil runpy sys os io pathlib old_name fromfile loadtxt genfromtxt memmap load_npz
-        load_library"""
+        pkgutil runpy sys os io pathlib old_name open exec eval globals fromfile loadtxt
+        genfromtxt memmap open_memmap load_npz load_library ctypeslib f2py datasets
+        __self__ f_globals f_builtins f_locals gi_frame cr_frame tb_frame f_back"""
     )
-    | {"open", "exec", "eval", "compile", "globals", "__getattr__", "def __getattr__"}
-    | {
-        "setattr()",
-        "delattr()",
-        ".load",
-        ".open_memmap",
-        ".ctypeslib",
-        ".f2py",
-        ".datasets",
-        f"{GUARD} =",
-    }
+    | {"compile", ".load", "__getattr__", "def __getattr__"}
+    | {"setattr()", "delattr()", f"{GUARD} ="}
 )
 """Words of a source that may load code or data which no import names.
 

@@ -68,9 +68,9 @@ class Syntax:
         Equal for sources that compute the same way.
     imports : tuple of Import
     words : frozenset of str
-        Names that are used: ``"name"``, ``".attribute"``, ``"def name"`` of functions outside of
-        classes, and names with two underscores on each side within strings. ``"getattr()"`` and
-        its like stand for attributes whose name is computed.
+        Names that are used: ``"name"``, ``".attribute"``, ``"def name"`` of functions and classes
+        outside of classes, and names with two underscores on each side within strings.
+        ``"getattr()"`` and its like stand for attributes whose name is computed.
     bound : frozenset of str
         Names that are assigned, defined or imported anywhere in the source.
     strings : frozenset of str
@@ -102,7 +102,7 @@ def read_syntax(source: bytes) -> Syntax:
     return Syntax(
         "".join(text),
         tuple(_imports(nodes)),
-        frozenset(_words(kept)),
+        frozenset(_words(kept)) - {""},
         frozenset(name for node in nodes for name in _names_bound(node)),
         frozenset(
             node.value
@@ -379,14 +379,15 @@ def _words(kept: Iterable[tuple[ast.AST, Scope]]) -> Iterator[str]:
                 if name in _TEMPLATES and not isinstance(value, ast.Constant):
                     yield "getattr()"  # a computed template may name attributes
             case ast.Import(names=aliases):
-                yield from (part for alias in aliases for part in alias.name.split("."))
+                for a in aliases:
+                    yield from (*a.name.split("."), a.asname or "")
             case ast.ImportFrom(module=module, names=aliases):
                 yield from (module or "").split(".")
-                yield from (word for a in aliases for word in (a.name, f".{a.name}"))
+                yield from (w for a in aliases for w in (a.name, f".{a.name}", a.asname or ""))
             case ast.MatchClass(kwd_attrs=names):
                 yield from (f".{name}" for name in names)
             case ast.Constant(value=str(value)):
                 for name in _DUNDER.findall(value):
                     yield from (name, f".{name}")
-            case ast.FunctionDef(name=name) if scope != "class":
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) if scope != "class":
                 yield f"def {name}"

@@ -212,6 +212,19 @@ def with_line(line: str, **more: str) -> dict[str, str]:
             "pkg/helper.py",
             "half = abs\n",
         ),
+        "lazy names by import": (
+            with_line(
+                "from pkg.lazy import half",
+                **{"pkg/lazy.py": "from .other import UNUSED as __getattr__\n"},
+            ),
+            "pkg/helper.py",
+            "half = abs\n",
+        ),
+        "builtins of a builtin": (
+            with_line("h = print.__self__"),
+            "pkg/helper.py",
+            "half = abs\n",
+        ),
         "path of a package": (
             with_line("", **{"pkg/__init__.py": "__path__.append('elsewhere')\n"}),
             "pkg/other.py",
