@@ -55,7 +55,7 @@ wheels: $(VENV)/.dev
 native: $(VENV)/.base
 	CLOISTER_REQUIRE_NATIVE=1 $(PIP) install --no-compile --no-deps --editable .
 
-# What takes longer than a change may wait: sanitizers, many more examples.
+# What takes longer than a change may wait: sanitizers, many more examples, other implementations.
 nightly: $(VENV)/.dev
 	scripts/nightly
 

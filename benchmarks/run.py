@@ -564,20 +564,63 @@ IMPORTS = (
     ("import cloister", "import numpy", 1.0),
     ("from cloister import DPKMeans", "import sklearn.cluster", 0.8),
 )
+DESCRIBE = 0.2
+"""Least speed of the command `describe` over that of pandas, which adds no noise and no picture."""
+DESCRIBED = """dataset = "described"
+unit = "row"
+columns = [
+  { name = "age", type = "integer", min = 18, max = 90 },
+  { name = "income", type = "number", min = 0, max = 100000 },
+  { name = "sex", type = "category", categories = ["f", "m"] },
+]
+"""
 
 
 def imports(repeats: int = 9) -> Iterator[Result]:
     """Take processor time of imports in fresh processes, less the interpreter's own start."""
-
-    def once(statement: str) -> float:
-        clock = "time.process_time()"
-        code = f"import time; begin = {clock}; {statement}; print({clock} - begin)"
-        return float(subprocess.check_output([sys.executable, "-c", code], text=True))
-
     for ours, peer, least in IMPORTS:
-        times = [(once(ours), once(peer)) for _ in range(repeats)]
+        times = [(_fresh(ours), _fresh(peer)) for _ in range(repeats)]
         mine, theirs = (min(taken) for taken in zip(*times, strict=True))
         yield beside(ours, mine, peer, theirs, least)
+
+
+def _fresh(code: str) -> float:
+    """Return processor seconds of code in a process of its own, less the start of Python."""
+    clock = "time.process_time()"
+    timed = f"import sys, time; begin = {clock}\n{code}\nprint({clock} - begin, file=sys.stderr)"
+    command = [sys.executable, "-W", "ignore", "-c", timed]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(done.stderr.splitlines()[-1])
+
+
+def commands(rows: int = 2000, repeats: int = 5) -> Iterator[Result]:
+    """Take processor time of a whole command: plan, ledger, one round, report."""
+    names = ("north", "east", "south")
+    options = ["--epsilon", "1", "--nominal-n", str(3 * rows), "--cap-epsilon", "3"]
+    with tempfile.TemporaryDirectory() as made, chdir(made):
+        Path("schema.toml").write_text(DESCRIBED)
+        rng = np.random.default_rng(0)
+        for name in names:
+            lines = zip(
+                rng.integers(18, 91, rows),
+                rng.uniform(0, 9e4, rows).round(2),
+                rng.choice(["f", "m"], rows),
+                strict=True,
+            )
+            text = "".join(f"{age},{income},{sex}\n" for age, income, sex in lines)
+            Path(f"{name}.csv").write_text(f"age,income,sex\n{text}")
+        files = [f"{name}.csv" for name in names]
+        ours, theirs = math.inf, math.inf
+        for turn in range(repeats):
+            out = ["--out", f"out{turn}", "--ledger", f"ledger{turn}.db"]
+            words = ["describe", *files, "--schema", "schema.toml", *options, *out]
+            ours = min(ours, _fresh(f"from cloister.cli import main; main({words})"))
+            read = f"pd.concat(map(pd.read_csv, {files}))"
+            theirs = min(
+                theirs, _fresh(f"import pandas as pd; {read}.describe(include='all').to_html()")
+            )
+    what = f"cloister describe on 3 files of {rows:,} rows, with report"
+    yield beside(what, ours, "pandas: describe, to_html", theirs, DESCRIBE)
 
 
 def install() -> Iterator[Result]:
@@ -683,6 +726,7 @@ SECTIONS: dict[str, Callable[..., Iterator[Result]]] = {
     "round": whole_round,
     "samplers": samplers,
     "imports": imports,
+    "commands": commands,
     "install": install,
     "roofs": roofs,
 }

@@ -25,7 +25,7 @@ MODULES = {
 
 # A unit imports units of lower layers, and itself.
 LAYERS = [
-    {"arrays", "catalogue", "errors", "html", "moved", "_native"},
+    {"arrays", "catalogue", "errors", "html", "moved", "syntax", "_native"},
     {"compiled", "dates", "declared", "display", "samples"},
     {"randomness"},
     {"hazmat"},

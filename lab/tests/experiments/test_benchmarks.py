@@ -139,6 +139,12 @@ def test_imports_are_timed_in_a_fresh_process(
     assert all(0 < row.value < 60_000 for row in run.imports(repeats=1))
 
 
+def test_a_command_is_timed_beside_pandas(run: ModuleType) -> None:
+    (found,) = run.commands(rows=50, repeats=1)
+    assert 0 < found.peer_value < 60_000
+    assert 0 < found.value < 60_000
+
+
 @pytest.mark.filterwarnings("ignore::cloister.errors.UncountedWarning")
 def test_whole_fits_are_measured_beside_their_peers(
     run: ModuleType, monkeypatch: pytest.MonkeyPatch

@@ -26,7 +26,13 @@ HEADERS = {
 
 def clean(text: str) -> str:
     """Return text whose unprintable characters, which could steer a terminal, show as such."""
-    return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
+    return "\n".join(map(_clean_line, text.split("\n")))
+
+
+def _clean_line(line: str) -> str:
+    if line.isprintable():  # almost all are
+        return line
+    return "".join(c if c.isprintable() else "�" for c in line)
 
 
 def page(template: str, **values: object) -> str:

@@ -14,11 +14,12 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING, Any
 
 from cloister.errors import LedgerError
+
+if TYPE_CHECKING:  # a ledger needs no engine, which takes half a second to load
+    import sqlalchemy as sa
 
 BUSY_SECONDS = 30
 # Without recursive triggers INSERT OR REPLACE would delete rows past the triggers on DELETE.
@@ -29,11 +30,15 @@ _READS = "reads"
 
 def keys(**kinds: Any) -> list[sa.Column[Any]]:
     """Return the columns of these kinds that make up a table's primary key."""
+    import sqlalchemy as sa
+
     return [sa.Column(name, kind, primary_key=True) for name, kind in kinds.items()]
 
 
 def columns(**kinds: Any) -> list[sa.Column[Any]]:
     """Return columns of these kinds that are never empty."""
+    import sqlalchemy as sa
+
     return [sa.Column(name, kind, nullable=False) for name, kind in kinds.items()]
 
 
@@ -47,6 +52,8 @@ def open_sqlite(file: Path, *, exclusive: bool = False, **pool: Any) -> sa.Engin
     **pool
         Which connections there are, as :func:`sqlalchemy.create_engine` takes it.
     """
+    import sqlalchemy as sa
+
     engine = sa.create_engine(
         sa.URL.create("sqlite", database=str(file)),
         connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
@@ -127,11 +134,18 @@ def explained(name: str, way_out: str = "check the file and its disk") -> Iterat
     """Turn what a database says into our own error."""
     try:
         yield
-    except (sa.exc.SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
+    except _refusals() as error:
         raise LedgerError(
             f"{name} cannot be read or written ({cause_of(error)}), so nothing may be released; "
             f"{way_out}."
         ) from error
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """Return the errors of engines and drivers; called only when there is an error."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return SQLAlchemyError, sqlite3.Error, UnicodeDecodeError
 
 
 def cause_of(error: BaseException) -> str:

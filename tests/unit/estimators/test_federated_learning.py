@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -263,8 +264,8 @@ def test_epsilons_are_of_gaussian_plans() -> None:
 
 
 @pytest.fixture
-def torch() -> Any:
-    return pytest.importorskip("torch")
+def torch(oracle: Callable[[str], Any]) -> Any:
+    return oracle("torch")
 
 
 def test_a_torch_module_is_trained(torch: Any) -> None:

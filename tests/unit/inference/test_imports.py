@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -131,8 +131,8 @@ def test_what_torch_can_and_we_cannot_is_refused_by_name(model: Any, said: str) 
         from_torch(model, (2,), ("a", "b"), (0, 1))
 
 
-def test_a_torch_network_gives_the_same_scores() -> None:
-    torch = pytest.importorskip("torch")
+def test_a_torch_network_gives_the_same_scores(oracle: Callable[[str], Any]) -> None:
+    torch = oracle("torch")
     nn = torch.nn
     torch.manual_seed(0)
     model = nn.Sequential(

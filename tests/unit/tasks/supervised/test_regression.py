@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -478,6 +479,16 @@ def test_a_contrast_is_the_difference_that_least_squares_give() -> None:
     assert contrast.population[1] - contrast.value == pytest.approx(half, rel=0.05)
     with pytest.raises(PlanError, match="two coefficients"):
         model.contrast("work=b", "nobody")
+
+
+def test_the_interval_of_a_contrast_is_that_of_statsmodels(oracle: Callable[[str], Any]) -> None:
+    people, model = workers(), linear_model()
+    design = pd.get_dummies(people[["x", "work"]], dtype=float)
+    theirs = oracle("statsmodels.api").OLS(people["y"], design).fit()
+    ((low, high),) = theirs.t_test("work_b - work_c").conf_int()
+    contrast = model.contrast("work=b", "work=c")
+    assert contrast.population is not None
+    np.testing.assert_allclose(contrast.population, (low, high), atol=0.02 * (high - low))
 
 
 def test_a_report_compares_categories_with_the_reference() -> None:
