@@ -40,6 +40,7 @@ import time
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import unified_diff
 from fnmatch import fnmatch
@@ -58,7 +59,7 @@ import pytest  # noqa: E402
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS, SURVIVORS = ROOT / "scripts/mutants.toml", ROOT / "scripts/survivors.toml"
 RESULTS = ROOT / "build/mutants.jsonl"
-LONGEST = 20  # seconds of tests on one mutant, as they take without it
+LONGEST = 40  # seconds of tests on one mutant, as they take without it
 
 OPERATORS = (
     "Lt LtE GtE, LtE Lt Gt, Gt GtE LtE, GtE Gt Lt, Eq NotEq, NotEq Eq, In NotIn, NotIn In, "
@@ -579,7 +580,7 @@ def in_order(
         tests = reach.get((mutant.module, line), set())
         for name in tests & near:
             worth[name] += 1 / len(tests)
-    return sorted(near, key=lambda n: (-killed.get(n, 0), -worth[n] / (0.02 + seconds[n]), n))
+    return sorted(near, key=lambda n: (-killed.get(n, 0), -worth[n] / (0.2 + seconds[n]), n))
 
 
 class Runner:
@@ -593,12 +594,22 @@ class Runner:
         Called with each outcome.
     until : float
         No mutant starts after this time, by the monotonic clock.
+    modules : iterable of str
+        All modules of the group: what tests reach in them is found out once and stored.
+    digest : str
+        Of all code and of the tests, for what is stored.
     """
 
     def __init__(
-        self, mutants: list[Mutant], report: Callable[[Mutant, dict[str, Any]], None], until: float
+        self,
+        mutants: list[Mutant],
+        report: Callable[[Mutant, dict[str, Any]], None],
+        until: float,
+        modules: Iterable[str],
+        digest: str,
     ) -> None:
         self.mutants, self.report, self.until = mutants, report, until
+        self.modules, self.digest = modules, digest
         self.seen: set[Line] = set()
         self.by_fixture: dict[str, set[Line]] = defaultdict(set)
         self.failed = False
@@ -615,8 +626,16 @@ class Runner:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try every mutant."""
         clear_caches()
+        (ROOT / "build").mkdir(exist_ok=True)
         base = session.config._tmp_path_factory.getbasetemp()
-        reach, seconds = in_fork(lambda: self.baseline(session.items))
+        stored = ROOT / f"build/mutants-{self.digest}.pickle"
+        if not stored.exists():
+            stored.write_bytes(pickle.dumps(in_fork(lambda: self.baseline(session.items))))
+        # Our own file, not one from elsewhere.
+        reach, seconds, modules = pickle.loads(stored.read_bytes())  # noqa: S301
+        for name in modules - sys.modules.keys():  # or each fork would import them again
+            with suppress(Exception):
+                import_module(name)
         items = {item.nodeid: item for item in session.items}
         killers: dict[str, Counter[str]] = defaultdict(Counter)
         for mutant in self.mutants:
@@ -631,20 +650,25 @@ class Runner:
                 shutil.rmtree(folder, ignore_errors=True)
         return True
 
-    def baseline(self, items: list[pytest.Item]) -> tuple[dict[Line, set[str]], dict[str, float]]:
-        """Run all tests without a mutant; return which reach each function, and their seconds."""
+    def baseline(
+        self, items: list[pytest.Item]
+    ) -> tuple[dict[Line, set[str]], dict[str, float], set[str]]:
+        """Run all tests without a mutant.
+
+        Returns the tests that reach each line, their seconds, and the modules that they import.
+        """
         builtins.reached_by_test = self.seen.add  # type: ignore[attr-defined]
-        for module in {mutant.module for mutant in self.mutants}:
+        for module in self.modules:
             sources(module).instrument()
         reach: dict[Line, set[str]] = defaultdict(set)
         seconds = {}
         for item, following in zip(items, [*items[1:], None], strict=True):
             clear_caches()
             self.seen.clear()
-            start = time.perf_counter()
+            start = time.process_time()  # not that of other processes
             self.failed = False
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            seconds[item.nodeid] = time.perf_counter() - start
+            seconds[item.nodeid] = time.process_time() - start
             if self.failed:
                 print_line(f"fails without a mutant, so it is left out: {item.nodeid}")
                 continue
@@ -652,7 +676,7 @@ class Runner:
                 self.seen |= self.by_fixture[name]
             for line in self.seen:
                 reach[line].add(item.nodeid)
-        return dict(reach), seconds
+        return dict(reach), seconds, set(sys.modules)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
@@ -710,7 +734,7 @@ class Runner:
                 break
             total += seconds
             os.write(write, f"{item.nodeid}\n".encode())
-            signal.setitimer(signal.ITIMER_REAL, 10 + 20 * seconds)
+            signal.setitimer(signal.ITIMER_REAL, 20 + 30 * seconds)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
             if self.failed:
                 return 1
@@ -739,9 +763,10 @@ def in_fork(function: Callable[[], Any]) -> Any:
 
 def run_group(group: Group, mutants: list[Mutant], results: Path, until: float, marks: str) -> None:
     """Try mutants of one group, in a fork that imports its tests, and append the outcomes."""
+    digest = group.tests_digest  # before the tests are imported: they may change meanwhile
 
     def report(mutant: Mutant, outcome: dict[str, Any]) -> None:
-        record = {**mutant.to_dict(), **outcome, "tests": group.tests_digest}
+        record = {**mutant.to_dict(), **outcome, "tests": digest}
         with results.open("a") as file:
             file.write(json.dumps(record) + "\n")
         if outcome["outcome"] != "killed":
@@ -756,7 +781,10 @@ def run_group(group: Group, mutants: list[Mutant], results: Path, until: float, 
             os.dup2(null, stream)
         options = ["-q", "-p", "no:cacheprovider", "--tb=no", "-m", marks, "--rootdir", str(ROOT)]
         tests = [test for test in group.tests if (ROOT / test).exists()]
-        return int(pytest.main([*options, *tests], plugins=[Runner(mutants, report, until)]))
+        code = digest_of(*(file.read_text() for file in sorted((ROOT / "src").rglob("*.py"))))
+        stored = digest_of(code, digest, marks, *group.functions)
+        runner = Runner(mutants, report, until, group.functions, stored)
+        return int(pytest.main([*options, *tests], plugins=[runner]))
 
     if in_fork(session):
         raise SystemExit(f"{group.name}: pytest could not collect the tests {group.tests}")
