@@ -11,7 +11,7 @@ QUICK := --ignore tests/unit/privacy/test_filter.py tests/unit/hazmat tests/unit
 # Bytecode is written by the first import: most of what is installed is never imported.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test collect quick house lint bench docs wheels native nightly clean
+.PHONY: demo test collect quick house lint bench docs wheels native nightly mutants clean
 
 demo: $(VENV)/.base
 	$(BIN)/cloister demo --out demo-out
@@ -58,6 +58,11 @@ native: $(VENV)/.base
 # What takes longer than a change may wait: sanitizers, many more examples, other implementations.
 nightly: $(VENV)/.dev
 	scripts/nightly
+
+# Changes each function that privacy depends on in small ways, and tries whether tests notice; hours, and
+# it continues where it was stopped: make mutants MUTANTS="--only noise-scale"
+mutants: $(VENV)/.dev
+	$(BIN)/python scripts/mutants.py $(MUTANTS)
 
 clean:
 	rm -rf $(VENV) build site demo-out dist

@@ -12,6 +12,8 @@ from cloister.privacy.calibration import (
     gaussian_noise_multiplier,
     gdp_mu_for,
     laplace_noise_multiplier,
+    lattice_noise_multiplier,
+    lattice_sigma,
 )
 from cloister.privacy.events import (
     GaussianEvent,
@@ -91,6 +93,25 @@ def test_epsilon_inverts_calibration_and_never_exceeds_it(eps: float, delta: flo
 @pytest.mark.parametrize("delta", [1e-300, 1e-30, 1e-9])
 def test_extreme_budgets_stay_on_the_safe_side(eps: float, delta: float) -> None:
     assert exact_delta(1 / gaussian_noise_multiplier(eps, delta), eps) <= delta
+
+
+def test_the_margin_is_a_part_in_a_million() -> None:
+    for eps, delta in GRID:
+        product = gaussian_noise_multiplier(eps, delta) * gdp_mu_for(eps, delta)
+        assert product == pytest.approx(1 + 1e-6, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "sensitivity", "sigma"),
+    [(0.1, 1.0, 3), (0.0, 1.0, 2), (1.0, 3.0, 4), (2.0, 10.0, 21), (3.0, 7.0, 22)],
+)
+def test_noise_on_the_lattice_has_four_more_of_variance_by_hand(
+    multiplier: float, sensitivity: float, sigma: int
+) -> None:
+    assert lattice_sigma(multiplier, sensitivity) == sigma
+    back = lattice_noise_multiplier(sigma, sensitivity)
+    assert back == pytest.approx(math.sqrt(sigma**2 - 4) / sensitivity, rel=1e-15)
+    assert back >= multiplier
 
 
 def test_t_equal_releases_need_sqrt_t_times_the_noise() -> None:

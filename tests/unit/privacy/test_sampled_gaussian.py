@@ -143,6 +143,11 @@ def test_the_noise_that_is_found_costs_the_budget_and_no_more(
     assert found < gaussian_noise_multiplier(*budget)
 
 
+def test_a_round_never_has_less_noise_than_can_be_priced() -> None:
+    """A fifth of the sensitivity in each round, however large the budget."""
+    assert sampled_noise_multiplier(50.0, 1e-6, 0.01, [0.25] * 4) == 0.2 * math.sqrt(0.25)
+
+
 def test_rounds_of_different_shares_cost_the_budget_together() -> None:
     weights = [0.05] * 8 + [0.15] * 4
     found = sampled_noise_multiplier(2.0, 1e-6, 0.3, weights)

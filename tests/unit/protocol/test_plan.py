@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, dataclass, fields, replace
 from math import ceil, sqrt
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from cloister.errors import PlanError, RemoteProtocolError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
-from cloister.privacy.calibration import gaussian_noise_multiplier
+from cloister.privacy.calibration import gaussian_noise_multiplier, lattice_noise_multiplier
+from cloister.privacy.events import ComposedEvent, GaussianEvent
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.plan import MAX_RECORDS, Plan, majority
 from cloister.task import Block, Task
@@ -237,6 +238,52 @@ def test_a_radius_of_a_few_grid_steps_is_refused_for_gaussian_noise() -> None:
         toy_plan(task)
 
 
+@dataclass(frozen=True)
+class Sized(Count):
+    """One block of any size."""
+
+    l1: int = 1 << 16
+    l2_squared: int = 1 << 32
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        return (Block("count", (1,), self.l1, self.l2_squared, weight=1.0),)
+
+
+def sized(l1: int, l2_squared: int, mechanism: str = "laplace", **changes: Any) -> Plan:
+    """Return a plan at epsilon 1, under which the Laplace scale is `l1`."""
+    task = Sized(n_features=2, mechanism=mechanism, l1=l1, l2_squared=l2_squared)  # type: ignore[arg-type]
+    return toy_plan(task, budget=Budget(1.0, 1e-6), **changes)
+
+
+def test_a_record_changes_a_gaussian_block_by_at_least_256_steps() -> None:
+    assert sized(256, 256**2, "gaussian")
+    with pytest.raises(PlanError, match="too coarse"):
+        sized(256, 256**2 - 1, "gaussian")
+
+
+def test_a_share_of_noise_has_at_least_4_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Plan, "share_scale", lambda self, block: 4)
+    assert toy_plan(silos=5, profile="pairwise")
+    monkeypatch.setattr(Plan, "share_scale", lambda self, block: 3)
+    assert toy_plan(silos=5)
+    with pytest.raises(PlanError, match="shares of noise of at least 4 steps, got 3"):
+        toy_plan(silos=5, profile="pairwise")
+
+
+def test_the_largest_scale_of_noise_is_that_of_the_samplers() -> None:
+    assert sized(1 << 40, 1 << 16).noise_scale(Block("", (), 1 << 40, 1 << 16, 1.0)) == 1 << 40
+    with pytest.raises(PlanError, match="does not fit the ring"):
+        sized((1 << 40) + 1, 1 << 16)
+
+
+def test_the_largest_honest_sum_and_its_noise_stay_below_half_of_the_ring() -> None:
+    """One silo, 2**32 records of 2**31 - 5120 steps, 40 scales of 2**39: 2**63 in all."""
+    norm = (1 << 31) - 5121
+    assert sized((1 << 39) - 1, norm**2, silos=1)
+    with pytest.raises(PlanError, match="does not fit the ring"):
+        sized(1 << 39, norm**2, silos=1)
+
+
 class Loud(Count):
     """A record may add so much that the sum could wrap."""
 
@@ -331,6 +378,27 @@ def test_noise_grows_with_the_records_a_person_may_own(name: str) -> None:
     assert spent <= 1.0
 
 
+class Two(Count):
+    """Two blocks of different sensitivity in one round."""
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        one = 1 << 16
+        return (Block("a", (2, 3), one, one**2, 0.5), Block("b", (1,), 9 * one, 9 * one**2, 0.5))
+
+
+def test_a_round_is_the_event_of_its_block_or_of_its_blocks_in_order() -> None:
+    plan = toy_plan(Count(n_features=2))
+    block = plan.blocks(0)[0]
+    alone = lattice_noise_multiplier(plan.noise_scale(block), sqrt(block.l2_squared))
+    assert plan.event(0) == GaussianEvent(alone)
+    both = toy_plan(Two(n_features=2))
+    multipliers = [
+        lattice_noise_multiplier(both.noise_scale(block), sqrt(block.l2_squared))
+        for block in both.blocks(0)
+    ]
+    assert both.event(0) == ComposedEvent(tuple(map(GaussianEvent, multipliers)))
+
+
 def test_no_noise_costs_everything() -> None:
     plan = toy_plan(TOY_TASKS["lloyd"])
     assert plan.noise_scale(plan.task.blocks(0)[0]) == 0
@@ -343,15 +411,26 @@ def test_lengths_and_bytes_follow_from_the_plan() -> None:
     assert plan.upload_bytes() == 3 * 6 * 8
 
 
+@pytest.mark.parametrize("honest", [1, 2, 3, 5])
+def test_shares_of_honest_silos_are_the_smallest_that_are_enough(honest: int) -> None:
+    plan = toy_plan(silos=9, profile="pairwise", min_silos=7, collusion=7 - honest)
+    for scale in (4, 5, 8, 9, 17, 99, 577, 10**9):  # 9 and 577 solve s**2 = 2 m**2 + 1
+        object.__setattr__(plan, "noise_scale", lambda block, scale=scale: scale)
+        share = plan.share_scale(plan.task.blocks(0)[0])
+        assert honest * share**2 >= scale**2 > honest * (share - 1) ** 2
+
+
+def test_noise_under_pairwise_masks_is_that_of_the_silos_in_the_sum() -> None:
+    plan = toy_plan(silos=5, profile="pairwise")
+    block = plan.task.blocks(0)[0]
+    assert plan.noise_std(block) == sqrt(5) * plan.share_scale(block)
+    assert plan.noise_std(block, 3) == sqrt(3) * plan.share_scale(block)
+
+
 # --- Decoding -------------------------------------------------------------------------------------
 
 
 def test_decoding_cuts_blocks_in_order() -> None:
-    class Two(Count):
-        def blocks(self, t: int) -> tuple[Block, ...]:
-            one = 1 << 16
-            return (Block("a", (2, 3), one, one**2, 0.5), Block("b", (1,), one, one**2, 0.5))
-
     plan = toy_plan(Two(n_features=2))
     released = plan.decode(0, np.arange(7))
     assert released["a"].values.tolist() == [[0, 1, 2], [3, 4, 5]]

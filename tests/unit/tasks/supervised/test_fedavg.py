@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields, replace
 from itertools import count
-from math import sqrt
+from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
@@ -512,6 +512,26 @@ def test_every_party_prices_the_noise_of_sampled_rounds() -> None:
         it, layout=None, task=replace(it.task, noise_multiplier=2 * it.task.noise_multiplier)
     )
     assert more.noise_scale(more.task.blocks(0)[0]) > it.noise_scale(it.task.blocks(0)[0])
+
+
+def test_a_plan_may_cost_its_budget_but_for_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part in 1e9 is what the arithmetic of two machines may differ by."""
+    it = plan("phone", rate=0.2)
+    most = BUDGET.epsilon * (1 + 1e-9)
+    for spent in (most, BUDGET.epsilon * (1 + 0.98e-9)):
+        monkeypatch.setattr("cloister.privacy.accounting.epsilon", lambda *_, e=spent: e)
+        assert replace(it, study="other")
+    for spent in (BUDGET.epsilon * (1 + 1.02e-9), 1.01 * BUDGET.epsilon):
+        monkeypatch.setattr("cloister.privacy.accounting.epsilon", lambda *_, e=spent: e)
+        with pytest.raises(PlanError, match="above the budget"):
+            replace(it, study="other")
+
+
+def test_sampled_rounds_get_the_noise_of_the_plan() -> None:
+    it = plan("phone", rate=0.2)
+    block = it.task.blocks(0)[0]
+    bare = it.task.noise_multiplier / sqrt(block.weight) * sqrt(block.l2_squared)
+    assert it.noise_scale(block) == ceil(sqrt(bare**2 + 4))
 
 
 def test_groups_of_clients_are_not_sampled() -> None:
