@@ -722,7 +722,7 @@ def test_a_folder_part_without_a_column_is_a_data_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ([1.0, 2.0], "2 dimensions .*, got 1; reshape your data"),
+        ([1.0, 2.0], "2 dimensions .*, got 1. Reshape your data"),
         (np.zeros((2, 2, 2)), "2 dimensions .*, got 3"),
         (5.0, "2 dimensions .*, got 0"),
         (np.zeros((2, 3)), "the array has 3 columns, but the schema has 2"),
