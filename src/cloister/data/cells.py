@@ -424,19 +424,13 @@ def _day(text: str, form: str) -> datetime.date | None:
 
 
 def text_of(cell: bytes | None) -> str:
-    """Return the text of a cell of bytes: UTF-8 or, where it is not that, Latin-1.
-
-    Text tables are read as Latin-1, so that any byte can be read; their UTF-8 is recognised here.
-    """
+    """Return the text of a cell of bytes: UTF-8 or, where it is not that, Latin-1."""
     if cell is None:
         return ""
     try:
-        text = cell.decode()
+        return cell.decode()
     except UnicodeDecodeError:
         return cell.decode("latin1")
-    with suppress(UnicodeError):
-        return text.encode("latin1").decode()
-    return text
 
 
 # Objects ------------------------------------------------------------------------------------------

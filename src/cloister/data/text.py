@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from cloister.data.cells import all_plain, array_of
+from cloister.data.cells import all_plain, array_of, text_of
 from cloister.data.dialect import Dialect, Recoded
 from cloister.errors import DataError
 
@@ -169,7 +169,7 @@ class TextTable:
                     again = self._other_way(way, found, batch)
                     if again:
                         break
-                    yield batch.slice(min(max(done - at, 0), batch.num_rows))
+                    yield self._as_written(batch).slice(min(max(done - at, 0), batch.num_rows))
                     at += batch.num_rows
                     done = max(done, at)
             except pa.ArrowInvalid:
@@ -182,6 +182,15 @@ class TextTable:
                 bad_lines += [None] * found.bad
                 return
             way = again
+
+    def _as_written(self, batch: Any) -> Any:
+        """Return a batch in which texts are UTF-8."""
+        import pyarrow as pa
+
+        if self.header.dialect.encoding:
+            return batch
+        columns = [_in_utf8(part) if pa.types.is_binary(part.type) else part for part in batch]
+        return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
     def _other_way(self, way: _Way, found: _Found, batch: Any) -> _Way | None:
         """Return how the file must be read instead, if this batch was not read by the rules."""
@@ -216,7 +225,7 @@ class TextTable:
                 column_names=[str(position) for position in range(width)],
                 # for lines that are filled up; it must hold the longest
                 block_size=2 * BLOCK_BYTES + width,
-                # Latin-1 never fails; numbers read the same, names stay apart
+                # Latin-1 never fails, and numbers read the same
                 encoding="utf8" if dialect.encoding else "latin1",
             ),
             parse_options=pacsv.ParseOptions(delimiter=dialect.delimiter, invalid_row_handler=skip),
@@ -228,6 +237,19 @@ class TextTable:
                 decimal_point=dialect.decimal,
             ),
         )
+
+
+def _in_utf8(cells: Any) -> Any:
+    """Return texts of bytes that were read as Latin-1 as `text_of` has those bytes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pc.all(pc.string_is_ascii(cells.cast(pa.string()))).as_py() is not False:
+        return cells
+    encoded = cells.dictionary_encode()
+    read = [word.decode().encode("latin1") for word in encoded.dictionary.to_pylist()]
+    words = pa.array([text_of(word).encode() for word in read], pa.binary())
+    return pa.DictionaryArray.from_arrays(encoded.indices, words).dictionary_decode()
 
 
 @dataclass(frozen=True)

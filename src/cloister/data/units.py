@@ -63,6 +63,8 @@ def _name(cell: Any) -> str | None:
             if not abs(number) < 2.0 ** (digits + 1):  # nor is NaN or infinity
                 return None
             return str(int(number)) if number.is_integer() else repr(number)
+        case complex() | np.complexfloating() if cell.imag == 0:
+            return _name(float(cell.real))  # as pandas writes numbers beside a complex one
         case Decimal():
             is_short = cell.is_finite() and -_LONGEST < cell.adjusted() < _LONGEST
             # not normalised, which would round it to the digits of the context
@@ -125,7 +127,9 @@ def unit_names(cells: Any) -> tuple[list[str | None], Integers]:
         if cells.dtype.kind == "O":
             return unit_names(cells.tolist())
         found, rows = np.unique(cells, return_inverse=True)
-        return unit_names(Coded(list(found), rows))  # as they are: a list would forget float32
+        # Python has neither float32 nor nanoseconds
+        objects = list(found) if cells.dtype.kind in "fM" else found.tolist()
+        return unit_names(Coded(objects, rows))
     if isinstance(cells, list):
         written = [unit_name(cell) for cell in cells]
         order = {name: i for i, name in enumerate(dict.fromkeys(written))}

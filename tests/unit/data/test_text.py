@@ -9,12 +9,13 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloister.data import check_file, read_source, text
-from cloister.data.cells import CellType
+from cloister.data import check_file, read_floats, read_source, read_words, text
+from cloister.data.cells import CellType, text_of
 from cloister.data.dialect import Dialect
 from cloister.data.sources import open_source
 from cloister.errors import DataError
@@ -89,6 +90,7 @@ PARTS = [
     "inf",
     "1e400",
     "é",
+    "Ã¤",
 ]
 
 
@@ -99,14 +101,15 @@ PARTS = [
     st.sampled_from(",;\t| :"),
     st.sampled_from([1, 2, 3, 5, 8, 21, 1 << 22]),
     st.sampled_from(["\n", "\r", "\r\n"]),
+    st.sampled_from(["utf-8", "latin1"]),
 )
 def test_each_line_is_read_by_itself_in_order_and_once(
-    tmp_path: Path, body: str, width: int, delimiter: str, block: int, end: str
+    tmp_path: Path, body: str, width: int, delimiter: str, block: int, end: str, encoding: str
 ) -> None:
     """With blocks of a few bytes, so that reading starts again and lines are cut anywhere."""
     path = tmp_path / "t.csv"
     header = delimiter.join(f"c{j}" for j in range(width)) + end
-    content = (header + body.replace("DELIMITER", delimiter)).encode()
+    content = (header + body.replace("DELIMITER", delimiter)).encode(encoding)
     path.write_bytes(content)
     after = re.split(rb"\r\n|\r|\n", content, maxsplit=1)[1]
     dialect = Dialect(delimiter=delimiter)
@@ -115,8 +118,7 @@ def test_each_line_is_read_by_itself_in_order_and_once(
     with mock.patch.object(text, "BLOCK_BYTES", block):
         words, bad_lines = read(path, width, dialect, words=True)
         numbers, bad_again = read(path, width, dialect, words=False)
-    # without an encoding, bytes are read as Latin-1
-    assert words == [[cell.decode("latin1").encode() for cell in row] for row in kept]
+    assert words == [[text_of(cell).encode() for cell in row] for row in kept]
     assert bad_lines == bad_again == len(expected) - len(kept)
     said = [[CellType().read([cell]).values[0] for cell in row] for row in kept]
     assert np.array_equal(np.reshape(numbers, (-1, width)), np.reshape(said, (-1, width)), True)
@@ -229,3 +231,17 @@ def test_a_header_ends_with_its_line(tmp_path: Path) -> None:
         kept(path)
     assert text.split_fields('x,"y ""z"", w', ",") == ["x", 'y "z", w']
     assert text.split_fields('"x","y"z,""', ",") == ["x", '"y"z', ""]
+
+
+def test_a_word_is_the_same_in_a_text_table_and_in_a_frame(tmp_path: Path) -> None:
+    """Also one that another program broke: UTF-8 that was read as Latin-1, and written again."""
+    words = ["Ã¤", "ä", "x"]
+    column = {"name": "a", "type": "category", "categories": words}
+    schema = Schema(dataset="d", unit="row", columns=[column])
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["a", *words]), encoding="utf-8")
+    for source in (path, pd.DataFrame({"a": words}), [[word] for word in words]):
+        assert read_floats(source, ("a",), schema).tolist() == [[0], [1], [2]]
+    assert list(read_words(path, ["a"])) == [(word,) for word in words]
+    path.write_bytes("a\nä\nx\n".encode("latin1"))
+    assert list(read_words(path, ["a"])) == [("ä",), ("x",)]

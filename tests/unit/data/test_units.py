@@ -36,6 +36,7 @@ class Written(int):
     [
         ("7", [7, 7.0, "7", " 7 ", b"7", Decimal("7.00"), np.int8(7), np.float32(7), Written(7)]),
         ("7", [memoryview(b"7"), bytearray(b"7"), np.str_("7"), np.bytes_(b"7"), np.longdouble(7)]),
+        ("7", [7 + 0j, np.complex64(7)]),
         ("1000", [Decimal("1E+3"), 1e3, "1000"]),
         (LONG, [LONG, int(LONG), Decimal(LONG), Decimal(LONG + ".0")]),
         ("north", [Ward.NORTH, "north", b"north"]),
