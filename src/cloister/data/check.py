@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from cloister.data.reading import ReadingReport, Tally
@@ -13,9 +14,15 @@ if TYPE_CHECKING:
     from cloister.schema import Schema
 
 
-def check_file(source: Any, schema: Schema) -> ReadingReport:
-    """Count what the schema's rules find in whatever `read_source` takes; local, not a release."""
-    rules = Rules.of(schema)
+def check_file(source: Any, schema: Schema, columns: Iterable[str] | None = None) -> ReadingReport:
+    """Count what the schema's rules find in whatever `read_source` takes; local, not a release.
+
+    Parameters
+    ----------
+    source, schema, columns
+        As in `read_source`: a bad cell in another column than these leaves no row out.
+    """
+    rules = Rules.of(schema, used=None if columns is None else tuple(columns))
     table = open_by_schema(source, schema)
     tally, limit = Tally(table.label, schema, rules), UnitLimit(rules.max_rows, spellings=True)
     for raw in table.chunks(default_rows(len(schema.names))):
