@@ -110,3 +110,27 @@ def test_each_file_of_baskets_may_have_a_layout(
     assert main([*job, *own, "--out", "b"]) == 0
     assert main([*job, *own, "--baskets", "west.txt=lines", "--out", "c"]) == 3
     assert "baskets must name a file of this command, got 'west.txt'" in capsys.readouterr().err
+
+
+def test_each_file_may_be_written_in_its_own_way(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (desk / "own.toml").write_text(f'["bank.csv".columns.default]\n{REMEDY}\n')
+    assert tabulate("--out", "a", "--reading", "own.toml") == 0
+    assert not [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    check = ["check", "bank.csv", "--schema", "loans.toml", "--reading", "own.toml"]
+    assert main(check) == 0
+    (desk / "own.toml").write_text(f'["x.csv"]\n["bank.csv".columns.default]\n{REMEDY}\n')
+    assert main(check) == 0  # settings of several files, of which one is looked at
+    for text, says in (
+        ('["west.csv"]', "names no file of this command: 'west.csv'"),
+        ('["bank.csv"]\nunit = "id"', "'unit' is no setting of how a file is written"),
+        ('["bank.csv".columns.default]\nmin = 1', "'columns.default.min' is no setting"),
+        ('["bank.csv".columns.other]\nformat = "%d"', "which has no 'other'"),
+        ('"bank.csv" = 1', "must be a table of settings"),
+        ('["bank.csv"]\ncolumns = 1', "columns must be a table of settings"),
+        ("[", "is not TOML"),
+    ):
+        (desk / "own.toml").write_text(text)
+        assert tabulate("--out", "b", "--reading", "own.toml") == 3
+        assert says in capsys.readouterr().err

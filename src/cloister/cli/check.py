@@ -6,7 +6,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from cloister.cli.options import add_baskets_argument, add_max_loss_argument, source_of
+from cloister.cli.options import (
+    add_baskets_argument,
+    add_max_loss_argument,
+    add_reading_argument,
+    schemas_of,
+    source_of,
+)
 from cloister.cli.output import Output
 from cloister.display import Table
 from cloister.schema import Schema
@@ -19,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="CSV or Parquet")
     parser.add_argument("--schema", type=Path, required=True, help="the data contract")
     add_baskets_argument(parser)
+    add_reading_argument(parser)
     add_max_loss_argument(parser)
     parser.epilog = f"exit code {TOO_MUCH_LOST} if more rows are left out than --max-loss accepts"
 
@@ -29,7 +36,8 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     from cloister.data.loss import check_max_loss
 
     check_max_loss(args.max_loss)
-    report = check_file(source_of(args.file, args.baskets), Schema.load(args.schema))
+    schemas = schemas_of(Schema.load(args.schema), [args.file], args.reading, others=True)
+    report = check_file(source_of(args.file, args.baskets), schemas[args.file])
     out.pairs(
         ("source", report.source),
         ("rows", f"{report.rows:,}"),

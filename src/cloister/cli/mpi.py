@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloister.cli import EXIT_CODES, UNEXPECTED
-from cloister.cli.options import check_layouts, named_task, plan_of, source_of
+from cloister.cli.options import check_layouts, named_task, plan_of, schemas_of, source_of
 from cloister.cli.output import Output
 from cloister.cli.release import (
     Charge,
@@ -87,7 +87,8 @@ def _contribute(
     out = out if writes else Output(quiet=True)
     check_layouts(files.values(), args.baskets)
     source = source_of(files[silo], args.baskets)
-    records = read_source(source, schema, columns=args.columns, cache_dir=args.cache_dir)
+    written = schemas_of(schema, files.values(), args.reading)[files[silo]]
+    records = read_source(source, written, columns=args.columns, cache_dir=args.cache_dir)
     # each rank sits at its own file; one that refuses ends all before a frame is sent
     check_loss(args, {silo: records}, schema, options, Output())
     prepare_folder(args.out)

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
@@ -18,7 +19,7 @@ from cloister.errors import PlanError
 from cloister.jobs import JobResult, budget_of, make_plan
 from cloister.moved import GET_LAB
 from cloister.protocol.plan import Plan
-from cloister.schema import Schema
+from cloister.schema import Schema, read_text
 from cloister.task import Task
 from cloister.tasks import TASKS, from_file, installed
 from cloister.tasks.options import check_known, options_of
@@ -63,6 +64,7 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, catalogue: bool = Fals
         "--out", type=Path, required=True, metavar="DIR", help="folder for all results"
     )
     add_baskets_argument(parser)
+    add_reading_argument(parser)
     add_max_loss_argument(parser)
     parser.add_argument(
         "--cache-dir",
@@ -133,6 +135,40 @@ def source_of(path: Path, baskets: Sequence[str]) -> Any:
     layouts = [text for text in baskets if _layout_of(text)[0] is None]
     layouts += [layout for file, layout in map(_layout_of, baskets) if file in _names_of(path)]
     return Baskets.parse(path, layouts[-1]) if layouts else path
+
+
+def add_reading_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare how each file is written, where files differ."""
+    parser.add_argument(
+        "--reading",
+        type=Path,
+        metavar="FILE.toml",
+        help="how each file is written: a table of its name with decimal, thousands, encoding, "
+        "delimiter, multiline, and format or spellings of columns",
+    )
+
+
+def schemas_of(
+    schema: Schema, files: Iterable[Path], reading: Path | None, *, others: bool = False
+) -> dict[Path, Schema]:
+    """Return the schema by which each file is read; all have one digest.
+
+    Settings may be of `others` than these files.
+    """
+    try:
+        said = {} if reading is None else tomllib.loads(read_text(reading, "reading settings"))
+    except tomllib.TOMLDecodeError as error:
+        raise PlanError(f"file {str(reading)!r} is not TOML: {error}.") from None
+    paths = list(files)
+    if (strange := said.keys() - {path.name for path in paths}) and not others:
+        raise PlanError(f"file {str(reading)!r} names no file of this command: {min(strange)!r}.")
+    found = {}
+    for path in paths:
+        settings = said.get(path.name, {})
+        if not isinstance(settings, dict):
+            raise PlanError(f"{path.name!r} in file {str(reading)!r} must be a table of settings.")
+        found[path] = schema.written_as(**settings)
+    return found
 
 
 def check_layouts(files: Iterable[Path], baskets: Sequence[str]) -> None:

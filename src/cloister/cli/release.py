@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.cli.options import check_layouts, default_ledger, job_options, plan_of, source_of
+from cloister.cli.options import (
+    check_layouts,
+    default_ledger,
+    job_options,
+    plan_of,
+    schemas_of,
+    source_of,
+)
 from cloister.cli.output import Output, ask
 from cloister.cli.parsers import write_text
 from cloister.display import Bars, Curve, Display, Heatmap, Table
@@ -194,10 +201,11 @@ def _read(
     check_max_loss(args.max_loss)
     check_layouts(files.values(), args.baskets)
     sources = {name: source_of(path, args.baskets) for name, path in files.items()}
-    reading = {"columns": args.columns, "cache_dir": args.cache_dir}
+    schemas = schemas_of(schema, files.values(), args.reading)
+    given = {"columns": args.columns, "cache_dir": args.cache_dir}
     with out.reading() as counter:
         found = {
-            name: read_source(source, schema, on_rows=counter(name), **reading)
+            name: read_source(source, schemas[files[name]], on_rows=counter(name), **given)
             for name, source in sources.items()
         }
     check_loss(args, found, schema, options, out)
