@@ -340,7 +340,7 @@ def test_the_agent_ends_within_two_seconds_of_sigterm_and_is_small(home: Home) -
     status = Path(f"/proc/{process.pid}/status")
     if status.exists():
         (resident,) = (line for line in status.read_text().splitlines() if "VmRSS" in line)
-        assert int(resident.split()[1]) < 120 * 1024
+        assert int(resident.split()[1]) < 160 * 1024  # it has looked at its data once
     since = time.monotonic()
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=120)
