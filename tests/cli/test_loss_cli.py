@@ -104,6 +104,8 @@ def test_each_file_of_baskets_may_have_a_layout(
     said = capsys.readouterr().err
     assert "items of file 'south.csv'" in said
     assert "items of file 'east.txt'" in said
+    assert "another layout of baskets: 'long:receipt,item'" in said
+    assert "another layout of baskets: 'lines:;'" in said
     assert "'north.txt'" not in said
     own = ["--baskets", "lines", "--baskets", "south.csv=long:receipt,item"]
     own += ["--baskets", "east.txt=lines:;"]

@@ -150,6 +150,7 @@ class ReadingReport:
     merged_units: tuple[tuple[str, ...], ...]  # spellings that are one unit
     columns: tuple[ColumnReading, ...]
     items: int = field(default=0, kw_only=True)  # of baskets
+    layout: str = field(default="", kw_only=True)  # of baskets, that the first line suggests
     float_unit: str = field(default="", kw_only=True)  # the unit column, if its cells are floats
 
     @property
@@ -199,6 +200,8 @@ class ReadingReport:
                 f"{self.unknown_items:,} of {self.items:,} items of {self.source} "
                 f"({self.item_share:.1%}) are outside the catalogue."
             )
+        if self.layout and 2 * self.unknown_items >= self.items:
+            yield f"Its first line looks like another layout of baskets: {self.layout!r}."
         for column in sorted(self.columns, key=lambda one: -one.lost):
             if column.needed and column.sentence:
                 yield column.sentence
@@ -233,11 +236,12 @@ class Tally:
         schema: Schema,
         rules: Rules,
         on_rows: Callable[[int], None] | None = None,
+        layout: str = "",
     ) -> None:
         d = len(schema.columns)
         self._label, self._schema, self._rules, self._on_rows = label, schema, rules, on_rows
         self._rows = self._used = self._bad_lines = self._items = self._unknown = 0
-        self._float_unit = False
+        self._float_unit, self._layout = False, layout
         self._missing, self._wrong, self._outside, self._lost = np.zeros((4, d), dtype=np.int64)
         self._low, self._high = np.full(d, np.inf), np.full(d, -np.inf)
         self._words: list[Counter[str]] = [Counter() for _ in range(d)]
@@ -301,6 +305,7 @@ class Tally:
             bad_lines=self._bad_lines,
             unknown_items=self._unknown,
             items=self._items,
+            layout=self._layout,
             float_unit=self._schema.unit if self._float_unit else "",
             without_unit=limit.without_unit,
             beyond_max_rows=limit.beyond,
