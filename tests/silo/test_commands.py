@@ -349,6 +349,19 @@ def test_the_agent_ends_within_two_seconds_of_sigterm_and_is_small(home: Home) -
     assert out == ""
 
 
+def test_an_agent_whose_data_lose_too_much_does_not_start_and_tells_nothing(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["x0,x1", *["0.5,0.5"] * 1700, *["Jawohl,0.5"] * 300]
+    (home.folder / "data.csv").write_text("\n".join(lines))
+    assert main(["silo", "run", "--config", home.config]) == 4
+    told = capsys.readouterr()
+    assert "run 'cloister check FILE --schema SCHEMA'" in told.err
+    assert not re.search(r"\d|Jawohl|x0|data.csv", told.err + told.out)
+    main(["doctor", "--config", home.config])
+    assert "rows left out" in capsys.readouterr().out
+
+
 def test_the_agent_loads_no_library_for_tables_before_data_are_read(home: Home) -> None:
     code = """
 import sys, threading

@@ -120,21 +120,19 @@ def _problems(
 ) -> Iterator[str]:
     """Yield what stops a run, each with a way out."""
     if report.float_unit:
-        yield (
-            f"unit column {report.float_unit!r} of {report.source} holds floats, which cannot tell "
-            "identifiers from 2^53 on apart; give integers or texts."
-        )
+        yield report.float_units
     gone = [one for one in report.columns if one.name in roles and one.lost_values]
     is_over = is_above(report, max_loss)
     if not is_over and (max_loss is not None or not gone):
         return
     yield from report.sentences()
+    if report.rows and not report.used:
+        yield "No row is left: mend this."
+        return
     for column in gone:
         values = ", ".join(repr(value[:40]) for value in column.lost_values)
         yield f"No row of {report.source} with {column.name!r} = {values} is left."
-    if report.rows and not report.used:
-        yield "No row is left: mend this."
-    elif is_over:
+    if is_over:
         needed = (int(100 * max(report.row_share, report.item_share)) + 1) / 100
         yield f"Mend this, or accept it with --max-loss {needed:g} (max_loss={needed:g} in Python)."
     else:

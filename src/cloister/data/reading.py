@@ -169,6 +169,16 @@ class ReadingReport:
         return self.unknown_items / max(self.items, 1)
 
     @property
+    def float_units(self) -> str:
+        """What the owner should know of identifiers that are floats; empty if none are."""
+        if not self.float_unit:
+            return ""
+        return (
+            f"Unit column {self.float_unit!r} of {self.source} holds floats, which cannot tell "
+            "identifiers from 2^53 on apart; give integers or texts."
+        )
+
+    @property
     def causes(self) -> tuple[str, ...]:
         """Sentences on columns whose cells were not understood, for the owner."""
         return tuple(column.cause_and_remedy for column in self.columns if column.cause)
@@ -207,6 +217,8 @@ class ReadingReport:
                 yield column.sentence
         if self.without_unit:
             yield f"{self.without_unit:,} rows have no unit of privacy."
+        if self.float_unit:
+            yield self.float_units
         if self.bad_lines:
             yield (
                 f"{self.bad_lines:,} lines have too many fields, open quotes or no basket; look at "

@@ -193,7 +193,7 @@ def test_identifiers_must_not_be_floats(kind: str) -> None:
     if kind in ("int64", "object", "string"):
         refuse_loss([report])
         return
-    with pytest.raises(DataError, match="unit column 'id' of the table holds floats"):
+    with pytest.raises(DataError, match="Unit column 'id' of the table holds floats"):
         refuse_loss([report], max_loss=1.0)
 
 
