@@ -39,6 +39,7 @@ NAMES = [
     "DPSynthesiser",
     "DPTable",
     "DataError",
+    "DataLossWarning",
     "FederatedLearner",
     "JobResult",
     "KSelection",

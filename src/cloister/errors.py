@@ -14,9 +14,11 @@
 
     PrivacyWarning           a result that is not, or is less, private than a reader may think
     AccuracyWarning          a result that says less of the records than a reader may think
+    DataLossWarning          rows of a source are left out; raised in the owner's own process
 
 A message is one sentence: the name, the rule, the value, the way out. It never contains a record,
-a key or a value before noise.
+a key or a value before noise. Two are for the owner of a file alone, count rows and quote words: a
+`DataLossWarning`, and the `DataError` of a run that would lose too many rows.
 """
 
 from __future__ import annotations
@@ -76,3 +78,7 @@ class UncountedWarning(UserWarning):
 
 class AccuracyWarning(UserWarning):
     """A result is private, but says less of the records than the reader may think."""
+
+
+class DataLossWarning(UserWarning):
+    """Some rows of a source are left out; counts rows and quotes words, for their owner alone."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from cloister.arrays import Floats, GridState
 from cloister.code import code_of
+from cloister.data.loss import watch_loss
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.ring import from_bytes
 from cloister.hazmat.signing import Identity
@@ -434,6 +435,7 @@ def run_job(
     noise: NoiseSource | None = None,
     account: Account | None = None,
     on_round: OnRound | None = None,
+    max_loss: float | None = None,
     **options: Any,
 ) -> JobResult:
     """Plan and run a task; without `nominal_n`, buy a noisy count first.
@@ -446,9 +448,25 @@ def run_job(
         ``min(1e-6, 1 / (100 nominal_n))``, or 1e-6 if `nominal_n` is not given.
     nominal_n : int, optional
         Without it, 2 % of the budget pay for a noisy count of all records.
+    max_loss : float in [0, 1], optional
+        Share of the rows of each silo that may be left out. By default 5 %, and no value of a
+        target, event or group may lose all of its rows.
 
     Other parameters are those of :func:`make_plan` and :func:`run_plan`.
+
+    Raises
+    ------
+    DataError
+        If more is lost, before anything is spent. It quotes words, since the caller has the files.
+
+    Warns
+    -----
+    DataLossWarning
+        For each source of which some rows are left out.
     """
+    if options.get("columns") is not None:  # names that come one by one come once
+        options["columns"] = schema.select(options["columns"]).names
+    watch_loss(silos, options, options.get("columns") or schema.names, max_loss)
     budget = budget_of(task, epsilon, delta, nominal_n)
     fewest = max([1, *at_most_records(task, options).values()])
     if nominal_n is not None or budget is None:
@@ -459,7 +477,6 @@ def run_job(
     small, rest = split_budget(budget, COUNT_SHARE, law)
     # Whatever is wrong with the task or its price is found before the count is paid for.
     rehearsal = make_plan(task, schema, silos, budget=rest, nominal_n=fewest, **options)
-    options["columns"] = rehearsal.columns  # names that come one by one come once
     if rehearsal.rate < 1:
         raise PlanError(
             f"nominal_n must be given for task {task.name!r}, which samples its units; what a "

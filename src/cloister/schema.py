@@ -367,6 +367,48 @@ class Schema(_Contract):
         chosen = tuple(column for column in self.columns if column.name in wanted)
         return type(self)(**{**dict(self), "columns": chosen})
 
+    def written_as(
+        self, *, columns: Mapping[str, Mapping[str, Any]] | None = None, **settings: Any
+    ) -> Self:
+        """Return the schema for a file that is written in another way; its digest is the same.
+
+        Parameters
+        ----------
+        columns : mapping of a name to settings, optional
+            `format` or `spellings` of some columns.
+        settings
+            `decimal`, `thousands`, `encoding`, `delimiter`, `multiline`.
+
+        Raises
+        ------
+        PlanError
+            If the schema has no such column, or a setting is no setting of reading.
+
+        Examples
+        --------
+        >>> ward = Schema(dataset="w", unit="row", columns=[{"name": "ill", "type": "boolean"}])
+        >>> german = ward.written_as(decimal=",", columns={"ill": {"spellings": {"true": ["J"]}}})
+        >>> german.digest() == ward.digest()
+        True
+        """
+        changes = {} if columns is None else columns
+        if not (isinstance(changes, Mapping) and all(map(_is_mapping, changes.values()))):
+            raise PlanError(f"columns must be a table of settings for each name, got {columns!r}.")
+        if unknown := [name for name in changes if name not in self.names]:
+            raise PlanError(f"columns must be of the schema, which has no {unknown[0]!r}.")
+        given = [*settings, *(f"columns.{name}.{key}" for name in changes for key in changes[name])]
+        known = [*_WRITING, *(f"columns.{name}.{key}" for name in changes for key in _OF_FILES)]
+        if strange := [key for key in given if key not in known]:
+            raise PlanError(
+                f"{strange[0]!r} is no setting of how a file is written; take one of "
+                f"{', '.join(_WRITING)}, or format or spellings of a column."
+            )
+        written = tuple(
+            type(one)(**{**dict(one), **changes[one.name]}) if one.name in changes else one
+            for one in self.columns
+        )
+        return type(self)(**{**dict(self), **settings, "columns": written})
+
     def grid(self, frac_bits: int = 16) -> Grid:
         """Return the public box of the columns with its lattice."""
         low = tuple(column.min for column in self.columns)
@@ -579,6 +621,10 @@ def _written(column: Column) -> dict[str, Any]:
     for key in ("min", "max") if column.categories else ("categories",):
         del values[key]
     return {key: value for key, value in values.items() if value or key not in _OF_FILES}
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
 
 
 def _is_charset(name: str) -> bool:

@@ -100,6 +100,7 @@ class DataSettings(_Section):
     baskets: str | None = None
     cache_dir: _File | None = None
     workers: str | None = None
+    accept_loss: _Share | None = None
 
     @field_validator("workers")
     @classmethod

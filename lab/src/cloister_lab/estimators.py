@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from cloister.arrays import Floats
+from cloister.data.loss import watch_loss
 from cloister.errors import PlanError
 from cloister.estimators.base import private_tags, public_seed
 from cloister.estimators.centres import CentreModel
@@ -39,7 +40,7 @@ class CuratorKMeans(CentreModel, BaseEstimator):
     algorithm : str
         "maxcover" is private. "kmeans-guarantee" and "subcluster" are there to be compared with:
         they are **not private** for any epsilon, and say so in a `PrivacyWarning`.
-    nominal_n, delta, ledger, dataset, random_state
+    nominal_n, delta, ledger, dataset, random_state, max_loss
         As of :class:`~cloister.DPKMeans`. A ledger refuses methods that are not private.
 
     Attributes
@@ -87,6 +88,7 @@ class CuratorKMeans(CentreModel, BaseEstimator):
     ledger: Ledger | str | Path | None = None
     dataset: str | None = None
     random_state: Any = None
+    max_loss: float | None = None
 
     def fit(self, X: Any, y: object = None) -> Self:
         """Release centres of the records; a `PrivacyWarning` is given if the method is not private.
@@ -110,9 +112,16 @@ class CuratorKMeans(CentreModel, BaseEstimator):
             )
         check_whole(n_clusters=self.n_clusters)
         spending = Spending(
-            self.epsilon, self.bounds, self.nominal_n, self.delta, self.ledger, self.dataset
+            self.epsilon,
+            self.bounds,
+            self.nominal_n,
+            self.delta,
+            self.ledger,
+            self.dataset,
+            max_loss=self.max_loss,
         )
         data = read_silos(X, spending)
+        watch_loss(data.records, {}, data.schema.names, spending.max_loss)
         silos = list(data.records.values())
         result = run_method(
             METHODS[self.algorithm],

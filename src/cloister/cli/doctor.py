@@ -196,6 +196,21 @@ def _data(settings: SiloSettings) -> Iterator[Check]:
         yield ok("columns", f"all {len(wanted)} of the schema are there")
 
 
+def _loss(settings: SiloSettings) -> Iterator[Check]:
+    """Read the records, and say without a number whether too many rows are left out."""
+    from cloister.silo.site import TOO_MUCH_LOST, Site
+
+    try:
+        too_much = Site.of(settings).loses_too_much
+    except (CloisterError, OSError, ValueError):
+        return  # a check of keys, schema or data
+    if too_much:
+        found, _, hint = TOO_MUCH_LOST.partition("; ")
+        yield fail("rows left out", found, hint)
+    else:
+        yield ok("rows left out", "no more than the owner accepts")
+
+
 def _port(settings: CoordinatorSettings | ScorerSettings) -> Iterator[Check]:
     """Try to listen; if somebody does already, see whether it is this party."""
     host, _, port = settings.listen.rpartition(":")
@@ -373,7 +388,7 @@ def _answered(status: int, date: str, now: float) -> Iterator[Check]:
 
 _LIVE: Mapping[type, tuple[Look, ...]] = {
     CoordinatorSettings: (_descriptors, _port, _database, _disks),
-    SiloSettings: (_disks, _ledger, _data, _network),
+    SiloSettings: (_disks, _ledger, _data, _loss, _network),
     AnalystSettings: (_network,),
     ScorerSettings: (_descriptors, _port, _disks),
 }

@@ -14,9 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloister.cli import EXIT_CODES, UNEXPECTED
-from cloister.cli.options import named_task, plan_of, source_of
+from cloister.cli.options import check_layouts, named_task, plan_of, schemas_of, source_of
 from cloister.cli.output import Output
-from cloister.cli.release import Charge, finish, name_silos, open_charge, prepare_folder
+from cloister.cli.release import (
+    Charge,
+    check_loss,
+    finish,
+    name_silos,
+    open_charge,
+    prepare_folder,
+)
 from cloister.errors import PlanError
 from cloister.jobs import CONTENT_KEY, result_of
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
@@ -57,7 +64,7 @@ def run_rank(
 
 def _aggregate(args: argparse.Namespace, comm: Comm, noise: NoiseSource) -> None:
     """Make the plan, which the others wait for, and run its rounds."""
-    plan, _, files = _agree(args)
+    plan, _, files, _ = _agree(args)
     transport = MpiTransport(comm, tuple(files))
     hand_out(comm, bytes.fromhex(plan.run_id), 0)
     comm.Barrier()  # every silo has read its file
@@ -74,14 +81,16 @@ def _contribute(
     from cloister.data import read_source
 
     run_id = hand_out(comm, b"", 0).hex()
-    plan, schema, files = _agree(args)
+    plan, schema, files, options = _agree(args)
     plan = replace(plan, run_id=run_id)
     silo, writes = plan.silos[comm.rank - 1], comm.rank == 1
     out = out if writes else Output(quiet=True)
+    check_layouts(files.values(), args.baskets)
     source = source_of(files[silo], args.baskets)
-    records = read_source(source, schema, columns=args.columns, cache_dir=args.cache_dir)
-    if records.doubt:
-        Output().tell_owner(records.doubt)  # each rank sits at its own file
+    written = schemas_of(schema, files.values(), args.reading)[files[silo]]
+    records = read_source(source, written, columns=args.columns, cache_dir=args.cache_dir)
+    # each rank sits at its own file; one that refuses ends all before a frame is sent
+    check_loss(args, {silo: records}, schema, options, Output())
     prepare_folder(args.out)
     comm.Barrier()  # nothing is reserved for a job in which a file cannot be read
     charge = open_charge(args, schema, plan, out, silo=silo)
@@ -112,7 +121,9 @@ def _play(plan: Plan, silo: str, records: Records, comm: Comm, charge: Charge | 
     return client
 
 
-def _agree(args: argparse.Namespace) -> tuple[Plan, Schema, Mapping[str, Path]]:
+def _agree(
+    args: argparse.Namespace,
+) -> tuple[Plan, Schema, Mapping[str, Path], Mapping[str, Any]]:
     """Return the plan of the command line, the same on every rank but for its run."""
     task, options = named_task(args)
     files = name_silos(args.files)
@@ -124,4 +135,4 @@ def _agree(args: argparse.Namespace) -> tuple[Plan, Schema, Mapping[str, Path]]:
             "that may be public."
         )
     schema = Schema.load(args.schema)
-    return plan_of(args, task, schema, files, options), schema, files
+    return plan_of(args, task, schema, files, options), schema, files, options

@@ -6,8 +6,10 @@ import argparse
 import csv
 import json
 import os
+import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -17,7 +19,7 @@ from cloister.errors import PlanError
 from cloister.jobs import JobResult, budget_of, make_plan
 from cloister.moved import GET_LAB
 from cloister.protocol.plan import Plan
-from cloister.schema import Schema
+from cloister.schema import Schema, read_text
 from cloister.task import Task
 from cloister.tasks import TASKS, from_file, installed
 from cloister.tasks.options import check_known, options_of
@@ -62,6 +64,8 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, catalogue: bool = Fals
         "--out", type=Path, required=True, metavar="DIR", help="folder for all results"
     )
     add_baskets_argument(parser)
+    add_reading_argument(parser)
+    add_max_loss_argument(parser)
     parser.add_argument(
         "--cache-dir",
         type=Path,
@@ -102,17 +106,87 @@ def add_baskets_argument(parser: argparse.ArgumentParser) -> None:
     """Declare how a file holds market baskets; it is never guessed."""
     parser.add_argument(
         "--baskets",
-        metavar="lines[:DELIMITER]|long:BASKET,ITEM",
+        action="append",
+        default=[],
+        metavar="[FILE=]lines[:DELIMITER]|long:BASKET,ITEM",
         help="read market baskets, one per line or one item per row; the schema is a catalogue "
-        "of items",
+        "of items; with FILE= of that file alone, and may be repeated",
     )
 
 
-def source_of(path: Path, baskets: str | None) -> Any:
-    """Return what is to be read: a file, or the baskets in it."""
+def add_max_loss_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare how many rows may be left out."""
+    parser.add_argument(
+        "--max-loss",
+        type=float,
+        metavar="SHARE",
+        help="share of the rows of each file that may be left out (default: 0.05, and no value of "
+        "a target, event or group with all of its rows)",
+    )
+
+
+def source_of(path: Path, baskets: Sequence[str]) -> Any:
+    """Return what is to be read: a file, or the baskets in it.
+
+    A layout of the file itself, ``FILE=LAYOUT``, comes before one of all files.
+    """
     from cloister.data import Baskets
 
-    return path if baskets is None else Baskets.parse(path, baskets)
+    layouts = [text for text in baskets if _layout_of(text)[0] is None]
+    layouts += [layout for file, layout in map(_layout_of, baskets) if file in _names_of(path)]
+    return Baskets.parse(path, layouts[-1]) if layouts else path
+
+
+def add_reading_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare how each file is written, where files differ."""
+    parser.add_argument(
+        "--reading",
+        type=Path,
+        metavar="FILE.toml",
+        help="how each file is written: a table of its name with decimal, thousands, encoding, "
+        "delimiter, multiline, and format or spellings of columns",
+    )
+
+
+def schemas_of(
+    schema: Schema, files: Iterable[Path], reading: Path | None, *, others: bool = False
+) -> dict[Path, Schema]:
+    """Return the schema by which each file is read; all have one digest.
+
+    Settings may be of `others` than these files.
+    """
+    try:
+        said = {} if reading is None else tomllib.loads(read_text(reading, "reading settings"))
+    except tomllib.TOMLDecodeError as error:
+        raise PlanError(f"file {str(reading)!r} is not TOML: {error}.") from None
+    paths = list(files)
+    if (strange := said.keys() - {path.name for path in paths}) and not others:
+        raise PlanError(f"file {str(reading)!r} names no file of this command: {min(strange)!r}.")
+    found = {}
+    for path in paths:
+        settings = said.get(path.name, {})
+        if not isinstance(settings, dict):
+            raise PlanError(f"{path.name!r} in file {str(reading)!r} must be a table of settings.")
+        found[path] = schema.written_as(**settings)
+    return found
+
+
+def check_layouts(files: Iterable[Path], baskets: Sequence[str]) -> None:
+    """Raise a PlanError where a layout is given of a file that is not read."""
+    known = {name for path in files for name in _names_of(path)}
+    for file, _ in map(_layout_of, baskets):
+        if file is not None and file not in known:
+            raise PlanError(f"baskets must name a file of this command, got {file!r}.")
+
+
+def _layout_of(text: str) -> tuple[str | None, str]:
+    """Return the file and the layout in ``[FILE=]LAYOUT``."""
+    found = re.fullmatch(r"(.+?)=((?:lines|long)(?::.*)?)", text)
+    return (found[1], found[2]) if found else (None, text)
+
+
+def _names_of(path: Path) -> tuple[str, str]:
+    return (str(path), path.name)
 
 
 def add_model_task(parser: argparse.ArgumentParser) -> None:

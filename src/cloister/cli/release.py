@@ -7,6 +7,7 @@ import csv
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -15,11 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.cli.options import default_ledger, job_options, plan_of, source_of
+from cloister.cli.options import (
+    check_layouts,
+    default_ledger,
+    job_options,
+    plan_of,
+    schemas_of,
+    source_of,
+)
 from cloister.cli.output import Output, ask
 from cloister.cli.parsers import write_text
 from cloister.display import Bars, Curve, Display, Heatmap, Table
-from cloister.errors import BudgetExceeded, DataError, PlanError
+from cloister.errors import BudgetExceeded, DataError, DataLossWarning, PlanError
 from cloister.jobs import Account, JobResult, run_job
 from cloister.privacy.budget import Budget
 from cloister.privacy.filter import Cost, Limits, Split, cheapest
@@ -31,6 +39,7 @@ from cloister.schema import Schema
 from cloister.stability import stability
 from cloister.task import Task, steps_of
 from cloister.tasks.clustering.clusters import records_left_out
+from cloister.watching import PROGRESS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,10 +104,11 @@ def release(
     # without a number it is a plan for the fewest records
     for warning in plan_warnings(plan, schema, sized=args.nominal_n is not None):
         out.warn(warning)
-    records = _read(args, files, schema, out)
+    records = _read(args, files, schema, options, out)
     prepare_folder(args.out)
     charge = open_charge(args, schema, plan, out)
-    with out.progress() as on_round:
+    with out.progress() as on_round, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataLossWarning)  # it was told above
         result = run_job(
             task,
             schema,
@@ -108,6 +118,7 @@ def release(
             nominal_n=args.nominal_n,
             account=charge.account if charge else None,
             on_round=on_round,
+            max_loss=args.max_loss,
             **job_options(args),
             **options,
         )
@@ -177,22 +188,47 @@ def finish(
 
 
 def _read(
-    args: argparse.Namespace, files: Mapping[str, Path], schema: Schema, out: Output
+    args: argparse.Namespace,
+    files: Mapping[str, Path],
+    schema: Schema,
+    options: Mapping[str, Any],
+    out: Output,
 ) -> dict[str, Records]:
-    """Read every silo's file; say at once where few rows can be used."""
+    """Read every silo's file; refuse to lose too much, and tell the owner what is lost."""
     from cloister.data import read_source
+    from cloister.data.loss import check_max_loss
 
+    check_max_loss(args.max_loss)
+    check_layouts(files.values(), args.baskets)
     sources = {name: source_of(path, args.baskets) for name, path in files.items()}
-    options = {"columns": args.columns, "cache_dir": args.cache_dir}
+    schemas = schemas_of(schema, files.values(), args.reading)
+    given = {"columns": args.columns, "cache_dir": args.cache_dir}
     with out.reading() as counter:
         found = {
-            name: read_source(source, schema, on_rows=counter(name), **options)
+            name: read_source(source, schemas[files[name]], on_rows=counter(name), **given)
             for name, source in sources.items()
         }
-    for records in found.values():
-        if records.doubt:
-            out.tell_owner(records.doubt)
+    check_loss(args, found, schema, options, out)
     return found
+
+
+def check_loss(
+    args: argparse.Namespace,
+    records: Mapping[str, Records],
+    schema: Schema,
+    options: Mapping[str, Any],
+    out: Output,
+) -> None:
+    """Raise a DataError where too much is left out, before a ledger is opened; tell of the rest."""
+    from cloister.data import loss_notice, refuse_loss, reports_of, roles_of
+
+    names = schema.names if args.columns is None else schema.select(args.columns).names
+    reports = reports_of(records)
+    refuse_loss(reports, roles_of(options, names), args.max_loss)
+    if os.environ.get(PROGRESS) == "lines":
+        return  # a console has shown it, and keeps what is said here in a file
+    for notice in filter(None, map(loss_notice, reports)):
+        out.tell_owner(notice)
 
 
 def open_charge(

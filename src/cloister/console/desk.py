@@ -1,11 +1,14 @@
 """Pages for whoever holds the files: from files to columns, a question, its price and a report.
 
 Of a file they show its name and the names and types of its columns, never a value, a count or a
-bound. What was chosen stands in a page's address, and a job runs in a process of its own.
+bound. The one exception is the report of what was left out, which counts rows and quotes words for
+the owner of the file, and is written nowhere. What was chosen stands in a page's address, and a job
+runs in a process of its own.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -29,8 +32,8 @@ from starlette.routing import Route
 
 from cloister.console.guard import Form
 from cloister.console.parts import a_report, console_app, gauge
-from cloister.console.questions import QUESTIONS, Asked
-from cloister.data import check_file, declared_types, header, is_table
+from cloister.console.questions import AS_IS, QUESTIONS, Asked
+from cloister.data import Remedy, check_file, declared_types, header, is_above, is_table
 from cloister.errors import BudgetExceeded, CloisterError, DataError, PlanError
 from cloister.html import page
 from cloister.privacy.ledger import Ledger
@@ -40,7 +43,7 @@ from cloister.schema import Schema, read_cell, read_codebook
 from cloister.watching import PROGRESS
 
 _PAGES = (("/", "Files and reports"),)
-_CELLS = ("type", "min", "max", "categories", "format")
+_CELLS = ("type", "min", "max", "categories", "format", "spellings")
 _HEAD = ("dataset", "unit", "max_rows", "decimal", "thousands", "encoding")
 _CAP = "cap_epsilon"  # of no use where the ledger has one
 _ROUND = re.compile(r"round (\d+) of (\d+)")
@@ -76,20 +79,27 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         form = request.state.form
         said = _Columns.of(folder, form).with_form(form)
         try:
+            if "apply" in form:
+                said = said.applied(form["apply"])
             schema = said.schema()
-            doubts = () if "as-is" in form else _doubts(said.files, schema)
-            if doubts:
-                return about_columns(request, said, doubts, as_is=True)
+            losses = () if AS_IS in form else _losses(said.files, schema)
+            if losses:
+                return about_columns(request, said, losses=losses)
             chosen = [("file", file.name) for file in said.files]
             chosen.append(("schema", _written(schema, folder).name))
+            chosen += [(AS_IS, "1")] if AS_IS in form else []
             return RedirectResponse(f"/question?{urlencode(chosen)}", 303)
         except CloisterError as error:
             return about_columns(request, said, [str(error)])
 
     def about_columns(
-        request: Request, said: _Columns, problems: Sequence[str] = (), *, as_is: bool = False
+        request: Request,
+        said: _Columns,
+        problems: Sequence[str] = (),
+        losses: Sequence[Loss] = (),
     ) -> Response:
-        return shown(request, "columns", 2, said=said, problems=problems, as_is=as_is)
+        given = {"said": said, "problems": problems, "losses": losses, "date_formats": _DATES}
+        return shown(request, "columns", 2, **given)
 
     def question(request: Request) -> Response:
         asked = _asked(folder, request.query_params)
@@ -116,6 +126,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
             raise PlanError("the question has changed since its price was shown; go back and look.")
         if not runs.has(words, out):  # of a button that is pressed twice the first press counts
             _priced(asked, _gauge(ledger, asked.schema.dataset))
+            asked.refuse_loss()  # here, since what the job says is kept in a file
             runs.start(words, out)
         return RedirectResponse(f"/runs/{out}", 303)
 
@@ -326,6 +337,19 @@ class _Columns:
         }
         return replace(self, head=head, columns=columns)
 
+    def applied(self, remedy: str) -> Self:
+        """Return it with a setting that the page proposed: its field, column and text as JSON."""
+        try:
+            key, column, text = map(str, json.loads(remedy))
+        except (TypeError, ValueError):
+            raise PlanError("this button names no setting; load its page again.") from None
+        if key in _HEAD and not column:
+            return replace(self, head={**self.head, key: text})
+        if key not in _CELLS or column not in self.columns:
+            raise PlanError("this button names no setting; load its page again.")
+        cells = {**self.columns[column], key: text}
+        return replace(self, columns={**self.columns, column: cells})
+
     @property
     def texts(self) -> dict[str, str]:
         """The head, as a person would type it."""
@@ -366,6 +390,8 @@ class _Columns:
                 texts[bound] = self._bound(text, texts.get("type", ""), texts.get("format", ""))
         if isinstance(words := texts.get("categories"), str):
             texts["categories"] = read_cell("categories", words, "category")
+        if isinstance(words := texts.get("spellings"), str):
+            texts["spellings"] = _spellings(words)
         return texts
 
     def _bound(self, text: str, kind: str, written: str) -> Any:
@@ -391,14 +417,80 @@ def _written(schema: Schema, folder: Path) -> Path:
     return path
 
 
-def _doubts(files: Iterable[Path], schema: Schema) -> list[str]:
-    """Return in words why rows of the files cannot be used; no count, and no cell."""
-    found: list[str] = []
+@dataclass(frozen=True)
+class Loss:
+    """What reading a file left out, for the eyes of its owner.
+
+    Parameters
+    ----------
+    sentence : str
+    way_out : str
+        Which field of the page may mend it; empty if none does.
+    apply : str
+        Value of the button that fills that field; empty if the owner must choose.
+    """
+
+    sentence: str
+    way_out: str = ""
+    apply: str = ""
+
+
+def _losses(files: Iterable[Path], schema: Schema) -> list[Loss]:
+    """Return what keeps rows of the files from being used; nothing where that is little."""
+    found: list[Loss] = []
     for file in files:
         report = check_file(file, schema)
-        found += [f"{file.name}: {cause}." for cause in report.causes]
-        if report.doubt and not report.causes:
-            found.append(report.doubt)
+        if not (report.causes or is_above(report)):
+            continue
+        share = f"{report.lost:,} of {report.rows:,} rows ({report.row_share:.1%}) are left out."
+        found += [Loss(f"{file.name}: {share}")] if report.lost else []
+        for column in sorted(report.columns, key=lambda one: -one.lost):
+            if column.cause:
+                rows = f" ({column.lost:,} rows)" if column.lost else ""
+                found.append(Loss(f"{file.name}: {column.cause}{rows}.", *_on_page(column.remedy)))
+            elif column.sentence:
+                found.append(Loss(f"{file.name}: {column.sentence}"))
+    return list(dict.fromkeys(found))
+
+
+def _on_page(remedy: Remedy | None) -> tuple[str, str]:
+    """Return a remedy as the fields of the page have it, and the value of its button."""
+    if remedy is None:
+        return "", ""
+    column = remedy.column or ""
+    field = {"decimal": "Decimal sign", "thousands": "Thousands signs"}.get(remedy.key)
+    field = field or {"format": "Dates are written"}.get(remedy.key, "Other words")
+    where = f"{field!r} of {column!r}" if column else f"{field!r}"
+    if not remedy.is_complete:
+        return f"Fill in the field {where}.", ""
+    text = _text(remedy.value)
+    apply = json.dumps([remedy.key, column, text])
+    return f"Set the field {where} to {_SHOWN.get(text, text)!r}.", apply
+
+
+_SHOWN = {
+    **{"%d.%m.%Y": "31.12.2024", "%d.%m.%y": "31.12.24", "%Y/%m/%d": "2024/12/31"},
+    **{"%d/%m/%Y": "31/12/2024", "%m/%d/%Y": "12/31/2024"},
+    **{"%d-%m-%Y": "31-12-2024", "%m-%d-%Y": "12-31-2024"},
+    **{",": "1,5", ".": "1.000", "'": "1'000", " ": "1 000"},
+}
+"""How the fields of the page show a setting."""
+
+
+_DATES = [("", "2024-12-31"), *(pair for pair in _SHOWN.items() if "%" in pair[0])]
+
+
+def _spellings(text: str) -> dict[str, tuple[str, ...]]:
+    """Read ``word = category; word = category``."""
+    found: dict[str, tuple[str, ...]] = {}
+    for part in filter(str.strip, text.split(";")):
+        word, sign, category = (piece.strip() for piece in part.rpartition("="))
+        if not (word and sign and category):
+            raise PlanError(
+                "other words must be written as word = category, with ; between, got "
+                f"{part.strip()[:40]!r}."
+            )
+        found[category] = (*found.get(category, ()), word)
     return found
 
 
@@ -412,6 +504,8 @@ def _text(value: Any) -> str:
         return f"{value:.15g}"
     if isinstance(value, list | tuple):
         return " | ".join(value)
+    if isinstance(value, Mapping):
+        return "; ".join(f"{word} = {key}" for key, words in value.items() for word in words)
     return "" if value is None else str(value)
 
 

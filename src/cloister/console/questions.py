@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from cloister.console.guard import Form
+from cloister.data import check_file, refuse_loss, roles_of
 from cloister.errors import PlanError
 from cloister.jobs import budget_of, make_plan
 from cloister.protocol.plan import Plan
 from cloister.schema import Column, Schema
 from cloister.tasks import TASKS
 from cloister.tasks.options import options_of
+
+AS_IS = "as-is"
+"""Name of the field by which a person takes the files as they are."""
 
 
 def _is_any(column: Column) -> bool:
@@ -203,6 +207,17 @@ class Asked:
             **self._options(),
         )
 
+    @property
+    def max_loss(self) -> float | None:
+        """The share of rows that may be left out: all, if a person takes the files as they are."""
+        return 1.0 if AS_IS in self.form else None
+
+    def refuse_loss(self) -> None:
+        """Raise a DataError where too many rows would be left out; it is for the owner's eyes."""
+        columns = self.columns
+        reports = [check_file(file, self.schema, columns) for file in self.files]
+        refuse_loss(reports, roles_of(self._options(), columns), self.max_loss)
+
     def command(self, out: str) -> list[str]:
         """Return the command that does the same in a terminal, without its program."""
         options = (f"{name}={json.dumps(value)}" for name, value in self._options().items())
@@ -213,6 +228,7 @@ class Asked:
             *("--task", self.question.task),
             *(word for option in options for word in ("--set", option)),
             *("--epsilon", f"{self.epsilon:.15g}", "--nominal-n", f"{self.nominal_n}"),
+            *(("--max-loss", "1") if self.max_loss else ()),
             *(("--cap-epsilon", f"{self.cap_epsilon:.15g}") if self.cap_epsilon else ()),
             *("--out", out),
         ]

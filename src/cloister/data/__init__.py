@@ -15,6 +15,7 @@ declared.
 
 from cloister.data.baskets import Baskets
 from cloister.data.check import check_file
+from cloister.data.loss import MAX_LOSS, is_above, loss_notice, refuse_loss, reports_of, roles_of
 from cloister.data.reading import LOCAL_NOTE, ColumnReading, ReadingReport, Remedy
 from cloister.data.records import (
     MEMORY_LIMIT,
@@ -32,6 +33,7 @@ from cloister.data.sources import Labelled, SqlQuery, is_frame, is_table
 
 __all__ = [
     "LOCAL_NOTE",
+    "MAX_LOSS",
     "MEMORY_LIMIT",
     "Baskets",
     "ColumnReading",
@@ -45,10 +47,15 @@ __all__ = [
     "check_file",
     "declared_types",
     "header",
+    "is_above",
     "is_frame",
     "is_table",
+    "loss_notice",
     "read_floats",
     "read_rows",
     "read_source",
     "read_words",
+    "refuse_loss",
+    "reports_of",
+    "roles_of",
 ]

@@ -111,6 +111,31 @@ def open_baskets(baskets: Baskets, schema: Schema) -> Table:
     return baskets.table(schema.names)
 
 
+def proposed_layout(source: Any, items: Sequence[str]) -> str:
+    """Return a layout that the first line of a file suggests, for its owner; empty if none.
+
+    It is proposed where most items are outside the catalogue, and never used by itself.
+    """
+    if not isinstance(source, Baskets) or not is_path(source.source) or source.layout != "lines":
+        return ""
+    line = next(_first_lines(Path(source.source)), b"").decode("utf-8", "replace").strip()
+    for sign in filter(line.__contains__, ";,\t|"):
+        names = [part.strip().strip('"') for part in line.split(sign)]
+        if sign != source.delimiter and set(names) & set(items):
+            return f"lines:{sign}".replace("\t", "\\t")
+        if len(names) == 2 and all(names) and not set(names) & set(items):
+            return f"long:{names[0]},{names[1]}"
+    return ""
+
+
+def _first_lines(path: Path) -> Iterator[bytes]:
+    import pyarrow as pa
+
+    if path.is_file():
+        with readable(f"file {str(path)!r}"), pa.input_stream(str(path)) as stream:
+            yield from _lines(stream)
+
+
 def _open_long(baskets: Baskets, items: Sequence[str]) -> Table:
     item = str(baskets.item)
     rows = open_source(baskets.source, [item], baskets.basket, frozenset([item]))

@@ -8,6 +8,7 @@ belongs in the owner's channel (terminal, notebook, console), and is never writt
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,27 +19,33 @@ import numpy as np
 
 from cloister.arrays import Flags, Floats, Integers
 from cloister.data.cells import Coded, shown
-from cloister.data.encoding import ABSENT, MISSING, OUTSIDE, WRONG, CellFlags
+from cloister.data.encoding import ABSENT, MISSING, OUTSIDE, WRONG
 from cloister.declared import declarations
 
 if TYPE_CHECKING:
-    from cloister.data.records import Judged, Rules
+    from cloister.data.rules import Judged, Rules
     from cloister.data.sources import Raw
     from cloister.data.units import UnitLimit
     from cloister.schema import Column, Schema
 
 LOCAL_NOTE = "local only: exact counts of the records, not a release"
-MAX_LOSS = 0.05
-"""Share of the rows that may be lost where nobody accepts more."""
-
 _LOOKED_AT = 1000  # cells of a column and chunk that are searched for words
 _SHOWN_WORDS = 5
 _YES = frozenset(
-    "j ja jawohl wahr oui o vrai si sí s sim da tak ano igen evet vero verdadero x".split()
+    [
+        *("j", "ja", "jawohl", "wahr", "oui", "o", "vrai", "si", "sí", "s", "sim", "da", "tak"),
+        *("ano", "igen", "evet", "vero", "verdadero", "x"),
+    ]
 )
-_NO = frozenset("nein falsch non faux no não nao nie ne nem hayır nej neen falso".split())
+_NO = frozenset(
+    [
+        *("nein", "falsch", "non", "faux", "no", "não", "nao", "nie", "ne", "nem", "hayır", "nej"),
+        *("neen", "net", "falso"),
+    ]
+)
 _DATES = (  # how dates look, and their format where that is certain
     (r"\d{1,2}\.\d{1,2}\.\d{4}", "%d.%m.%Y"),
+    (r"\d{1,2}\.\d{1,2}\.\d{2}", "%d.%m.%y"),
     (r"\d{4}/\d{1,2}/\d{1,2}", "%Y/%m/%d"),
     (r"\d{1,2}/\d{1,2}/\d{4}", ""),
     (r"\d{1,2}-\d{1,2}-\d{4}", ""),
@@ -64,15 +71,25 @@ class Remedy:
     def __str__(self) -> str:
         return f"{self.key} = {_toml(self.value)}"
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the owner has nothing to choose."""
+        parts = self.value.values() if isinstance(self.value, Mapping) else (self.value,)
+        return None not in parts
+
 
 def _toml(value: Any) -> str:
     if value is None:
         return "..."
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_toml(part)}" for key, part in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(k)} = {_toml(part)}" for k, part in value.items()) + " }"
     if isinstance(value, tuple | list):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    return f'"{value}"'
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -90,6 +107,33 @@ class ColumnReading:
     constant: bool  # every value that is there is the same
     cause: str | None = None  # what the cells that were not understood have in common
     remedy: Remedy | None = None
+    needed: bool = True  # by the job; a bad cell in another column leaves no row out
+
+    @property
+    def cause_and_remedy(self) -> str:
+        """The cause and, as a schema has it, the setting that may mend it."""
+        remedy = "" if self.remedy is None else f": {self.remedy}"
+        return f"{self.cause or ''}{remedy}"
+
+    @property
+    def sentence(self) -> str:
+        """What the owner should know of the column; empty if there is nothing."""
+        rows = f" ({self.lost:,} rows)" if self.lost else ""
+        if self.cause:
+            return f"{_capital(self.cause_and_remedy)}{rows}."
+        if not self.lost:
+            return ""
+        found = [("missing", self.missing), ("out of range", self.out_of_range)]
+        found += [("of the wrong type", self.type_errors), ("of no known category", self.unknown)]
+        cells = ", ".join(f"{count:,} {what}" for what, count in found if count)
+        return (
+            f"Column {self.name!r}: {cells}{rows}; leave the column out, or give it another "
+            "rule for such cells."
+        )
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 @dataclass(frozen=True)
@@ -106,6 +150,8 @@ class ReadingReport:
     merged_units: tuple[tuple[str, ...], ...]  # spellings that are one unit
     columns: tuple[ColumnReading, ...]
     items: int = field(default=0, kw_only=True)  # of baskets
+    layout: str = field(default="", kw_only=True)  # of baskets, that the first line suggests
+    float_unit: str = field(default="", kw_only=True)  # the unit column, if its cells are floats
 
     @property
     def lost(self) -> int:
@@ -113,20 +159,35 @@ class ReadingReport:
         return self.rows - self.used - self.beyond_max_rows
 
     @property
-    def lost_share(self) -> float:
-        """Share of the rows that are left out; of baskets, of the items if that is larger."""
-        items = self.unknown_items / max(self.items, 1)
-        return max(self.lost / max(self.rows, 1), items if self.items else 0.0)
+    def row_share(self) -> float:
+        """Share of the rows that are left out."""
+        return self.lost / max(self.rows, 1)
+
+    @property
+    def item_share(self) -> float:
+        """Share of the items of baskets that are outside the catalogue."""
+        return self.unknown_items / max(self.items, 1)
+
+    @property
+    def float_units(self) -> str:
+        """What the owner should know of identifiers that are floats; empty if none are."""
+        if not self.float_unit:
+            return ""
+        return (
+            f"Unit column {self.float_unit!r} of {self.source} holds floats, which cannot tell "
+            "identifiers from 2^53 on apart; give integers or texts."
+        )
 
     @property
     def causes(self) -> tuple[str, ...]:
         """Sentences on columns whose cells were not understood, for the owner."""
-        return tuple(column.cause for column in self.columns if column.cause)
+        return tuple(column.cause_and_remedy for column in self.columns if column.cause)
 
     @property
     def remedies(self) -> tuple[Remedy, ...]:
         """Settings that may mend the reading."""
-        return tuple(dict.fromkeys(column.remedy for column in self.columns if column.remedy))
+        found = [column.remedy for column in self.columns if column.remedy]
+        return tuple(one for i, one in enumerate(found) if one not in found[:i])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, marked as local."""
@@ -139,18 +200,30 @@ class ReadingReport:
 
     def sentences(self) -> Iterator[str]:
         """Yield what the owner should know, the most important first."""
-        share = self.lost_share
-        if self.lost or share:
-            what = "items" if self.items and self.unknown_items else "rows"
-            number = self.unknown_items if what == "items" else self.lost
-            yield f"{number:,} {what} of {self.source} ({share:.1%}) are left out."
+        if self.lost:
+            yield (
+                f"{self.lost:,} of {self.rows:,} rows of {self.source} ({self.row_share:.1%}) are "
+                "left out."
+            )
+        if self.unknown_items:
+            yield (
+                f"{self.unknown_items:,} of {self.items:,} items of {self.source} "
+                f"({self.item_share:.1%}) are outside the catalogue."
+            )
+        if self.layout and 2 * self.unknown_items >= self.items:
+            yield f"Its first line looks like another layout of baskets: {self.layout!r}."
         for column in sorted(self.columns, key=lambda one: -one.lost):
-            if column.cause:
-                yield column.cause
-            elif column.lost:
-                yield f"column {column.name!r}: {column.lost:,} rows are left out for it."
-        if 2 * self.bad_lines > self.rows > 0:
-            yield "most lines have too many fields; look at the delimiter and the header line."
+            if column.needed and column.sentence:
+                yield column.sentence
+        if self.without_unit:
+            yield f"{self.without_unit:,} rows have no unit of privacy."
+        if self.float_unit:
+            yield self.float_units
+        if self.bad_lines:
+            yield (
+                f"{self.bad_lines:,} lines have too many fields, open quotes or no basket; look at "
+                "the delimiter and the header line."
+            )
 
     def __str__(self) -> str:
         lines = [f"{self.source} ({LOCAL_NOTE})", f"{self.rows} rows, {self.used} used"]
@@ -175,10 +248,12 @@ class Tally:
         schema: Schema,
         rules: Rules,
         on_rows: Callable[[int], None] | None = None,
+        layout: str = "",
     ) -> None:
         d = len(schema.columns)
         self._label, self._schema, self._rules, self._on_rows = label, schema, rules, on_rows
         self._rows = self._used = self._bad_lines = self._items = self._unknown = 0
+        self._float_unit, self._layout = False, layout
         self._missing, self._wrong, self._outside, self._lost = np.zeros((4, d), dtype=np.int64)
         self._low, self._high = np.full(d, np.inf), np.full(d, -np.inf)
         self._words: list[Counter[str]] = [Counter() for _ in range(d)]
@@ -193,6 +268,7 @@ class Tally:
         self._bad_lines += raw.bad_lines
         self._unknown, self._items = self._unknown + raw.unknown_items, self._items + raw.items
         self._used += int(keep.sum())
+        self._float_unit |= _is_float(raw.units)
         if raw.no_record is not None:
             self._bad_lines += int(raw.no_record.sum())
         if self._on_rows:
@@ -204,7 +280,7 @@ class Tally:
                 (self._missing, marks & ABSENT == MISSING),
                 (self._wrong, marks & WRONG != 0),
                 (self._outside, marks & OUTSIDE != 0),
-                (self._lost, marks & self._rules.fatal[columns] != 0),
+                (self._lost, marks & self._rules.dropping[columns] != 0),
             ):
                 counts += np.bincount(columns[which], minlength=d)
             wrong = marks & WRONG != 0
@@ -241,6 +317,8 @@ class Tally:
             bad_lines=self._bad_lines,
             unknown_items=self._unknown,
             items=self._items,
+            layout=self._layout,
+            float_unit=self._schema.unit if self._float_unit else "",
             without_unit=limit.without_unit,
             beyond_max_rows=limit.beyond,
             merged_units=limit.merged,
@@ -250,9 +328,11 @@ class Tally:
     def _column(self, j: int) -> ColumnReading:
         column, words, wrong = self._schema.columns[j], self._words[j], int(self._wrong[j])
         lost = int(self._lost[j])
-        cause, remedy = why(column, self._schema, words) if words else (None, None)
+        names = [_value_name(column, i) for i in np.flatnonzero(self._seen[j]).tolist()]
+        cause, remedy = why(column, self._schema, words, names) if words else (None, None)
         values = [
-            _value_name(column, i) for i in np.flatnonzero(self._seen[j] * (self._kept[j] == 0))
+            _value_name(column, i)
+            for i in np.flatnonzero(self._seen[j] * (self._kept[j] == 0)).tolist()
         ]
         if lost and len(self._seen[j]) and np.isnan(column.fill_value):
             values += [word for word, _ in words.most_common(_SHOWN_WORDS)]
@@ -268,7 +348,18 @@ class Tally:
             constant=bool(self._low[j] == self._high[j]),
             cause=cause,
             remedy=remedy,
+            needed=bool(self._rules.used[j]),
         )
+
+
+def _is_float(units: Any) -> bool:
+    """Return whether identifiers come as floats, whatever they are."""
+    if isinstance(units, Coded):
+        units = units.distinct
+    if isinstance(units, list):
+        return any(isinstance(cell, float | np.floating) and cell == cell for cell in units)
+    kind = str(getattr(units, "dtype", getattr(units, "type", "")))
+    return kind.lower().startswith(("float", "double", "halffloat"))
 
 
 def _n_values(column: Column) -> int:
@@ -295,22 +386,32 @@ def _words_at(column: Any, at: Integers) -> Iterator[str]:
 # Causes and remedies ------------------------------------------------------------------------------
 
 
-def why(column: Column, schema: Schema, words: Counter[str]) -> tuple[str, Remedy | None]:
+def why(
+    column: Column, schema: Schema, words: Counter[str], understood: Sequence[str] = ()
+) -> tuple[str, Remedy | None]:
     """Return what the words that were not understood have in common, and what may mend it.
+
+    Parameters
+    ----------
+    understood : sequence of str
+        Categories, or ``"false"`` and ``"true"``, that other cells of the column hold.
 
     Returns
     -------
     sentence : str
-        It quotes words, so it is for the owner alone.
+        Without the remedy. It quotes words, so it is for the owner alone.
     remedy : Remedy or None
     """
     shown = ", ".join(repr(word[:40]) for word, _ in words.most_common(_SHOWN_WORDS))
     head = f"column {column.name!r}: {shown} not understood"
+    if column.type == "boolean" and "false" not in understood and _are_one_and_two(words):
+        remedy = Remedy("spellings", {"true": ("2",), "false": ("1",)}, column.name)
+        return f"{head}; 1 and 2 may stand for no and yes, as in R", remedy
     for find in (_as_booleans, _as_dates, _as_numbers, _as_categories):
         if found := find(column, schema, words):
-            text, remedy = found
-            return f"{head}; {text}", remedy
-    if any("�" in word for word in words):
+            text, remedy_found = found
+            return f"{head}; {text}", remedy_found
+    if any("\ufffd" in word for word in words):
         return f'{head}; name the encoding of the file, encoding = "cp1252"', None
     return f"{head} as {column.type}", None
 
@@ -318,23 +419,27 @@ def why(column: Column, schema: Schema, words: Counter[str]) -> tuple[str, Remed
 Finding = tuple[str, Remedy | None]
 
 
+def _are_one_and_two(words: Iterable[str]) -> bool:
+    """Return whether 2 was not understood, and nothing else: a boolean takes 1 for true."""
+    numbers = {word.removesuffix(".0") for word in words}
+    return "2" in numbers and numbers <= {"1", "2"}
+
+
 def _as_booleans(column: Column, _: Schema, words: Counter[str]) -> Finding | None:
     if column.type != "boolean":
         return None
-    yes = [word for word in words if word.lower() in _YES]
-    no = [word for word in words if word.lower() in _NO]
-    rest = [word for word in words if word.lower() not in _YES | _NO]
-    if rest and not (yes or no):
-        if len(words) > 2:
-            return None
-        remedy = Remedy("spellings", {"true": None, "false": None}, column.name)
-        return f"say which of them is true: {remedy}", remedy
     also = {key: list(value) for key, value in column.spellings.items()}
-    for key, found in (("true", yes), ("false", no)):
-        if found:
-            also[key] = [*also.get(key, []), *sorted(found)]
-    remedy = Remedy("spellings", {key: tuple(value) for key, value in also.items()}, column.name)
-    return f"they look like a boolean: {remedy}", remedy
+    found = False
+    for key, known in (("true", _YES), ("false", _NO)):
+        if said := sorted(word for word in words if word.lower() in known):
+            also[key], found = [*also.get(key, []), *said], True
+    if found:
+        remedy = Remedy("spellings", {k: tuple(value) for k, value in also.items()}, column.name)
+        return "they look like a boolean", remedy
+    if len(words) > 2:
+        return None
+    remedy = Remedy("spellings", {"true": None, "false": None}, column.name)
+    return "say which of them is true", remedy
 
 
 def _as_dates(column: Column, _: Schema, words: Counter[str]) -> Finding | None:
@@ -344,7 +449,7 @@ def _as_dates(column: Column, _: Schema, words: Counter[str]) -> Finding | None:
                 return 'they look like dates; give it type = "date"', None
             form = form or _day_or_month_first(words)
             remedy = Remedy("format", form or None, column.name)
-            return f"say how dates are written: {remedy}", remedy
+            return "say how dates are written", remedy
     return None
 
 
@@ -364,14 +469,14 @@ def _as_numbers(column: Column, schema: Schema, words: Counter[str]) -> Finding 
         return None
     if schema.decimal == "." and _most(words, r"\s*[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+\s*"):
         remedy = Remedy("decimal", ",")
-        return f"they have a decimal comma: {remedy}", remedy
+        return "they have a decimal comma", remedy
     if not schema.thousands:
         for sign in ".,'’ ":
             if sign != schema.decimal and _most(
                 words, rf"\s*[+-]?\d{{1,3}}({re.escape(sign)}\d{{3}})+.*"
             ):
                 remedy = Remedy("thousands", sign)
-                return f"they have signs between thousands: {remedy}", remedy
+                return "they have signs between thousands", remedy
     if _most(words, r"\s*[+-]?\d+([.,]\d*)?\s*[^\d\s.,]+\s*"):
         return "they have units behind the numbers; save them without", None
     return None
@@ -383,13 +488,22 @@ def _as_categories(column: Column, _: Schema, words: Counter[str]) -> Finding | 
     plain = {name.casefold(): name for name in column.categories}
     also = {key: list(value) for key, value in column.spellings.items()}
     for word in sorted(words):
-        near = difflib.get_close_matches(word.casefold(), plain, 1, 0.8)
-        if near:
-            also[plain[near[0]]] = [*also.get(plain[near[0]], []), word]
+        if near := _category_near(word.casefold(), plain):
+            also[near] = [*also.get(near, []), word]
     if also == {key: list(value) for key, value in column.spellings.items()}:
-        return "they are none of its categories", None
+        if len(words) > len(column.categories) or len(column.categories) > _SHOWN_WORDS:
+            return "they are none of its categories", None
+        remedy = Remedy("spellings", dict.fromkeys(column.categories), column.name)
+        return "say which category each of them is", remedy
     remedy = Remedy("spellings", {key: tuple(value) for key, value in also.items()}, column.name)
-    return f"list them as other spellings of categories: {remedy}", remedy
+    return "list them as other spellings of categories", remedy
+
+
+def _category_near(word: str, plain: Mapping[str, str]) -> str | None:
+    """Return the category that a word is almost, or that alone begins with it."""
+    near = difflib.get_close_matches(word, plain, 1, 0.8)
+    near = near or [name for name in plain if word and name.startswith(word)]
+    return plain[near[0]] if len(near) == 1 else None
 
 
 def _most(words: Counter[str], pattern: str) -> bool:

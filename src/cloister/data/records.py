@@ -21,7 +21,7 @@ import numpy as np
 
 from cloister.arrays import Floats
 from cloister.compiled import can_order, ordered
-from cloister.data.baskets import Baskets, is_catalogue, open_baskets
+from cloister.data.baskets import Baskets, is_catalogue, open_baskets, proposed_layout
 from cloister.data.cache import GridCache
 from cloister.data.cells import CellType
 from cloister.data.dialect import Dialect
@@ -175,7 +175,8 @@ def read_source(
         return source
     rules = Rules.of(schema, frac_bits, contract.columns)
     table = open_by_schema(source, schema)
-    reading = _Reading(table, rules, contract, Tally(table.label, schema, rules, on_rows))
+    layout = proposed_layout(source, schema.names)
+    reading = _Reading(table, rules, contract, Tally(table.label, schema, rules, on_rows, layout))
     return reading.records(chunk_rows, memory_limit, cache_dir)
 
 

@@ -117,6 +117,7 @@ def mine_rules(
     ledger: Ledger | str | Path | None = None,
     dataset: str | None = None,
     frac_bits: int = 16,
+    max_loss: float | None = None,
     **options: Any,
 ) -> RuleSet:
     """Find itemsets and association rules under one budget, in as many rounds as sets are large.
@@ -132,7 +133,7 @@ def mine_rules(
         none, and their items are not public.
     min_support, max_size, min_confidence, min_lift, min_count, sensitive
         As for :class:`~cloister.tasks.patterns.apriori.Apriori`. All silos see `sensitive`.
-    epsilon, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
     options
         Of the task: `most_candidates`, `basket_size`, `limit`, `public_seed`.
@@ -157,7 +158,7 @@ def mine_rules(
     silos = as_silos(_with_baskets(X))
     schema = _schema(silos, catalogue, dataset)
     agreed = catalogue if isinstance(catalogue, Schema) else None
-    spending = Spending(epsilon, agreed, nominal_n, delta, ledger, dataset, frac_bits)
+    spending = Spending(epsilon, agreed, nominal_n, delta, ledger, dataset, frac_bits, max_loss)
     options |= {
         "min_support": min_support,
         "max_size": max_size,

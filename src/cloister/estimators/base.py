@@ -79,6 +79,10 @@ class PrivateEstimator(Shown, BaseEstimator):
         Name under which the ledger knows the data; a schema has its own.
     frac_bits : int in [4, 24]
         Records are rounded to multiples of ``2**-frac_bits`` of half a column's range.
+    max_loss : float in [0, 1], optional
+        Share of the rows of each silo that may be left out. By default 5 %, and no value of a
+        target, event or group may lose all of its rows. Otherwise a fit raises a DataError before
+        anything is spent; below the limit, a DataLossWarning says what is left out.
 
     Attributes
     ----------
@@ -107,6 +111,7 @@ class PrivateEstimator(Shown, BaseEstimator):
     ledger: Ledger | str | Path | None = None
     dataset: str | None = None
     frac_bits: int = 16
+    max_loss: float | None = None
 
     def fit(self, X: Any, y: Any = None, **refused: Any) -> Self:
         """Release what the task says of the records.

@@ -27,7 +27,7 @@ class DPCox(PrivateEstimator):
         are covariates by default. `nominal_events` is a public number: never count the records.
     bounds : Schema
         With a column of numbers, one of true and false, and covariates, at most 10 coefficients.
-    epsilon, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Attributes

@@ -44,7 +44,7 @@ class DPRandomForestClassifier(PrivateClassifier):
         Steps before, such as ``[("bounds", {})]``: one plan, one cost.
     random_state : int, RandomState or None
         Seed of the public trees. It never seeds noise.
-    epsilon, bounds, target, classes, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, bounds, target, classes, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateClassifier`.
 
     Attributes

@@ -50,7 +50,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
         The published methods do not (False). Of no meaning for a method without Lloyd's rounds.
     random_state : int, RandomState or None
         Seeds the public starting centres only. Noise takes no seed.
-    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Attributes

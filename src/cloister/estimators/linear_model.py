@@ -40,7 +40,7 @@ class DPLogisticRegression(PrivateClassifier):
         As for :class:`~cloister.tasks.supervised.logistic.Logistic`. Intercepts are not penalised;
         "balanced" weights are inverse to noisy class sizes; the answer hardly depends on `clip`;
         odds ratios in reports are against the category that is the `reference`.
-    epsilon, bounds, target, classes, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, bounds, target, classes, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateClassifier`.
 
     Attributes
@@ -153,7 +153,7 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
     alpha, sandwich, clip, shrinkage, reference
         As for :class:`~cloister.tasks.supervised.linear.Linear`. The intercept is not penalised;
         the answer hardly depends on `clip`.
-    epsilon, bounds, target, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, bounds, target, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateSupervised`.
 
     Attributes

@@ -131,6 +131,7 @@ def evaluate(
     ledger: Ledger | str | Path | None = None,
     dataset: str | None = None,
     frac_bits: int = 16,
+    max_loss: float | None = None,
     predictions: Any = None,
     truth: Any = None,
     **options: Any,
@@ -158,7 +159,7 @@ def evaluate(
     unit, max_rows : str, int, optional
         Where there is no schema: the column of a DataFrame that holds the privacy unit of a record,
         and how many records of one count at each silo, the first ones. One record by default.
-    epsilon, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
     predictions, truth : array_like of shape (n_samples,), or lists of these
         Instead of `model`, `X` and `y`: what a model has predicted, and what is true; with public
@@ -185,7 +186,7 @@ def evaluate(
     >>> bool(found["auc"].low < found["auc"].value < found["auc"].high)
     True
     """
-    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
+    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss)
     if predictions is not None or truth is not None:
         stand_alone = all(given is None for given in (model, X, y))
         if predictions is None or truth is None or not stand_alone:
@@ -543,6 +544,7 @@ def cluster_quality(
     ledger: Ledger | str | Path | None = None,
     dataset: str | None = None,
     frac_bits: int = 16,
+    max_loss: float | None = None,
     n_bins: int = 20,
 ) -> Measures:
     """Measure centres on records, under a budget of its own.
@@ -555,7 +557,7 @@ def cluster_quality(
         A list is one silo each.
     bounds : (low, high) or Schema
         Public bounds; those of the estimator unless given.
-    epsilon, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
     n_bins : int, >= 2
         Of the histogram of silhouettes.
@@ -578,7 +580,7 @@ def cluster_quality(
     places = getattr(centres, "cluster_centers_", centres)
     if bounds is None:
         bounds = getattr(centres, "bounds", None)
-    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
+    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss)
     options: dict[str, Any] = {"centres": np.asarray(places), "n_bins": n_bins}
     data = read_silos(X, spending, names=getattr(centres, "feature_names_in_", None))
     return Measures(release(ClusterQuality, data, spending, **options))

@@ -27,7 +27,7 @@ class DPNaiveBayes(PrivateClassifier):
         does not keep apart are joined; more smoothing is added where noise is strong.
     prepare : sequence of (name, options), optional
         Steps before, such as ``[("standardise", {})]``: one plan, one cost.
-    epsilon, bounds, target, classes, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, bounds, target, classes, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateClassifier`.
 
     Attributes

@@ -31,7 +31,7 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
         columns in wide bounds.
     random_state : int, RandomState or None
         Seeds the public pictures of "density" only. Noise takes no seed.
-    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`; of a schema, its columns
         of numbers are looked at.
 

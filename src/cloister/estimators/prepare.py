@@ -88,7 +88,7 @@ class DPBounds(_Preparing):
     probabilities, refine
         As for :class:`~cloister.tasks.preparation.bounds.Bounds`; without `refine` a bound is one
         of at most 1024 cells of the public box.
-    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Attributes
@@ -134,7 +134,7 @@ class DPStandardScaler(_Preparing):
     ----------
     reach
         As for :class:`~cloister.tasks.preparation.standardise.Standardise`.
-    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Attributes
@@ -185,7 +185,7 @@ class DPPCA(_Preparing):
     ----------
     n_components, clip, reach, whiten
         As for :class:`~cloister.tasks.preparation.pca.PCA`.
-    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Attributes
@@ -302,6 +302,7 @@ def dp_quantiles(
     ledger: Ledger | str | Path | None = None,
     dataset: str | None = None,
     frac_bits: int = 16,
+    max_loss: float | None = None,
 ) -> Summary:
     """Release quantiles of the columns of numbers of one table or of several silos.
 
@@ -312,7 +313,7 @@ def dp_quantiles(
     probabilities : sequence of float in (0, 1)
     refine : bool
         As for :class:`DPBounds`.
-    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Returns
@@ -330,7 +331,7 @@ def dp_quantiles(
     >>> bool(49 < found["quantiles"][0, 0] < 51)
     True
     """
-    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
+    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss)
     options: dict[str, Any] = {"probabilities": tuple(probabilities), "refine": refine}
     return Summary(release(Quantiles, read_silos(X, spending), spending, **options))
 
@@ -346,6 +347,7 @@ def dp_statistics(
     ledger: Ledger | str | Path | None = None,
     dataset: str | None = None,
     frac_bits: int = 16,
+    max_loss: float | None = None,
 ) -> Summary:
     """Release a count, and means and variances of the columns of numbers.
 
@@ -355,7 +357,7 @@ def dp_statistics(
         A list is one silo each.
     covariance : bool
         Whether covariances and correlations are released, too, from the same budget.
-    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Returns
@@ -374,7 +376,7 @@ def dp_statistics(
     >>> bool((found["mean_low"] < found["mean_high"]).all())
     True
     """
-    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
+    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss)
     return Summary(release(Statistics, read_silos(X, spending), spending, covariance=covariance))
 
 
@@ -389,12 +391,13 @@ def dp_describe(
     ledger: Ledger | str | Path | None = None,
     dataset: str | None = None,
     frac_bits: int = 16,
+    max_loss: float | None = None,
 ) -> Summary:
     """Release what is in every column of one table or of several silos.
 
     Parameters
     ----------
-    X, epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+    X, epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for :func:`dp_quantiles`.
     probabilities : sequence of float in (0, 1)
         Of the quantiles.
@@ -413,6 +416,6 @@ def dp_describe(
     >>> bool(49 < found.to_frame().loc[("All columns", "x0", "50 %"), "value"] < 51)
     True
     """
-    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
+    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss)
     options: dict[str, Any] = {"probabilities": tuple(probabilities)}
     return Summary(release(Describe, read_silos(X, spending), spending, **options))

@@ -13,6 +13,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloister.data.loss import check_max_loss
 from cloister.display import Display
 from cloister.errors import PlanError, UncountedWarning
 from cloister.estimators.shown import Shown
@@ -43,8 +44,10 @@ class Spending:
     ledger: Ledger | str | Path | None = None
     dataset: str | None = None
     frac_bits: int = 16
+    max_loss: float | None = None
 
     def __post_init__(self) -> None:
+        check_max_loss(self.max_loss)
         given = {} if self.nominal_n is None else {"nominal_n": self.nominal_n}
         check_whole(frac_bits=self.frac_bits, **given)
         for name in ("frac_bits", *given):  # numpy's integers are none to JSON
@@ -87,6 +90,7 @@ def release(
             account=spending.account(),
             on_round=on_round,
             frac_bits=spending.frac_bits,
+            max_loss=spending.max_loss,
             **options,
         )
 

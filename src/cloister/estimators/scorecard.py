@@ -25,7 +25,7 @@ class DPScorecard(PrivateEstimator):
         A column of two cells; the last is the event.
     characteristics, edges, over, group, decision, cutoff
         As for :class:`~cloister.tasks.tables.scorecard.Scorecard`.
-    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`; bounds are a schema.
 
     Attributes

@@ -65,6 +65,7 @@ def select_k(
     ledger: Ledger | str | Path | None = None,
     dataset: str | None = None,
     frac_bits: int = 16,
+    max_loss: float | None = None,
     random_state: Any = None,
 ) -> KSelection:
     """Choose the number of clusters from released counts, and release that many centres.
@@ -76,7 +77,7 @@ def select_k(
     candidates : sequence of int
         Consecutive numbers of clusters, such as ``range(2, 13)``. They are public: choose them
         before looking at the records.
-    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, random_state
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss, random_state
         As for :class:`DPKMeans`. The budget is for choice and clusters together.
 
     Notes
@@ -98,7 +99,7 @@ def select_k(
         raise PlanError(
             f"candidates must be consecutive integers, such as range(2, 13), got {candidates!r}."
         )
-    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits)
+    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss)
     model = DPKMeans(numbers[-1], random_state=random_state, **vars(spending))
     data = read_silos(X, spending)
     result = release(

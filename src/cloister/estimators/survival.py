@@ -38,7 +38,7 @@ class DPKaplanMeier(PrivateEstimator):
     bounds : Schema
         With a column of numbers from 0, and one of true and false. Its largest time should be above
         the longest follow-up: who is at it is taken to be followed beyond.
-    epsilon, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Attributes
@@ -145,7 +145,7 @@ class DPLogRank(DPKaplanMeier):
     ----------
     time, event, by, tau, edges, intervals, bounds
         As for :class:`DPKaplanMeier`; `by` must be given.
-    epsilon, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Attributes

@@ -46,7 +46,7 @@ class DPSynthesiser(PrivateEstimator):
         Columns whose categories have an order.
     random_state : int
         Public; of the draws.
-    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`. `nominal_n` is needed.
 
     Attributes

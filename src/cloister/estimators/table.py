@@ -33,7 +33,7 @@ class DPTable(PrivateEstimator):
     means, by, edges, weights, minimum
         As for :class:`~cloister.tasks.tables.tabulate.Tabulate`: means of columns of numbers by
         group, the bins of columns of numbers, how the budget is divided, what reports leave out.
-    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits
+    epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`; categories need a schema.
 
     Attributes

@@ -81,9 +81,17 @@ def run(
     noise: NoiseSource | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Run a silo's agent until `stop` is set; parameters and errors as in :func:`open_agent`."""
+    """Run a silo's agent until `stop` is set; parameters and errors as in :func:`open_agent`.
+
+    Raises
+    ------
+    DataError
+        If more rows of the data are left out than the owner accepts. That is looked at here and
+        never again: what a job meets must not depend on it.
+    """
     stop = stop or threading.Event()
     keys = prepare(settings.keys)
+    Site.of(settings).check_loss()
     agent = open_agent(settings, noise=noise, wait=stop.wait)
 
     def dial() -> Stream:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from cloister.data import Records, read_source
+from cloister.data import MAX_LOSS, Records, check_file, is_above, read_source
 from cloister.data.dask import DaskWorkers
+from cloister.data.loss import whole_of
 from cloister.data.partitions import PartitionedRecords, partitions_of, read_partitions
 from cloister.enrolment import KeyFolder
-from cloister.errors import PlanError
+from cloister.errors import CloisterError, DataError, PlanError
 from cloister.hazmat.signing import Identity
 from cloister.mpc.parties import Account
 from cloister.privacy.filter import Limits, Split
@@ -27,6 +29,12 @@ from cloister.silo.store import Store
 from cloister.tasks import Catalogue, installed
 
 _log = logging.getLogger("cloister.silo")
+TOO_MUCH_LOST = (
+    "more rows of this silo's data are left out than its owner accepts; run 'cloister check FILE "
+    "--schema SCHEMA' to see which, then mend the reading settings of the schema, or write "
+    "accept_loss under [data]."
+)
+"""It has no number, column or word: an agent's last words are often logged."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +125,36 @@ class Site:
         address = self.settings.data.workers
         return None if address is None else DaskWorkers(address)
 
+    @property
+    def loses_too_much(self) -> bool:
+        """Whether more rows are left out than the owner accepts, by all columns of the schema.
+
+        It is an answer about records, so it is for a start and for the owner, never for a job.
+
+        Raises
+        ------
+        DataError
+            If the records cannot be read.
+        """
+        data, workers = self.settings.data, self._workers
+        if workers:
+            assert data.file is not None
+            reports = read_partitions(partitions_of(data.file), self.schema, workers).reports
+        else:
+            reports = (check_file(data.source(), self.schema),)
+        return is_above(whole_of(reports), max(MAX_LOSS, data.accept_loss or 0.0))
+
+    def check_loss(self) -> None:
+        """Raise a DataError if too many rows are left out; it tells nothing of them.
+
+        Records that cannot be read are for each job to find.
+        """
+        too_much = False
+        with suppress(CloisterError, OSError):
+            too_much = self.loses_too_much
+        if too_much:
+            raise DataError(TOO_MUCH_LOST)
+
     def records(self, plan: Plan) -> Records | PartitionedRecords:
         """Read the columns of a plan, on its grid, or have workers read them."""
         data, workers = self.settings.data, self._workers
@@ -127,8 +165,6 @@ class Site:
             records = read_partitions(partitions_of(data.file), self.schema, workers, **part)
         else:
             records = read_source(data.source(), self.schema, cache_dir=data.cache_dir, **part)
-        if records.doubt:
-            _log.warning("%s", records.doubt)  # the owner's own log, and the job goes on
         if isinstance(records, PartitionedRecords):
             return records
         wanted = self.settings.ordered_records and getattr(plan.task, "in_order", False)

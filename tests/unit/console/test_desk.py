@@ -249,18 +249,86 @@ def test_the_unit_of_privacy_is_no_column(desk: TestClient, folder: Path) -> Non
     assert (schema.unit, schema.max_rows, schema.names) == ("smoker", 2, ("age", "weight"))
 
 
-def test_a_doubt_about_a_file_is_said_in_words_before_anything_is_spent(
-    desk: TestClient, folder: Path
-) -> None:
+def buttons(page: str) -> list[tuple[str, str]]:
+    """Return what each button of the page proposes, and what it sends."""
+    return re.findall(r'name="apply" value="(.*?)" class="second" aria-label="Apply: (.*?)"', page)
+
+
+def test_a_loss_is_shown_with_a_button_that_mends_it(desk: TestClient, folder: Path) -> None:
     lines = [f"{age};37,625;no;no" for age in range(20, 80)]
     (folder / "south.csv").write_text("\n".join(["age;weight;smoker;asthma", *lines]))
     where, page = say(desk)
     assert where.startswith("/columns")
-    said = problem(page)
-    assert "south.csv: column 'weight' has a decimal comma" in said
-    assert not re.search(r"\d", said)  # no value, and no count
-    assert say(desk, decimal=",")[0].startswith("/question")
-    assert say(desk, **{"as-is": "1"})[0].startswith("/question")
+    assert "south.csv: 60 of 60 rows (100.0%) are left out." in page
+    assert "they have a decimal comma" in page
+    assert "decimal =" not in page  # a field of the page, not a key of a file
+    assert not list(folder.glob("*.toml"))
+    ((_, words),) = buttons(page)
+    assert words == "Set the field 'Decimal sign' to '1,5'."
+    value = '["decimal", "", ","]'
+    assert f'value="{value}"' in page or value in page
+    (folder / "north.csv").write_text("\n".join(["age;weight;smoker;asthma", *lines]))
+    assert say(desk, apply=value)[0].startswith("/question")
+    assert Schema.load(folder / "ward.toml").decimal == ","
+
+
+def test_yes_and_no_of_another_language_are_mended_on_the_page(
+    desk: TestClient, folder: Path, ledger: Path
+) -> None:
+    for name in FILES:
+        rows = ["50,70,J,no"] * 60 + ["40,70,N,no"] * 340
+        (folder / name).write_text("\n".join(["age,weight,smoker,asthma", *rows]))
+    said = {"type-2": "boolean", "categories-2": ""}
+    where, page = say(desk, **said)
+    assert where.startswith("/columns")
+    assert "north.csv: 60 of 400 rows (15.0%) are left out." in page
+    assert "'J' not understood; they look like a boolean (60 rows)" in page
+    assert buttons(page)[0][1] == "Set the field 'Other words' of 'smoker' to 'J = true'."
+    apply = '["spellings", "smoker", "J = true"]'
+    assert apply in page
+    where, _ = say(desk, apply=apply, **said)
+    assert where.startswith("/question")
+    assert Schema.load(folder / "ward.toml").columns[2].spellings == {"true": ("J",)}
+    assert say(desk, **said, **{"spellings-2": "J = true; nope = false"})[0].startswith("/question")
+    for wrong in ("J", "J = ", "= true", "J = maybe"):
+        where, page = say(desk, **said, **{"spellings-2": wrong})
+        assert where.startswith("/columns"), wrong
+    for wrong in ("", "x", "[1]", '["dataset", "no", "x"]', '["name", "smoker", "x"]', "[[]]"):
+        assert "this button names no setting" in problem(say(desk, apply=wrong, **said)[1])
+
+
+def test_files_are_used_as_they_are_only_where_a_person_says_so(
+    desk: TestClient, folder: Path, ledger: Path
+) -> None:
+    for name in FILES:
+        rows = ["50,70,J,no"] * 60 + ["40,70,N,no"] * 340
+        (folder / name).write_text("\n".join(["age,weight,smoker,asthma", *rows]))
+    said = {"type-2": "boolean", "categories-2": ""}
+    where, page = say(desk, **said, **{"as-is": "1"})
+    assert where.startswith("/question")
+    assert 'name="as-is" value="1"' in page
+    asked = f"{where.partition('?')[2]}&ask=how-many&nominal_n=800&epsilon=1&cap_epsilon=3"
+    without = asked.replace("&as-is=1", "")
+    answer = spend(desk, without, "how-many")
+    assert answer.status_code == 409
+    assert "60 of 400 rows" in unescape(answer.text)
+    assert not (folder / "how-many").exists()
+    assert not ledger.exists()
+    assert spend(desk, asked, "how-many").url.path == "/runs/how-many"
+    end = time.monotonic() + 120
+    while "Read the report" not in (page := unescape(desk.get("/runs/how-many").text)):
+        assert "At work" in page
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    assert "--max-loss 1" in page
+    kept = [path.read_bytes() for path in (folder / "how-many").iterdir()]
+    assert not any(b"not understood" in text for text in kept)
+
+
+def test_a_few_empty_cells_stop_nobody(desk: TestClient, folder: Path) -> None:
+    rows = [",70,no,no", *["50,70,no,no"] * 99]
+    (folder / "north.csv").write_text("\n".join(["age,weight,smoker,asthma", *rows]))
+    assert say(desk)[0].startswith("/question")
 
 
 def test_a_file_that_lacks_a_column_is_refused_with_its_name(

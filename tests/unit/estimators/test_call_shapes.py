@@ -132,8 +132,8 @@ def test_predictions_stand_for_model_and_records() -> None:
 # Baskets ------------------------------------------------------------------------------------------
 
 
-def mined(baskets: Any) -> Any:
-    return mine_rules(baskets, catalogue=GOODS, epsilon=1.0, nominal_n=400, max_size=1)
+def mined(baskets: Any, **more: Any) -> Any:
+    return mine_rules(baskets, catalogue=GOODS, epsilon=1.0, nominal_n=400, max_size=1, **more)
 
 
 @pytest.mark.usefixtures("without_noise")
@@ -155,7 +155,7 @@ def test_the_catalogue_of_baskets_is_public() -> None:
 
 def test_what_baskets_hold_changes_neither_silos_nor_columns() -> None:
     for lists in ([["bread"], []], [[], []], [["jam"], ["jam"]], [["bread", None], ["tea"]]):
-        plan = mined(lists).plan
+        plan = mined(lists, max_loss=1.0).plan
         assert plan.silos == ("silo-0",)
         assert plan.columns == tuple(GOODS)
 

@@ -30,6 +30,7 @@ from cloister import (
     Schema,
 )
 from cloister.catalogue import HOME
+from cloister.errors import DataLossWarning
 from cloister.estimators.base import PrivateEstimator
 from cloister.testing import zero_noise
 from cloister_lab.estimators import CuratorKMeans
@@ -210,11 +211,15 @@ def test_labels_of_no_class_are_not_fitted_in_silence(kind: Any) -> None:
     X = people()[["age", "pay"]]
     y = np.tile([5, 6], N // 2)
     with pytest.warns(UserWarning, match="no label in y is one of classes") as told:
-        plain(kind, classes=[0, 1]).fit(X, y)
+        plain(kind, classes=[0, 1], max_loss=1.0).fit(X, y)
     assert not any(digit in str(told[0].message) for digit in "456")
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        plain(kind, classes=[4, 5]).fit(X, y)  # some are known: the others are left out
+        warnings.simplefilter("default", DataLossWarning)
+        # some are known: the others are left out
+        plain(kind, classes=[4, 5], max_loss=0.5).fit(X, y)
+    with pytest.raises(DataError, match=r"50\.0%"):
+        plain(kind, classes=[4, 5]).fit(X, y)
 
 
 # Files --------------------------------------------------------------------------------------------
@@ -427,4 +432,5 @@ def test_a_table_without_records_stops_no_fit(name: str) -> None:
     every = np.full((3, 2), np.nan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        fitted(local(name)[0], every, np.array([0.0, 1.0, 1.0]) if target else None)
+        every_lost = local(name)[0].set_params(max_loss=1.0)
+        fitted(every_lost, every, np.array([0.0, 1.0, 1.0]) if target else None)

@@ -1,0 +1,189 @@
+"""How much of a source may be lost: what a desk refuses and an agent does not serve.
+
+Whoever holds the files hears of a loss before anything is spent. A job of a federation is never
+stopped or changed by one: that would be an answer about records that nobody paid for.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cloister.data.reading import ReadingReport
+from cloister.errors import DataError, DataLossWarning, PlanError
+
+MAX_LOSS = 0.05
+"""Share of the rows of a source that may be left out where nobody accepts more."""
+MAX_UNKNOWN_ITEMS = 0.49
+"""Likewise of the items of baskets: a catalogue may hold only some goods.
+
+Half of the items of a table read as lines are outside, since each line has an identifier.
+"""
+ROLES = frozenset({"target", "event", "by", "group", "truth", "over", "tables"})
+"""Options of tasks that name a target, an event or groups."""
+
+
+def check_max_loss(max_loss: float | None) -> None:
+    """Raise a PlanError unless `max_loss` is None or a share."""
+    if max_loss is None:
+        return
+    if isinstance(max_loss, bool | str) or not 0 <= max_loss <= 1:
+        raise PlanError(f"max_loss must be a share from 0 to 1, got {max_loss!r}.")
+
+
+def roles_of(options: Mapping[str, Any], names: Sequence[str] = ()) -> frozenset[str]:
+    """Return the columns that the options of a task name as target, event or groups.
+
+    Parameters
+    ----------
+    options : mapping
+        Of a task, or of a pipeline with `steps`; a value is a name, a place in `names`, or nested
+        sequences of them. A released `model` has the place of its target.
+    names : sequence of str
+        The columns of the job.
+    """
+    values: list[Any] = [value for name, value in options.items() if name in ROLES]
+    values.append(getattr(options.get("model"), "target", None))
+    found = frozenset(name for value in values for name in _names(value, names))
+    for step in options.get("steps", ()):
+        inner = [part for part in step if isinstance(part, Mapping)]
+        found = found.union(*(roles_of(part, names) for part in inner))
+    return found
+
+
+def _names(value: Any, names: Sequence[str]) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(names):
+        yield names[value]
+    elif isinstance(value, list | tuple | set | frozenset):
+        for part in value:
+            yield from _names(part, names)
+
+
+def reports_of(silos: Mapping[str, Any]) -> list[ReadingReport]:
+    """Return the reports of the records of silos, each source with a name of its own."""
+    found = [(name, report) for name in silos for report in getattr(silos[name], "reports", ())]
+    if len({report.source for _, report in found}) == len(found):
+        return [report for _, report in found]
+    return [replace(report, source=f"{report.source} of {name}") for name, report in found]
+
+
+def whole_of(reports: Sequence[ReadingReport]) -> ReadingReport:
+    """Return one report with the sums of several, such as of partitions; its columns are none."""
+    counted = ("rows", "used", "bad_lines", "items", "unknown_items", "without_unit")
+    sums = {name: sum(getattr(one, name) for one in reports) for name in counted}
+    beyond = sum(one.beyond_max_rows for one in reports)
+    return replace(reports[0], **sums, beyond_max_rows=beyond, merged_units=(), columns=())
+
+
+def is_above(report: ReadingReport, max_loss: float | None = None) -> bool:
+    """Return whether more of a source is left out than `max_loss`, 5 % of the rows by default."""
+    limit = MAX_LOSS if max_loss is None else max_loss
+    return report.row_share > limit or report.item_share > max(limit, MAX_UNKNOWN_ITEMS)
+
+
+def refuse_loss(
+    reports: Iterable[ReadingReport],
+    roles: Collection[str] = (),
+    max_loss: float | None = None,
+) -> None:
+    """Raise a DataError for the owner where too much of a source would be left out.
+
+    Parameters
+    ----------
+    reports : iterable of ReadingReport
+    roles : collection of str
+        Columns that are a target, an event or groups. Unless `max_loss` is given, no value of
+        theirs may be lost with all of its rows.
+    max_loss : float in [0, 1], optional
+        Share of the rows of each source that may be left out, 5 % by default.
+
+    Raises
+    ------
+    DataError
+        It counts rows and quotes words, so it is for a desk, before anything is spent.
+    """
+    check_max_loss(max_loss)
+    sentences = list(
+        dict.fromkeys(found for one in reports for found in _problems(one, roles, max_loss))
+    )
+    if sentences:
+        raise DataError(" ".join(sentences))
+
+
+def _problems(
+    report: ReadingReport, roles: Collection[str], max_loss: float | None
+) -> Iterator[str]:
+    """Yield what stops a run, each with a way out."""
+    if report.float_unit:
+        yield report.float_units
+    gone = [one for one in report.columns if one.name in roles and one.lost_values]
+    is_over = is_above(report, max_loss)
+    if not is_over and (max_loss is not None or not gone):
+        return
+    yield from report.sentences()
+    if report.rows and not report.used:
+        yield "No row is left: mend this."
+        return
+    for column in gone:
+        values = ", ".join(repr(value[:40]) for value in column.lost_values)
+        yield f"No row of {report.source} with {column.name!r} = {values} is left."
+    if is_over:
+        needed = (int(100 * max(report.row_share, report.item_share)) + 1) / 100
+        yield f"Mend this, or accept it with --max-loss {needed:g} (max_loss={needed:g} in Python)."
+    else:
+        yield (
+            f"Mend this, or accept it with --max-loss {MAX_LOSS:g} (max_loss={MAX_LOSS:g} in "
+            "Python), by which shares of rows alone count."
+        )
+
+
+def loss_notice(report: ReadingReport) -> str:
+    """Return what the owner should know of rows that are left out; empty if there are none.
+
+    Items outside a catalogue are named where they are more than 5 %.
+    """
+    is_lossy = report.lost or report.item_share > MAX_LOSS
+    return " ".join(report.sentences()) if is_lossy else ""
+
+
+def watch_loss(
+    silos: Mapping[str, Any],
+    options: Mapping[str, Any],
+    columns: Sequence[str],
+    max_loss: float | None = None,
+) -> None:
+    """Raise a DataError where too much would be left out, and warn the owner of less.
+
+    Parameters
+    ----------
+    silos : mapping of name to records
+        Those without a report pass.
+    options : mapping
+        Of the task.
+    columns : sequence of str
+        Of the job.
+    max_loss
+        As in `refuse_loss`.
+
+    Warns
+    -----
+    DataLossWarning
+        For each source of which some rows are left out, or more than 5 % of the items.
+    """
+    reports = reports_of(silos)
+    refuse_loss(reports, roles_of(options, columns), max_loss)
+    for notice in filter(None, map(loss_notice, reports)):
+        warnings.warn(notice, DataLossWarning, stacklevel=_caller())
+
+
+def _caller() -> int:
+    """Return the stack level of the first frame outside this package, seen from the caller."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and str(frame.f_globals.get("__name__")).split(".")[0] == "cloister":
+        frame, level = frame.f_back, level + 1
+    return level

@@ -1,0 +1,158 @@
+"""What a silo loses is shown to its owner, once it starts, and to no job."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cloister.data import Records, read_source
+from cloister.errors import DataError
+from cloister.jobs import make_plan
+from cloister.privacy.budget import Budget
+from cloister.protocol.aggregator import Aggregator
+from cloister.protocol.client import Client
+from cloister.protocol.plan import Plan
+from cloister.protocol.session import run_rounds
+from cloister.schema import Column, Schema
+from cloister.secagg.masks import GroupMask
+from cloister.settings import DataSettings
+from cloister.silo import main
+from cloister.silo.site import Site as RealSite
+from cloister.tasks import TASKS
+from cloister.testing import ZeroNoise
+
+from .kit import KEY, Site, ask, offer, said
+
+SCHEMA = Schema(
+    dataset="toy",
+    unit="row",
+    columns=(
+        Column(name="age", type="number", min=0.0, max=100.0),
+        Column(name="days", type="number", min=0.0, max=60.0),
+        Column(name="dead", type="boolean"),
+    ),
+)
+JOBS: Mapping[str, Mapping[str, Any]] = {
+    "count": {},
+    "describe": {},
+    "auto": {"n_clusters": 2, "columns": ["age", "days"]},
+    "tabulate": {"tables": [["dead"]]},
+    "logistic": {"target": "dead"},
+    "linear": {"target": "age"},
+    "survival": {"time": "days", "event": "dead"},
+    "outliers": {},
+}
+ROWS = [f"{20 + i},{i % 60},{'yn'[i % 2]}" for i in range(60)]
+BAD = {"wrong": "4o,0,y", "missing": ",0,y", "another event": "20,0,J", "no field": "20"}
+
+
+def settings(folder: Path, rows: list[str], **data: Any) -> Any:
+    file = folder / "records.csv"
+    file.write_text("\n".join(["age,days,dead", *rows]))
+    return SimpleNamespace(data=DataSettings(file=file, **data), ordered_records=False)
+
+
+def site_of(folder: Path, rows: list[str], **data: Any) -> RealSite:
+    given: Any = None
+    return RealSite(settings(folder, rows, **data), SCHEMA, given, given)
+
+
+def life(folder: Path, rows: list[str], plan: Plan) -> tuple[list[object], list[str], list[str]]:
+    """Run an agent through a job; return what left without its masks, audit and log lines."""
+    folder.mkdir()
+    real, site = site_of(folder, rows), Site(folder, standing=True)
+    lines: list[str] = []
+
+    class Keeping(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    log, handler = logging.getLogger(), Keeping()
+    log.addHandler(handler)
+    agent = site.agent(read=real.records)
+    left: list[object] = [*said(agent.on_message(offer(plan)))]
+    (folder / "other.csv").write_text("\n".join(["age,days,dead", *ROWS]))
+    part = {"columns": plan.columns, "frac_bits": plan.grid.frac_bits}
+    other: Records = read_source(folder / "other.csv", SCHEMA, **part)
+    others = {name: Client(plan, name, other, GroupMask(KEY)) for name in plan.silos[1:]}
+
+    class Line:
+        def exchange(self, frames: dict[str, bytes]) -> dict[str, bytes]:
+            answers = {}
+            for silo, frame in frames.items():
+                if silo in others:
+                    answers[silo] = others[silo].handle(frame)
+                    continue
+                (message,) = agent.on_message(ask(plan, frame))
+                left.append((message.kind, message.number, message.job, len(message.body)))
+                answers[silo] = message.body
+            return answers
+
+    for done in run_rounds(Aggregator(plan, ZeroNoise()), Line(), attempts=1):
+        assert site.name in done.survivors
+    log.removeHandler(handler)
+    audit = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
+    events = [str({k: v for k, v in e.items() if k in ("event", "by", "reason")}) for e in audit]
+    return left, events, lines
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_one_bad_cell_changes_no_frame_no_code_and_no_decision(tmp_path: Path, name: str) -> None:
+    plan = make_plan(
+        TASKS[name],
+        SCHEMA,
+        ["silo-0", "silo-1", "silo-2"],
+        budget=Budget(1.0, 1e-6),
+        nominal_n=200,
+        min_silos=3,
+        **JOBS[name],
+    )
+    expected = life(tmp_path / "sound", ROWS, plan)
+    assert expected[2] == [] or not any("left out" in line for line in expected[2])
+    for bad, row in BAD.items():
+        assert life(tmp_path / bad, [row, *ROWS[1:]], plan) == expected
+    every = [row.replace("y", "J") for row in ROWS]  # even of half of the rows
+    assert life(tmp_path / "half", every, plan) == expected
+
+
+@pytest.mark.parametrize(
+    ("bad", "accepted", "starts"),
+    [(0, None, True), (3, None, True), (4, None, False), (4, 0.07, True), (60, 1.0, True)],
+)
+def test_an_agent_refuses_to_start_above_what_its_owner_accepts(
+    tmp_path: Path, bad: int, accepted: float | None, starts: bool
+) -> None:
+    rows = [*(f"{i},5,Jawohl" for i in range(bad)), *ROWS[bad:]]
+    site = site_of(tmp_path, rows, accept_loss=accepted)
+    assert site.loses_too_much != starts
+    if starts:
+        site.check_loss()
+        return
+    with pytest.raises(DataError) as refusal:
+        site.check_loss()
+    text = str(refusal.value)
+    assert "cloister check" in text
+    assert "accept_loss" in text
+    assert not any(sign.isdecimal() for sign in text)
+    assert not any(word in text for word in ("Jawohl", "dead", "age"))
+
+
+def test_records_that_cannot_be_read_are_for_the_jobs_to_find(tmp_path: Path) -> None:
+    site = site_of(tmp_path, ROWS)
+    (tmp_path / "records.csv").unlink()
+    site.check_loss()
+
+
+def test_run_looks_once_before_it_dials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = site_of(tmp_path, [row.replace("y", "J") for row in ROWS])
+    monkeypatch.setattr(main, "prepare", lambda keys: None)
+    monkeypatch.setattr(main.Site, "of", lambda given: bad)
+    monkeypatch.setattr(main, "open_agent", lambda *args, **more: pytest.fail("it went on"))
+    with pytest.raises(DataError, match="more rows of this silo's data are left out"):
+        main.run(SimpleNamespace(keys=tmp_path))  # type: ignore[arg-type]

@@ -1,0 +1,263 @@
+"""How much of a source may be lost, and what its owner hears of it."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from cloister import DPKaplanMeier, DPKMeans, DPLogisticRegression, DPTable, Ledger, Schema
+from cloister.data import (
+    Baskets,
+    Remedy,
+    check_file,
+    is_above,
+    loss_notice,
+    read_source,
+    refuse_loss,
+    roles_of,
+)
+from cloister.data.loss import whole_of
+from cloister.errors import DataError, DataLossWarning, PlanError
+from cloister.privacy.budget import Budget
+from cloister.schema import Column
+
+YES_NO = Schema(dataset="x", unit="row", columns=[{"name": "paid", "type": "boolean"}])
+SEX = {"name": "sex", "type": "category", "categories": ["female", "male"]}
+DAY = {"name": "day", "type": "date", "min": 2000.0, "max": 2030.0}
+AGE = {"name": "age", "type": "number", "min": 0.0, "max": 9.0}
+
+
+def schema(column: dict[str, Any], **more: Any) -> Schema:
+    return Schema(dataset="x", unit="row", columns=[column], **more)
+
+
+def frame(name: str, *cells: tuple[Any, int]) -> pd.DataFrame:
+    return pd.DataFrame({name: [cell for cell, count in cells for _ in range(count)]})
+
+
+def remedy(cells: Sequence[Any], column: dict[str, Any]) -> tuple[Remedy | None, str]:
+    (found,) = check_file(pd.DataFrame({column["name"]: cells}), schema(column)).columns
+    return found.remedy, found.sentence
+
+
+@pytest.mark.parametrize(
+    ("yes", "no", "spellings"),
+    [
+        ("J", "N", '{ true = ["J"] }'),
+        ("Ja", "Nein", '{ true = ["Ja"], false = ["Nein"] }'),
+        ("oui", "non", '{ true = ["oui"], false = ["non"] }'),
+        ("S", "N", '{ true = ["S"] }'),
+        ("2", "1", '{ true = ["2"], false = ["1"] }'),
+        (2, 1, '{ true = ["2"], false = ["1"] }'),
+        (2.0, 1.0, '{ true = ["2"], false = ["1"] }'),
+        ("A", "B", "{ true = ..., false = ... }"),
+    ],
+)
+def test_other_words_for_yes_and_no_have_a_remedy_that_mends_them(
+    yes: Any, no: Any, spellings: str
+) -> None:
+    table = frame("paid", (yes, 300), (no, 1700))
+    report = check_file(table, YES_NO)
+    assert is_above(report)
+    (found,) = report.remedies
+    assert str(found) == f"spellings = {spellings}"
+    assert str(found) in report.columns[0].sentence
+    assert found.is_complete == ("..." not in spellings)
+    if found.is_complete:
+        column = {"name": "paid", "type": "boolean", "spellings": found.value}
+        mended = check_file(table, schema(column))
+        assert (mended.lost, mended.remedies) == (0, ())
+
+
+def test_2_beside_0_and_1_is_no_code_of_r() -> None:
+    report = check_file(frame("paid", (0, 50), (1, 50), (2, 50)), YES_NO)
+    assert report.remedies == (Remedy("spellings", {"true": None, "false": None}, "paid"),)
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "expected"),
+    [
+        (SEX, ["Female", "male"], 'spellings = { female = ["Female"] }'),
+        (SEX, ["F", "M"], 'spellings = { female = ["F"], male = ["M"] }'),
+        (SEX, ["w", "x"], "spellings = { female = ..., male = ... }"),
+        (DAY, ["31.12.1999", "1.2.2003"], 'format = "%d.%m.%Y"'),
+        (DAY, ["31.12.99", "1.2.03"], 'format = "%d.%m.%y"'),
+        (DAY, ["31/12/1999", "1/2/2003"], 'format = "%d/%m/%Y"'),
+        (DAY, ["1/2/1999", "1/2/2003"], "format = ..."),
+        (AGE, ["1,5", "2,75"], 'decimal = ","'),
+        (AGE, ["1'234", "20'000"], 'thousands = "\'"'),
+    ],
+)
+def test_a_remedy_is_a_setting_as_a_schema_has_it(
+    column: dict[str, Any], cells: list[str], expected: str
+) -> None:
+    found, sentence = remedy(cells, column)
+    assert str(found) == expected
+    assert f"{expected} (" in sentence
+
+
+def test_words_with_quotes_and_blanks_stay_toml() -> None:
+    import tomllib
+
+    text = str(Remedy("spellings", {"not known": ('"?"', "a\\b")}, "a"))
+    assert tomllib.loads(text) == {"spellings": {"not known": ['"?"', "a\\b"]}}
+
+
+def test_a_run_stops_above_the_limit_and_max_loss_raises_it() -> None:
+    some = frame("age", ("x", 5), ("1", 95))
+    more = frame("age", ("x", 6), ("1", 94))
+    refuse_loss([check_file(some, schema(AGE))])
+    report = check_file(more, schema(AGE))
+    with pytest.raises(DataError, match=r"6 of 100 rows of the table \(6.0%\) are left out"):
+        refuse_loss([report])
+    refuse_loss([report], max_loss=0.06)
+    with pytest.raises(DataError):
+        refuse_loss([report], max_loss=0.05)
+    for wrong in (-0.1, 1.1, float("nan"), True, "0.1"):
+        with pytest.raises(PlanError, match="max_loss must be a share from 0 to 1"):
+            refuse_loss([report], max_loss=wrong)  # type: ignore[arg-type]
+
+
+def test_a_value_of_a_target_that_is_lost_stops_a_run_however_rare() -> None:
+    report = check_file(frame("paid", ("J", 3), ("N", 997)), YES_NO)
+    refuse_loss([report])
+    with pytest.raises(DataError, match=r"No row of the table with 'paid' = 'J' is left."):
+        refuse_loss([report], {"paid"})
+    refuse_loss([report], {"paid"}, max_loss=0.05)
+
+
+def test_all_problems_of_all_sources_are_one_error() -> None:
+    words = check_file(frame("paid", ("J", 300), ("N", 1700)), YES_NO)
+    commas = check_file(frame("age", ("1,5", 10)), schema(AGE))
+    with pytest.raises(DataError) as caught:
+        refuse_loss([words, commas])
+    assert 'spellings = { true = ["J"] }' in str(caught.value)
+    assert 'decimal = ","' in str(caught.value)
+    assert "No row is left: mend this." in str(caught.value)
+
+
+def test_roles_are_found_in_steps_lists_and_models() -> None:
+    class Model:
+        target = 1
+
+    options = {"target": "a", "tables": [["b"], ("c", "d")], "n": 3, "by": None, "covariates": "z"}
+    assert roles_of(options) == {"a", "b", "c", "d"}
+    steps = {"steps": [("standardise", {}), ("cox", {"event": "e", "time": "t", "group": 0})]}
+    assert roles_of(steps, ["g", "h"]) == {"e", "g"}
+    assert roles_of({"model": Model()}, ["g", "h"]) == {"h"}
+
+
+def test_a_column_that_a_job_leaves_out_costs_no_row_and_is_not_named() -> None:
+    both = Schema(dataset="x", unit="row", columns=[AGE, {"name": "paid", "type": "boolean"}])
+    table = pd.DataFrame({"age": [1.0] * 10, "paid": ["J"] * 10})
+    records = read_source(table, both, columns=["age"])
+    assert records.report.lost == 0
+    assert not loss_notice(records.report)
+    refuse_loss(records.reports)
+    assert check_file(table, both).lost == 10
+    assert check_file(table, both, ["age"]).lost == 0
+
+
+def test_baskets_of_another_layout_stop_and_a_small_catalogue_does_not(tmp_path: Path) -> None:
+    goods = [{"name": name, "type": "boolean"} for name in ("milk", "bread")]
+    catalogue = Schema(dataset="x", unit="row", columns=goods)
+    long = tmp_path / "long.csv"
+    long.write_text("receipt,item\n" + "".join(f"r{i},milk\n" for i in range(100)))
+    with pytest.raises(DataError, match="are outside the catalogue"):
+        refuse_loss([check_file(Baskets(long), catalogue)])
+    refuse_loss([check_file(Baskets(long), catalogue)], max_loss=1.0)
+    lines = [["milk", "bread", "nuts"]] * 9
+    report = check_file(Baskets(lines), catalogue)
+    refuse_loss([report])
+    assert "9 of 27 items" in loss_notice(report)
+    assert not loss_notice(check_file(Baskets([["milk"]] * 99 + [["nuts"]]), catalogue))
+
+
+@pytest.mark.parametrize("kind", ["float64", "Float64", "arrow", "int64", "object", "string"])
+def test_identifiers_must_not_be_floats(kind: str) -> None:
+    owned = Schema(dataset="x", unit="id", max_rows=1, columns=[AGE])
+    table: Any = pd.DataFrame({"id": np.arange(20), "age": 1.0})
+    if kind == "arrow":
+        table = pa.table({"id": pa.array(np.arange(20.0)), "age": np.ones(20)})
+    else:
+        table["id"] = table["id"].astype(kind)
+    report = read_source(table, owned).report
+    if kind in ("int64", "object", "string"):
+        refuse_loss([report])
+        return
+    with pytest.raises(DataError, match="Unit column 'id' of the table holds floats"):
+        refuse_loss([report], max_loss=1.0)
+
+
+def test_partitions_count_together() -> None:
+    parts = [check_file(frame("age", ("x", n), ("1", 100 - n)), schema(AGE)) for n in (8, 0)]
+    assert is_above(parts[0])
+    assert not is_above(whole_of(parts))
+
+
+# Estimators ---------------------------------------------------------------------------------------
+
+
+def table_of(data: Any, **given: Any) -> DPTable:
+    return DPTable([["paid"]], epsilon=5.0, bounds=YES_NO, nominal_n=2000, **given).fit(data)
+
+
+def test_an_estimator_stops_before_it_spends(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.open_dataset("x", cap=Budget(9.0, 1e-6), unit="row")
+    lost = frame("paid", ("J", 300), ("N", 1700))
+    with pytest.raises(DataError, match=re.escape('spellings = { true = ["J"] }')):
+        table_of(lost, ledger=ledger)
+    with pytest.raises(DataError):
+        table_of([frame("paid", ("y", 300)), lost], ledger=ledger)
+    with pytest.raises(PlanError, match="max_loss"):
+        table_of(lost, max_loss=2.0)
+    assert ledger.spent("x") == 0
+    with pytest.warns(DataLossWarning, match="15.0%"):
+        table_of(lost, ledger=ledger, max_loss=0.15)
+    assert ledger.spent("x") > 0
+    ledger.dispose()
+
+
+def test_a_small_loss_is_a_warning_for_each_source() -> None:
+    few = frame("paid", ("", 10), ("y", 990), ("n", 1000))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        table_of([few, few, frame("paid", ("y", 5), ("n", 5))])
+    said = [str(one.message) for one in caught if one.category is DataLossWarning]
+    assert len(said) == 2
+    assert "Column 'paid': 10 missing (10 rows)" in said[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataLossWarning)
+        table_of(frame("paid", ("y", 1000), ("n", 1000)))
+
+
+def test_decimal_commas_and_events_as_r_has_them_stop(tmp_path: Path) -> None:
+    time = Column(name="t", type="number", min=0.0, max=60.0)
+    event = Column(name="e", type="boolean")
+    file = tmp_path / "comma.csv"
+    file.write_text("t;e\n" + "1,25;0\n2,5;1\n" * 100)
+    contract = Schema(dataset="x", unit="row", columns=[time, event])
+    known: dict[str, Any] = {"epsilon": 2.0, "bounds": contract, "nominal_n": 200}
+    with pytest.raises(DataError, match=re.escape('decimal = ","')):
+        DPLogisticRegression(target="e", **known).fit(file)
+    with pytest.raises(DataError, match=re.escape('decimal = ","')):
+        DPKaplanMeier(time="t", event="e", **known).fit(file)
+    coded = pd.DataFrame({"t": np.linspace(1, 50, 200), "e": [1, 2] * 100})
+    with pytest.raises(DataError, match=re.escape('{ true = ["2"], false = ["1"] }')):
+        DPKaplanMeier(time="t", event="e", **known).fit(coded)
+
+
+def test_arrays_have_a_limit_too() -> None:
+    data = np.ones((100, 1))
+    data[:10] = np.nan
+    with pytest.raises(DataError):
+        DPKMeans(1, epsilon=1.0, bounds=(0, 2), nominal_n=100).fit(data)
