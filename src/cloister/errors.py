@@ -14,6 +14,7 @@
 
     PrivacyWarning           a result that is not, or is less, private than a reader may think
     AccuracyWarning          a result that says less of the records than a reader may think
+    DataLossWarning          records that cannot be used; for their owner alone
 
 A message is one sentence: the name, the rule, the value, the way out. It never contains a record,
 a key or a value before noise.
@@ -76,3 +77,7 @@ class UncountedWarning(UserWarning):
 
 class AccuracyWarning(UserWarning):
     """A result is private, but says less of the records than the reader may think."""
+
+
+class DataLossWarning(UserWarning):
+    """Records of a source cannot be used; for their owner alone, never for a log or a report."""
