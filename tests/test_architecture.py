@@ -130,7 +130,7 @@ LIBRARIES = {
     },
     "polars": {"data"},
     "python_calamine": {"data"},
-    "pyarrow": {"data", "cli"},
+    "pyarrow": {"data", "cli", "audit.sources"},
     "sklearn": {"estimators", "cli", "testing", "inference.export", "inference.linear"},
     "rich": {"cli", "watching"},
     "IPython": {"watching"},

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cloister.arrays import GridState, Records, State
 from cloister.code import code_of
-from cloister.errors import CloisterError, PlanError, RemoteProtocolError
+from cloister.errors import PlanError, RemoteProtocolError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Integers
 from cloister.hazmat.signing import Identity
@@ -29,8 +29,9 @@ from cloister.protocol.journal import Journal
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import Transport, run_rounds
 from cloister.schema import Column, Schema
-from cloister.task import PublicFacts, Released, Task, inside
+from cloister.task import PublicFacts, Task, inside
 from cloister.tasks.clustering.kmeans import FastLloyd
+from cloister.tasks.examples import hostile_states as hostile_states
 from cloister.tasks.options import design
 from cloister.transports.inprocess import Handler, InProcess
 
@@ -335,32 +336,6 @@ def outside_the_box(n_features: int, frac_bits: int) -> Records:
     table = np.zeros((4, n_features), dtype=np.int32)
     table[0, 0], table[1], table[2], table[3] = one + 1, -50 * one, last.max, last.min
     return table
-
-
-def hostile_states(task: Task) -> Iterator[GridState]:
-    """Yield public states that rounds leave whose answers an enemy made up, first rounds first.
-
-    Whoever answers for the aggregator may release any elements; what a silo sums next must still
-    keep its bounds. A task may refuse such answers with one of our errors.
-    """
-    rng = np.random.default_rng(0)
-    most = np.iinfo(np.int64).max // 4
-    makes: tuple[Callable[[tuple[int, ...]], Integers], ...] = (
-        lambda shape: np.zeros(shape, dtype=np.int64),
-        lambda shape: np.full(shape, most),
-        lambda shape: np.full(shape, -most),
-        lambda shape: rng.integers(-most, most, shape),
-        lambda shape: rng.integers(-(1 << 30), 1 << 30, shape),
-    )
-    for make in makes:
-        state = _on_grid(task, task.start())
-        for t in range(task.rounds - 1):
-            answer = {b.name: Released(make(b.shape), 1.0) for b in task.blocks(t)}
-            try:
-                state = _on_grid(task, task.update(t, state, answer))
-            except CloisterError:
-                break
-            yield state
 
 
 def _on_grid(task: Task, state: State) -> GridState:

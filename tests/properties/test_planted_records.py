@@ -20,14 +20,16 @@ import pandas as pd
 import pytest
 
 from cloister import Account, Budget, DPKMeans, Ledger, Schema, run_plan
+from cloister.audit.emissions import OWNER_CHANNEL, observe
 from cloister.data import array_records, read_source
-from cloister.errors import CloisterError
+from cloister.errors import CloisterError, DataLossWarning
 from cloister.hazmat.ring import to_integers
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.client import Client
 from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.messages import Close, Confirmation, Open, Reply, decode, encode
 from cloister.protocol.plan import Plan
+from cloister.report import write_report
 from cloister.secagg.masks import GroupMask
 from cloister.tasks import TASKS
 from cloister.testing import Faults, Wire, ZeroNoise, toy_plan, toy_schema
@@ -162,6 +164,45 @@ def test_no_saved_model_ledger_or_log_holds_a_record(
         *(warning.message for warning in caught),
         refused.value,
     )
+
+
+# --- The owner's channel --------------------------------------------------------------------------
+
+
+def test_a_reading_warning_reaches_nobody_but_the_owner(tmp_path: Path) -> None:
+    """Cells of records that are lost are planted; a reader may quote them in its own channel."""
+    file, schema = tmp_path / "ward.csv", toy_schema(2)
+    rows = [f"{WORD},{PLANTED[0]}"] * 150 + [f"{x},{y}" for x, y in PEOPLE.tolist()]
+    file.write_text("\n".join(["x0,x1", *rows, ""]))
+    plan = toy_plan()
+    wires: list[Wire] = []
+
+    def job() -> None:
+        records = {silo: read_source(file, schema) for silo in plan.silos}
+        # As the reader's report may: whatever it quotes, only its class makes it the owner's.
+        warnings.warn(f"150 cells such as {WORD!r} are no numbers", DataLossWarning, stacklevel=1)
+        wire = planted_wire(plan)
+        wires.append(wire)
+        wire.run()
+        result = run_plan(plan, records)
+        result.save(tmp_path / "model.json")
+        write_report(result, tmp_path / "report.html")
+
+    _, emitted = observe(job)
+    assert leaks(*emitted.owner), "the owner hears of it"
+    assert not leaks(*(line for line in emitted.lines if not line.startswith("effect writes")))
+    assert not any(line.startswith("raises") for line in emitted.lines), emitted.lines
+    assert isinstance(wires[0].transport, Faults)
+    for _, _, up, down in wires[0].transport.frames:
+        assert not leaks(up, down)
+    for artefact in tmp_path.iterdir():
+        assert artefact == file or not leaks(artefact.read_bytes()), artefact.name
+
+
+def test_no_other_warning_is_the_owners() -> None:
+    """A class of which others are made would let any of them into the channel."""
+    assert (DataLossWarning,) == OWNER_CHANNEL
+    assert DataLossWarning.__subclasses__() == []
 
 
 # --- Errors ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The audit of a task: sensitivity, two worlds, canaries, and the noise that was really added.
+"""The audit of a task: whole jobs, sensitivity, two worlds, canaries, noise that was really added.
 
 Every check can be wrong by chance only as often as :data:`ALPHA` says, whatever the task and the
 records are, as long as the claim is true.
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, sqrt
+from math import ceil, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ from cloister.audit.bounds import (
     points,
     shown_part,
 )
+from cloister.audit.findings import Finding as Finding
+from cloister.audit.flow import check_flow
 from cloister.audit.noise import drawn_by, in_profiles, noise_of, whole_job
 from cloister.audit.noise_laws import (
     Drawn,
@@ -75,23 +77,6 @@ _REPLAYED = 60  # records of a job that is followed again
 _SIZES = (16, 8, 4)  # columns and clusters of that run: more elements hold more canaries apart
 _SHARES = (0.1, 0.3, 0.5, 1.0)  # parts of the canaries that are guessed, the surest first
 _DELTAS = (1e-7, 1e-9, 1e-11, 1e-13)  # of points of the curve where one run can say something
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one check of an audit found.
-
-    Parameters
-    ----------
-    alarms : bool
-        Whether the claim is refuted.
-    evidence : str
-        In words, with the numbers.
-    """
-
-    check: str
-    alarms: bool
-    evidence: str
 
 
 @dataclass(frozen=True)
@@ -200,9 +185,32 @@ def audit_task(
         raise PlanError(f"task {task.name!r} says itself that it is not private; nothing to audit.")
     case = case_of(task, n_features, n_clusters, options, schema)
     plan = _plan(task, budget, nominal_n, case, schema)
+    louder = _louder(plan, case, schema)
+    event = louder.events()
+    flow = check_flow(louder, schema or schema_of(case.columns), make_noise=make_noise)
+    audit = Audit(
+        method=task.name,
+        budget=budget,
+        event=event,
+        details=f"{plan.grid.n_features} columns, nominal_n {nominal_n}, {plan.rounds} rounds"
+        + "".join(
+            f", {name} {value}"
+            for name, value in case.options.items()
+            if isinstance(value, str | int | float)
+        )
+        + (f", two worlds at epsilon {DISTINGUISHING:g}" if louder is not plan else ""),
+        findings=(price(plan), *flow.findings),
+        checks=(),
+        curve=drawn_curve(event, ()),
+        pair="-",
+        reach=nan,
+        epsilon_seen=nan,
+        false_alarm=0.0,
+    )
+    if flow.stops:  # the same records would stop the runs, or this process
+        return audit
     replayed = check_replay(plan, make_noise=make_noise)
     drawn: list[Drawn] = []
-    louder = _louder(plan, case, schema)
     found, checks, pair, reach = audit_plan(louder, runs=runs, make_noise=make_noise, drawn=drawn)
     small = Budget(min(budget.epsilon, MOST_FOR_CANARIES), budget.delta)
     seen, epsilon_seen = find_canaries(
@@ -215,22 +223,10 @@ def audit_task(
     )
     noise = check_noise(plan, words=words, make_noise=make_noise, seen=drawn)
     fresh = check_fresh(plan, make_noise=make_noise)
-    findings = (price(plan), *found, seen, replayed, *noise, *fresh)
-    event = louder.events()
-    return Audit(
-        method=task.name,
-        budget=budget,
-        event=event,
-        details=f"{plan.grid.n_features} columns, nominal_n {nominal_n}, {plan.rounds} rounds"
-        + "".join(
-            f", {name} {value}"
-            for name, value in case.options.items()
-            if isinstance(value, str | int | float)
-        )
-        + (f", two worlds at epsilon {DISTINGUISHING:g}" if louder is not plan else ""),
-        findings=findings,
+    return replace(
+        audit,
+        findings=(*audit.findings, *found, seen, replayed, *noise, *fresh),
         checks=checks,
-        curve=drawn_curve(event, checks),
         pair=pair,
         reach=reach,
         epsilon_seen=epsilon_seen,
@@ -259,8 +255,9 @@ def _louder(plan: Plan, case: Example, schema: Schema | None) -> Plan:
 
 
 def drawn_curve(event: Event, checks: tuple[Check, ...]) -> tuple[tuple[float, float], ...]:
-    """Return the claimed curve from 0 to beyond the points that were checked."""
-    last = 1.25 * max(check.epsilon for check in checks)
+    """Return the claimed curve from 0 to beyond the points that are, or would be, checked."""
+    checked = [check.epsilon for check in checks] or [epsilon for epsilon, _ in points(event)]
+    last = 1.25 * max(checked)
     return tuple((float(e), accounting.delta(event, float(e))) for e in np.linspace(0, last, 40))
 
 

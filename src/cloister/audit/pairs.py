@@ -48,14 +48,19 @@ def tables(plan: Plan) -> dict[str, Floats]:
         says, at most 2,000.
     """
     n, d = min(plan.nominal_n, 2000), plan.grid.n_features
-    rng = public_generator("audit", "groups", d)
-    middles = rng.uniform(-0.8, 0.8, (3, d))
     return {
         "none": np.zeros((0, d)),
-        "groups": middles[np.arange(n) % 3] + rng.normal(0, 0.02, (n, d)),
+        "groups": groups(n, d),
         "pile": np.zeros((n, d)),
         "wall": np.full((n, d), -1.0),
     }
+
+
+def groups(n: int, d: int) -> Floats:
+    """Return `n` records around three places of the box ``[-1, 1]^d``."""
+    rng = public_generator("audit", "groups", d)
+    middles = rng.uniform(-0.8, 0.8, (3, d))
+    return np.asarray(middles[np.arange(n) % 3] + rng.normal(0, 0.02, (n, d)))
 
 
 def pairs(plan: Plan) -> tuple[Pair, ...]:

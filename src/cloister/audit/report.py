@@ -45,14 +45,15 @@ def summary(audits: Iterable[Audit]) -> Table:
     """Return one row for each audit."""
     rows = []
     for audit in audits:
-        worst, least = most_shown(audit.checks)
+        shown = ("-", "-", "-")
+        if audit.checks:  # else some records stop its jobs
+            worst, least = most_shown(audit.checks)
+            shown = (number(worst.epsilon), number(worst.delta), number(least))
         rows.append(
             (
                 audit.method,
                 verdict(audit),
-                number(worst.epsilon),
-                number(worst.delta),
-                number(least),
+                *shown,
                 audit.pair,
                 "-" if math.isnan(audit.reach) else f"{audit.reach:.0%}",
             )

@@ -122,7 +122,7 @@ class _Audited:
             one = log_ratio(unshared, extra, self._scales[t], laplace=self._laplace)
             score += one if self._rate == 1 else _mixed(one, self._rate)
             reach += float(self.cost(t, extra))
-            excess = max(excess, self.excess(t, extra))
+            excess = max(excess, share_of_bound(plan, t, extra))
             if t < plan.rounds - 1:
                 progress.receive(to_words(shared + unshared), plan.silos)
         return _Run(score, reach / self._whole, excess)
@@ -151,34 +151,47 @@ class _Audited:
         total = 0.0
         for block in self._blocks[t]:
             scale = self.plan.noise_scale(block)
-            total += self._bound(block) / (scale if self._laplace else scale**2)
+            total += _bound(self.plan, block) / (scale if self._laplace else scale**2)
         return total
 
-    def _bound(self, block: Block) -> int:
-        """Return the bound of a unit's norm, or of its square."""
-        group = self.plan.group_size
-        return group * block.l1 if self._laplace else group**2 * block.l2_squared
 
-    def excess(self, t: int, extra: Integers) -> float:
-        """Return the largest norm of a row in a block, over its bound; exact where it is near."""
-        worst, offset = 0.0, 0
-        for block in self._blocks[t]:
-            part, bound = extra[..., offset : offset + block.size], self._bound(block)
-            offset += block.size
-            floats = np.abs(part).astype(np.float64)
-            sizes = (floats if self._laplace else floats**2).sum(axis=-1)
-            size = float(sizes.max(initial=0.0))
-            if size >= 0.999 * bound:
-                # sums of floats are right to far less than a billionth
-                rows = part[sizes >= (1 - 1e-9) * size].tolist()
-                whole = max(sum(abs(v) if self._laplace else v * v for v in row) for row in rows)
-                # a quotient of large numbers may be rounded to 1: what is above it must stay so
-                size = whole / bound
-                size = max(size, 1 + 1e-15) if whole > bound else min(size, 1.0)
-            else:
-                size /= bound
-            worst = max(worst, size if self._laplace else size**0.5)
-        return worst
+def share_of_bound(plan: Plan, t: int, added: Integers) -> float:
+    """Return the largest norm of a row in a block of round `t`, over the bound of a unit.
+
+    Parameters
+    ----------
+    added : ndarray of shape (..., elements), int64
+        What a unit of privacy adds; each row is one of its own.
+
+    Notes
+    -----
+    Above 1 the bound is broken. The quotient is exact where it is near 1.
+    """
+    laplace = plan.task.mechanism == "laplace"
+    worst, offset = 0.0, 0
+    for block in plan.blocks(t):
+        part, bound = added[..., offset : offset + block.size], _bound(plan, block)
+        offset += block.size
+        floats = np.abs(part).astype(np.float64)
+        sizes = (floats if laplace else floats**2).sum(axis=-1)
+        size = float(sizes.max(initial=0.0))
+        if size >= 0.999 * bound:
+            # sums of floats are right to far less than a billionth
+            rows = part[sizes >= (1 - 1e-9) * size].tolist()
+            whole = max(sum(abs(v) if laplace else v * v for v in row) for row in rows)
+            # a quotient of large numbers may be rounded to 1: what is above it must stay so
+            size = whole / bound
+            size = max(size, 1 + 1e-15) if whole > bound else min(size, 1.0)
+        else:
+            size /= bound
+        worst = max(worst, size if laplace else size**0.5)
+    return worst
+
+
+def _bound(plan: Plan, block: Block) -> int:
+    """Return the bound of a unit's norm, or of its square."""
+    group = plan.group_size
+    return group * block.l1 if plan.task.mechanism == "laplace" else group**2 * block.l2_squared
 
 
 class Ahead:
@@ -262,7 +275,7 @@ def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
         for row, record in zip(added, of, strict=True):
             row[:] = plan.task.contribute(t, state, record[None])
         # the rows of one unit may all be alike
-        return added, audited.excess(t, plan.group_size * added)
+        return added, share_of_bound(plan, t, plan.group_size * added)
 
     at_start = tries(0, Progress(plan).state, records)
     drawn = [audited.draw(t, noise, _SEARCHES) for t in range(plan.rounds - 1)]

@@ -6,11 +6,17 @@ will do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloister.task import PublicColumn, Task
+import numpy as np
+
+from cloister.arrays import GridState, Integers, State
+from cloister.errors import CloisterError
+from cloister.hazmat.fixedpoint import round_to_grid
+from cloister.randomness import public_generator
+from cloister.task import PublicColumn, Released, Task
 from cloister.tasks.options import options_of
 
 NUMBER = PublicColumn("age", 0.0, 100.0)
@@ -45,3 +51,39 @@ def example_of(task: type[Task], n_features: int = 2, n_clusters: int = 2) -> Ex
     names = {one.name for one in options_of(task)}
     chosen = {name: value for name, value in fitting.items() if name in names}
     return Example(numbers(n_features), chosen)
+
+
+def hostile_states(task: Task) -> Iterator[GridState]:
+    """Yield public states that follow from invented answers, first rounds first.
+
+    A dishonest aggregator may answer with any elements. The next sum of a silo must keep its
+    bounds even so. A task may refuse such answers with one of our errors.
+    """
+    for _, state in hostile_rounds(task):
+        yield state
+
+
+def hostile_rounds(task: Task) -> Iterator[tuple[int, GridState]]:
+    """Yield the same states, each with the number of the round that it comes before."""
+    rng = public_generator("hostile states")
+    most = np.iinfo(np.int64).max // 4
+    makes: tuple[Callable[[tuple[int, ...]], Integers], ...] = (
+        lambda shape: np.zeros(shape, dtype=np.int64),
+        lambda shape: np.full(shape, most),
+        lambda shape: np.full(shape, -most),
+        lambda shape: rng.integers(-most, most, shape),
+        lambda shape: rng.integers(-(1 << 30), 1 << 30, shape),
+    )
+    for make in makes:
+        state = _on_grid(task, task.start())
+        for t in range(task.rounds - 1):
+            answer = {b.name: Released(make(b.shape), 1.0) for b in task.blocks(t)}
+            try:
+                state = _on_grid(task, task.update(t, state, answer))
+            except CloisterError:
+                break
+            yield t + 1, state
+
+
+def _on_grid(task: Task, state: State) -> GridState:
+    return {name: round_to_grid(value, task.frac_bits) for name, value in state.items()}

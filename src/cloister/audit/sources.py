@@ -1,0 +1,172 @@
+"""Made-up tables as files: rows of cells, odd cells, and units with several rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+
+from cloister.hazmat.fixedpoint import Grid
+from cloister.schema import Column, Schema
+from cloister.task import Floats
+
+Row = tuple[str, ...]
+"""The cells of a record as text, in the order of the schema; the unit last, if there is one."""
+
+ODD_CELLS = (
+    *("", " ", "nan", "inf", "-inf", "1e999", "-1e999", "1e-999", "9" * 40, "NULL", "-", "?"),
+    *("true", "0x10", "1,5", "1e5", "a word", "'", 'a "quote"', "two\nlines", "a,b;c\td", "\u00e4"),
+    *("\uff11", "-0", "1_000", "2021-07-02", "1 2"),
+)
+"""Cells that hold no number, or one far outside of most bounds."""
+
+_NOTE, _NOTE_CELL = "note of the audit", "x" * 64
+"""A column that no job reads: with it a large file has more than one block of bytes."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file.
+
+    Parameters
+    ----------
+    write : function of a folder, the names of the columns, the schema and the rows
+        Returns what `read_source` takes.
+    words : bool
+        Whether a column of numbers can hold any text.
+    """
+
+    name: str
+    write: Callable[[Path, Sequence[str], Schema, Sequence[Row]], Path]
+    words: bool
+
+
+def header(schema: Schema) -> tuple[str, ...]:
+    """Return the names of the columns of a file: those of the schema, then its unit."""
+    unit = schema.unit_column
+    return (*schema.names, unit) if unit else schema.names
+
+
+def plain(schema: Schema) -> Schema:
+    """Return the same contract for files that write numbers and text in the default way."""
+    return schema.model_copy(update={"decimal": ".", "thousands": "", "encoding": ""})
+
+
+def with_unit(schema: Schema, max_rows: int) -> Schema | None:
+    """Return the schema with an additional column as its privacy unit; None if it has a unit."""
+    if schema.unit != "row":
+        return None
+    unit = "person of the audit"
+    return Schema(**{**dict(schema), "unit": unit, "max_rows": max_rows})
+
+
+def rows_of(
+    schema: Schema, grid: Grid, table: Floats, units: Callable[[int], str] = "u{}".format
+) -> list[Row]:
+    """Return the cells of records.
+
+    Parameters
+    ----------
+    table : ndarray of shape (n, n_features)
+        In ``[-1, 1]``, as the grid has it.
+    units : function of int
+        The name of the unit of each row, used where the schema has a unit column.
+    """
+    values = grid.decode(table)
+    columns = [
+        [_cell(column, value) for value in values[:, j].tolist()]
+        for j, column in enumerate(schema.columns)
+    ]
+    if schema.unit_column:
+        columns.append([units(i) for i in range(len(table))])
+    return list(zip(*columns, strict=True))
+
+
+def _cell(column: Column, value: float) -> str:
+    """Write the value of a cell as its column has it."""
+    inside = min(max(value, column.min), column.max)
+    match column.type:
+        case "number":
+            return repr(value)  # also outside the bounds, which is for the reader to clip
+        case "integer":
+            return str(round(inside))
+        case "boolean":
+            return ("false", "true")[round(inside)]
+        case "category":
+            return column.categories[round(inside)]
+        case "date":
+            year = int(inside)
+            day = date(year, 1, 1) + timedelta(days=int((inside - year) * 365))
+            return day.strftime(column.format) if column.format else day.isoformat()
+
+
+def insert(rows: Sequence[Row], extra: Sequence[Row], places: Sequence[int]) -> list[Row]:
+    """Return the rows with each extra one before the row of a place, in order."""
+    merged: list[Row] = []
+    before = 0
+    for place, row in sorted(zip(places, extra, strict=True)):
+        merged += [*rows[before:place], row]
+        before = place
+    return [*merged, *rows[before:]]
+
+
+def odd_rows(schema: Schema, row: Row, kind: Kind) -> Iterator[Row]:
+    """Yield the row with one odd cell, each odd cell once, in all columns by turns."""
+    fits = [cell for cell in ODD_CELLS if kind.words or _as_float(cell) is not None or not cell]
+    for number, cell in enumerate(fits):
+        j = number % len(schema.names)
+        yield (*row[:j], cell, *row[j + 1 :])
+
+
+def _write_csv(folder: Path, names: Sequence[str], schema: Schema, rows: Sequence[Row]) -> Path:
+    path = folder / "records.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow((*names, _NOTE))
+        writer.writerows((*row, _NOTE_CELL) for row in rows)
+    return path
+
+
+def _write_parquet(folder: Path, names: Sequence[str], schema: Schema, rows: Sequence[Row]) -> Path:
+    """Write a folder of two files, so that the rows of a unit are in both."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet as pq
+
+    path = folder / "records"
+    path.mkdir(exist_ok=True)
+    numbers = [j for j, column in enumerate(schema.columns) if column.type in ("number", "integer")]
+    types = {name: pa.float64() if j in numbers else pa.string() for j, name in enumerate(names)}
+    how = pyarrow.csv.ConvertOptions(column_types=types, null_values=[""])
+    half = len(rows) // 2
+    for number, part in enumerate((rows[:half], rows[half:])):
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(names)
+        for row in part:
+            writer.writerow([_number(cell) if j in numbers else cell for j, cell in enumerate(row)])
+        # Not by pa.array, which would import pandas.
+        cells = pyarrow.csv.read_csv(io.BytesIO(text.getvalue().encode()), convert_options=how)
+        pq.write_table(cells, path / f"{number}.parquet")
+    return path
+
+
+def _number(cell: str) -> str:
+    """Return a cell as a number of a Parquet file; nothing where it is none."""
+    value = _as_float(cell)
+    return "" if value is None else repr(value)
+
+
+def _as_float(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+CSV = Kind("CSV", _write_csv, words=True)
+PARQUET = Kind("Parquet", _write_parquet, words=False)
+KINDS = (CSV, PARQUET)
