@@ -108,6 +108,7 @@ class ColumnReading:
     cause: str | None = None  # what the cells that were not understood have in common
     remedy: Remedy | None = None
     needed: bool = True  # by the job; a bad cell in another column leaves no row out
+    drops: tuple[bool, bool] = (True, True)  # rows: for an absent cell, for one out of range
 
     @property
     def cause_and_remedy(self) -> str:
@@ -123,8 +124,13 @@ class ColumnReading:
             return f"{_capital(self.cause_and_remedy)}{rows}."
         if not self.lost:
             return ""
-        found = [("missing", self.missing), ("out of range", self.out_of_range)]
-        found += [("of the wrong type", self.type_errors), ("of no known category", self.unknown)]
+        absent, outside = self.drops
+        found = [
+            ("missing", self.missing * absent),
+            ("of the wrong type", self.type_errors * absent),
+            ("of no known category", self.unknown * absent),
+            ("out of range", self.out_of_range * outside),
+        ]
         cells = ", ".join(f"{count:,} {what}" for what, count in found if count)
         return (
             f"Column {self.name!r}: {cells}{rows}; leave the column out, or give it another "
@@ -349,6 +355,7 @@ class Tally:
             cause=cause,
             remedy=remedy,
             needed=bool(self._rules.used[j]),
+            drops=(bool(self._rules.fatal[j] & ABSENT), bool(self._rules.fatal[j] & OUTSIDE)),
         )
 
 
