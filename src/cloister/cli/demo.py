@@ -77,7 +77,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     records = np.concatenate([part for read in silos.values() for part in read])
     document = finish(result, charge, args.out, out, beside=cost_of_privacy(result, records))
     out.paragraph(
-        "One person in twelve lacks a measurement and is left out. A run on files of your own stops "
+        "One person in twelve lacks a measurement and is left out. A run on your own files stops "
         "above 5 %, unless --max-loss accepts more."
     )
     out.paragraph(

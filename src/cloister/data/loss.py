@@ -144,11 +144,11 @@ def _way_out(reports: Sequence[ReadingReport], max_loss: float | None) -> str:
 
 
 def loss_notice(report: ReadingReport) -> str:
-    """Return what the owner should know of rows that are left out; empty if there are none.
+    """Return what the owner should know of rows that are left out or absent; empty if nothing.
 
     Items outside a catalogue are named where they are more than 5 %.
     """
-    is_lossy = report.lost or report.item_share > MAX_LOSS
+    is_lossy = report.lost or report.item_share > MAX_LOSS or not report.rows
     return " ".join(report.sentences()) if is_lossy else ""
 
 

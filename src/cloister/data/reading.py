@@ -206,6 +206,8 @@ class ReadingReport:
 
     def sentences(self) -> Iterator[str]:
         """Yield what the owner should know, the most important first."""
+        if not self.rows:
+            yield _capital(f"{self.source} has no rows.")
         if self.lost:
             yield (
                 f"{self.lost:,} of {self.rows:,} rows of {self.source} ({self.row_share:.1%}) are "
@@ -416,12 +418,12 @@ def why(
     if column.type == "boolean" and "false" not in understood and _are_one_and_two(words):
         remedy = Remedy("spellings", {"true": ("2",), "false": ("1",)}, column.name)
         return f"{head}; 1 and 2 may stand for no and yes, as in R", remedy
+    if any(re.search("[\ufffd\x80-\x9f]", word) for word in words):
+        return f"{head}; name the encoding of the file", Remedy("encoding", None)
     for find in (_as_booleans, _as_dates, _as_numbers, _as_categories):
         if found := find(column, schema, words):
             text, remedy_found = found
             return f"{head}; {text}", remedy_found
-    if any("\ufffd" in word for word in words):
-        return f'{head}; name the encoding of the file, encoding = "cp1252"', None
     return f"{head} as {column.type}", None
 
 
