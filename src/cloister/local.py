@@ -52,6 +52,8 @@ class LocalFederation:
         Lifetime cap in each silo's ledger.
     policies : mapping of str to mapping
         What a silo's policy says beyond, or in place of, approving `auto`, FastLloyd and counts.
+    accept_loss : float, optional
+        Share of the rows that every silo may leave out, 5 % by default.
     tasks : mapping of name to ``FILE.py:CLASS``
         Tasks of your own, as every silo's settings name them.
     coordinator : mapping
@@ -68,6 +70,7 @@ class LocalFederation:
     cap_epsilon: float = 10.0
     cap_delta: float = 1e-6
     policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    accept_loss: float | None = None
     tasks: Mapping[str, str] = field(default_factory=dict)
     coordinator: Mapping[str, Any] = field(default_factory=dict)
     command: Command = product_command
@@ -212,6 +215,7 @@ class LocalFederation:
     def _write_settings(self) -> None:
         values = {"role": COORDINATOR, "listen": f"127.0.0.1:{self.port}", **self.coordinator}
         _write(self.config(COORDINATOR), values)
+        accepted = {} if self.accept_loss is None else {"accept_loss": self.accept_loss}
         for name, table in self.tables.items():
             folder = self.folder / name
             (folder / "schema.toml").write_text(self.schema.to_toml(), encoding="utf-8")
@@ -231,7 +235,7 @@ class LocalFederation:
                     "coordinator": self.url,
                     "cap_epsilon": self.cap_epsilon,
                     "cap_delta": self.cap_delta,
-                    "data": {"file": str(Path(table).resolve())},
+                    "data": {"file": str(Path(table).resolve()), **accepted},
                     "policy": policy,
                     "tasks": dict(self.tasks),
                     "peers": {p: self.fingerprints[p] for p in self.tables if p != name},

@@ -35,12 +35,12 @@ pthread_kill pthread_sigmask setitimer siginterrupt sigwait
 """
 COMMANDS = """\
 demo --out . --quiet
-check north.csv --schema patients.toml --quiet
+check north.csv --schema patients.toml --max-loss 0.1 --quiet
 schema init north.csv --out new.toml --quiet
 schema hash patients.toml --quiet
 plan --schema patients.toml --columns age,bmi --k 2 --epsilon 1 --nominal-n 9000 --silos 2 --quiet
 cluster north.csv east.csv --schema patients.toml --columns age,bmi --k 2 --epsilon 1 \
---nominal-n 9000 --ledger ledger.db --cache-dir . --out out --quiet
+--nominal-n 9000 --max-loss 0.1 --ledger ledger.db --cache-dir . --out out --quiet
 predict out/model.json north.csv --out labels.csv --quiet
 export out/model.json --out numbers --quiet
 verify out/model.json --quiet

@@ -72,7 +72,7 @@ def told(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-FILES = "a.csv b.csv --schema s.toml --nominal-n 1600 --cap-epsilon 50"
+FILES = "a.csv b.csv --schema s.toml --max-loss 0.05 --nominal-n 1600 --cap-epsilon 50"
 
 
 @pytest.mark.parametrize("method", ["naive-bayes", "logistic", "forest"])
@@ -91,8 +91,8 @@ def test_a_classifier_is_released_measured_and_tells_records(
     assert right > 0.85
     assert float(answers[0]["p(yes)"]) == pytest.approx(1 - float(answers[0]["p(no)"]))
     measures = run(
-        "evaluate test.csv --model model/model.json --schema s.toml --nominal-n 600 --epsilon 4 "
-        "--out measures",
+        "evaluate test.csv --model model/model.json --schema s.toml --max-loss 0.05 "
+        "--nominal-n 600 --epsilon 4 --out measures",
         capsys,
     )
     results = measures["results"]  # noise alone is off by so much once in 1e9 runs
@@ -107,7 +107,8 @@ def test_a_model_of_some_columns_is_told_measured_and_used_over_those(
     assert JobResult.load(ward / "model" / "model.json").plan.columns == ("pressure", "ill")
     run("predict model/model.json test.csv --schema s.toml --out p.csv", capsys)
     assert len([row for row in told(ward / "p.csv") if row["ill"]]) == 600, "no age, no matter"
-    measure = "evaluate test.csv --model model/model.json --schema s.toml --nominal-n 600 --epsilon"
+    measure = "evaluate test.csv --model model/model.json --schema s.toml --max-loss 0.05"
+    measure += " --nominal-n 600 --epsilon"
     assert 0.5 < run(f"{measure} 4 --out measures", capsys)["results"]["accuracy"][0] <= 1
     assert main([*f"{measure} 4 --out again".split(), "--columns", "ill"]) == 3
     assert "columns are those of the model" in capsys.readouterr().err
@@ -135,8 +136,8 @@ def test_a_regression_tells_a_number_in_its_units(ward: Path, capsys: Said) -> N
     truth = np.array([float(row["pressure"]) for row in told(ward / "test.csv")])
     assert np.nanmedian(np.abs(answers - truth)) < 6
     measures = run(
-        "evaluate test.csv --model model/model.json --schema s.toml --nominal-n 600 --epsilon 4 "
-        "--out measures",
+        "evaluate test.csv --model model/model.json --schema s.toml --max-loss 0.05 "
+        "--nominal-n 600 --epsilon 4 --out measures",
         capsys,
     )
     assert measures["task"] == "regression-evaluation"

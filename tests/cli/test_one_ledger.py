@@ -187,10 +187,10 @@ def test_every_release_in_python_without_a_ledger_is_said_to_be_uncounted() -> N
 
 SPOILT = [
     ("{:.2f},weiblich\n", "utf-8", None),
-    ("decimal comma", "utf-8", "column 'bmi' has a decimal comma"),
-    ("{:.2f},männlich\n", "cp437", "column 'sex' may not be in UTF-8"),
-    ("{:.2f},a,b,c\n", "utf-8", "most lines have a wrong number of fields"),
-    ("unknown,weiblich\n", "utf-8", "'cloister check' says what its cells break"),
+    ("decimal comma", "utf-8", 'they have a decimal comma: decimal = ","'),
+    ("{:.2f},männlich\n", "cp437", "name the encoding of the file: encoding = ..."),
+    ("{:.2f},a,b,c\n", "utf-8", "300 lines have too many fields"),
+    ("unknown,weiblich\n", "utf-8", "Column 'bmi': 'unknown' not understood as number"),
 ]
 
 
@@ -210,25 +210,29 @@ def test_a_file_of_which_few_rows_can_be_used_is_said_to_its_owner_with_the_caus
     assert json.loads(said.out)["used"] == (0 if cause else 300)
     options = ("--cap-epsilon", "2", "--json")
     words = ["--schema", "ward.toml", "--k", "2", "--nominal-n", "300", "--epsilon", "1"]
-    assert main(["cluster", "a.csv", "b.csv", *words, *options, "--out", "out"]) == 0
+    job = ["cluster", "a.csv", "b.csv", *words, *options, "--out", "out"]
+    assert main(job) == (4 if cause else 0)
     said = capsys.readouterr()
     if cause is None:
-        assert "can be used" not in said.err
+        assert "left out" not in said.err
         return
-    assert f"none of the rows of file 'b.csv' can be used: {cause}" in said.err
+    assert cause in said.err
+    assert not Path("out").exists()
+    assert main([*job, "--max-loss", "1"]) == 0
+    said = capsys.readouterr()
+    assert cause in said.err
     for written in (said.out, *(p.read_text() for p in Path("out").glob("*.[hj]*"))):
-        assert "can be used" not in written  # the owner alone is told, and nothing stops
+        assert "left out" not in written  # the owner alone is told
 
 
-def test_an_empty_file_is_said_and_most_rows_are_enough(capsys: Said) -> None:
+def test_an_empty_file_is_said_and_most_rows_are_not_enough(capsys: Said) -> None:
     Path("none.csv").write_text("bmi,sex\n")
     assert main(["check", "none.csv", "--schema", "ward.toml"]) == 4
-    assert "file 'none.csv' has no rows" in capsys.readouterr().err
-    Path("half.csv").write_text("bmi,sex\n" + "20,weiblich\nx,weiblich\n" * 5)
-    assert main(["check", "half.csv", "--schema", "ward.toml"]) == 0
-    Path("few.csv").write_text("bmi,sex\n" + "20,weiblich\nx,weiblich\ny,weiblich\n" * 5)
-    assert main(["check", "few.csv", "--schema", "ward.toml"]) == 4
-    assert "few of the rows of file 'few.csv' can be used" in capsys.readouterr().err
+    assert "File 'none.csv' has no rows" in capsys.readouterr().err
+    for bad, code in ((1, 0), (2, 4)):
+        Path("some.csv").write_text("bmi,sex\n" + "20,weiblich\n" * 20 + "x,weiblich\n" * bad)
+        assert main(["check", "some.csv", "--schema", "ward.toml"]) == code
+        assert "are left out" in capsys.readouterr().err
 
 
 # --- extras ---

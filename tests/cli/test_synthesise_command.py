@@ -26,6 +26,7 @@ def ward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def command(*more: str) -> list[str]:
     common = ["--schema", "patients.toml", "--epsilon", "1", "--nominal-n", "15000"]
+    common += ["--max-loss", "0.1"]
     return ["synthesise", *FILES, *common, "--cap-epsilon", "1", "--out", "out", *more]
 
 

@@ -449,6 +449,8 @@ def units_in_folder(rows: Rows, folder: Path) -> Path:
 
 
 def units_in_database(rows: Rows, folder: Path) -> SqlQuery:
+    if any(isinstance(row[0], bool) for row in rows):
+        raise TypeError("SQLite makes numbers of truth values")
     file = folder / "u.db"
     file.unlink(missing_ok=True)
     with sqlite3.connect(file) as connection:
@@ -497,7 +499,7 @@ def test_one_unit_more_changes_at_most_max_rows_and_no_other_unit(
         name = one_unit(unit_name(who) or "")
         own = {row[2] for row in rows if one_unit(unit_name(row[0]) or "") == name}
         if isinstance(who, bool | np.bool_ | int | float | complex):
-            # SQLite and pandas' categories store True and 1 as one
+            # pandas' categories store True and 1 as one
             own |= {row[2] for row in rows if row[0] == who}
         chunk_rows = (1, 2, 3, None)[at % 4]
         try:

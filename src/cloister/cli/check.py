@@ -67,5 +67,6 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     too_much = is_above(report, args.max_loss)
     if too_much:
         out.tell_owner("That is more than a run accepts; mend it, or accept it with --max-loss.")
+    if too_much or not report.rows:
         out.code = TOO_MUCH_LOST
     return {**report.to_dict(), "lost": report.lost, "too_much_lost": too_much}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_FILES = "north.csv east.csv south.csv --schema patients.toml"
+_FILES = "north.csv east.csv south.csv --schema patients.toml --max-loss 0.1"
 _COST = "--epsilon 1 --nominal-n 15000 --cap-epsilon 3"
 
 EXAMPLES: dict[str, tuple[str, ...]] = {

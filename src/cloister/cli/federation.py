@@ -25,7 +25,7 @@ from cloister.jobs import JobResult, make_plan
 from cloister.joining import Board, Federation
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
-from cloister.samples import HOSPITALS, SCHEMA, write_patients
+from cloister.samples import ACCEPTED_LOSS, HOSPITALS, SCHEMA, write_patients
 from cloister.schema import Schema
 from cloister.settings import CoordinatorSettings, load_role
 from cloister.tasks.clustering.auto import Auto
@@ -194,7 +194,7 @@ def _demonstrate(args: argparse.Namespace, folder: Path, out: Output) -> dict[st
     out.say()
     tables = write_patients(folder)
     schema = Schema.load(folder / SCHEMA)
-    with LocalFederation(folder, schema, tables) as federation:
+    with LocalFederation(folder, schema, tables, accept_loss=ACCEPTED_LOSS) as federation:
         federation.start()
         say("keys and certificates made; coordinator and three silos started")
         federation.wait_connected(seconds=_SECONDS)

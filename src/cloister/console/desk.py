@@ -458,8 +458,7 @@ def _on_page(remedy: Remedy | None) -> tuple[str, str]:
     if remedy is None:
         return "", ""
     column = remedy.column or ""
-    field = {"decimal": "Decimal sign", "thousands": "Thousands signs"}.get(remedy.key)
-    field = field or {"format": "Dates are written"}.get(remedy.key, "Other words")
+    field = _FIELDS.get(remedy.key, "Other words")
     where = f"{field!r} of {column!r}" if column else f"{field!r}"
     if not remedy.is_complete:
         return f"Fill in the field {where}.", ""
@@ -468,6 +467,12 @@ def _on_page(remedy: Remedy | None) -> tuple[str, str]:
     return f"Set the field {where} to {_SHOWN.get(text, text)!r}.", apply
 
 
+_FIELDS = {
+    "decimal": "Decimal sign",
+    "thousands": "Thousands signs",
+    "encoding": "Encoding",
+    "format": "Dates are written",
+}
 _SHOWN = {
     **{"%d.%m.%Y": "31.12.2024", "%d.%m.%y": "31.12.24", "%Y/%m/%d": "2024/12/31"},
     **{"%d/%m/%Y": "31/12/2024", "%m/%d/%Y": "12/31/2024"},

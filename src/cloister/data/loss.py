@@ -108,46 +108,47 @@ def refuse_loss(
         It counts rows and quotes words, so it is for a desk, before anything is spent.
     """
     check_max_loss(max_loss)
-    sentences = list(
-        dict.fromkeys(found for one in reports for found in _problems(one, roles, max_loss))
-    )
-    if sentences:
-        raise DataError(" ".join(sentences))
+    found = [(one, list(_problems(one, roles, max_loss))) for one in reports]
+    stopping = [one for one, problems in found if problems]
+    if stopping:
+        sentences = [sentence for _, problems in found for sentence in problems]
+        raise DataError(" ".join([*dict.fromkeys(sentences), _way_out(stopping, max_loss)]))
 
 
 def _problems(
     report: ReadingReport, roles: Collection[str], max_loss: float | None
 ) -> Iterator[str]:
-    """Yield what stops a run, each with a way out."""
+    """Yield what stops a run."""
     if report.float_unit:
         yield report.float_units
     gone = [one for one in report.columns if one.name in roles and one.lost_values]
-    is_over = is_above(report, max_loss)
-    if not is_over and (max_loss is not None or not gone):
+    if not (is_above(report, max_loss) or (gone and max_loss is None)):
         return
     yield from report.sentences()
     if report.rows and not report.used:
-        yield "No row is left: mend this."
+        yield f"No row of {report.source} is left."
         return
     for column in gone:
         values = ", ".join(repr(value[:40]) for value in column.lost_values)
         yield f"No row of {report.source} with {column.name!r} = {values} is left."
-    if is_over:
-        needed = (int(100 * max(report.row_share, report.item_share)) + 1) / 100
-        yield f"Mend this, or accept it with --max-loss {needed:g} (max_loss={needed:g} in Python)."
-    else:
-        yield (
-            f"Mend this, or accept it with --max-loss {MAX_LOSS:g} (max_loss={MAX_LOSS:g} in "
-            "Python), by which shares of rows alone count."
-        )
+
+
+def _way_out(reports: Sequence[ReadingReport], max_loss: float | None) -> str:
+    """Return what the owner can do about sources that stop a run."""
+    if any(one.float_unit or (one.rows and not one.used) for one in reports):
+        return "Mend this and run it again."
+    over = [max(one.row_share, one.item_share) for one in reports if is_above(one, max_loss)]
+    share = (int(100 * max(over)) + 1) / 100 if over else MAX_LOSS
+    accept = f"Mend this, or accept it with --max-loss {share:g} (max_loss={share:g} in Python)"
+    return f"{accept}." if over else f"{accept}, by which shares of rows alone count."
 
 
 def loss_notice(report: ReadingReport) -> str:
-    """Return what the owner should know of rows that are left out; empty if there are none.
+    """Return what the owner should know of rows that are left out or absent; empty if nothing.
 
     Items outside a catalogue are named where they are more than 5 %.
     """
-    is_lossy = report.lost or report.item_share > MAX_LOSS
+    is_lossy = report.lost or report.item_share > MAX_LOSS or not report.rows
     return " ".join(report.sentences()) if is_lossy else ""
 
 

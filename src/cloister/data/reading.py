@@ -108,6 +108,7 @@ class ColumnReading:
     cause: str | None = None  # what the cells that were not understood have in common
     remedy: Remedy | None = None
     needed: bool = True  # by the job; a bad cell in another column leaves no row out
+    drops: tuple[bool, bool] = (True, True)  # rows: for an absent cell, for one out of range
 
     @property
     def cause_and_remedy(self) -> str:
@@ -123,8 +124,13 @@ class ColumnReading:
             return f"{_capital(self.cause_and_remedy)}{rows}."
         if not self.lost:
             return ""
-        found = [("missing", self.missing), ("out of range", self.out_of_range)]
-        found += [("of the wrong type", self.type_errors), ("of no known category", self.unknown)]
+        absent, outside = self.drops
+        found = [
+            ("missing", self.missing * absent),
+            ("of the wrong type", self.type_errors * absent),
+            ("of no known category", self.unknown * absent),
+            ("out of range", self.out_of_range * outside),
+        ]
         cells = ", ".join(f"{count:,} {what}" for what, count in found if count)
         return (
             f"Column {self.name!r}: {cells}{rows}; leave the column out, or give it another "
@@ -200,6 +206,8 @@ class ReadingReport:
 
     def sentences(self) -> Iterator[str]:
         """Yield what the owner should know, the most important first."""
+        if not self.rows:
+            yield _capital(f"{self.source} has no rows.")
         if self.lost:
             yield (
                 f"{self.lost:,} of {self.rows:,} rows of {self.source} ({self.row_share:.1%}) are "
@@ -349,6 +357,7 @@ class Tally:
             cause=cause,
             remedy=remedy,
             needed=bool(self._rules.used[j]),
+            drops=(bool(self._rules.fatal[j] & ABSENT), bool(self._rules.fatal[j] & OUTSIDE)),
         )
 
 
@@ -407,12 +416,12 @@ def why(
     if column.type == "boolean" and "false" not in understood and _are_one_and_two(words):
         remedy = Remedy("spellings", {"true": ("2",), "false": ("1",)}, column.name)
         return f"{head}; 1 and 2 may stand for no and yes, as in R", remedy
+    if any(re.search("[\ufffd\x80-\x9f]", word) for word in words):
+        return f"{head}; name the encoding of the file", Remedy("encoding", None)
     for find in (_as_booleans, _as_dates, _as_numbers, _as_categories):
         if found := find(column, schema, words):
             text, remedy_found = found
             return f"{head}; {text}", remedy_found
-    if any("\ufffd" in word for word in words):
-        return f'{head}; name the encoding of the file, encoding = "cp1252"', None
     return f"{head} as {column.type}", None
 
 

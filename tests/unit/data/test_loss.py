@@ -141,7 +141,7 @@ def test_all_problems_of_all_sources_are_one_error() -> None:
         refuse_loss([words, commas])
     assert 'spellings = { true = ["J"] }' in str(caught.value)
     assert 'decimal = ","' in str(caught.value)
-    assert "No row is left: mend this." in str(caught.value)
+    assert "No row of the table is left. Mend this and run it again." in str(caught.value)
 
 
 def test_roles_are_found_in_steps_lists_and_models() -> None:

@@ -404,7 +404,11 @@ def test_words_of_a_schema_are_told_over_silos_and_charged(tmp_path: Path) -> No
 def test_unknown_words_and_one_class_do_not_stop_a_fit() -> None:
     odd = people(60).assign(work="elsewhere", ill="no")
     model = DPNaiveBayes(
-        epsilon=1.0, bounds=schema(WORK, number("x", 0, 80)), target="ill", nominal_n=100
+        epsilon=1.0,
+        bounds=schema(WORK, number("x", 0, 80)),
+        target="ill",
+        nominal_n=100,
+        max_loss=1.0,
     )
     model.fit([odd, people(60)])
     assert model.predict_proba(odd.assign(work="a")).shape == (60, 3)
