@@ -31,7 +31,7 @@ from cloister.protocol.session import Transport, run_rounds
 from cloister.schema import Column, Schema
 from cloister.task import PublicFacts, Task, inside
 from cloister.tasks.clustering.kmeans import FastLloyd
-from cloister.tasks.examples import hostile_states as hostile_states
+from cloister.tasks.examples import hostile_rounds
 from cloister.tasks.options import design
 from cloister.transports.inprocess import Handler, InProcess
 
@@ -336,6 +336,12 @@ def outside_the_box(n_features: int, frac_bits: int) -> Records:
     table = np.zeros((4, n_features), dtype=np.int32)
     table[0, 0], table[1], table[2], table[3] = one + 1, -50 * one, last.max, last.min
     return table
+
+
+def hostile_states(task: Task) -> Iterator[GridState]:
+    """Yield the public states of :func:`~cloister.tasks.examples.hostile_rounds`."""
+    for _, state in hostile_rounds(task):
+        yield state
 
 
 def _on_grid(task: Task, state: State) -> GridState:

@@ -53,18 +53,12 @@ def example_of(task: type[Task], n_features: int = 2, n_clusters: int = 2) -> Ex
     return Example(numbers(n_features), chosen)
 
 
-def hostile_states(task: Task) -> Iterator[GridState]:
-    """Yield public states that follow from invented answers, first rounds first.
+def hostile_rounds(task: Task) -> Iterator[tuple[int, GridState]]:
+    """Yield rounds and public states before them that follow from invented answers.
 
     A dishonest aggregator may answer with any elements. The next sum of a silo must keep its
     bounds even so. A task may refuse such answers with one of our errors.
     """
-    for _, state in hostile_rounds(task):
-        yield state
-
-
-def hostile_rounds(task: Task) -> Iterator[tuple[int, GridState]]:
-    """Yield the same states, each with the number of the round that it comes before."""
     rng = public_generator("hostile states")
     most = np.iinfo(np.int64).max // 4
     makes: tuple[Callable[[tuple[int, ...]], Integers], ...] = (
