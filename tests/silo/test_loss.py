@@ -114,7 +114,7 @@ def test_one_bad_cell_changes_no_frame_no_code_and_no_decision(tmp_path: Path, n
         **JOBS[name],
     )
     expected = life(tmp_path / "sound", ROWS, plan)
-    assert expected[2] == [] or not any("left out" in line for line in expected[2])
+    assert not any("left out" in line for line in expected[2])
     for bad, row in BAD.items():
         assert life(tmp_path / bad, [row, *ROWS[1:]], plan) == expected
     every = [row.replace("y", "J") for row in ROWS]  # even of half of the rows
