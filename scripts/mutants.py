@@ -9,10 +9,10 @@ A mutant is the source of one function with one small change. A test that fails 
 mutants that no test kills. Results are JSON lines, by digest of the module and of the mutant, so a
 later run continues where one was stopped, and a change of a module discards its results only.
 
-Pytest imports and collects the tests of a group once. Each mutant is then a forked process: it
+Pytest imports and collects the tests of a group once. Each mutant is then a forked process. It
 replaces the code of one function in place, so that every importer sees it, runs the tests that
 reach this statement, likely killers first, and ends at the first failure. Only the fork ever holds
-the mutant: no file of the checkout changes.
+the mutant: no file of the checkout changes. Where collecting starts threads, each fork collects.
 
 Why not a library: mutmut 3.8 imports a changed copy of ``src``, but the import hook of our editable
 install finds the original first; it also leaves out properties and cached functions. cosmic-ray
@@ -588,31 +588,55 @@ class Runner:
 
     Parameters
     ----------
+    group : Group
     mutants : list of Mutant
         To be tried, in order.
     report : function of (Mutant, dict)
         Called with each outcome.
     until : float
         No mutant starts after this time, by the monotonic clock.
-    modules : iterable of str
-        All modules of the group: what tests reach in them is found out once and stored.
-    digest : str
-        Of all code and of the tests, for what is stored.
+    marks : str
+        Expression that chooses tests.
     """
 
     def __init__(
         self,
+        group: Group,
         mutants: list[Mutant],
         report: Callable[[Mutant, dict[str, Any]], None],
         until: float,
-        modules: Iterable[str],
-        digest: str,
+        marks: str,
     ) -> None:
-        self.mutants, self.report, self.until = mutants, report, until
-        self.modules, self.digest = modules, digest
+        self.group, self.mutants, self.report, self.until = group, mutants, report, until
+        self.marks, self.tests = marks, [t for t in group.tests if (ROOT / t).exists()]
+        code = digest_of(*(file.read_text() for file in sorted((ROOT / "src").rglob("*.py"))))
+        name = digest_of(code, group.tests_digest, marks, *group.functions)
+        self.stored = ROOT / f"build/mutants-{name}.pickle"
         self.seen: set[Line] = set()
         self.by_fixture: dict[str, set[Line]] = defaultdict(set)
-        self.failed = False
+        self.failed = self.has_threads = False
+        self.loop: Callable[[list[pytest.Item]], object]
+
+    def run(self) -> None:
+        """Find out what tests reach, then try every mutant."""
+        self.stored.parent.mkdir(exist_ok=True)
+        if not self.stored.exists():
+            in_fork(lambda: self.session(self.tests, self.store_baseline))
+        if in_fork(lambda: self.session(self.tests, self.try_if_alone)):
+            # Threads do not survive a fork, and a lock that they hold is never opened. So each
+            # fork collects its tests itself, from a process that only imports them.
+            in_fork(lambda: self.try_all(None))
+
+    def session(self, tests: list[str], loop: Callable[[list[pytest.Item]], object]) -> bool:
+        """Let pytest collect tests and call `loop` with them; return whether threads were there."""
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        self.loop = loop
+        options = ["-q", "-p", "no:cacheprovider", "--tb=no", "-m", self.marks]
+        if pytest.main([*options, "--rootdir", str(ROOT), *tests], plugins=[self]):
+            raise SystemExit(f"pytest could not collect {tests}")
+        return self.has_threads
 
     def pytest_collection(self) -> None:
         """Make property tests repeatable, and spare them the search for a smaller example."""
@@ -624,31 +648,40 @@ class Runner:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Try every mutant."""
+        """Do something else with the tests than to run them once."""
+        self.base = session.config._tmp_path_factory.getbasetemp()
+        self.loop(session.items)
+        return True
+
+    def store_baseline(self, items: list[pytest.Item]) -> None:
+        """Write what a run without a mutant tells."""
+        self.stored.write_bytes(pickle.dumps(self.baseline(items)))
+
+    def try_if_alone(self, items: list[pytest.Item]) -> None:
+        """Try every mutant, unless the collection of the tests started threads."""
+        self.has_threads = len(os.listdir("/proc/self/task")) > 1
+        if not self.has_threads:
+            self.try_all(items)
+
+    def try_all(self, items: list[pytest.Item] | None) -> None:
+        """Try every mutant on collected tests; if None, each fork collects its own."""
         clear_caches()
-        (ROOT / "build").mkdir(exist_ok=True)
-        base = session.config._tmp_path_factory.getbasetemp()
-        stored = ROOT / f"build/mutants-{self.digest}.pickle"
-        if not stored.exists():
-            stored.write_bytes(pickle.dumps(in_fork(lambda: self.baseline(session.items))))
         # Our own file, not one from elsewhere.
-        reach, seconds, modules = pickle.loads(stored.read_bytes())  # noqa: S301
+        reach, seconds, modules = pickle.loads(self.stored.read_bytes())  # noqa: S301
         for name in modules - sys.modules.keys():  # or each fork would import them again
             with suppress(Exception):
                 import_module(name)
-        items = {item.nodeid: item for item in session.items}
         killers: dict[str, Counter[str]] = defaultdict(Counter)
         for mutant in self.mutants:
             if time.monotonic() > self.until:
                 break
             killed = killers[mutant.place]
             names = in_order(mutant, reach, seconds, killed)
-            outcome = self.outcome(mutant, [(items[name], seconds[name]) for name in names])
+            outcome = self.outcome(mutant, {name: seconds[name] for name in names}, items)
             killed[outcome["by"]] += 1
             self.report(mutant, outcome)
-            for folder in base.iterdir():
+            for folder in self.base.iterdir() if items else ():
                 shutil.rmtree(folder, ignore_errors=True)
-        return True
 
     def baseline(
         self, items: list[pytest.Item]
@@ -658,7 +691,7 @@ class Runner:
         Returns the tests that reach each line, their seconds, and the modules that they import.
         """
         builtins.reached_by_test = self.seen.add  # type: ignore[attr-defined]
-        for module in self.modules:
+        for module in self.group.functions:
             sources(module).instrument()
         reach: dict[Line, set[str]] = defaultdict(set)
         seconds = {}
@@ -694,14 +727,16 @@ class Runner:
         """Note a failure of any phase."""
         self.failed |= report.failed
 
-    def outcome(self, mutant: Mutant, items: list[tuple[pytest.Item, float]]) -> dict[str, Any]:
-        """Run tests on one mutant in a process of its own."""
+    def outcome(
+        self, mutant: Mutant, seconds: Mapping[str, float], items: list[pytest.Item] | None
+    ) -> dict[str, Any]:
+        """Run tests, in the order of `seconds`, on one mutant in a process of its own."""
         start = time.perf_counter()
         read, write = os.pipe()
         child = os.fork()
         if not child:
             try:
-                os._exit(self.run_child(mutant, items, write))
+                os._exit(self.run_child(mutant, seconds, items, write))
             except BaseException:  # whatever a mutant raises outside a test
                 os._exit(1)
         os.close(write)
@@ -717,25 +752,40 @@ class Runner:
         seconds = round(time.perf_counter() - start, 2)
         return {"outcome": name, "by": last, "tests_run": len(ran), "seconds": seconds}
 
-    def run_child(self, mutant: Mutant, items: list[tuple[pytest.Item, float]], write: int) -> int:
+    def run_child(
+        self,
+        mutant: Mutant,
+        seconds: Mapping[str, float],
+        items: list[pytest.Item] | None,
+        write: int,
+    ) -> int:
         """Install the mutant and run tests up to the first failure; return the exit status."""
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a time-out ends the process
-        signal.setitimer(signal.ITIMER_REAL, 20)
-        limit = 6 << 30  # a mutant that asks for more memory fails
+        signal.setitimer(signal.ITIMER_REAL, 60)
+        limit = 12 << 30  # a mutant that asks for more memory fails
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         try:
             mutant.install()
         except ValueError:  # a closure of another shape cannot be put into the function
             return 3
-        total = 0.0
-        following = [item for item, _ in items[1:]]
-        for (item, seconds), after in zip(items, [*following, None], strict=True):
-            if total > LONGEST:  # of a survivor
-                break
-            total += seconds
+        if items is None and seconds:
+            files = list(dict.fromkeys(name.partition("::")[0] for name in seconds))
+            self.session(files, lambda found: os._exit(self.run_tests(found, seconds, write)))
+        return self.run_tests(items or [], seconds, write)
+
+    def run_tests(self, items: list[pytest.Item], seconds: Mapping[str, float], write: int) -> int:
+        """Run tests, in the order of `seconds`, up to the first failure; return 1 after one."""
+        found = {item.nodeid: item for item in items}
+        chosen, total = [], 0.0
+        for name in seconds:
+            if name in found and total <= LONGEST:
+                chosen.append(found[name])
+                total += seconds[name]
+        after = [*chosen[1:], None] if chosen else []
+        for item, following in zip(chosen, after, strict=True):
             os.write(write, f"{item.nodeid}\n".encode())
-            signal.setitimer(signal.ITIMER_REAL, 20 + 30 * seconds)
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+            signal.setitimer(signal.ITIMER_REAL, 20 + 30 * seconds[item.nodeid])
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self.failed:
                 return 1
         return 0
@@ -757,7 +807,7 @@ def in_fork(function: Callable[[], Any]) -> Any:
     with open(read, "rb") as pipe:
         body = pipe.read()
     if os.waitpid(child, 0)[1]:
-        raise SystemExit("the tests without a mutant did not come to an end")
+        raise SystemExit("a session of pytest did not come to its end")
     return pickle.loads(body)  # noqa: S301 - from our own fork
 
 
@@ -775,19 +825,7 @@ def run_group(group: Group, mutants: list[Mutant], results: Path, until: float, 
                 f"    - {mutant.was}\n    + {mutant.becomes}"
             )
 
-    def session() -> int:
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(null, stream)
-        options = ["-q", "-p", "no:cacheprovider", "--tb=no", "-m", marks, "--rootdir", str(ROOT)]
-        tests = [test for test in group.tests if (ROOT / test).exists()]
-        code = digest_of(*(file.read_text() for file in sorted((ROOT / "src").rglob("*.py"))))
-        stored = digest_of(code, digest, marks, *group.functions)
-        runner = Runner(mutants, report, until, group.functions, stored)
-        return int(pytest.main([*options, *tests], plugins=[runner]))
-
-    if in_fork(session):
-        raise SystemExit(f"{group.name}: pytest could not collect the tests {group.tests}")
+    Runner(group, mutants, report, until, marks).run()
 
 
 _terminal = os.dup(2)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from cloister.errors import DataError, PlanError
-from cloister.hazmat.fixedpoint import MAX_FRAC_BITS, Grid, from_grid, round_to_grid
+from cloister.hazmat.fixedpoint import MAX_FRAC_BITS, Contract, Grid, from_grid, round_to_grid
 
 UNIT = Grid((-1.0, -1.0), (1.0, 1.0))
 any_float = st.floats(allow_nan=False, width=64)
@@ -152,3 +155,28 @@ def test_public_state_on_the_grid_stays_there(steps: np.ndarray, bits: int) -> N
 def test_public_state_is_finite_and_fits_the_ring(value: float) -> None:
     with pytest.raises(PlanError, match="finite"):
         round_to_grid([0.0, value], 16)
+
+
+# --- The contract of records ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["columns", "unit", "max_rows", "schema_digest"])
+def test_records_of_another_contract_are_refused_with_both_values(name: str) -> None:
+    """The contract of the plan comes last: "theirs in place of ours"."""
+    ours = {"columns": ("a",), "unit": "row", "max_rows": 1, "schema_digest": "00"}
+    theirs = {"columns": ("b",), "unit": "id", "max_rows": 2, "schema_digest": "11"}
+    grid = Grid((0.0,), (1.0,))
+    asked = Contract(grid, **ours)  # type: ignore[arg-type]
+    read = SimpleNamespace(contract=Contract(grid, **{**ours, name: theirs[name]}))  # type: ignore[arg-type]
+    words = f"their {name} differ: {theirs[name]!r} in place of {ours[name]!r}"
+    with pytest.raises(PlanError, match=re.escape(words)):
+        asked.check(read)
+
+
+@pytest.mark.parametrize("name", ["columns", "schema_digest"])
+def test_a_contract_that_does_not_say_fits_one_that_does(name: str) -> None:
+    grid = Grid((0.0,), (1.0,))
+    whole = Contract(grid, ("a",), schema_digest="00")
+    silent = replace(whole, **{name: type(getattr(whole, name))()})
+    whole.check(SimpleNamespace(contract=silent))
+    silent.check(SimpleNamespace(contract=whole))

@@ -527,6 +527,16 @@ def test_a_plan_may_cost_its_budget_but_for_rounding(monkeypatch: pytest.MonkeyP
             replace(it, study="other")
 
 
+def test_sampled_rounds_without_a_guarantee_need_no_price() -> None:
+    class Free(FedAvg):
+        name, private, mechanism = "free", False, "none"
+
+    it = plan("phone", rate=0.2)
+    task = Free(**{field.name: getattr(it.task, field.name) for field in fields(it.task)})
+    free = replace(it, task=task, layout=None, budget=None, code=None)
+    assert (free.rate, free.noise_scale(task.blocks(0)[0])) == (0.2, 0)
+
+
 def test_sampled_rounds_get_the_noise_of_the_plan() -> None:
     it = plan("phone", rate=0.2)
     block = it.task.blocks(0)[0]

@@ -1,0 +1,71 @@
+"""The limit of rows a unit, worked out by hand: names, spellings, counts over chunks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cloister.data.cells import one_unit, unit_name
+from cloister.data.records import UnitLimit
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (7, "7"),
+        (7.0, "7"),
+        (-0.0, "0"),
+        (7.5, "7.5"),
+        (math.inf, "inf"),
+        (math.nan, None),
+        (None, None),
+        (" 7 ", "7"),
+        ("  ", None),
+        ("", None),
+        (b"7", "7"),
+        (b"\xff\x00", "0xff00"),
+    ],
+)
+def test_the_name_of_a_unit_by_hand(value: Any, name: str | None) -> None:
+    assert unit_name(value) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("007", "7"),
+        ("+7", "7"),
+        ("-7", "-7"),
+        ("-007.0", "-7"),
+        ("-0", "0"),
+        ("00", "0"),
+        ("7.5", "7.5"),
+        ("-x", "-x"),
+        ("a\x01b", "ab"),
+        ("\x007", "7"),
+        ("\x01", "\x01"),  # a key of bytes that shows nothing is a unit all the same
+        ("\x01\x02", "\x01\x02"),
+    ],
+)
+def test_the_spelling_of_a_unit_by_hand(name: str, unit: str) -> None:
+    assert one_unit(name) == unit
+
+
+def test_a_limit_counts_over_chunks_by_hand() -> None:
+    limit = UnitLimit(2)
+    first = limit.keep(pa.array(["a", "b", None, "a", "a"]), np.array([1, 1, 1, 0, 1], bool))
+    assert first.tolist() == [True, True, False, False, True]
+    second = limit.keep(pa.array(["b", "a", "07", "7", "7.0"]), np.ones(5, bool))
+    assert second.tolist() == [True, False, True, True, False]
+    assert (limit.without_unit, limit.beyond) == (1, 2)
+    assert {type(limit.without_unit), type(limit.beyond)} == {int}  # as JSON takes them
+    assert limit.keep(pa.array(["b"]), np.ones(1, bool)).tolist() == [False]
+
+
+def test_no_limit_keeps_what_can_be_used() -> None:
+    usable = np.array([True, False])
+    assert UnitLimit(None).keep(None, usable) is usable
