@@ -113,6 +113,7 @@ LIBRARIES = {
     "pydantic": {"schema", "settings", "service.app"},
     "pydantic_core": {"jobs"},
     "pandas": {
+        "audit.sources",
         "samples",
         "data",
         "cli",

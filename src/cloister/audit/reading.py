@@ -73,10 +73,10 @@ def check_reading(schema: Schema, grid: Grid, folder: Path) -> Finding:
     kinds = ", ".join(kind.name for kind in KINDS)
     evidence = (
         f"one unit more changed at most {worst:.0%} of the records that it may, and no other; "
-        f"{files} files ({kinds}), chunks of {CHUNK} to {default_rows(grid.n_features)} rows"
+        f"{files} sources ({kinds}), chunks of {CHUNK} to {default_rows(grid.n_features)} rows"
     )
     if wrong:
-        evidence = f"{len(wrong)} of {files} files ({kinds}) tell more than they may; {wrong[0]}"
+        evidence = f"{len(wrong)} of {files} sources ({kinds}) tell more than they may; {wrong[0]}"
     return Finding("reading", bool(wrong), evidence)
 
 
@@ -88,7 +88,7 @@ class Read:
     emitted: Emitted
 
 
-def read(source: Path, schema: Schema, frac_bits: int, options: Options) -> Read:
+def read(source: Any, schema: Schema, frac_bits: int, options: Options) -> Read:
     """Read a file as a silo does."""
 
     def call() -> Records:

@@ -1,4 +1,4 @@
-"""Made-up tables as files: rows of cells, odd cells, and units with several rows."""
+"""Made-up tables as files and frames: rows of cells, odd cells, units with several rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 from cloister.hazmat.fixedpoint import Grid
 from cloister.schema import Column, Schema
@@ -29,7 +30,7 @@ _NOTE, _NOTE_CELL = "note of the audit", "x" * 64
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of file.
+    """A kind of file, or a frame in memory.
 
     Parameters
     ----------
@@ -40,7 +41,7 @@ class Kind:
     """
 
     name: str
-    write: Callable[[Path, Sequence[str], Schema, Sequence[Row]], Path]
+    write: Callable[[Path, Sequence[str], Schema, Sequence[Row]], Any]
     words: bool
 
 
@@ -154,6 +155,29 @@ def _write_parquet(folder: Path, names: Sequence[str], schema: Schema, rows: Seq
     return path
 
 
+def _make_frame(folder: Path, names: Sequence[str], schema: Schema, rows: Sequence[Row]) -> Any:
+    """Return a frame whose columns have the types that pandas infers from all of their cells."""
+    import pandas as pd
+
+    types = [column.type for column in schema.columns] + ["category"] * (
+        len(names) - len(schema.names)
+    )
+    columns = [
+        [_object(cell, kind) for cell in cells]
+        for cells, kind in zip(zip(*rows, strict=True), types, strict=True)
+    ]
+    return pd.DataFrame(dict(zip(names, columns or [[] for _ in names], strict=True)))
+
+
+def _object(cell: str, kind: str) -> Any:
+    """Return a cell as the object that a program would hold."""
+    if kind == "boolean" and cell in ("false", "true"):
+        return cell == "true"
+    if kind in ("number", "integer") and (value := _as_float(cell)) is not None:
+        return int(value) if kind == "integer" and value.is_integer() else value
+    return cell or None
+
+
 def _number(cell: str) -> str:
     """Return a cell as a number of a Parquet file; nothing where it is none."""
     value = _as_float(cell)
@@ -169,4 +193,5 @@ def _as_float(cell: str) -> float | None:
 
 CSV = Kind("CSV", _write_csv, words=True)
 PARQUET = Kind("Parquet", _write_parquet, words=False)
-KINDS = (CSV, PARQUET)
+FRAME = Kind("pandas", _make_frame, words=True)
+KINDS = (CSV, PARQUET, FRAME)
