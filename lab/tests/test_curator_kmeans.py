@@ -240,8 +240,8 @@ def test_a_mistake_is_told_before_anything_is_spent(
     assert ledger.spent("d") == 0
 
 
-def test_text_is_refused_without_quoting_it() -> None:
-    with pytest.raises(DataError, match="numbers"):
+def test_a_row_with_a_word_is_a_loss_that_its_owner_hears_of() -> None:
+    with pytest.raises(DataError, match="1 of 2 rows of the list of rows"):
         model().fit([["secret", 1.0], [2.0, 3.0]])
 
 

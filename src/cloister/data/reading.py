@@ -103,7 +103,7 @@ class ColumnReading:
     out_of_range: int
     out_of_range_share: float  # of all rows
     lost: int  # rows that are left out for this column
-    lost_values: tuple[str, ...]  # all of whose rows are left out
+    lost_values: tuple[str, ...]  # of several rows, all of which are left out
     constant: bool  # every value that is there is the same
     cause: str | None = None  # what the cells that were not understood have in common
     remedy: Remedy | None = None
@@ -338,12 +338,13 @@ class Tally:
         lost = int(self._lost[j])
         names = [_value_name(column, i) for i in np.flatnonzero(self._seen[j]).tolist()]
         cause, remedy = why(column, self._schema, words, names) if words else (None, None)
-        values = [
-            _value_name(column, i)
-            for i in np.flatnonzero(self._seen[j] * (self._kept[j] == 0)).tolist()
+        gone = [
+            (_value_name(column, i), int(self._seen[j][i]))
+            for i in np.flatnonzero(self._kept[j] == 0).tolist()
         ]
         if lost and len(self._seen[j]) and np.isnan(column.fill_value):
-            values += [word for word, _ in words.most_common(_SHOWN_WORDS)]
+            gone += words.most_common(_SHOWN_WORDS)
+        values = [value for value, count in gone if count > 1]  # one is an odd cell
         return ColumnReading(
             name=column.name,
             missing=int(self._missing[j]),
@@ -362,11 +363,7 @@ class Tally:
 
 
 def _is_float(units: Any) -> bool:
-    """Return whether identifiers come as floats, whatever they are."""
-    if isinstance(units, Coded):
-        units = units.distinct
-    if isinstance(units, list):
-        return any(isinstance(cell, float | np.floating) and cell == cell for cell in units)
+    """Return whether a column of identifiers has a float type; of objects, each is by itself."""
     kind = str(getattr(units, "dtype", getattr(units, "type", "")))
     return kind.lower().startswith(("float", "double", "halffloat"))
 

@@ -341,6 +341,8 @@ def _pandas_cells(column: Any) -> Any:
     if hasattr(kind, "pyarrow_dtype"):
         found = column.array.__arrow_array__()
         return found.combine_chunks() if hasattr(found, "combine_chunks") else found
+    if getattr(kind, "kind", "") == "f":
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
     return column.tolist()
 
 

@@ -134,6 +134,12 @@ def test_a_value_of_a_target_that_is_lost_stops_a_run_however_rare() -> None:
     refuse_loss([report], {"paid"}, max_loss=0.05)
 
 
+def test_one_odd_cell_of_a_target_stops_no_run() -> None:
+    report = check_file(frame("paid", ("perhaps", 1), ("yes", 40), ("no", 59)), YES_NO)
+    assert report.columns[0].lost == 1
+    refuse_loss([report], {"paid"})
+
+
 def test_all_problems_of_all_sources_are_one_error() -> None:
     words = check_file(frame("paid", ("J", 300), ("N", 1700)), YES_NO)
     commas = check_file(frame("age", ("1,5", 10)), schema(AGE))

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cloister.data.cells import one_unit, unit_name
-from cloister.data.records import UnitLimit
+from cloister.data.units import UnitLimit, one_unit, unit_name
 
 
 @pytest.mark.parametrize(
@@ -20,7 +19,7 @@ from cloister.data.records import UnitLimit
         (7.0, "7"),
         (-0.0, "0"),
         (7.5, "7.5"),
-        (math.inf, "inf"),
+        (math.inf, None),
         (math.nan, None),
         (None, None),
         (" 7 ", "7"),
