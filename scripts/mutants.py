@@ -38,6 +38,7 @@ import signal
 import sys
 import time
 import tomllib
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -801,6 +802,8 @@ def in_fork(function: Callable[[], Any]) -> Any:
             with open(write, "wb") as pipe:
                 pickle.dump(function(), pipe)
             status = 0
+        except BaseException:
+            print_line(traceback.format_exc())
         finally:
             os._exit(status)
     os.close(write)

@@ -162,6 +162,12 @@ def test_a_max_cover_gets_the_largest_epsilon_that_is_private(eps: float, delta:
         assert found == 2 * eps
 
 
+def test_a_max_cover_that_just_reaches_delta_is_allowed() -> None:
+    for pick_epsilon, eps in ((0.2, 1.0), (0.7, 4.0), (0.05, 0.5)):
+        delta = cover_delta(pick_epsilon, eps, added=False)
+        assert cover_pick_epsilon(eps, delta) >= pick_epsilon
+
+
 def test_a_max_cover_cannot_be_pure() -> None:
     with pytest.raises(PlanError, match="delta must be above 0 for a max cover"):
         cover_pick_epsilon(1.0, 0.0)
