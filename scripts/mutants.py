@@ -38,6 +38,7 @@ import signal
 import sys
 import time
 import tomllib
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -801,6 +802,8 @@ def in_fork(function: Callable[[], Any]) -> Any:
             with open(write, "wb") as pipe:
                 pickle.dump(function(), pipe)
             status = 0
+        except BaseException:
+            print_line(traceback.format_exc())
         finally:
             os._exit(status)
     os.close(write)
@@ -834,6 +837,11 @@ _terminal = os.dup(2)
 def print_line(text: str) -> None:
     """Print to the terminal, also while pytest captures what tests print."""
     os.write(_terminal, f"{text}\n".encode())
+
+
+def lines_of_file(path: Path) -> int:
+    """Return the number of lines, 0 if there is no file."""
+    return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 def read_results(path: Path) -> dict[str, dict[str, Any]]:
@@ -963,7 +971,7 @@ def main() -> int:
         raise SystemExit(f"no group {sorted(unknown)}; groups are {[g.name for g in groups]}")
     groups = [group for group in groups if not options.only or group.name in options.only]
     everything = [m for group in groups for m in group.mutants if fnmatch(m.place, options.match)]
-    results = read_results(options.results)
+    results, tried = read_results(options.results), 0
     wanted = {mutant.key for mutant in everything}
     if options.sample is not None and options.sample < len(wanted):
         wanted = set(random.Random(options.seed).sample(sorted(wanted), options.sample))
@@ -974,15 +982,17 @@ def main() -> int:
         waiting = [m for m in waiting if not is_done(results.get(m.key), group)]
         if waiting and time.monotonic() < until:
             print_line(f"{group.title}: {len(waiting)} mutants to try")
+            before = lines_of_file(options.results)
             run_group(group, waiting, options.results, until, options.marks)
-    before, results = len(results), read_results(options.results)
+            tried += lines_of_file(options.results) - before
+    results = read_results(options.results)
     reasons = read_reasons()
     scores = [score(group, results, reasons) for group in groups]
     for one in scores:
         counts = ", ".join(f"{n} {name}" for name, n in sorted(one.counts.items()))
         print(f"{one.group.name}: {100 * one.rate:.1f} % killed of {one.tried} ({counts})")
     minutes = (time.monotonic() - start) / 60
-    print(f"{len(results) - before} new results in {minutes:.1f} minutes")
+    print(f"{tried} mutants tried in {minutes:.1f} minutes")
     if options.page:
         options.page.write_text(page(scores))
     return int(any(one.tried and one.rate < one.group.least for one in scores))
