@@ -348,7 +348,11 @@ def function_of(module: ModuleType, name: str) -> FunctionType:
     value: Any = module
     for part in name.split("."):
         value = vars(value)[part]
-    return plain_function(value)
+    function = plain_function(value)
+    if function.__code__.co_qualname != name:  # wrapped by one that does not say so
+        inner = [cell.cell_contents for cell in function.__closure__ or ()]
+        function = next(f for f in inner if getattr(f, "__qualname__", "") == name)
+    return function
 
 
 def plain_function(value: Any) -> Any:
