@@ -1,4 +1,4 @@
-"""The code of a task: its package, the version of it, and a digest of what it computes.
+"""The code of a task: package, version and a digest of what it computes.
 
 A plan names the code that it was designed with, and a silo with other code refuses it: two silos
 that would sum different things can never start a round.

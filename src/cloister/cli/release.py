@@ -108,7 +108,7 @@ def release(
     prepare_folder(args.out)
     charge = open_charge(args, schema, plan, out)
     with out.progress() as on_round, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataLossWarning)  # it was told above
+        warnings.simplefilter("ignore", DataLossWarning)  # printed above
         result = run_job(
             task,
             schema,

@@ -390,7 +390,7 @@ def _nulled(cells: Any, read: Read) -> Read:
 
 
 def _spread(read: Read, places: NDArray[np.int64]) -> Read:
-    """Put together a column of what its different cells say; -1 is no cell."""
+    """Return a column from its distinct cells and the place of each row; -1 is a missing cell."""
     values = np.append(read.values.astype(np.float64, copy=False), np.nan)
     wrong = np.zeros(len(values), dtype=np.bool_)
     if read.wrong is not None:

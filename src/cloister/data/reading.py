@@ -54,7 +54,7 @@ _DATES = (  # how dates look, and their format where that is certain
 
 @dataclass(frozen=True)
 class Remedy:
-    """A reading setting that may mend a column; no part of what silos agree on.
+    """A reading setting that may mend a column. It is local: silos do not agree on it.
 
     Parameters
     ----------

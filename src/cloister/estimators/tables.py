@@ -413,19 +413,15 @@ def public_classes(parts: Sequence[Any], classes: Any) -> NDArray[Any]:
 def label_set(parts: Iterable[Any]) -> NDArray[Any]:
     """Return the different labels of all silos, without missing ones, in ascending order."""
     cells = [cell for part in parts for cell in _objects_of(Labelled(None, "y", part).column)]
-    # by the rule of the reader: a number, or a word that is not one that stands for nothing
-    nothing = np.isnan(CellType("category", ()).read(cells).values) & ~_wrong(cells)
-    there = [cell for cell, is_none in zip(cells, nothing.tolist(), strict=True) if not is_none]
+    # no word is a category here, so a cell that is not missing is wrong
+    read = CellType("category").read(cells)
+    is_there = np.zeros(len(cells), dtype=np.bool_) if read.wrong is None else read.wrong
+    there = [cell for cell, kept in zip(cells, is_there.tolist(), strict=True) if kept]
     if not all(isinstance(cell, str) for cell in there) and any(isinstance(c, str) for c in there):
         there = [str(cell) for cell in there]  # texts and numbers have no common order
     labels = np.unique(np.array(there))
     check_classification_targets(labels)
     return labels
-
-
-def _wrong(cells: list[Any]) -> Flags:
-    wrong = CellType("category", ()).read(cells).wrong
-    return np.zeros(len(cells), dtype=np.bool_) if wrong is None else wrong
 
 
 def _objects_of(column: Any) -> list[Any]:
