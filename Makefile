@@ -11,17 +11,23 @@ QUICK := --ignore tests/unit/privacy/test_filter.py tests/unit/hazmat tests/unit
 # Bytecode is written by the first import: most of what is installed is never imported.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test collect quick house lint bench docs wheels native nightly mutants clean
+.PHONY: demo test test-nightly collect quick house lint bench docs wheels native nightly mutants clean
 
 demo: $(VENV)/.base
 	$(BIN)/cloister demo --out demo-out
 
+# The gate of a change; tests marked `nightly` take more than half of the time of all.
 # Three workers for two cores: tests of the network, of kills and of FLARE wait half of their time.
 # A file stays with one worker, which makes its federations, fits and prices once. Files come in the
 # order of `testpaths`: long ones first, so that none is left alone at the end.
 # Hundreds of processes start, none of which should compile the package again.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -q
 test: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -q
+	$(PYTEST) -m "not nightly"
+
+# The rest. A test in a browser needs Chromium or Chrome.
+test-nightly: $(VENV)/.dev
+	$(PYTEST) -m nightly
 
 # Imports all tests once: each worker of `test` would compile them, and their assertions, by itself.
 collect: $(VENV)/.dev

@@ -29,14 +29,16 @@ MARKS = {
     "slow": ("chaos", "docs", "examples", "experiments", "flare", "mpi", "statistical"),
     "network": ("chaos", "federation", "flare", "mpi", "service", "silo"),
     "statistical": ("statistical",),
+    "nightly": ("browser", "chaos", "lab", "statistical"),
 }
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark every test by its folder."""
     for item in items:
+        own = item.path.relative_to(config.rootpath).parts
         for mark, folders in MARKS.items():
-            if any(folder in item.path.parts for folder in folders):
+            if any(folder in own for folder in folders):
                 item.add_marker(mark)
 
 
