@@ -17,10 +17,10 @@ from math import isqrt, log, sqrt
 import numpy as np
 from sklearn.cluster import KMeans
 
-from cloister.arrays import Floats, GridState, Integers, Records
+from cloister.core.arrays import Floats, GridState, Integers, Records
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.calibration import gdp_mu_for
-from cloister.task import Released
+from cloister.protocol.task import Released
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 from cloister_lab.metrics import nicv

@@ -23,11 +23,11 @@ from itertools import product
 
 import numpy as np
 
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
-from cloister.task import PublicColumn, Released
+from cloister.protocol.task import PublicColumn, Released
 from cloister.tasks.survival.cox import Cox
 from cloister.testing import toy_task
 

@@ -28,10 +28,10 @@ sys.path.insert(0, str(Path(__file__).parent))  # where another script imports t
 
 from run import machine
 
+from cloister.app.jobs import make_plan, run_plan
 from cloister.data import read_source
-from cloister.jobs import make_plan, run_plan
+from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget
-from cloister.schema import Column, Schema
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.clustering.lloyd_kernel import sum_near_centres
 

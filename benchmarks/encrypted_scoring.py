@@ -26,9 +26,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from cloister.inference.encrypted import ClientKeys, ScoringClient, ScoringServer
-from cloister.inference.limits import QueryLimit
-from cloister.inference.linear import linear_scorer
+from cloister.shares.inference.encrypted import ClientKeys, ScoringClient, ScoringServer
+from cloister.shares.inference.limits import QueryLimit
+from cloister.shares.inference.linear import linear_scorer
 
 N_ROWS, N_COLUMNS, RUNS = 1000, 30, 9
 rng = np.random.default_rng(0)

@@ -30,12 +30,12 @@ from statistics import median
 
 import numpy as np
 
-from cloister.enrolment import KeyFolder, local_federation, server_context
-from cloister.jobs import make_plan
-from cloister.local import LocalFederation
+from cloister.app.jobs import make_plan
+from cloister.data.schema import Column, Schema
+from cloister.federation.local import LocalFederation
+from cloister.federation.pki import KeyFolder, local_federation, server_context
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
-from cloister.schema import Column, Schema
 from cloister.tasks.clustering.kmeans import FastLloyd
 
 ROUNDS, SHORT, WARM, JOBS, KIB = 40, 4, 3, 3, 1024
@@ -134,7 +134,7 @@ def legs(plan: Plan, profile: str) -> list[tuple[int, int]]:
 ECHO_CLIENT = """
 import sys
 from websockets.sync.client import connect
-from cloister.enrolment import KeyFolder, client_context
+from cloister.federation.pki import KeyFolder, client_context
 with connect(sys.argv[1], ssl=client_context(KeyFolder(sys.argv[2])), compression=None,
              max_size=None, proxy=None) as stream:
     for message in stream:

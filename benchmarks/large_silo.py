@@ -30,10 +30,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cloister.app.jobs import make_plan, run_plan
 from cloister.data import read_source
-from cloister.jobs import make_plan, run_plan
+from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget
-from cloister.schema import Column, Schema
 from cloister.tasks.clustering.kmeans import FastLloyd
 
 COLUMNS, CLUSTERS, ROUNDS = 8, 10, 10

@@ -134,7 +134,7 @@ def measure_apart(method: str, table: str, folder: Path | None) -> Cell:
         return Cell(method, table, note=f"more than {TIMEOUT:.0f} s")
     if done.returncode:
         last = (done.stderr.strip() or "no word").splitlines()[-1]
-        return Cell(method, table, note=last.removeprefix("cloister.errors.PlanError: "))
+        return Cell(method, table, note=last.removeprefix("cloister.core.errors.PlanError: "))
     return Cell(**json.loads(done.stdout.splitlines()[-1]))
 
 

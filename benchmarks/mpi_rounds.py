@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from statistics import median
 
-from cloister.transports.mpi import MpiTransport, serve, world
+from cloister.federation.transports.mpi import MpiTransport, serve, world
 
 ROUNDS, SIZE = 200, 10 * 1024
 

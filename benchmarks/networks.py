@@ -23,7 +23,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.polynomial import polynomial
 from numpy.typing import NDArray
 
-from cloister.inference.layers import (
+from cloister.core.randomness import public_generator
+from cloister.shares.inference.layers import (
     AveragePool,
     Conv2d,
     Dense,
@@ -32,9 +33,8 @@ from cloister.inference.layers import (
     Polynomial,
     Relu,
 )
-from cloister.inference.network import Network
-from cloister.inference.polynomials import fit
-from cloister.randomness import public_generator
+from cloister.shares.inference.network import Network
+from cloister.shares.inference.polynomials import fit
 
 Floats = NDArray[np.float64]
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -23,8 +23,8 @@ import pandas as pd
 from session_processes import run_session
 
 from cloister import Budget, DPLogisticRegression, Ledger, Schema
-from cloister.errors import AccuracyWarning
-from cloister.inference.linear import LinearScorer, linear_scorer
+from cloister.core.errors import AccuracyWarning
+from cloister.shares.inference.linear import LinearScorer, linear_scorer
 
 BANKS = ("north", "south", "west")
 SCHEMA = Path(str(files("cloister_lab.experiments") / "schemas/german_credit.toml"))

@@ -30,8 +30,8 @@ from networks import (
 )
 from session_processes import run_session
 
-from cloister.inference.layers import AveragePool, Conv2d, Flatten, Layer, Relu
-from cloister.inference.network import Network
+from cloister.shares.inference.layers import AveragePool, Conv2d, Flatten, Layer, Relu
+from cloister.shares.inference.network import Network
 
 
 def scored(network: Network, X: Any) -> tuple[Any, str, float]:

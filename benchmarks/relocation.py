@@ -21,11 +21,11 @@ from statistics import median
 
 import numpy as np
 
-from cloister.jobs import make_plan
+from cloister.app.jobs import make_plan
+from cloister.app.stability import rerun
+from cloister.core.randomness import public_generator
+from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget, default_delta
-from cloister.randomness import public_generator
-from cloister.schema import Column, Schema
-from cloister.stability import rerun
 from cloister.tasks import TASKS
 from cloister_lab.metrics import nicv
 

@@ -39,13 +39,20 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from cloister import DPKMeans
-from cloister.compiled import CHOICE, NUMPY, can_order, instruction_set, instruction_sets, ordered
+from cloister.app.jobs import make_plan, run_plan
+from cloister.core.compiled import (
+    CHOICE,
+    NUMPY,
+    can_order,
+    instruction_set,
+    instruction_sets,
+    ordered,
+)
 from cloister.data import array_records, read_source
-from cloister.jobs import make_plan, run_plan
+from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import DiscreteNoise, NoiseKind
-from cloister.schema import Column, Schema
-from cloister.task import PublicFacts
+from cloister.protocol.task import PublicFacts
 from cloister.tasks.clipped import clip_to_unit, sum_clipped_near
 from cloister.tasks.clustering.kmeans import MOST_IN_ORDER, FastLloyd
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres, sum_near_centres

@@ -20,7 +20,7 @@ from math import sqrt
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers
+from cloister.core.arrays import Floats, Integers
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.tasks.scores import Estimate
 from cloister.tasks.tables import risk

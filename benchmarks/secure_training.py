@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
-from cloister.mpc import decode
-from cloister.mpc.opening import MARKS
-from cloister.mpc.training import KMeansOnShares, LogisticOnShares, NetworkOnShares
+from cloister.shares.mpc import decode
+from cloister.shares.mpc.opening import MARKS
+from cloister.shares.mpc.training import KMeansOnShares, LogisticOnShares, NetworkOnShares
 
 sys.path.insert(0, str(Path(__file__).parent))
 from share_processes import Outcome, run_processes

@@ -16,11 +16,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from cloister.core.randomness import new_key
 from cloister.hazmat.signing import Identity
-from cloister.inference.programs import PROGRAMS
-from cloister.mpc.parties import connected, take_part, words_of
-from cloister.mpc.session import Session
-from cloister.randomness import new_key
+from cloister.shares.inference.programs import PROGRAMS
+from cloister.shares.mpc.parties import connected, take_part, words_of
+from cloister.shares.mpc.session import Session
 
 COMPUTE = ("dealer", "server-0", "server-1")
 

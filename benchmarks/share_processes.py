@@ -23,9 +23,10 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.federation.transports.tcp import dial, let_in
 from cloister.hazmat.ring import from_bytes, to_bytes
 from cloister.hazmat.signing import Identity
-from cloister.mpc import (
+from cloister.shares.mpc import (
     Dealer,
     Link,
     Server,
@@ -37,8 +38,7 @@ from cloister.mpc import (
     split,
     times,
 )
-from cloister.mpc.sealed import seal
-from cloister.transports.tcp import dial, let_in
+from cloister.shares.mpc.sealed import seal
 
 Words = NDArray[np.uint64]
 TIMEOUT = 600.0

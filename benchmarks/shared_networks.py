@@ -35,11 +35,11 @@ from networks import (
 )
 from share_processes import run_each
 
+from cloister.core.randomness import public_generator
 from cloister.hazmat.ring import to_integers
-from cloister.inference.network import Network
-from cloister.inference.shared import NetworkScoring
-from cloister.mpc import decode
-from cloister.randomness import public_generator
+from cloister.shares.inference.network import Network
+from cloister.shares.inference.shared import NetworkScoring
+from cloister.shares.mpc import decode
 
 BARS = {"MLP polynomial": 0.2, "MLP ReLU": 1.0, "CNN polynomial": 30.0, "CNN ReLU": 30.0}
 

@@ -2,11 +2,11 @@
 
     python benchmarks/shares.py [--values 100000] [--repeats 5] [--data FOLDER]
 
-First every function of ``cloister.mpc`` on 1e5 values, all three parties in one process: bytes each
-way between the servers and rounds (which do not depend on the machine), bytes dealt, seconds, and
-the largest error against NumPy in the clear. Then, over real processes and sealed loopback links:
-the majority of five models for 1,000 rows, and logistic scoring of 1,000 rows x 30 with rows and
-weights on shares, beside scikit-learn in the clear. With a folder that holds
+First every function of ``cloister.shares.mpc`` on 1e5 values, all three parties in one process:
+bytes each way between the servers and rounds (which do not depend on the machine), bytes dealt,
+seconds, and the largest error against NumPy in the clear. Then, over real processes and sealed
+loopback links: the majority of five models for 1,000 rows, and logistic scoring of 1,000 rows x 30
+with rows and weights on shares, beside scikit-learn in the clear. With a folder that holds
 ``german_credit.csv.gz``, the three banks of ``examples/credit_vote.py`` vote over real processes
 too; a warning then says that no ledger was given.
 """
@@ -27,10 +27,11 @@ from numpy.typing import NDArray
 from share_processes import Outcome, run_processes
 from sklearn.linear_model import LogisticRegression
 
-from cloister import DPLogisticRegression, Schema, mpc
-from cloister.inference.linear import linear_scorer
-from cloister.mpc import Server
-from cloister.mpc.vote import Score, Vote
+from cloister import DPLogisticRegression, Schema
+from cloister.shares import mpc
+from cloister.shares.inference.linear import linear_scorer
+from cloister.shares.mpc import Server
+from cloister.shares.mpc.vote import Score, Vote
 
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float64]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.tasks.survival import curves
 

@@ -35,8 +35,8 @@ import pandas as pd
 from scipy.special import gammaln, ndtr
 
 from cloister import Schema
-from cloister.arrays import Floats
-from cloister.jobs import run_job
+from cloister.app.jobs import run_job
+from cloister.core.arrays import Floats
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.tasks.intervals import fieller
 from cloister.tasks.scores import Estimate, mean_interval

@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 
 from cloister import Budget, Column, DPLogisticRegression, Ledger, Schema
-from cloister.inference.linear import linear_scorer
-from cloister.mpc import combine, run_here
-from cloister.mpc.vote import NoisyVote, Score
+from cloister.shares.inference.linear import linear_scorer
+from cloister.shares.mpc import combine, run_here
+from cloister.shares.mpc.vote import NoisyVote, Score
 
 HISTORY = ("paid", "late", "none")
 schema = Schema(

@@ -1,4 +1,4 @@
-// The Python module cloister._native: arrays in, exact integers out; the lock is released.
+// The Python module cloister.core._native: arrays in, exact integers out; the lock is released.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import pytest
 
-from cloister import compiled
+from cloister.core import compiled
 
 if compiled.instruction_sets() == [compiled.NUMPY]:
     os.environ.setdefault(compiled.CHOICE, compiled.NUMPY)  # as asked: no fit warns of it
@@ -106,7 +106,7 @@ def nursery() -> Iterator[Callable[..., Any]]:
 def forked_parties(nursery: Callable[..., Any]) -> Iterator[None]:
     """Every party of a `LocalFederation` is forked from the nursery."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cloister.local.LocalFederation.popen", nursery)
+        patch.setattr("cloister.federation.local.LocalFederation.popen", nursery)
         yield
 
 

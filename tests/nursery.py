@@ -18,10 +18,10 @@ from importlib import import_module
 # What a coordinator or a silo has imported by the end of its first job.
 MODULES = (
     "cloister.testing",
-    "cloister.service.main",
-    "cloister.service.hub",
-    "cloister.settings",
-    "cloister.silo.main",
+    "cloister.federation.service.main",
+    "cloister.federation.service.hub",
+    "cloister.federation.settings",
+    "cloister.federation.silo.main",
     "cloister.tasks.examples",
     "anyio._backends._asyncio",
     "pandas",

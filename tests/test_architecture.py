@@ -1,4 +1,6 @@
-"""Who may import whom, which library lives where, and who may create randomness or print.
+"""Which library lives where, who may create randomness or print, and what an import loads.
+
+Which room may import which is in pyproject.toml, under importlinter.
 
 The tree is read with ``ast``; nothing is imported, but for the check of what ``import cloister``
 pulls in, which runs in a process of its own.
@@ -16,88 +18,18 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "cloister"
-CONTRIBUTING = PACKAGE.parents[1] / "CONTRIBUTING.md"
 UNIT = PACKAGE.parents[1] / "tests" / "unit"
 MODULES = {
     ".".join(("cloister", *path.relative_to(PACKAGE).with_suffix("").parts)): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 
-# A unit imports units of lower layers, and itself.
-LAYERS = [
-    {"arrays", "catalogue", "errors", "html", "moved", "syntax", "_native"},
-    {"compiled", "dates", "declared", "display", "samples"},
-    {"randomness"},
-    {"hazmat"},
-    {"privacy"},
-    {"task"},
-    {"secagg"},
-    {"protocol"},  # of tasks it knows the interface only
-    {"tasks", "transports", "schema"},
-    {"data", "code"},
-    {"jobs", "enrolment"},
-    {"attested", "joining", "stability", "watching"},
-    {"mpc", "report"},
-    {"estimators"},
-    {"inference"},
-    {"settings"},
-    {"service"},
-    {"silo"},  # keeps an audit file like the service's
-    {"console"},
-    {"local", "flare"},  # FLARE's sites are silos
-    {"audit", "testing"},
-    {"cli"},
-    {"__main__"},
-]
-LAYER = {unit: number for number, units in enumerate(LAYERS) for unit in units}
-
-# Narrower than the layer: all that these may import of ours. ADR 3 says why tasks need privacy.
-ONLY = {
-    "tasks": {
-        "arrays",
-        "catalogue",
-        "compiled",
-        "declared",
-        "display",
-        "errors",
-        "moved",
-        "randomness",
-        "hazmat.fixedpoint",
-        "privacy.budget",
-        "privacy.calibration",
-        "task",
-        "tasks",
-    },
-    "task": {
-        "arrays",
-        "declared",
-        "display",
-        "errors",
-        "privacy.budget",
-        "hazmat.fixedpoint",
-        "moved",
-    },
-    "transports": {"errors", "protocol", "transports"},
-    "secagg": {"errors", "hazmat", "secagg"},
-    "mpc": {  # a wing beside the noisy sums
-        "declared",
-        "errors",
-        "hazmat",
-        "mpc",
-        "privacy",
-        "randomness",
-        "transports.links",
-        "transports.tcp",
-    },
-    "moved": set(),  # what it names is imported when it is asked for
-}
-
 # Third-party libraries and the modules that may import them; numpy is welcome everywhere.
 LIBRARIES = {
-    "cryptography": {"randomness", "hazmat", "enrolment"},
+    "cryptography": {"core.randomness", "hazmat", "federation.pki"},
     "scipy": {
         "privacy",
-        "stability",
+        "app.stability",
         "audit",
         "tasks.survival",
         "tasks.tables",
@@ -107,14 +39,14 @@ LIBRARIES = {
     "sqlalchemy": {
         "privacy.database",
         "data",
-        "service.store",
-        "silo.store",
+        "federation.service.store",
+        "federation.silo.store",
     },
-    "pydantic": {"schema", "settings", "service.app"},
-    "pydantic_core": {"jobs"},
+    "pydantic": {"data.schema", "federation.settings", "federation.service.app"},
+    "pydantic_core": {"app.jobs"},
     "pandas": {
         "audit.sources",
-        "samples",
+        "data.samples",
         "data",
         "cli",
         "estimators.association",
@@ -126,31 +58,37 @@ LIBRARIES = {
         "estimators.scorecard",
         "estimators.table",
         "estimators.synthesiser",
-        "inference.export",
-        "report.notebook",
+        "shares.inference.export",
+        "app.report.notebook",
     },
     "polars": {"data"},
     "python_calamine": {"data"},
     "pyarrow": {"data", "cli", "audit.sources"},
-    "sklearn": {"estimators", "cli", "testing", "inference.export", "inference.linear"},
-    "rich": {"cli", "watching"},
-    "IPython": {"watching"},
-    "fastapi": {"service"},
-    "starlette": {"service", "console"},
-    "uvicorn": {"service.server", "console.server"},
-    "websockets": {"transports.http"},
-    "prometheus_client": {"service.app"},
-    "tomli_w": {"schema", "local", "cli.site"},
-    "httpx": {"service.client"},
-    "mpi4py": {"transports.mpi", "cli.mpi"},
-    "nvflare": {"flare"},
-    "matplotlib": {"report", "audit", "estimators.shown"},
-    "jinja2": {"html"},
+    "sklearn": {
+        "estimators",
+        "cli",
+        "testing",
+        "shares.inference.export",
+        "shares.inference.linear",
+    },
+    "rich": {"cli", "app.watching"},
+    "IPython": {"app.watching"},
+    "fastapi": {"federation.service"},
+    "starlette": {"federation.service", "console"},
+    "uvicorn": {"federation.service.server", "console.server"},
+    "websockets": {"federation.transports.http"},
+    "prometheus_client": {"federation.service.app"},
+    "tomli_w": {"data.schema", "federation.local", "cli.site"},
+    "httpx": {"federation.service.client"},
+    "mpi4py": {"federation.transports.mpi", "cli.mpi"},
+    "nvflare": {"federation.flare"},
+    "matplotlib": {"app.report", "audit", "estimators.shown"},
+    "jinja2": {"core.html"},
     "torch": {"estimators.federated_learning"},
     "distributed": {"data.dask"},
-    "onnx": {"inference.imports", "inference.export"},
+    "onnx": {"shares.inference.imports", "shares.inference.export"},
     "shtab": {"cli.completion"},
-    "tenseal": {"inference.ckks"},
+    "tenseal": {"shares.inference.ckks"},
 }
 LAZY = {
     "torch",
@@ -167,20 +105,6 @@ LAZY = {
     "polars",
     "pyarrow",
 }
-
-
-def table() -> str:
-    """Return the layers as CONTRIBUTING shows them: the highest first."""
-    rows = ["| Layer | Modules | Third-party libraries besides NumPy |", "|---|---|---|"]
-    for number, units in reversed(list(enumerate(LAYERS))):
-        libraries = {
-            library
-            for library, places in LIBRARIES.items()
-            if units & {place.partition(".")[0] for place in places}
-        }
-        named = ", ".join(f"`{one}`" for one in sorted(units))
-        rows.append(f"| {number} | {named} | {', '.join(sorted(libraries))} |")
-    return "\n".join(rows) + "\n"
 
 
 @cache
@@ -215,7 +139,7 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
 
 
 def unit(name: str) -> str:
-    """Return the unit of a module of ours: ``cloister.tasks.count.Count`` is of ``tasks``."""
+    """Return the room of a module of ours: ``cloister.tasks.count.Count`` is of ``tasks``."""
     return name.split(".")[1]
 
 
@@ -225,29 +149,6 @@ def among(name: str, allowed: set[str]) -> bool:
 
 
 INNER = [name for name in MODULES if name != "cloister.__init__"]
-
-
-def test_a_module_imports_lower_layers_only() -> None:
-    for name in INNER:
-        here = unit(name)
-        assert here in LAYER, f"{here} has no layer yet; give it one"
-        for imported, at_import in imports(name):
-            if not imported.startswith("cloister."):
-                continue
-            if here == "catalogue":  # names with their types, for whoever checks these
-                assert not at_import, f"{name} imports {imported}"
-                continue
-            there = unit(imported)
-            if there not in LAYER:  # a public name from the package itself, such as cloister.Plan
-                assert LAYER[here] == len(LAYERS) - 1, f"{name} imports {imported} from the top"
-                continue
-            assert there == here or LAYER[there] < LAYER[here], f"{name} imports {imported}"
-            if here in ONLY:
-                assert among(imported, ONLY[here]), f"{name} imports {imported}"
-
-
-def test_contributing_shows_these_layers() -> None:
-    assert table() in CONTRIBUTING.read_text(), "run: python tests/test_architecture.py"
 
 
 def test_unit_tests_stand_where_their_modules_do() -> None:
@@ -287,7 +188,7 @@ SEEDED = {"default_rng", "RandomState", "Generator", "PCG64", "MT19937", "Philox
 
 
 def test_only_randomness_creates_randomness() -> None:
-    for name in [n for n in INNER if n != "cloister.randomness"]:
+    for name in [n for n in INNER if n != "cloister.core.randomness"]:
         for imported, _ in imports(name):
             top = imported.split(".")[0]
             assert top not in {"secrets", "random"}, f"{name} imports {imported}"
@@ -344,11 +245,11 @@ HEAVY = (
             "sklearn scipy pandas pyarrow fastapi",
         ),
         (
-            "import cloister.silo.main",
+            "import cloister.federation.silo.main",
             "sklearn scipy pandas pyarrow polars matplotlib dp_accounting rich jinja2 fastapi",
         ),
         (
-            "import cloister.service.main",
+            "import cloister.federation.service.main",
             "sklearn scipy pandas pyarrow polars matplotlib dp_accounting rich jinja2",
         ),
     ],
@@ -376,15 +277,9 @@ def refuse(*args, **kwargs):
     raise RuntimeError("a side effect at import")
 builtins.open = socket.socket = os.getenv = os.urandom = refuse
 type(os.environ).__getitem__ = refuse
-import cloister, cloister.errors
+import cloister, cloister.core.errors
 assert numpy.random.get_state()[1].tolist() == before
 print("quiet")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "quiet", done.stderr
-
-
-if __name__ == "__main__":  # write the table of layers into CONTRIBUTING
-    text = CONTRIBUTING.read_text()
-    begin = text.index("| Layer |")
-    CONTRIBUTING.write_text(text[:begin] + table() + text[text.index("\n\n", begin) + 1 :])

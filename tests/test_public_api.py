@@ -9,7 +9,7 @@ import pytest
 
 import cloister
 from cloister import testing
-from cloister.errors import CloisterError, PlanError
+from cloister.core.errors import CloisterError, PlanError
 from cloister.tasks import installed
 from cloister_lab import parties
 
@@ -225,7 +225,7 @@ def test_epsilon_has_no_default_anywhere(function: object) -> None:
     "name", ["DiscreteNoise", "new_key", "new_nonce", "SecretStream", "Server"]
 )
 def test_secret_randomness_takes_no_seed(name: str) -> None:
-    from cloister import randomness
+    from cloister.core import randomness
     from cloister.privacy import noise
 
     home = next(m for m in (noise, randomness, parties) if hasattr(m, name))

@@ -11,14 +11,14 @@ import pandas as pd
 import pytest
 
 from cloister import DPKMeans, DPNaiveBayes, JobResult, Ledger, Schema
-from cloister.enrolment import local_federation
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
+from cloister.federation.pki import local_federation
+from cloister.federation.service.audit import verify
+from cloister.federation.service.store import Store as CoordinatorStore
+from cloister.federation.settings import load_settings
+from cloister.federation.silo.site import Site
 from cloister.protocol.lifecycle import SiloState
 from cloister.protocol.plan import WITHOUT_LAYOUT, Plan
-from cloister.service.audit import verify
-from cloister.service.store import Store as CoordinatorStore
-from cloister.settings import load_settings
-from cloister.silo.site import Site
 from cloister.tasks import TASKS
 
 VERSIONS = sorted((Path(__file__).parent / "fixtures").glob("v*"))

@@ -18,6 +18,8 @@ import pytest
 from scipy import stats
 
 from cloister import DPKMeans
+from cloister.app.in_process import InProcess
+from cloister.app.jobs import make_plan
 from cloister.audit import Audit, audit_task, checks
 from cloister.audit.bounds import (
     Check,
@@ -32,19 +34,17 @@ from cloister.audit.checks import ALPHA
 from cloister.audit.pairs import pairs
 from cloister.audit.report import markdown, verdict, write_report
 from cloister.audit.runs import Log, _Audited, element_scales, log_ratio, scores, watched_plan
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
+from cloister.data.schema import schema_of
 from cloister.hazmat.ring import Integers
-from cloister.jobs import make_plan
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import GaussianEvent
 from cloister.privacy.noise import NoiseKind
 from cloister.protocol.plan import Plan
-from cloister.schema import schema_of
 from cloister.tasks import installed
 from cloister.tasks.examples import example_of
 from cloister.testing import Faults, Wire, toy_plan, toy_records
-from cloister.transports.inprocess import InProcess
 from cloister_lab.audit.adversary import (
     METHOD_ATTACKS,
     SYSTEM_ATTACKS,

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister import Budget, make_plan, run_plan
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.noise import DiscreteNoise
-from cloister.task import Released
+from cloister.protocol.task import Released
 from cloister.testing import SimulatedNoise, check_task, toy_schema, toy_task
 from cloister_lab.metrics import nicv
 from cloister_lab.tasks.balcan import MAX_CELLS, Balcan, local_search

@@ -15,7 +15,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 
 from cloister import Budget, DPKMeans, Ledger, Schema, Split
-from cloister.errors import BudgetExceeded, DataError, LedgerError, PlanError, PrivacyWarning
+from cloister.core.errors import BudgetExceeded, DataError, LedgerError, PlanError, PrivacyWarning
 from cloister.privacy.events import CoverEvent, GaussianEvent, LaplaceEvent, mechanism_counts
 from cloister.testing import UNMET_CHECKS
 from cloister_lab.curator import METHODS

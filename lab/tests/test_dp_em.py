@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.mixture import GaussianMixture
 
-from cloister.errors import PlanError
+from cloister.app.jobs import make_plan, run_plan
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.jobs import make_plan, run_plan
 from cloister.privacy.budget import Budget
-from cloister.task import Released
+from cloister.protocol.task import Released
 from cloister.testing import SimulatedNoise, ZeroNoise, toy_plan, toy_schema, toy_task
 from cloister_lab.tasks.dp_em import DPEM, RESPONSIBILITY, SMALLEST_STD, responsibilities
 

@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from cloister import DPKMeans, Schema
 from cloister.cli import main
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.testing import UNMET_CHECKS, ZeroNoiseKMeans
 from cloister_lab.experiments.compare import compare
 from cloister_lab.experiments.datasets import min_max

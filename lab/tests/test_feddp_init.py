@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.errors import PlanError
+from cloister.app.jobs import make_plan, run_plan
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.jobs import make_plan, run_plan
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.privacy.events import GaussianEvent
-from cloister.task import Block, Released
+from cloister.protocol.task import Block, Released
 from cloister.tasks.moments import (
     PRODUCT,
     SQUARE,

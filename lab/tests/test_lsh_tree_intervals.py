@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from cloister.task import GridState, Released, State
+from cloister.protocol.task import GridState, Released, State
 from cloister.testing import SimulatedNoise
 from cloister_lab.experiments.coverage import ALLOWED, Coverage, measure
 from cloister_lab.experiments.datasets import Dataset, min_max

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister import Budget, make_plan, run_plan
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Integers
 from cloister.privacy import accounting

@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
+from cloister.core.randomness import SecretStream
 from cloister.privacy import accounting
 from cloister.privacy.accounting import cover_delta
 from cloister.privacy.calibration import (
@@ -32,7 +33,6 @@ from cloister.privacy.events import (
     RepeatedEvent,
     event_from_dict,
 )
-from cloister.randomness import SecretStream
 from cloister_lab.curator import cover
 from cloister_lab.curator.cover import (
     BallGrid,

@@ -17,7 +17,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
-from cloister.errors import DataError
+from cloister.core.errors import DataError
 from cloister_lab import metrics
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister.errors import DataError, LocalProtocolError, PlanError, RemoteProtocolError
+from cloister.core.errors import DataError, LocalProtocolError, PlanError, RemoteProtocolError
 from cloister.hazmat.ring import to_integers
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier

@@ -21,13 +21,13 @@ from scipy.stats import beta
 from sklearn.utils.estimator_checks import check_estimator
 
 from cloister import TASKS, Budget, run_plan
-from cloister.code import other_code
-from cloister.errors import DataError, LocalProtocolError, PlanError, PrivacyWarning
+from cloister.core.errors import DataError, LocalProtocolError, PlanError, PrivacyWarning
+from cloister.core.randomness import public_generator
 from cloister.privacy import accounting
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.client import Client
+from cloister.protocol.code import other_code
 from cloister.protocol.plan import WITHOUT_LAYOUT, Plan
-from cloister.randomness import public_generator
 from cloister.secagg.masks import GroupMask
 from cloister.tasks import installed
 from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, toy_plan, toy_task

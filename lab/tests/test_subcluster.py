@@ -11,7 +11,7 @@ import pytest
 from sklearn.utils.estimator_checks import check_estimator
 
 from cloister import DPKMeans
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.testing import UNMET_CHECKS
 from cloister_lab.experiments.compare import compare
 from cloister_lab.experiments.datasets import min_max

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister import Budget, run_plan
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
+from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.randomness import public_generator
-from cloister.task import GridState, Released, Task
+from cloister.protocol.task import GridState, Released, Task
 from cloister.tasks import installed
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.testing import toy_plan, toy_task

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister import Budget, make_plan, run_plan
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
-from cloister.task import Block, GridState, Released, Task
+from cloister.protocol.task import Block, GridState, Released, Task
 from cloister.tasks import installed
 from cloister.testing import Wire, ZeroNoise, check_task, toy_plan, toy_schema, toy_task
 from cloister_lab.tasks.balcan import Balcan

@@ -9,8 +9,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cloister.catalogue import HOME
-from cloister.errors import (
+from cloister.core.catalogue import HOME
+from cloister.core.deprecated import install, old_name
+from cloister.core.errors import (
     AccuracyWarning,
     BudgetExceeded,
     CloisterError,
@@ -25,10 +26,9 @@ from cloister.errors import (
     TransportError,
     UncountedWarning,
 )
-from cloister.moved import install, old_name
 
 if TYPE_CHECKING:
-    from cloister.catalogue import *  # noqa: F403  # names with their types
+    from cloister.core.catalogue import *  # noqa: F403  # names with their types
 
 __all__ = [
     "AccuracyWarning",

@@ -15,25 +15,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import GridState, Records, State
-from cloister.code import code_of
-from cloister.errors import PlanError, RemoteProtocolError
+from cloister.app.in_process import Handler, InProcess
+from cloister.app.jobs import handlers, make_clients
+from cloister.core.arrays import GridState, Records, State
+from cloister.core.errors import PlanError, RemoteProtocolError
+from cloister.data.schema import Column, Schema
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Integers
 from cloister.hazmat.signing import Identity
-from cloister.jobs import handlers, make_clients
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import NoiseKind, NoiseSource
 from cloister.protocol.aggregator import Aggregator
+from cloister.protocol.code import code_of
 from cloister.protocol.journal import Journal
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import Transport, run_rounds
-from cloister.schema import Column, Schema
-from cloister.task import PublicFacts, Task, inside
+from cloister.protocol.task import PublicFacts, Task, inside
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.examples import hostile_rounds
 from cloister.tasks.options import design
-from cloister.transports.inprocess import Handler, InProcess
 
 UNMET_CHECKS: Mapping[str, str] = {
     "check_estimators_nan_inf": "no record stops a fit: one without a value is left out",
@@ -170,9 +170,9 @@ def serve(role: str, config: str) -> None:
     The product has no flag, variable or setting for it; a test starts a process that calls this
     with the settings file of a "coordinator" or a "silo".
     """
-    from cloister.service.logs import configure
-    from cloister.service.process import stopped_by_signals
-    from cloister.settings import CoordinatorSettings, SiloSettings, load_settings
+    from cloister.federation.service.logs import configure
+    from cloister.federation.service.process import stopped_by_signals
+    from cloister.federation.settings import CoordinatorSettings, SiloSettings, load_settings
 
     settings = load_settings(config)
     stop = stopped_by_signals()
@@ -180,11 +180,11 @@ def serve(role: str, config: str) -> None:
     match role, settings:
         case "coordinator", CoordinatorSettings():
             # A silo is spared the import of the web service, half of the start of its process.
-            from cloister.service.main import run as run_coordinator
+            from cloister.federation.service.main import run as run_coordinator
 
             run_coordinator(settings, noise=ZeroNoise(), stop=stop)
         case "silo", SiloSettings():
-            from cloister.silo.main import run as run_silo
+            from cloister.federation.silo.main import run as run_silo
 
             run_silo(settings, noise=ZeroNoise(), stop=stop)
         case _:
@@ -267,7 +267,7 @@ def check_transport(make_transport: Callable[[Mapping[str, Handler]], Transport]
     Examples
     --------
     >>> from cloister.testing import check_transport
-    >>> from cloister.transports.inprocess import Handler, InProcess
+    >>> from cloister.app.in_process import Handler, InProcess
     >>> len(list(check_transport(InProcess)))
     5
     """

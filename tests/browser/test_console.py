@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.silo.test_commands import Home, home, keys
 
+from cloister.data.samples import write_patients
 from cloister.protocol.lifecycle import SiloState
-from cloister.samples import write_patients
 
 from .conftest import Visit
 

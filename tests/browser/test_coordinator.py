@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from tests.service.test_app import CALLERS, IDENTITIES, identify
 from tests.service.test_pages import BROWSER, Coordinator
 
-from cloister.service.app import make_app
+from cloister.federation.service.app import make_app
 
 from .conftest import Visit
 

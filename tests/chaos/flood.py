@@ -27,12 +27,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cloister.errors import TransportError
-from cloister.jobs import make_plan
-from cloister.local import COORDINATOR, LocalFederation
+from cloister.app.jobs import make_plan
+from cloister.core.errors import TransportError
+from cloister.data.schema import Column, Schema
+from cloister.federation.local import COORDINATOR, LocalFederation
+from cloister.federation.service.door import descriptors
 from cloister.privacy.budget import Budget
-from cloister.schema import Column, Schema
-from cloister.service.door import descriptors
 from cloister.tasks import TASKS
 
 SCHEMA = Schema(

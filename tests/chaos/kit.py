@@ -21,16 +21,16 @@ from typing import Any, Self
 
 import numpy as np
 
+from cloister.app.jobs import make_plan
+from cloister.core.errors import LedgerError, TransportError
 from cloister.data import read_source
-from cloister.errors import LedgerError, TransportError
-from cloister.jobs import make_plan
-from cloister.local import COORDINATOR, LocalFederation
+from cloister.federation.local import COORDINATOR, LocalFederation
+from cloister.federation.service.audit import verify as verify_audit
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.lifecycle import ENDED
 from cloister.protocol.messages import Reply, decode
 from cloister.protocol.plan import Plan
-from cloister.service.audit import verify as verify_audit
 from cloister.tasks import TASKS
 from cloister.testing import toy_schema
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import party
 
+from cloister.federation.service.hub import HubTransport
 from cloister.protocol.client import Client
 from cloister.protocol.exchanges import Kind
-from cloister.service.hub import HubTransport
 from cloister.testing import serve
 
 SESSION_AT, DIGEST_AT, ROUND_AT = 7, 23, 55  # in the header of a frame

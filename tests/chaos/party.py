@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from cloister.federation.service.hub import HubTransport
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
 from cloister.protocol.exchanges import Kind
 from cloister.protocol.messages import Reply, decode
-from cloister.service.hub import HubTransport
 from cloister.testing import serve
 
 LEGS = {

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from cloister.local import COORDINATOR
+from cloister.federation.local import COORDINATOR
 
 from .kit import SILOS, Beaten, Moment
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cloister.cli import main
-from cloister.local import COORDINATOR
+from cloister.federation.local import COORDINATOR
 
 from .kit import SIDES, SILOS, Beaten, Blow, Moment
 from .run import LEGS, campaign

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cloister.declared import declared
-from cloister.task import GridState, Integers, PublicFacts, Records
+from cloister.core.declared import declared
+from cloister.protocol.task import GridState, Integers, PublicFacts, Records
 from cloister.tasks.clustering.kmeans import FastLloyd
 
 

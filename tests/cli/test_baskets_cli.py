@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cloister.app.jobs import make_plan
 from cloister.cli import main
-from cloister.jobs import make_plan
+from cloister.data.schema import Schema, catalogue_schema
+from cloister.federation.settings import DataSettings
+from cloister.federation.silo.site import Site
 from cloister.privacy.budget import Budget
-from cloister.schema import Schema, catalogue_schema
-from cloister.settings import DataSettings
-from cloister.silo.site import Site
 from cloister.tasks.count import Count
 
 BASKETS = "milk,tea\ntea,bread\n\n"

@@ -21,12 +21,12 @@ import pandas as pd
 import pytest
 
 from cloister import cli
+from cloister.app.jobs import JobResult
 from cloister.cli import COMMANDS, EXIT_CODES, main
 from cloister.cli.output import Output
 from cloister.cli.release import name_silos
-from cloister.display import Table
-from cloister.errors import PlanError, RemoteProtocolError, TransportError
-from cloister.jobs import JobResult
+from cloister.core.display import Table
+from cloister.core.errors import PlanError, RemoteProtocolError, TransportError
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.privacy.events import LaplaceEvent

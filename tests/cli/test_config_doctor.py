@@ -24,8 +24,9 @@ import pytest
 from cloister import Budget, Ledger, Schema
 from cloister.cli import checks, doctor, main
 from cloister.cli.config import template
-from cloister.compiled import instruction_set
-from cloister.enrolment import (
+from cloister.core.compiled import instruction_set
+from cloister.federation.local import COORDINATOR, LocalFederation
+from cloister.federation.pki import (
     Authority,
     KeyFolder,
     install,
@@ -33,11 +34,10 @@ from cloister.enrolment import (
     make_request,
     server_context,
 )
-from cloister.local import COORDINATOR, LocalFederation
+from cloister.federation.settings import ROLES
 from cloister.privacy.events import GaussianEvent
 from cloister.privacy.filter import Split
 from cloister.protocol.plan import PROTOCOL_VERSION
-from cloister.settings import ROLES
 
 Said = pytest.CaptureFixture[str]
 SECRET = "hunter2"
@@ -792,7 +792,7 @@ def test_the_doctor_shows_how_many_connections_a_coordinator_may_have(
     state: str,
     said: str,
 ) -> None:
-    monkeypatch.setattr("cloister.service.door.descriptors", lambda: limits)
+    monkeypatch.setattr("cloister.federation.service.door.descriptors", lambda: limits)
     file = Path(home())
     own = f'role = "coordinator"\nkeys = {str(keys["coordinator"])!r}\nlisten = "127.0.0.1:0"\n'
     file.write_text(own)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloister.cli import main
-from cloister.enrolment import KeyFolder
+from cloister.federation.pki import KeyFolder
 
 
 @pytest.fixture(autouse=True)

@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 
 import pytest
 
-from cloister import catalogue
 from cloister.cli import COMMANDS, _parser, main
 from cloister.cli.examples import EXAMPLES, example_over_files
 from cloister.cli.options import options_from
-from cloister.declared import declared
+from cloister.core import catalogue
+from cloister.core.declared import declared
 from cloister.tasks import TASKS
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from cloister.cli import COMMANDS, LABORATORY, main
-from cloister.moved import GET_LAB
+from cloister.core.deprecated import GET_LAB
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

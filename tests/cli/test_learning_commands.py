@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cloister.app.jobs import JobResult
 from cloister.cli import main
-from cloister.display import Between, Table
-from cloister.jobs import JobResult
+from cloister.core.display import Between, Table
 
 SCHEMA = """
 dataset = "patients"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloister.cli import main
-from cloister.enrolment import KeyFolder
+from cloister.federation.pki import KeyFolder
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import GaussianEvent, RepeatedEvent

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cloister.app.jobs import make_plan
 from cloister.cli import main
 from cloister.cli.plan import _limits
-from cloister.errors import BudgetExceeded
-from cloister.jobs import make_plan
+from cloister.core.errors import BudgetExceeded
+from cloister.data.schema import schema_of
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event
 from cloister.privacy.filter import Split
 from cloister.privacy.ledger import Ledger
-from cloister.schema import schema_of
 from cloister.tasks import installed
 from cloister.tasks.examples import example_of
 from cloister_lab.curator import METHODS

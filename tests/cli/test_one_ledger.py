@@ -16,8 +16,8 @@ import pytest
 from cloister import Budget, DPKMeans, DPLogisticRegression, Ledger, UncountedWarning, mine_rules
 from cloister.cli import main
 from cloister.cli.options import default_ledger
+from cloister.data.schema import Schema
 from cloister.estimators.release import say_uncounted
-from cloister.schema import Schema
 
 Said = pytest.CaptureFixture[str]
 SCHEMA = """dataset = "ward"

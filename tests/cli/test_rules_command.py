@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cloister.app.jobs import JobResult
 from cloister.cli import main
+from cloister.data.schema import Schema
 from cloister.estimators.association import RuleSet
-from cloister.jobs import JobResult
-from cloister.schema import Schema
 
 ITEMS = ("bread", "butter", "milk", "tea", "jam, red")
 Said = pytest.CaptureFixture[str]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cloister.cli import main
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.protocol.plan import Plan
 from cloister.tasks import TASKS
 from cloister.testing import toy_federation, toy_schema

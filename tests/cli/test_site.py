@@ -9,7 +9,7 @@ import pytest
 
 from cloister.cli.output import Output
 from cloister.cli.site import Site
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no root")

@@ -10,7 +10,7 @@ import pytest
 
 from cloister import DPSynthesiser, Schema
 from cloister.cli import main
-from cloister.samples import write_patients
+from cloister.data.samples import write_patients
 
 Said = pytest.CaptureFixture[str]
 FILES = ["north.csv", "east.csv", "south.csv"]

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cloister.app.jobs import JobResult, run_job
+from cloister.app.report import render_report
 from cloister.cli import main
 from cloister.cli.options import load_task
 from cloister.data import read_source
-from cloister.jobs import JobResult, run_job
-from cloister.report import render_report
-from cloister.schema import Column, Schema
+from cloister.data.schema import Column, Schema
 from cloister.testing import ZeroNoise, check_task
 
 FILE = Path(__file__).with_name("toy_task.py")

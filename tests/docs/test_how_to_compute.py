@@ -6,10 +6,10 @@ import re
 import tomllib
 from pathlib import Path
 
-from cloister.inference.programs import PROGRAMS
-from cloister.mpc.session import Session
-from cloister.settings import PolicySettings
-from cloister.silo.policy import Policy
+from cloister.federation.settings import PolicySettings
+from cloister.federation.silo.policy import Policy
+from cloister.shares.inference.programs import PROGRAMS
+from cloister.shares.mpc.session import Session
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "compute-on-shares.md"
 FENCE = re.compile(r"^```toml[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)

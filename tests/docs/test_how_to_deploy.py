@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 
 from cloister.cli import _parser, main
-from cloister.enrolment import KeyFolder, client_context
-from cloister.errors import TransportError
-from cloister.local import LocalFederation, kept_port
-from cloister.samples import SCHEMA, write_patients
-from cloister.service.client import Rest
-from cloister.settings import SiloSettings, load_settings
+from cloister.core.errors import TransportError
+from cloister.data.samples import SCHEMA, write_patients
+from cloister.federation.local import LocalFederation, kept_port
+from cloister.federation.pki import KeyFolder, client_context
+from cloister.federation.service.client import Rest
+from cloister.federation.settings import SiloSettings, load_settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "deploy.md"
 SILOS = ("hospital-a", "hospital-b", "hospital-c")

@@ -11,10 +11,10 @@ import pytest
 
 from cloister.cli import _parser
 from cloister.cli.proposals import proposed_plan
+from cloister.federation.settings import SiloSettings, load_settings
+from cloister.federation.silo.policy import Policy, Proposer
 from cloister.hazmat.signing import Identity
 from cloister.protocol.proposal import proposal
-from cloister.settings import SiloSettings, load_settings
-from cloister.silo.policy import Policy, Proposer
 from cloister.testing import toy_schema
 
 ROOT = Path(__file__).parents[2]

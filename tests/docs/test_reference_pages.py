@@ -55,8 +55,8 @@ def test_a_task_that_ships_is_on_a_page_of_the_reference(name: str) -> None:
 
 
 def test_what_no_directive_shows_is_noticed() -> None:
-    module = "::: cloister.task\n    options:\n      members: [Task]\n"
-    found = list(shown(f"::: cloister.schema.Schema\n\n{module}"))
+    module = "::: cloister.protocol.task\n    options:\n      members: [Task]\n"
+    found = list(shown(f"::: cloister.data.schema.Schema\n\n{module}"))
     assert cloister.Schema in found
     assert cloister.Task in found
     assert cloister.Column not in found

@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from cloister.declared import Whole, declared
-from cloister.display import Display, Heatmap
+from cloister.core.declared import Whole, declared
+from cloister.core.display import Display, Heatmap
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import (
+from cloister.protocol.task import (
     Block,
     Floats,
     GridState,

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from cloister.cli import main
-from cloister.enrolment import KeyFolder, local_federation
-from cloister.errors import TransportError
+from cloister.core.errors import TransportError
+from cloister.federation.pki import KeyFolder, local_federation
 
 NAMES = ("registry", "north", "south", "bank")
 ID = "0123456789abcdef" * 2
@@ -199,7 +199,7 @@ def test_a_server_reaches_the_relay_through_the_proxy_of_its_settings(
         seen.append((url, proxy))
         raise TransportError("nobody there")
 
-    monkeypatch.setattr("cloister.transports.http.StreamClient", dial)
+    monkeypatch.setattr("cloister.federation.transports.http.StreamClient", dial)
     relay = "https://localhost:1"
     session(folder / "session.json", fingerprints(keys), [1, 2], relay=relay)
     settings(folder / "south.toml", "south", keys, fingerprints(keys))

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cloister.jobs import JobResult
-from cloister.samples import HOSPITALS
+from cloister.app.jobs import JobResult
+from cloister.data.samples import HOSPITALS
 
 ROUNDS = 10
 

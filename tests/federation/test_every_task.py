@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cloister.app.jobs import JobResult, make_plan, run_plan
 from cloister.data import read_source
-from cloister.jobs import JobResult, make_plan, run_plan
-from cloister.local import LocalFederation
+from cloister.data.schema import Schema, schema_of
+from cloister.federation.local import LocalFederation
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
-from cloister.schema import Schema, schema_of
-from cloister.task import PublicColumn
+from cloister.protocol.task import PublicColumn
 from cloister.tasks import TASKS
 from cloister.tasks.examples import Example, example_of
 from cloister.testing import ZeroNoise, zero_noise_command

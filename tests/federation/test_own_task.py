@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from cloister import Column, Schema
+from cloister.app.jobs import JobResult, run_plan
 from cloister.cli import main
 from cloister.data import read_source
-from cloister.jobs import JobResult, run_plan
-from cloister.local import ANALYST, LocalFederation
+from cloister.federation.local import ANALYST, LocalFederation
 from cloister.tasks import TASKS, from_file
 from cloister.testing import ZeroNoise, zero_noise_command
 

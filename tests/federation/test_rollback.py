@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cloister.app.jobs import make_plan
 from cloister.cli import main
-from cloister.errors import LedgerError
-from cloister.jobs import make_plan
-from cloister.local import LocalFederation
+from cloister.core.errors import LedgerError
+from cloister.federation.local import LocalFederation
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import ComposedEvent

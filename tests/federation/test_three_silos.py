@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cloister.app.jobs import JobResult, make_plan, run_plan
 from cloister.cli import main
 from cloister.data import read_source
-from cloister.enrolment import Authority, KeyFolder, install, make_request
-from cloister.jobs import JobResult, make_plan, run_plan
-from cloister.local import ANALYST, LocalFederation
+from cloister.federation.local import ANALYST, LocalFederation
+from cloister.federation.pki import Authority, KeyFolder, install, make_request
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import Plan

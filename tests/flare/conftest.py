@@ -19,9 +19,9 @@ from typing import IO, Any
 import numpy as np
 import pytest
 
-from cloister.enrolment import KeyFolder, local_federation
-from cloister.flare import kit as flare_kit
-from cloister.randomness import new_key
+from cloister.core.randomness import new_key
+from cloister.federation.flare import kit as flare_kit
+from cloister.federation.pki import KeyFolder, local_federation
 from cloister.testing import toy_schema
 
 HERE = Path(__file__).resolve().parent

@@ -17,19 +17,19 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 
-from cloister.flare.controller import Rounds
-from cloister.flare.executor import FlareSilo
-from cloister.flare.transport import TOPIC, FlareTransport, Line, answering
+from cloister.federation.flare.controller import Rounds
+from cloister.federation.flare.executor import FlareSilo
+from cloister.federation.flare.transport import TOPIC, FlareTransport, Line, answering
+from cloister.federation.settings import SiloSettings
+from cloister.federation.silo.agent import Agent
+from cloister.federation.silo.main import open_agent
+from cloister.federation.transports.http import Kind, Message
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import Transport
 from cloister.secagg.masks import GroupMask
-from cloister.settings import SiloSettings
-from cloister.silo.agent import Agent
-from cloister.silo.main import open_agent
 from cloister.tasks import TASKS
 from cloister.testing import ZeroNoise, check_transport, toy_records
-from cloister.transports.http import Kind, Message
 
 MIRROR = "test.mirror"
 SITES = {"a": "silo-0", "b": "silo-1", "c": "silo-2"}

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
+from cloister.app.in_process import InProcess
+from cloister.app.jobs import JobResult, make_plan, run_plan
 from cloister.data import read_source
-from cloister.enrolment import KeyFolder
-from cloister.flare.kit import write_job
-from cloister.jobs import JobResult, make_plan, run_plan
+from cloister.federation.flare.kit import write_job
+from cloister.federation.pki import KeyFolder
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.protocol.proposal import proposal
-from cloister.task import GridState
+from cloister.protocol.task import GridState
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.testing import Faults, Wire, ZeroNoise, toy_plan, toy_schema
-from cloister.transports.inprocess import InProcess
 
 from .conftest import SILOS, Federation
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from cloister.cli import COMMANDS, main
-from cloister.enrolment import KeyFolder, local_federation
-from cloister.errors import DataError
-from cloister.flare.kit import SERVER_CLASS, SITE_CLASS, open_doors, secure, write_job
+from cloister.core.errors import DataError
+from cloister.federation.flare.kit import SERVER_CLASS, SITE_CLASS, open_doors, secure, write_job
+from cloister.federation.pki import KeyFolder, local_federation
+from cloister.federation.silo.policy import Proposer
 from cloister.protocol.plan import Plan
-from cloister.silo.policy import Proposer
 from cloister.tasks import TASKS
 from cloister.testing import toy_plan, toy_schema
 

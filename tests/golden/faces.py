@@ -30,14 +30,14 @@ from unittest import mock
 
 import numpy as np
 
+from cloister.app.jobs import JobResult, run_job
+from cloister.app.report import render_report
+from cloister.app.report.notebook import release_frame, release_html
 from cloister.cli import main
 from cloister.data import read_source
-from cloister.jobs import JobResult, run_job
+from cloister.data.schema import schema_of
 from cloister.privacy.noise import DiscreteNoise
-from cloister.report import render_report
-from cloister.report.notebook import release_frame, release_html
-from cloister.schema import schema_of
-from cloister.task import PublicColumn
+from cloister.protocol.task import PublicColumn
 from cloister.tasks import TASKS
 from cloister.tasks.examples import Example, example_of
 from cloister.testing import ZeroNoise

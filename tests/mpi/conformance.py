@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from cloister import jobs, testing
+from cloister import testing
+from cloister.app import jobs
+from cloister.federation.transports.mpi import MpiTransport, hand_out, serve, world
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
 from cloister.secagg.masks import GroupMask
 from cloister.tasks import TASKS
-from cloister.transports.mpi import MpiTransport, hand_out, serve, world
 
 KEY = bytes(range(32))  # the same on all ranks; a key of a test
 ECHO, END = b"echo", b"end"

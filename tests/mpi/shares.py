@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from cloister.federation.transports.mpi import MpiLink, world
 from cloister.hazmat.signing import Identity
-from cloister.mpc import Dealer, Server, Supply, combine, decode, encode, expand_share, times
-from cloister.mpc.sealed import seal
-from cloister.transports.mpi import MpiLink, world
+from cloister.shares.mpc import Dealer, Server, Supply, combine, decode, encode, expand_share, times
+from cloister.shares.mpc.sealed import seal
 
 NAMES = ("dealer", "north", "south")
 KEYS = [Identity(bytes([rank]) * 32) for rank in range(3)]  # keys of a test

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cloister.app.jobs import JobResult, run_plan
 from cloister.cli import main
 from cloister.cli import mpi as ranks
 from cloister.cli.over_files import run as run_command
+from cloister.core.errors import PlanError
 from cloister.data import read_source
-from cloister.errors import PlanError
-from cloister.jobs import JobResult, run_plan
+from cloister.data.schema import Schema
 from cloister.privacy.ledger import Ledger
-from cloister.schema import Schema
 from cloister.testing import ZeroNoise
 
 HERE = Path(__file__).parent

@@ -16,8 +16,8 @@ import cloister.data
 from cloister.cli import ranks
 from cloister.cli.output import Output
 from cloister.cli.over_files import run
+from cloister.federation.transports import mpi
 from cloister.testing import ZeroNoise
-from cloister.transports import mpi
 
 NOTES, FAULT = Path(sys.argv[1]), sys.argv[2]
 RANK = mpi.world().rank

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from cloister.app.jobs import make_plan, run_plan
+from cloister.core.randomness import public_generator
+from cloister.data.schema import catalogue_schema
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.jobs import make_plan, run_plan
 from cloister.privacy.budget import Budget
-from cloister.randomness import public_generator
-from cloister.schema import catalogue_schema
-from cloister.task import GridState
+from cloister.protocol.task import GridState
 from cloister.tasks.patterns.apriori import Apriori
 from cloister.tasks.patterns.supports import load_edges
 from cloister.testing import SimulatedNoise, Wire, ZeroNoise, check_task, toy_plan

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cloister.arrays import GridState, Integers, Records
+from cloister.core.arrays import GridState, Integers, Records
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
-from cloister.task import FINE, PublicColumn, Released
+from cloister.protocol.task import FINE, PublicColumn, Released
 from cloister.tasks.survival.cox import Cox
 from cloister.testing import check_task, hostile_states, toy_task
 

@@ -22,19 +22,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister import Budget, DPKMeans, make_plan, run_job
+from cloister.app.in_process import InProcess
+from cloister.core.errors import PlanError
 from cloister.data import array_records
-from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, round_to_grid
 from cloister.hazmat.ring import to_bytes, to_integers, to_words
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.messages import Reply, decode, encode
+from cloister.protocol.task import Block, GridState, Released
 from cloister.secagg.masks import GroupMask
-from cloister.task import Block, GridState, Released
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, SuLloyd
 from cloister.tasks.count import Count
 from cloister.testing import Faults, Wire, ZeroNoise, toy_plan, toy_records, toy_schema
-from cloister.transports.inprocess import InProcess
 from cloister_lab.parties import MaskedClient, Params, Server, UnmaskedClient, new_key
 
 ONE = 1 << 16

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cloister.arrays import GridState, Integers, Records
 from cloister.audit import audit_task
+from cloister.core.arrays import GridState, Integers, Records
 from cloister.privacy.budget import Budget
-from cloister.task import PublicColumn
+from cloister.protocol.task import PublicColumn
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, OTHER_NUMBER
 from cloister.tasks.tables.describe import Describe
 from cloister.testing import check_task, hostile_states, toy_task

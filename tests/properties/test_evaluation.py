@@ -16,13 +16,13 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris, load_wine
 
 from cloister import Budget, JobResult, Schema, make_plan, run_job, run_plan
-from cloister.display import Bars, Heatmap, Table
-from cloister.errors import PlanError
+from cloister.core.display import Bars, Heatmap, Table
+from cloister.core.errors import PlanError
+from cloister.federation.settings import PolicySettings
+from cloister.federation.silo.policy import Policy
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.plan import Plan
-from cloister.settings import PolicySettings
-from cloister.silo.policy import Policy
-from cloister.task import BySilo, Classifier, Floats, GridState, Records, Regressor
+from cloister.protocol.task import BySilo, Classifier, Floats, GridState, Records, Regressor
 from cloister.tasks import scores
 from cloister.tasks.columns import in_batches
 from cloister.tasks.count import Count

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from cloister.privacy.budget import Budget
-from cloister.task import PublicColumn
+from cloister.protocol.task import PublicColumn
 from cloister.tasks.supervised.forest import RandomForest
 from cloister.tasks.supervised.forest_trees import MOST_CELLS, coded_columns, grow
 from cloister.testing import check_task, toy_task

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from cloister.privacy.budget import Budget
-from cloister.task import PublicColumn
+from cloister.protocol.task import PublicColumn
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
 from cloister.testing import check_task, toy_task
 

@@ -14,7 +14,7 @@ from sklearn.covariance import EllipticEnvelope, EmpiricalCovariance
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from cloister import Budget, DPOutlierDetector, JobResult, Schema, make_plan, run_job
-from cloister.errors import DataError, PlanError
+from cloister.core.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
 from cloister.tasks import TASKS

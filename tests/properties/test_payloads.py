@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloister.app.jobs import make_plan
+from cloister.data.schema import schema_of
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import to_words
-from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
-from cloister.schema import schema_of
-from cloister.task import Integers
+from cloister.protocol.task import Integers
 from cloister.tasks import installed
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, OTHER_NUMBER, numbers
 from cloister.tasks.moments import PRODUCT, SQUARE, sum_products, unpack_products

@@ -20,21 +20,21 @@ import pandas as pd
 import pytest
 
 from cloister import Account, Budget, DPKMeans, Ledger, Schema, run_plan
+from cloister.app.in_process import InProcess
+from cloister.app.report import write_report
 from cloister.audit.emissions import OWNER_CHANNEL, observe
+from cloister.core.errors import CloisterError, DataLossWarning
 from cloister.data import array_records, read_source
 from cloister.data.loss import watch_loss
-from cloister.errors import CloisterError, DataLossWarning
 from cloister.hazmat.ring import to_integers
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.client import Client
 from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.messages import Close, Confirmation, Open, Reply, decode, encode
 from cloister.protocol.plan import Plan
-from cloister.report import write_report
 from cloister.secagg.masks import GroupMask
 from cloister.tasks import TASKS
 from cloister.testing import Faults, Wire, ZeroNoise, toy_plan, toy_schema
-from cloister.transports.inprocess import InProcess
 from cloister_lab.parties import MaskedClient, Params, Server, new_key
 
 PLANTED = (0.7731943, -0.4187291)

@@ -20,7 +20,7 @@ from cloister.audit.checks import schema_of
 from cloister.hazmat.ring import to_words
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
-from cloister.task import GridState, PublicColumn, Transformer
+from cloister.protocol.task import GridState, PublicColumn, Transformer
 from cloister.tasks import TASKS
 from cloister.testing import Wire, ZeroNoise, check_task
 

@@ -35,10 +35,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cloister.core.errors import DataError
 from cloister.data import Labelled, SqlQuery, read_source, text
+from cloister.data.schema import Schema
 from cloister.data.units import one_unit, unit_name
-from cloister.errors import DataError
-from cloister.schema import Schema
 
 UTC = datetime.UTC
 DAY = datetime.date(2021, 7, 2)

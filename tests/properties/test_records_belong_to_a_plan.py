@@ -14,14 +14,14 @@ import pandas as pd
 import pytest
 
 from cloister import Account, Budget, Column, Ledger, Schema, make_plan, run_job, run_plan
+from cloister.core.errors import PlanError
 from cloister.data import array_records, read_source
-from cloister.errors import PlanError
+from cloister.data.schema import schema_of
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
-from cloister.schema import schema_of
+from cloister.protocol.task import GridState, Task, inside
 from cloister.secagg.masks import NoMask
-from cloister.task import GridState, Task, inside
 from cloister.tasks import installed
 from cloister.tasks.count import Count
 from cloister.tasks.examples import example_of

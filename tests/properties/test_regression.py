@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
-from cloister.task import FINE, PublicColumn, Task
+from cloister.protocol.task import FINE, PublicColumn, Task
 from cloister.tasks.columns import codes
 from cloister.tasks.moments import PRODUCT, SQUARE
 from cloister.tasks.supervised.frame import Frame, Placed

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cloister.app.jobs import make_plan, run_plan
 from cloister.audit.checks import schema_of
-from cloister.errors import CloisterError, PlanError
+from cloister.core.errors import CloisterError, PlanError
+from cloister.data.schema import Column, Schema
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.jobs import make_plan, run_plan
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import WITHOUT_LAYOUT, Plan
-from cloister.schema import Column, Schema
-from cloister.task import GridState, PublicColumn, Released, Task
+from cloister.protocol.task import GridState, PublicColumn, Released, Task
 from cloister.tasks import TASKS
 from cloister.testing import ZeroNoise, check_task
 

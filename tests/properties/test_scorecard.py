@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cloister.arrays import GridState, Integers, Records
 from cloister.audit import audit_task
+from cloister.core.arrays import GridState, Integers, Records
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
-from cloister.task import Block, PublicColumn, Released
+from cloister.protocol.task import Block, PublicColumn, Released
 from cloister.tasks.tables.scorecard import Scorecard
 from cloister.testing import check_task, hostile_states, toy_plan, toy_task
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from cloister import Budget, make_plan, run_plan
-from cloister.display import Bars, Curve, Heatmap, Scatter, Table
-from cloister.errors import PlanError
+from cloister.app.report import as_table, render_report
+from cloister.core.display import Bars, Curve, Heatmap, Scatter, Table
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
-from cloister.report import as_table, render_report
-from cloister.task import GridState, Released
+from cloister.protocol.task import GridState, Released
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.select_k import SelectK

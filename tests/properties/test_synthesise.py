@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cloister.jobs import make_plan, run_plan
+from cloister.app.in_process import InProcess
+from cloister.app.jobs import make_plan, run_plan
+from cloister.data.schema import schema_of
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
-from cloister.schema import schema_of
-from cloister.task import PublicColumn
+from cloister.protocol.task import PublicColumn
 from cloister.tasks.preparation.discretise import Discretise
 from cloister.tasks.synthesis.synthesise import Synthesise
 from cloister.testing import (
@@ -27,7 +28,6 @@ from cloister.testing import (
     hostile_states,
     toy_task,
 )
-from cloister.transports.inprocess import InProcess
 
 COLUMNS = (
     PublicColumn("age", 0.0, 100.0),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from cloister.privacy.budget import Budget
-from cloister.task import PublicColumn, Released
+from cloister.protocol.task import PublicColumn, Released
 from cloister.tasks.tables.tabulate import Tabulate
 from cloister.testing import check_task, hostile_states, toy_task
 

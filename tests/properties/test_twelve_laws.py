@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from cloister import Account, Budget, Ledger, make_plan, run_plan
+from cloister.app.in_process import InProcess
+from cloister.core.errors import BudgetExceeded
 from cloister.data import array_records, read_floats
-from cloister.errors import BudgetExceeded
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.prg import PadContext, expand
 from cloister.hazmat.ring import to_bytes, to_integers, to_words
@@ -34,8 +35,8 @@ from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.messages import Reply, decode
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
+from cloister.protocol.task import Block, GridState, Released, Task
 from cloister.secagg.masks import GroupMask
-from cloister.task import Block, GridState, Released, Task
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
 from cloister.tasks.count import Count
 from cloister.testing import (
@@ -48,7 +49,6 @@ from cloister.testing import (
     toy_records,
     toy_schema,
 )
-from cloister.transports.inprocess import InProcess
 from cloister_lab.metrics import nicv
 from cloister_lab.parties import MaskedClient, Params, Server, UnmaskedClient, new_key
 
@@ -290,7 +290,7 @@ def test_law_04_the_servers_view_does_not_tell_magnitudes_apart() -> None:
 
 
 def new_key_bytes() -> bytes:
-    from cloister.randomness import new_key as fresh
+    from cloister.core.randomness import new_key as fresh
 
     return fresh()
 

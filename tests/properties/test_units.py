@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cloister import Budget, Column, Schema, make_plan, run_plan
-from cloister.task import Floats, PublicColumn
+from cloister.protocol.task import Floats, PublicColumn
 from cloister.tasks import installed
 from cloister.tasks.examples import example_of
 from cloister.testing import SimulatedNoise

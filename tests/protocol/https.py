@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from starlette.websockets import WebSocket
 
-from cloister.errors import CloisterError, TransportError
+from cloister.core.errors import CloisterError, TransportError
+from cloister.federation.service.hub import Hub
+from cloister.federation.service.server import Server, peer_certificate
+from cloister.federation.transports.http import Kind, Message, Stream, StreamClient, in_json
 from cloister.protocol.session import Transport
-from cloister.service.hub import Hub
-from cloister.service.server import Server, peer_certificate
-from cloister.transports.http import Kind, Message, Stream, StreamClient, in_json
 
 JOB = "0123456789abcdef" * 2
 Handler = Callable[[bytes], bytes]

@@ -12,7 +12,12 @@ import numpy as np
 import pytest
 
 from cloister import Budget, Ledger
-from cloister.errors import BudgetExceeded, LedgerError, LocalProtocolError, RemoteProtocolError
+from cloister.core.errors import (
+    BudgetExceeded,
+    LedgerError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
 from cloister.hazmat.ring import Integers, to_integers
 from cloister.privacy.noise import DiscreteNoise, NoiseKind
 from cloister.protocol.aggregator import Aggregator
@@ -29,7 +34,7 @@ from cloister.protocol.messages import (
     encode,
 )
 from cloister.protocol.plan import Plan
-from cloister.task import Block
+from cloister.protocol.task import Block
 from cloister.tasks.clustering.kmeans import Lloyd
 from cloister.tasks.count import Count
 from cloister.testing import ZeroNoise, toy_plan

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from cloister import Budget, Ledger
-from cloister.errors import LedgerError, LocalProtocolError, RemoteProtocolError
+from cloister.core.errors import LedgerError, LocalProtocolError, RemoteProtocolError
+from cloister.core.randomness import new_key
 from cloister.hazmat.ring import to_words
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client, result_hash
@@ -30,7 +31,6 @@ from cloister.protocol.messages import (
     encode,
 )
 from cloister.protocol.plan import Plan
-from cloister.randomness import new_key
 from cloister.secagg.masks import GroupMask, NoMask
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.testing import ZeroNoise, toy_plan, toy_records

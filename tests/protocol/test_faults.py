@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloister import Budget, Ledger
-from cloister.errors import CloisterError, RemoteProtocolError, TransportError
+from cloister.app.in_process import InProcess
+from cloister.core.errors import CloisterError, RemoteProtocolError, TransportError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import from_bytes, to_integers
 from cloister.protocol.exchanges import Kind
@@ -19,9 +20,8 @@ from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.messages import Reply, decode, encode
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
-from cloister.task import GridState, Released
+from cloister.protocol.task import GridState, Released
 from cloister.testing import Faults, Wire, toy_plan, toy_records
-from cloister.transports.inprocess import InProcess
 
 A, B, C = "silo-0", "silo-1", "silo-2"
 PLAN3 = toy_plan(silos=3)  # two rounds: exchanges 0 upload, 1 confirm, 2 upload, 3 confirm, 4 end

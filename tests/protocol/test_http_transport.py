@@ -23,10 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
 
-from cloister.errors import PlanError, TransportError
-from cloister.service.server import Server
-from cloister.testing import check_transport
-from cloister.transports.http import (
+from cloister.core.errors import PlanError, TransportError
+from cloister.federation.service.server import Server
+from cloister.federation.transports.http import (
     PATH,
     VERSION,
     Kind,
@@ -34,6 +33,7 @@ from cloister.transports.http import (
     StreamClient,
     in_json,
 )
+from cloister.testing import check_transport
 
 from .https import DAY, JOB, PATIENCE, Authority, Federation, Silo, carried, until
 
@@ -246,7 +246,7 @@ def seconds_until_noticed(federation: Federation, party: Path) -> float:
     """Kill a real process that is waited for: its kernel closes the connection."""
     program = (
         "import ssl, sys, time\n"
-        "from cloister.transports.http import StreamClient\n"
+        "from cloister.federation.transports.http import StreamClient\n"
         "url, ca, party = sys.argv[1:]\n"
         "tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)\n"  # of 3.13, the default one is strict
         "tls.load_verify_locations(ca)\n"
@@ -664,7 +664,7 @@ def test_a_silo_refuses_a_coordinator_of_another_version(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = federation.client("a")
-    monkeypatch.setattr("cloister.transports.http.VERSION", "cloister.99")
+    monkeypatch.setattr("cloister.federation.transports.http.VERSION", "cloister.99")
     assert "install the same version" in refused(client)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister.errors import (
+from cloister.app.in_process import InProcess
+from cloister.core.errors import (
     CloisterError,
     LocalProtocolError,
     RemoteProtocolError,
@@ -36,7 +37,6 @@ from cloister.protocol.messages import (
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
 from cloister.testing import Wire, ZeroNoise, toy_federation, toy_records
-from cloister.transports.inprocess import InProcess
 
 PROFILES = ("group", "pairwise")
 Lie = Callable[[str, Message], Message]

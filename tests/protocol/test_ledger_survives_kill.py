@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from cloister.errors import LedgerError
+from cloister.core.errors import LedgerError
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import GaussianEvent, RepeatedEvent
 from cloister.privacy.ledger import Ledger

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloister.errors import CloisterError, PlanError, RemoteProtocolError
+from cloister.app.in_process import InProcess
+from cloister.core.errors import CloisterError, PlanError, RemoteProtocolError
 from cloister.hazmat.prg import PadContext
 from cloister.hazmat.ring import to_integers
 from cloister.hazmat.signing import Identity
@@ -35,7 +36,6 @@ from cloister.protocol.progress import Progress
 from cloister.protocol.session import run_rounds
 from cloister.secagg.masks import PairwiseMask
 from cloister.testing import Wire, ZeroNoise, toy_federation, toy_plan, toy_records
-from cloister.transports.inprocess import InProcess
 
 LEGS = 4  # open, reply, unmask; and the keys' three before the first round
 SETUP = 3

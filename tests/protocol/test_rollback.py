@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from cloister.errors import LedgerError, RemoteProtocolError
+from cloister.app.in_process import InProcess
+from cloister.app.jobs import handlers
+from cloister.core.errors import LedgerError, RemoteProtocolError
 from cloister.hazmat.signing import Identity
-from cloister.jobs import handlers
 from cloister.privacy import ledger_file
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
@@ -33,7 +34,6 @@ from cloister.protocol.messages import (
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
 from cloister.testing import Wire, toy_federation
-from cloister.transports.inprocess import InProcess
 
 CAP = Budget(10.0, 1e-6)
 

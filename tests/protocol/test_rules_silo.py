@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister.errors import CloisterError, LedgerError, RemoteProtocolError
+from cloister.core.errors import CloisterError, LedgerError, RemoteProtocolError
 from cloister.hazmat.prg import Usage
 from cloister.hazmat.shamir import combine
 from cloister.hazmat.signing import fingerprint_of

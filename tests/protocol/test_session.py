@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister.errors import PlanError, RemoteProtocolError, TransportError
+from cloister.app.in_process import InProcess
+from cloister.core.errors import PlanError, RemoteProtocolError, TransportError
 from cloister.protocol.exchanges import Kind
 from cloister.protocol.messages import Confirm, Done, Open, Upload, decode
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import ATTEMPTS, RoundDone, run_rounds
-from cloister.task import Task
+from cloister.protocol.task import Task
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
 from cloister.tasks.count import Count
 from cloister.testing import Faults, Wire, check_transport, toy_plan, toy_records
-from cloister.transports.inprocess import InProcess
 
 K3 = {"n_clusters": 3, "n_features": 2, "rounds": 3}
 TASKS: dict[str, Task] = {

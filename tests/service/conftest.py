@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister.randomness import new_nonce
+from cloister.core.randomness import new_nonce
 
 
 def _missing(why: str) -> None:

@@ -10,7 +10,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from cloister.errors import CloisterError, TransportError
+from cloister.core.errors import CloisterError, TransportError
+from cloister.federation.service.audit import Audit
+from cloister.federation.service.jobs import Jobs
+from cloister.federation.service.store import Store, StoredJob
 from cloister.hazmat.signing import Identity
 from cloister.protocol.client import Client
 from cloister.protocol.journal import Journal, MemoryJournal
@@ -18,9 +21,6 @@ from cloister.protocol.lifecycle import ENDED
 from cloister.protocol.plan import Plan
 from cloister.protocol.proposal import Proposer
 from cloister.protocol.session import Transport
-from cloister.service.audit import Audit
-from cloister.service.jobs import Jobs
-from cloister.service.store import Store, StoredJob
 from cloister.tasks import TASKS
 from cloister.testing import ZeroNoise, toy_plan, toy_records
 

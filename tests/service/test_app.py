@@ -23,10 +23,10 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from cloister.errors import LedgerError, TransportError
-from cloister.jobs import JobResult
-from cloister.service import app as app_module
-from cloister.service.app import make_app
+from cloister.app.jobs import JobResult
+from cloister.core.errors import LedgerError, TransportError
+from cloister.federation.service import app as app_module
+from cloister.federation.service.app import make_app
 from cloister.testing import toy_records
 
 from .federation import IDENTITIES, Caller, Coordinator, network_plan, signed_by

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cloister.cli import main
-from cloister.errors import LedgerError
+from cloister.core.errors import LedgerError
+from cloister.federation.service.audit import Audit, verify
 from cloister.privacy.chain import BEFORE_FIRST, canonical, link
-from cloister.service.audit import Audit, verify
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from cloister.app.jobs import JobResult
 from cloister.cli import jobs_rest, main
 from cloister.hazmat.signing import Identity
-from cloister.jobs import JobResult
 from cloister.testing import toy_schema
 
 from .federation import IDENTITIES, SILOS, Caller

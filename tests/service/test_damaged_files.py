@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from cloister.errors import LedgerError, PlanError
+from cloister.core.errors import LedgerError, PlanError
+from cloister.data.schema import Column, Schema
+from cloister.federation.local import LocalFederation
+from cloister.federation.service.store import Store as Coordinator
+from cloister.federation.settings import load_settings
+from cloister.federation.silo.main import open_agent
+from cloister.federation.silo.store import Store as Jobs
 from cloister.hazmat.signing import Identity
-from cloister.local import LocalFederation
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import GaussianEvent
 from cloister.privacy.ledger import Ledger, SignedStatement, Statement
 from cloister.protocol.lifecycle import SiloState as State
-from cloister.schema import Column, Schema
-from cloister.service.store import Store as Coordinator
-from cloister.settings import load_settings
-from cloister.silo.main import open_agent
-from cloister.silo.store import Store as Jobs
 from cloister.testing import toy_plan
 
 ROUND = GaussianEvent(20.0)

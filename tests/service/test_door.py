@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.service import door as door_module
-from cloister.service import server as server_module
-from cloister.service.client import Rest
-from cloister.service.door import Crowd, Door, descriptors, network_of, room
-from cloister.service.logs import JsonLines, Seldom, _Seldom
+from cloister.federation.service import door as door_module
+from cloister.federation.service import server as server_module
+from cloister.federation.service.client import Rest
+from cloister.federation.service.door import Crowd, Door, descriptors, network_of, room
+from cloister.federation.service.logs import JsonLines, Seldom, _Seldom
 
 from .federation import SILOS
 from .test_jobs import wait_for
@@ -260,12 +260,12 @@ def test_what_a_stranger_can_repeat_is_logged_once_a_minute() -> None:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
     handler.addFilter(_Seldom())
-    for name, times in (("asyncio", 1000), ("uvicorn.error", 500), ("cloister.jobs", 3)):
+    for name, times in (("asyncio", 1000), ("uvicorn.error", 500), ("cloister.app.jobs", 3)):
         for number in range(times):
             message = f"socket.accept() out of system resource\nsocket: <{number}>"
             handler.handle(logging.getLogger(name).makeRecord(name, 40, "", 0, message, (), None))
     names = [json.loads(line)["logger"] for line in stream.getvalue().splitlines()]
-    assert names == ["asyncio", "uvicorn.error", *3 * ["cloister.jobs"]]
+    assert names == ["asyncio", "uvicorn.error", *3 * ["cloister.app.jobs"]]
 
 
 def test_both_crowds_leave_most_descriptors_to_parties() -> None:

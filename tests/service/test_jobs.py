@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from cloister.errors import LedgerError, PlanError
+from cloister.core.errors import LedgerError, PlanError
+from cloister.federation.service.audit import verify
+from cloister.federation.service.jobs import Jobs
 from cloister.hazmat.ring import Integers
 from cloister.privacy.noise import NoiseKind
-from cloister.service.audit import verify
-from cloister.service.jobs import Jobs
 from cloister.tasks import TASKS
 from cloister.testing import SimulatedNoise, ZeroNoise, toy_plan
 
@@ -121,7 +121,7 @@ def test_a_silo_name_that_no_certificate_has_is_refused(make: Make, name: str) -
 
 
 def test_a_flood_of_proposals_is_stopped(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloister.service.jobs.MAX_OPEN", 2)
+    monkeypatch.setattr("cloister.federation.service.jobs.MAX_OPEN", 2)
     coordinator = make()
     first = coordinator.submit()
     coordinator.submit()
@@ -499,7 +499,7 @@ def test_a_withdrawal_in_a_running_job_is_kept_as_a_refusal(make: Make) -> None:
 def test_a_job_waits_for_a_database_that_went_away(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloister.service.jobs._RETRY", 0.0)
+    monkeypatch.setattr("cloister.federation.service.jobs._RETRY", 0.0)
     coordinator = make()
     job = coordinator.submit()
     commit = coordinator.store.commit
@@ -526,7 +526,7 @@ def test_an_unexpected_error_fails_the_job_without_showing_its_message(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a record: 42")
 
-    monkeypatch.setattr("cloister.service.jobs.run_rounds", broken)
+    monkeypatch.setattr("cloister.federation.service.jobs.run_rounds", broken)
     coordinator.decide(job, a=True, b=True, c=True)
     failed = coordinator.ended(job)
     assert failed.state == "failed"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from cloister.enrolment import Authority, KeyFolder, install, make_request
-from cloister.joining import Board, Federation
-from cloister.service.joining import _MOST_AT_ONCE, JoiningServer
+from cloister.federation.joining import Board, Federation
+from cloister.federation.pki import Authority, KeyFolder, install, make_request
+from cloister.federation.service.joining import _MOST_AT_ONCE, JoiningServer
 
 
 def test_threads_of_others_turn_no_party_away_and_too_many_parties_do(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from cloister.enrolment import Authority, KeyFolder, client_context, install, make_request
-from cloister.errors import PlanError, TransportError
+from cloister.core.errors import PlanError, TransportError
+from cloister.federation.pki import Authority, KeyFolder, client_context, install, make_request
 
 from .federation import SILOS
 from .test_jobs import wait_for

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from cloister.service.logs import JsonLines, configure, place_of
+from cloister.federation.service.logs import JsonLines, configure, place_of
 
 
 @pytest.fixture

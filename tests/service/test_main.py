@@ -20,15 +20,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from cloister.cli import main as command_line
-from cloister.enrolment import Authority, KeyFolder, Peer, client_context, local_federation
-from cloister.errors import CloisterError, LedgerError, TransportError
-from cloister.local import kept_port
+from cloister.core.errors import CloisterError, LedgerError, TransportError
+from cloister.federation.local import kept_port
+from cloister.federation.pki import Authority, KeyFolder, Peer, client_context, local_federation
+from cloister.federation.service import main
+from cloister.federation.service.audit import verify
+from cloister.federation.service.client import Rest
+from cloister.federation.service.main import Enrolled, serve
+from cloister.federation.service.store import Store
 from cloister.protocol.proposal import proposal
-from cloister.service import main
-from cloister.service.audit import verify
-from cloister.service.client import Rest
-from cloister.service.main import Enrolled, serve
-from cloister.service.store import Store
 
 from .federation import SILOS, network_plan
 from .test_network import Silo, ended
@@ -161,8 +161,8 @@ def test_jobs_that_cannot_start_end_the_server(monkeypatch: pytest.MonkeyPatch) 
 PROCESS = """
 import sys
 from pathlib import Path
-from cloister.service.main import run
-from cloister.settings import CoordinatorSettings
+from cloister.federation.service.main import run
+from cloister.federation.settings import CoordinatorSettings
 from cloister.testing import SimulatedNoise
 folder, database, listen, life = sys.argv[1:]
 settings = CoordinatorSettings(

@@ -22,24 +22,24 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from cloister.errors import CloisterError, PlanError, TransportError
+from cloister.core.errors import CloisterError, PlanError, TransportError
+from cloister.federation.local import kept_port
+from cloister.federation.service.app import make_app
+from cloister.federation.service.audit import Audit
+from cloister.federation.service.client import Rest
+from cloister.federation.service.hub import Hub, _Stream
+from cloister.federation.service.jobs import Jobs
+from cloister.federation.service.main import serve
+from cloister.federation.service.server import Server, peer_certificate
+from cloister.federation.service.store import Store
+from cloister.federation.transports.http import Kind, Message, StreamClient, in_json
 from cloister.hazmat.signing import Identity
-from cloister.local import kept_port
 from cloister.protocol.client import Client
 from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.plan import Plan
 from cloister.protocol.proposal import proposal
-from cloister.service.app import make_app
-from cloister.service.audit import Audit
-from cloister.service.client import Rest
-from cloister.service.hub import Hub, _Stream
-from cloister.service.jobs import Jobs
-from cloister.service.main import serve
-from cloister.service.server import Server, peer_certificate
-from cloister.service.store import Store
 from cloister.tasks import TASKS
 from cloister.testing import ZeroNoise, toy_records
-from cloister.transports.http import Kind, Message, StreamClient, in_json
 
 from .federation import IDENTITIES, SILOS, Caller, network_plan
 from .test_jobs import wait_for

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from cloister.enrolment import client_context
-from cloister.html import HEADERS
+from cloister.core.html import HEADERS
+from cloister.federation.pki import client_context
+from cloister.federation.service.app import make_app
 from cloister.protocol.lifecycle import MEANING
-from cloister.service.app import make_app
 
 from .federation import IDENTITIES, Caller, Coordinator, network_plan
 from .test_app import CALLERS, identify

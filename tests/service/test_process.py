@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cloister.service.process import stopped_by_signals
+from cloister.federation.service.process import stopped_by_signals
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
@@ -47,7 +47,7 @@ def test_a_signal_while_the_main_thread_holds_the_events_lock_does_not_hang() ->
 _SLEEPER = """
 import os, signal, threading, time
 from pathlib import Path
-from cloister.service.process import stopped_by_signals
+from cloister.federation.service.process import stopped_by_signals
 
 stop = stopped_by_signals()
 main = Path(f"/proc/self/task/{os.getpid()}/stat")

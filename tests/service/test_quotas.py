@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
+from cloister.federation.service.store import Store
+from cloister.federation.settings import QuotaSettings
 from cloister.protocol import plan as plan_module
 from cloister.protocol.plan import Plan
-from cloister.service.store import Store
-from cloister.settings import QuotaSettings
 from cloister.tasks import TASKS
 
 from .federation import IDENTITIES, SILOS, Coordinator, network_plan

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import sqlalchemy as sa
 
-from cloister.errors import LedgerError
-from cloister.service.store import Store, reach
+from cloister.core.errors import LedgerError
+from cloister.federation.service.store import Store, reach
 
 SECRET = "hunter2"
 

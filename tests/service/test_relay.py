@@ -16,22 +16,28 @@ import pytest
 from fastapi import FastAPI, WebSocket
 from numpy.typing import NDArray
 
-from cloister.enrolment import KeyFolder, client_context, local_federation, peer_of, server_context
-from cloister.errors import CloisterError, RemoteProtocolError, TransportError
+from cloister.core.errors import CloisterError, RemoteProtocolError, TransportError
+from cloister.federation.pki import (
+    KeyFolder,
+    client_context,
+    local_federation,
+    peer_of,
+    server_context,
+)
+from cloister.federation.service.relay import Relays
+from cloister.federation.service.server import Server as Port
+from cloister.federation.service.server import peer_certificate
+from cloister.federation.transports.http import StreamClient
+from cloister.federation.transports.links import Link
+from cloister.federation.transports.relay import FRAME_BYTES, RelayLink, relay_path, relayed
 from cloister.hazmat.ring import from_bytes, to_bytes
-from cloister.inference.programs import PROGRAMS
-from cloister.mpc import Server, Supply, combine, encode, local_links, multiply
-from cloister.mpc.dealer import Dealer, _drawn
-from cloister.mpc.parties import connected, take_part
-from cloister.mpc.sealed import seal
-from cloister.mpc.session import Session
-from cloister.mpc.shares import expand_share, split
-from cloister.service.relay import Relays
-from cloister.service.server import Server as Port
-from cloister.service.server import peer_certificate
-from cloister.transports.http import StreamClient
-from cloister.transports.links import Link
-from cloister.transports.relay import FRAME_BYTES, RelayLink, relay_path, relayed
+from cloister.shares.inference.programs import PROGRAMS
+from cloister.shares.mpc import Server, Supply, combine, encode, local_links, multiply
+from cloister.shares.mpc.dealer import Dealer, _drawn
+from cloister.shares.mpc.parties import connected, take_part
+from cloister.shares.mpc.sealed import seal
+from cloister.shares.mpc.session import Session
+from cloister.shares.mpc.shares import expand_share, split
 
 Words = NDArray[np.uint64]
 SESSION = "0123456789abcdef" * 2
@@ -295,7 +301,7 @@ def what_the_dealer_reads(coordinator: Coordinator, dealer: Dealer) -> list[Word
     The dealer knows each mask. It takes every window of the carried bytes for one server's opening
     and every window for the other's.
     """
-    from cloister.mpc.material import Product
+    from cloister.shares.mpc.material import Product
 
     kind = Product("multiply", SECRET.shape, SECRET.shape)
     masks = [_drawn(key, index, 0, kind) for index, key in enumerate(dealer._keys)]

@@ -22,16 +22,16 @@ from sklearn.linear_model import LogisticRegression
 pytest.importorskip("tenseal")
 
 from cloister.cli import main, predict
-from cloister.enrolment import Authority, KeyFolder, client_context, install, make_request
-from cloister.errors import BudgetExceeded, PlanError, TransportError
-from cloister.inference.encrypted import ClientKeys, Offer, ScoringClient, ScoringServer
-from cloister.inference.limits import QueryLimit
-from cloister.inference.linear import linear_scorer
-from cloister.service import client as client_module
-from cloister.service import scoring
-from cloister.service.audit import Audit, verify
-from cloister.service.client import Scoring
-from cloister.settings import ScorerSettings, load_role
+from cloister.core.errors import BudgetExceeded, PlanError, TransportError
+from cloister.federation.pki import Authority, KeyFolder, client_context, install, make_request
+from cloister.federation.service import client as client_module
+from cloister.federation.service import scoring
+from cloister.federation.service.audit import Audit, verify
+from cloister.federation.service.client import Scoring
+from cloister.federation.settings import ScorerSettings, load_role
+from cloister.shares.inference.encrypted import ClientKeys, Offer, ScoringClient, ScoringServer
+from cloister.shares.inference.limits import QueryLimit
+from cloister.shares.inference.linear import linear_scorer
 
 NAMES = ("age", "income")
 LOW, HIGH = np.zeros(2), np.array([100.0, 10.0])

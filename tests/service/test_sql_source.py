@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import sqlalchemy
 
+from cloister.core.errors import DataError
 from cloister.data import SqlQuery, read_source
-from cloister.errors import DataError
-from cloister.schema import Schema
+from cloister.data.schema import Schema
 
 RULES = Schema(
     dataset="ward",

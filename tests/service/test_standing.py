@@ -13,18 +13,18 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
-from cloister.enrolment import Authority, KeyFolder, client_context, local_federation
-from cloister.errors import TransportError
-from cloister.local import LocalFederation
+from cloister.core.errors import TransportError
+from cloister.data.schema import Column, Schema
+from cloister.federation.local import LocalFederation
+from cloister.federation.pki import Authority, KeyFolder, client_context, local_federation
+from cloister.federation.service import hub as hub_module
+from cloister.federation.service import main
+from cloister.federation.service.client import Rest
+from cloister.federation.settings import CoordinatorSettings, SiloSettings, load_settings
+from cloister.federation.silo.site import Site
+from cloister.federation.transports.http import Stream, StreamClient
 from cloister.protocol.proposal import proposal
-from cloister.schema import Column, Schema
-from cloister.service import hub as hub_module
-from cloister.service import main
-from cloister.service.client import Rest
-from cloister.settings import CoordinatorSettings, SiloSettings, load_settings
-from cloister.silo.site import Site
 from cloister.testing import ZeroNoise
-from cloister.transports.http import Stream, StreamClient
 
 from .federation import SILOS, network_plan, signed_by
 from .test_jobs import wait_for

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from cloister.errors import LedgerError, LocalProtocolError
+from cloister.core.errors import LedgerError, LocalProtocolError
+from cloister.federation.service.store import Store
 from cloister.privacy.events import GaussianEvent
 from cloister.protocol.journal import AnswerJournal, HeadBook, Journal
-from cloister.service.store import Store
 from cloister.testing import toy_plan
 
 EVENT = GaussianEvent(10.0)

@@ -13,17 +13,17 @@ import numpy as np
 
 from cloister import Budget, Ledger
 from cloister.data import Records, array_records
+from cloister.federation.service.audit import Audit
+from cloister.federation.settings import PolicySettings
+from cloister.federation.silo.agent import Agent
+from cloister.federation.silo.policy import Policy
+from cloister.federation.silo.store import Store
+from cloister.federation.transports.http import Kind, Message
 from cloister.hazmat.signing import Identity
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
 from cloister.secagg.masks import GroupMask
-from cloister.service.audit import Audit
-from cloister.settings import PolicySettings
-from cloister.silo.agent import Agent
-from cloister.silo.policy import Policy
-from cloister.silo.store import Store
 from cloister.tasks import TASKS
-from cloister.transports.http import Kind, Message
 
 KEY = bytes(range(32))
 SENTINEL = 0.12345678

@@ -21,7 +21,10 @@ import numpy as np
 import pytest
 
 from cloister import Budget, JobResult
-from cloister.errors import LedgerError, RemoteProtocolError
+from cloister.core.errors import LedgerError, RemoteProtocolError
+from cloister.federation.service.audit import verify
+from cloister.federation.silo.agent import AGGREGATOR_NOISE, LOCAL_PROBLEM, Agent
+from cloister.federation.transports.http import Kind, Message
 from cloister.privacy import ledger_file
 from cloister.privacy.chain import composed
 from cloister.privacy.events import mechanism_counts
@@ -33,10 +36,7 @@ from cloister.protocol.messages import Open, Upload, decode, encode
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
 from cloister.secagg.masks import GroupMask
-from cloister.service.audit import verify
-from cloister.silo.agent import AGGREGATOR_NOISE, LOCAL_PROBLEM, Agent
 from cloister.testing import ZeroNoise, toy_plan, toy_records
-from cloister.transports.http import Kind, Message
 
 from .kit import KEY, SENTINEL, Site, ask, end, offer, said
 
@@ -134,7 +134,7 @@ def test_what_the_policy_refuses_is_declined_with_its_reason(site: Site, plan: P
 def test_a_flood_of_refused_offers_is_declined_and_not_kept(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloister.silo.agent._MOST_DECLINED", 2)
+    monkeypatch.setattr("cloister.federation.silo.agent._MOST_DECLINED", 2)
     site.refused = "no such task."
     agent = site.agent()
     for plan in (plans := [toy_plan() for _ in range(4)]):
@@ -362,7 +362,9 @@ def test_an_upload_waits_for_its_slot_and_other_answers_do_not(
     agent = approved(site, plan)
     clock = iter([103.0, 104.0, 117.0, 131.0])  # asked, made; asked, made too late for 120
     # for the agent only: another thread that asks for the time would take one away
-    monkeypatch.setattr("cloister.silo.agent.time", SimpleNamespace(time=lambda: next(clock)))
+    monkeypatch.setattr(
+        "cloister.federation.silo.agent.time", SimpleNamespace(time=lambda: next(clock))
+    )
     agent.on_message(opened(plan))
     agent.on_message(opened(plan))
     assert site.waits == [6.0, 9.0]

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from cloister import Ledger
-from cloister.errors import PlanError
-from cloister.jobs import CONTENT_KEY
+from cloister.app.jobs import CONTENT_KEY
+from cloister.core.errors import PlanError
+from cloister.federation.transports.http import Kind, Message
 from cloister.protocol import plan as plan_module
 from cloister.protocol.lifecycle import SiloState as State
 from cloister.protocol.plan import MAX_PLAN_MODEL, MAX_STUDY, MAX_TEXT, Plan, study_name
 from cloister.tasks import TASKS
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister.testing import toy_plan
-from cloister.transports.http import Kind, Message
 
 from .kit import Site, end, offer, said
 

@@ -18,18 +18,18 @@ import numpy as np
 import pytest
 
 from cloister import Budget, Ledger, Schema, Split
+from cloister.app.jobs import JobResult
 from cloister.cli import main
-from cloister.enrolment import KeyFolder, local_federation
+from cloister.federation.pki import KeyFolder, local_federation
+from cloister.federation.settings import load_settings
+from cloister.federation.silo.agent import AGGREGATOR_NOISE
+from cloister.federation.silo.site import Site
+from cloister.federation.silo.store import Store
 from cloister.hazmat.signing import Identity
-from cloister.jobs import JobResult
 from cloister.protocol import lifecycle
 from cloister.protocol.lifecycle import SiloState as State
 from cloister.protocol.plan import Plan
 from cloister.protocol.proposal import PROPOSE, Proposer
-from cloister.settings import load_settings
-from cloister.silo.agent import AGGREGATOR_NOISE
-from cloister.silo.site import Site
-from cloister.silo.store import Store
 from cloister.tasks import TASKS
 from cloister.testing import toy_plan, toy_task
 
@@ -365,8 +365,8 @@ def test_an_agent_whose_data_lose_too_much_does_not_start_and_tells_nothing(
 def test_the_agent_loads_no_library_for_tables_before_data_are_read(home: Home) -> None:
     code = """
 import sys, threading
-from cloister.settings import load_settings
-from cloister.silo.main import open_agent
+from cloister.federation.settings import load_settings
+from cloister.federation.silo.main import open_agent
 open_agent(load_settings(sys.argv[1]), wait=threading.Event().wait).look()
 heavy = "sklearn pandas pyarrow polars scipy matplotlib fastapi".split()
 print(*(name for name in heavy if name in sys.modules))

@@ -13,13 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from cloister.errors import TransportError
+from cloister.core.errors import TransportError
+from cloister.federation.silo.connection import _BACKOFF, serve
+from cloister.federation.transports.http import Kind, Message
 from cloister.protocol import lifecycle
 from cloister.protocol.lifecycle import SiloState as State
 from cloister.protocol.messages import Open, encode
-from cloister.silo.connection import _BACKOFF, serve
 from cloister.testing import toy_plan
-from cloister.transports.http import Kind, Message
 
 from .kit import Site, ask, end, offer, said
 
@@ -161,7 +161,7 @@ def test_an_outage_is_said_once_and_calls_become_rarer(
 
 def test_a_slow_job_does_not_hold_up_another(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     # the agent's clock stands still: a true hour could end while the test runs
-    monkeypatch.setattr("cloister.silo.agent.time", SimpleNamespace(time=lambda: 1000.0))
+    monkeypatch.setattr("cloister.federation.silo.agent.time", SimpleNamespace(time=lambda: 1000.0))
     slow, fast, coordinator = toy_plan(upload_slot=3600.0), toy_plan(), Coordinator()
     site.standing = True
     with serving(site, coordinator.connect):

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from cloister.app.jobs import JobResult
 from cloister.console.guard import LINK_SECONDS, Guard
 from cloister.console.silo import silo_app
-from cloister.errors import PlanError
-from cloister.jobs import JobResult
+from cloister.core.errors import PlanError
+from cloister.federation.settings import SiloSettings, load_role
+from cloister.federation.silo.site import Site
 from cloister.privacy.noise import SILOS_NOISE
 from cloister.protocol.lifecycle import SiloState as State
-from cloister.settings import SiloSettings, load_role
-from cloister.silo.site import Site
 
 from .test_commands import Home, home, keys
 

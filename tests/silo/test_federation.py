@@ -10,14 +10,14 @@ import pytest
 
 from cloister import JobResult
 from cloister.data import Records
+from cloister.federation.silo.agent import AGGREGATOR_NOISE, MODEL, Agent
+from cloister.federation.transports.http import Kind
 from cloister.hazmat.signing import Identity
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
-from cloister.silo.agent import AGGREGATOR_NOISE, MODEL, Agent
 from cloister.testing import ZeroNoise, toy_federation
-from cloister.transports.http import Kind
 
 from .kit import Site, ask, end, offer, said
 

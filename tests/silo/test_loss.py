@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
+from cloister.app.jobs import make_plan
+from cloister.core.errors import DataError
 from cloister.data import Records, read_source
-from cloister.errors import DataError
-from cloister.jobs import make_plan
+from cloister.data.schema import Column, Schema
+from cloister.federation.settings import DataSettings
+from cloister.federation.silo import main
+from cloister.federation.silo.site import Site as RealSite
 from cloister.privacy.budget import Budget
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
-from cloister.schema import Column, Schema
 from cloister.secagg.masks import GroupMask
-from cloister.settings import DataSettings
-from cloister.silo import main
-from cloister.silo.site import Site as RealSite
 from cloister.tasks import TASKS
 from cloister.testing import ZeroNoise
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
+from cloister.federation.settings import NotifySettings, SiloSettings, load_role
+from cloister.federation.silo.notify import _tell, notice_of
+from cloister.federation.silo.store import Job
 from cloister.protocol.plan import Plan
-from cloister.settings import NotifySettings, SiloSettings, load_role
-from cloister.silo.notify import _tell, notice_of
-from cloister.silo.store import Job
 from cloister.testing import toy_plan
 
 from .kit import Site, offer

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from cloister.data import Records, read_source
+from cloister.data.schema import Column, Schema
+from cloister.federation.transports.http import Kind
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
 from cloister.protocol.lifecycle import SiloState as State
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
-from cloister.schema import Column, Schema
 from cloister.secagg.masks import GroupMask
 from cloister.testing import ZeroNoise, toy_plan, toy_records
-from cloister.transports.http import Kind
 
 from .kit import KEY, Site, ask, offer, said
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cloister.errors import LedgerError, PlanError
+from cloister.core.errors import LedgerError, PlanError
+from cloister.federation.silo.store import Store
 from cloister.protocol import lifecycle
 from cloister.protocol.lifecycle import OPEN
 from cloister.protocol.lifecycle import SiloState as State
-from cloister.silo.store import Store
 
 JOB = "0123456789abcdef" * 2
 
@@ -57,7 +57,7 @@ def test_a_change_by_another_process_is_seen_at_the_next_look(store: Store) -> N
     assert store.states(OPEN) == {JOB: State.WAITING}
     code = (
         "import sys; from cloister.protocol import lifecycle; "
-        "from cloister.silo.store import Store; "
+        "from cloister.federation.silo.store import Store; "
         f"assert Store(sys.argv[1]).move({JOB!r}, lifecycle.ACCEPT, by='owner')"
     )
     subprocess.run([sys.executable, "-c", code, str(store.path)], check=True)

@@ -14,10 +14,10 @@ import pandas as pd
 import pytest
 
 from cloister import JobResult
-from cloister.attested import SUFFIX
 from cloister.cli import main
-from cloister.inference.export import to_sklearn
-from cloister.silo.agent import MODEL
+from cloister.federation.attested import SUFFIX
+from cloister.federation.silo.agent import MODEL
+from cloister.shares.inference.export import to_sklearn
 from cloister.testing import toy_federation
 
 from .test_federation import federation

@@ -42,7 +42,7 @@ from cloister.hazmat.ring import Integers
 from cloister.privacy import accounting
 from cloister.privacy.noise import NoiseKind, NoiseSource
 from cloister.protocol.plan import Plan
-from cloister.task import GridState, Records, Released
+from cloister.protocol.task import GridState, Records, Released
 from cloister.tasks.clustering.kmeans import Payload
 
 Floats = NDArray[np.float64]

@@ -51,6 +51,8 @@ from scipy import optimize
 
 import cloister
 import cloister_lab
+from cloister.app.in_process import InProcess
+from cloister.core.randomness import public_generator
 from cloister.hazmat.discrete import discrete_gaussian, discrete_laplace
 from cloister.hazmat.fixedpoint import Grid
 from cloister.hazmat.ring import Integers, to_integers
@@ -59,11 +61,9 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.noise import DiscreteNoise, NoiseKind, NoiseSource
 from cloister.protocol.messages import Reply, decode
 from cloister.protocol.plan import Plan
-from cloister.randomness import public_generator
-from cloister.task import Block, GridState, Records, Task
+from cloister.protocol.task import Block, GridState, Records, Task
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Payload, SuLloyd
 from cloister.testing import Faults, Wire, check_task, toy_plan
-from cloister.transports.inprocess import InProcess
 
 from .audit import (
     ALPHA,

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import cloister
-from cloister.arrays import GridState, Integers, Records
+from cloister.app.jobs import make_plan
 from cloister.audit import reading
 from cloister.audit.checks import audit_task, check_noise
 from cloister.audit.findings import Finding
@@ -32,16 +32,16 @@ from cloister.audit.noise import in_profile
 from cloister.audit.reading import check_reading
 from cloister.audit.runs import search
 from cloister.audit.sizes import BEYOND_CELLS, sweep
+from cloister.core.arrays import GridState, Integers, Records
+from cloister.core.errors import DataError, DataLossWarning
 from cloister.data import read_source
 from cloister.data.records import default_rows
-from cloister.errors import DataError, DataLossWarning
+from cloister.data.schema import Schema, schema_of
 from cloister.hazmat.prg import Usage, derive
-from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
 from cloister.protocol import client
 from cloister.protocol.plan import Plan
-from cloister.schema import Schema, schema_of
-from cloister.task import PublicColumn, Released, State, Task
+from cloister.protocol.task import PublicColumn, Released, State, Task
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.clustering.lloyd_kernel import sum_near_centres
 from cloister.tasks.count import Count

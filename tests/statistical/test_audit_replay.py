@@ -12,7 +12,7 @@ import pytest
 
 from cloister.audit.checks import check_replay
 from cloister.protocol.replay import replay_elsewhere
-from cloister.task import Floats, GridState, Integers, Records
+from cloister.protocol.task import Floats, GridState, Integers, Records
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister_lab.audit.mutants import FixedNoise, RemembersJobs, RemembersLast, plan_of
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cloister.app.jobs import make_plan
 from cloister.audit import runs
 from cloister.audit.checks import audit_plan, price
-from cloister.jobs import make_plan
+from cloister.data.schema import schema_of
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
-from cloister.schema import schema_of
 from cloister.tasks import TASKS
 from cloister.tasks.examples import example_of
 from cloister.tasks.supervised.fedavg import FedAvg

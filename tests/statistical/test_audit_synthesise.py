@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from cloister.app.jobs import make_plan
 from cloister.audit.checks import check_replay
 from cloister.audit.runs import search
-from cloister.errors import CloisterError
-from cloister.jobs import make_plan
+from cloister.core.errors import CloisterError
+from cloister.data.schema import schema_of
 from cloister.protocol.plan import Plan
-from cloister.schema import schema_of
-from cloister.task import GridState, Integers, Records, Released, State
+from cloister.protocol.task import GridState, Integers, Records, Released, State
 from cloister.tasks.synthesis.synthesise import Part, Synthesise
 from cloister.testing import Wire, check_task, hostile_states
 from cloister_lab.audit.mutants import CLAIM, FixedNoise

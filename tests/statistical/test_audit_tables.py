@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cloister.arrays import GridState, Integers, Records
 from cloister.audit import audit_task
+from cloister.core.arrays import GridState, Integers, Records
 from cloister.privacy.budget import Budget
-from cloister.task import Block
+from cloister.protocol.task import Block
 from cloister.tasks.tables.tabulate import Tabulate
 from cloister.testing import check_task
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cloister.app.jobs import make_plan
 from cloister.audit.edges import hard_records, jumps, special, ties
 from cloister.audit.runs import search
+from cloister.core.randomness import public_generator
+from cloister.data.schema import schema_of
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.jobs import make_plan
 from cloister.protocol.plan import Plan
-from cloister.randomness import public_generator
-from cloister.schema import schema_of
-from cloister.task import GridState
+from cloister.protocol.task import GridState
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.examples import numbers
 from cloister_lab.audit.mutants import CLAIM, EdgeTwice, FixedNoise, TieTwice, plan_of

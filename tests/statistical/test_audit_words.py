@@ -25,10 +25,10 @@ from cloister.audit.noise_laws import (
     repeats,
     summary,
 )
+from cloister.core.randomness import public_generator
 from cloister.hazmat.discrete import discrete_gaussian, discrete_laplace
 from cloister.hazmat.ring import Integers
 from cloister.privacy.noise import NoiseKind
-from cloister.randomness import public_generator
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.testing import toy_plan
 

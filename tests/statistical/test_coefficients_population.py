@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister.jobs import run_job
-from cloister.schema import Column, Schema
+from cloister.app.jobs import run_job
+from cloister.data.schema import Column, Schema
 from cloister.tasks.supervised.contrasts import combination, to_reference
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from cloister.arrays import Floats, Results
+from cloister.app.jobs import make_plan
 from cloister.audit.runs import search
+from cloister.core.arrays import Floats, Results
+from cloister.data.schema import schema_of
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
-from cloister.schema import schema_of
-from cloister.task import PublicColumn, Released
+from cloister.protocol.task import PublicColumn, Released
 from cloister.tasks.examples import example_of
 from cloister.tasks.survival.cox import Cox
 from cloister.tasks.survival.score import Score, Series

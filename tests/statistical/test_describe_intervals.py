@@ -11,11 +11,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from cloister.arrays import Floats
-from cloister.jobs import make_plan, run_plan
+from cloister.app.jobs import make_plan, run_plan
+from cloister.core.arrays import Floats
+from cloister.data.schema import schema_of
 from cloister.privacy.budget import Budget
-from cloister.schema import schema_of
-from cloister.task import PublicColumn
+from cloister.protocol.task import PublicColumn
 from cloister.tasks import TASKS
 from cloister.testing import SimulatedNoise
 

@@ -30,8 +30,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from cloister.core.randomness import SecretStream, public_generator
 from cloister.hazmat.discrete import discrete_gaussian, discrete_laplace
-from cloister.randomness import SecretStream, public_generator
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]

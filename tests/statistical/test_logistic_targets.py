@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from cloister.jobs import run_job
-from cloister.schema import Column, Schema
+from cloister.app.jobs import run_job
+from cloister.data.schema import Column, Schema
 from cloister.tasks.columns import Encoding
 from cloister.tasks.supervised import logistic
 from cloister.tasks.supervised.frame import Frame, Whole

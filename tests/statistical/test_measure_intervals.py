@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 from cloister import Budget, Schema, make_plan
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
-from cloister.task import Released
+from cloister.protocol.task import Released
 from cloister.tasks import scores
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister.tasks.evaluation.cluster_quality import ClusterQuality

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cloister.jobs import run_job
-from cloister.schema import Column, Schema
+from cloister.app.jobs import run_job
+from cloister.data.schema import Column, Schema
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
 from cloister.testing import SimulatedNoise
 

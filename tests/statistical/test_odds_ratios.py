@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from cloister.display import Between
-from cloister.jobs import JobResult, run_job
-from cloister.schema import Column, Schema
+from cloister.app.jobs import JobResult, run_job
+from cloister.core.display import Between
+from cloister.data.schema import Column, Schema
 from cloister.tasks.columns import Encoding
 from cloister.tasks.supervised import logistic
 from cloister.tasks.supervised.contrasts import combination, to_reference

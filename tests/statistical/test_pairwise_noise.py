@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from cloister.core.randomness import new_key, public_generator
 from cloister.hazmat.prg import Usage, derive
 from cloister.hazmat.ring import Integers
 from cloister.hazmat.signing import Identity
@@ -31,7 +32,6 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.noise import NoiseKind, ShareNoise
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
-from cloister.randomness import new_key, public_generator
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.testing import toy_plan
 

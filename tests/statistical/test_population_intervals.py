@@ -16,7 +16,7 @@ from sklearn import metrics
 
 from cloister import Budget, Schema, make_plan
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.task import Released
+from cloister.protocol.task import Released
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister.tasks.evaluation.regression import RegressionEvaluation
 from cloister.tasks.preparation.statistics import Statistics

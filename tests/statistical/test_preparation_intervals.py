@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from cloister import Budget, make_plan, run_plan
-from cloister.schema import schema_of
-from cloister.task import Floats, PublicColumn
+from cloister.data.schema import schema_of
+from cloister.protocol.task import Floats, PublicColumn
 from cloister.tasks import TASKS
 from cloister.testing import SimulatedNoise
 

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression
 
-from cloister.jobs import run_job
-from cloister.schema import Column, Schema
+from cloister.app.jobs import run_job
+from cloister.data.schema import Column, Schema
 from cloister.tasks.columns import Encoding
 from cloister.tasks.supervised import linear
 from cloister.tasks.supervised.least_squares import Fit

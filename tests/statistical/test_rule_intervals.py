@@ -13,7 +13,7 @@ import pytest
 
 from cloister import Budget, catalogue_schema, make_plan
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.task import Released
+from cloister.protocol.task import Released
 from cloister.tasks.patterns.apriori import Apriori
 
 RUNS, LEAST, ITEMS, N = 250, 0.93, 60, 8000

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cloister.arrays import Floats, Records, Results
-from cloister.jobs import run_job
+from cloister.app.jobs import run_job
+from cloister.core.arrays import Floats, Records, Results
+from cloister.data.schema import Schema
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.privacy.noise import NoiseSource
-from cloister.schema import Schema
 from cloister.tasks.population import ENDS
 from cloister.tasks.scores import Estimate
 from cloister.tasks.tables import risk

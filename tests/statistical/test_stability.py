@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom
 
 from cloister import DPKMeans
-from cloister.task import Floats
+from cloister.protocol.task import Floats
 
 MIDDLES = np.array([[-0.6, -0.6], [0.6, 0.5], [0.6, -0.7]])
 X = np.random.default_rng(0).normal(MIDDLES, 0.1, (1000, 3, 2)).reshape(-1, 2)

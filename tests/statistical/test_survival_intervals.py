@@ -13,11 +13,11 @@ from itertools import count
 import numpy as np
 import pytest
 
-from cloister.arrays import Floats, GridState, Integers, Records
+from cloister.app.jobs import run_job
 from cloister.audit import audit_task
-from cloister.jobs import run_job
+from cloister.core.arrays import Floats, GridState, Integers, Records
+from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget
-from cloister.schema import Column, Schema
 from cloister.tasks.survival import curves
 from cloister.tasks.survival.survival import Survival
 from cloister.testing import SimulatedNoise

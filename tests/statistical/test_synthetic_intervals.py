@@ -17,7 +17,7 @@ import pytest
 from scipy import stats
 
 from cloister import DPSynthesiser, PlanError, Schema
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.privacy.noise import NoiseSource
 from cloister.tasks.synthesis import synthesise
 from cloister.tasks.synthesis.junction import Measured, resampled

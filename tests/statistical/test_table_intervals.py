@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cloister.arrays import Floats
-from cloister.jobs import run_job
+from cloister.app.jobs import run_job
+from cloister.core.arrays import Floats
+from cloister.data.schema import Schema
 from cloister.privacy.calibration import gaussian_noise_multiplier
-from cloister.schema import Schema
 from cloister.tasks.intervals import fieller
 from cloister.tasks.scores import Estimate, mean_interval
 from cloister.tasks.tables import inference

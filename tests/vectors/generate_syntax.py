@@ -1,8 +1,8 @@
 """Write syntax.json: a source for each statement and expression of Python 3.11, with its text.
 
 A digest of code is comparable between silos only if every Python writes these texts. Run it again
-after a change of :mod:`cloister.syntax` that is meant to change digests; every plan that was made
-before is refused then.
+after a change of :mod:`cloister.core.syntax` that is meant to change digests; every plan that was
+made before is refused then.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cloister.syntax import read_syntax
+from cloister.core.syntax import read_syntax
 
 SOURCES = {
     "nothing": "",

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
+from cloister.core.errors import PlanError
 from cloister.data.loss import watch_loss
-from cloister.errors import PlanError
 from cloister.estimators.base import private_tags, public_seed
 from cloister.estimators.centres import CentreModel
 from cloister.estimators.release import Spending, check_whole

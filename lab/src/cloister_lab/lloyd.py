@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cloister.task import Floats, Integers
+from cloister.protocol.task import Floats, Integers
 
 
 def nearest(points: Floats, centres: Floats) -> Integers:

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.errors import DataError
-from cloister.randomness import public_generator
+from cloister.core.errors import DataError
+from cloister.core.randomness import public_generator
 from cloister_lab.lloyd import nearest
 
 _Floats = NDArray[np.float64]

@@ -21,7 +21,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.errors import LocalProtocolError, PlanError, RemoteProtocolError
+from cloister.core.errors import LocalProtocolError, PlanError, RemoteProtocolError
+from cloister.core.randomness import new_key as _new_key_bytes
+from cloister.core.randomness import new_nonce
 from cloister.hazmat.discrete import MAX_SCALE
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
 from cloister.hazmat.prg import PadContext
@@ -34,10 +36,8 @@ from cloister.privacy.calibration import (
 )
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import largest_release
-from cloister.randomness import new_key as _new_key_bytes
-from cloister.randomness import new_nonce
+from cloister.protocol.task import PublicFacts, Released
 from cloister.secagg.masks import GroupMask, Masker, NoMask
-from cloister.task import PublicFacts, Released
 from cloister.tasks.clustering.kmeans import FastLloyd, Post
 
 Floats = NDArray[np.float64]

@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from cloister.compiled import instruction_sets
+from cloister.core.compiled import instruction_sets
 
 ROOT = Path(__file__).parents[3]
 SMALL = (3000, 2, 3), (1000, 9, 4)
@@ -145,7 +145,7 @@ def test_a_command_is_timed_beside_pandas(run: ModuleType) -> None:
     assert 0 < found.value < 60_000
 
 
-@pytest.mark.filterwarnings("ignore::cloister.errors.UncountedWarning")
+@pytest.mark.filterwarnings("ignore::cloister.core.errors.UncountedWarning")
 def test_whole_fits_are_measured_beside_their_peers(
     run: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

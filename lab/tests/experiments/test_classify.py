@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister.errors import PlanError
-from cloister.schema import Schema
+from cloister.core.errors import PlanError
+from cloister.data.schema import Schema
 from cloister_lab.experiments import classify
 from cloister_lab.experiments.catalogue import EXPERIMENTS
 from cloister_lab.experiments.classify import (

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression
 
-from cloister.errors import PlanError
-from cloister.jobs import JobResult
+from cloister.app.jobs import JobResult
+from cloister.core.errors import PlanError
 from cloister.testing import SimulatedNoise, ZeroNoise
 from cloister_lab.experiments import coefficients
 from cloister_lab.experiments.catalogue import EXPERIMENTS

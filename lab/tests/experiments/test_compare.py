@@ -12,7 +12,7 @@ import pytest
 
 from cloister import cli
 from cloister.cli.output import Output
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister_lab.experiments import compare as module
 from cloister_lab.experiments import sweep
 from cloister_lab.experiments.datasets import Dataset, load, min_max

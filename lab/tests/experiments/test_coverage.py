@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from cloister import Budget
-from cloister.errors import PlanError
-from cloister.task import GridState, Released, State, Task
+from cloister.core.errors import PlanError
+from cloister.protocol.task import GridState, Released, State, Task
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
 from cloister.testing import SimulatedNoise, toy_task
 from cloister_lab.experiments.catalogue import EXPERIMENTS

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister.schema import Schema
+from cloister.data.schema import Schema
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
 from cloister_lab.experiments import credit
 from cloister_lab.experiments.catalogue import EXPERIMENTS

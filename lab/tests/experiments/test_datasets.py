@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister.errors import DataError, PlanError
+from cloister.core.errors import DataError, PlanError
+from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import default_delta
-from cloister.schema import Column, Schema
 from cloister_lab.experiments.datasets import BUNDLED, load, min_max, title
 
 TABLE = np.array([[0.0, 10.0], [1.0, 30.0], [4.0, 20.0]])

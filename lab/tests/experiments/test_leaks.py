@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cloister.app.jobs import run_plan
 from cloister.audit.bounds import Check
-from cloister.jobs import run_plan
+from cloister.core.randomness import public_generator
 from cloister.privacy import accounting
-from cloister.randomness import public_generator
 from cloister.tasks.supervised.local_training import Network
 from cloister.testing import ZeroNoise
 from cloister_lab.experiments import leak_attacks as attacks

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister_lab.experiments.datasets import load
 from cloister_lab.experiments.mixtures import G2, Mixture, nearest_separations, separation
 

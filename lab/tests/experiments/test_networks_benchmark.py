@@ -9,9 +9,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from cloister.inference.imports import from_sklearn
-from cloister.inference.layers import Dense, Layer, Polynomial, Relu
-from cloister.inference.network import Network
+from cloister.shares.inference.imports import from_sklearn
+from cloister.shares.inference.layers import Dense, Layer, Polynomial, Relu
+from cloister.shares.inference.network import Network
 
 RNG = np.random.default_rng(0)
 

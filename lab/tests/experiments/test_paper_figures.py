@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cloister.errors import DataError
+from cloister.core.errors import DataError
 from cloister_lab.experiments import fastlloyd
 from cloister_lab.experiments.all_methods import gaps_closed, run_method
 from cloister_lab.experiments.catalogue import EXPERIMENTS

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister.errors import DataError
+from cloister.core.errors import DataError
 from cloister_lab.experiments.compare import AREA, summarise
 from cloister_lab.experiments.records import (
     STAMP,

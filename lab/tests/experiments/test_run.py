@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister.errors import DataError, PlanError
+from cloister.core.errors import DataError, PlanError
 from cloister_lab.experiments.catalogue import EXPERIMENTS
 from cloister_lab.experiments.records import (
     TidyRow,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cloister.errors import DataError
+from cloister.core.errors import DataError
 from cloister_lab.experiments import spu_kmeans, table3
 from cloister_lab.experiments.environments import json_of
 from cloister_lab.experiments.mixtures import Mixture

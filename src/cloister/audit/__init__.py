@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cloister.audit.checks import Audit, Finding, audit_plan, audit_task
-from cloister.moved import old_name
+from cloister.core.deprecated import old_name
 
 __all__ = ["Audit", "Finding", "audit_plan", "audit_task"]
 

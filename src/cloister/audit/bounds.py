@@ -20,7 +20,7 @@ from scipy import special, stats
 
 from cloister.privacy import accounting
 from cloister.privacy.events import Event
-from cloister.task import Floats
+from cloister.protocol.task import Floats
 
 PARTS = (1.0, 0.2, 0.05)
 """Parts of delta(0) at which a curve is looked at: where noise hides little of it."""

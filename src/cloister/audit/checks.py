@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from cloister.app.jobs import make_plan, run_job, run_plan
 from cloister.audit.bounds import (
     ENOUGH,
     Check,
@@ -50,16 +51,15 @@ from cloister.audit.runs import (
     watched,
     watched_plan,
 )
-from cloister.errors import PlanError, RemoteProtocolError
-from cloister.jobs import make_plan, run_job, run_plan
+from cloister.core.errors import PlanError, RemoteProtocolError
+from cloister.core.randomness import new_nonce, public_generator
+from cloister.data.schema import Schema, schema_of
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, NonPrivateEvent, holds
 from cloister.protocol.plan import Plan
 from cloister.protocol.replay import replay, replay_elsewhere, shown, written
-from cloister.randomness import new_nonce, public_generator
-from cloister.schema import Schema, schema_of
-from cloister.task import Floats, Records, Task
+from cloister.protocol.task import Floats, Records, Task
 from cloister.tasks.examples import Example, example_of
 
 ALPHA = 1e-8

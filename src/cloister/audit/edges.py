@@ -14,8 +14,8 @@ from math import gcd, isqrt
 import numpy as np
 
 from cloister.protocol.plan import Plan
-from cloister.task import GridState, Integers, Records
-from cloister.task import inside as in_the_box
+from cloister.protocol.task import GridState, Integers, Records
+from cloister.protocol.task import inside as in_the_box
 
 _POINTS = 12  # of a state, at most
 _PAIRS = 24  # of points whose ties are looked for

@@ -22,7 +22,7 @@ from functools import cache
 from tempfile import TemporaryFile
 from typing import Any, NoReturn, TypeVar
 
-from cloister.errors import DataLossWarning
+from cloister.core.errors import DataLossWarning
 
 T = TypeVar("T")
 

@@ -24,6 +24,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from cloister.app.in_process import InProcess
+from cloister.app.jobs import handlers, make_clients, result_of, run_clients
+from cloister.app.report import render_report
 from cloister.audit.emissions import observe
 from cloister.audit.findings import Finding
 from cloister.audit.noise import in_profile
@@ -40,10 +43,11 @@ from cloister.audit.reading import (
 from cloister.audit.runs import MakeNoise, share_of_bound, system_noise
 from cloister.audit.sizes import Place, Sums, by_row, compare_sums, sweep, tried
 from cloister.audit.sources import CSV, PARQUET, Kind, Row, header, insert, odd_rows, plain, rows_of
+from cloister.core.randomness import KEY_BYTES, new_key
 from cloister.data import read_source
+from cloister.data.schema import Schema
 from cloister.hazmat.prg import PadContext
 from cloister.hazmat.ring import Integers, to_integers
-from cloister.jobs import handlers, make_clients, result_of, run_clients
 from cloister.privacy.noise import NoiseKind, NoiseSource
 from cloister.protocol.client import Client
 from cloister.protocol.journal import MemoryJournal
@@ -51,12 +55,8 @@ from cloister.protocol.messages import VECTOR, Upload, decode, encode
 from cloister.protocol.plan import Plan
 from cloister.protocol.replay import shown
 from cloister.protocol.session import Transport
-from cloister.randomness import KEY_BYTES, new_key
-from cloister.report import render_report
-from cloister.schema import Schema
+from cloister.protocol.task import GridState, Records, tasks_inside
 from cloister.secagg.masks import GroupMask, Masker, NoMask
-from cloister.task import GridState, Records, tasks_inside
-from cloister.transports.inprocess import InProcess
 
 _MOST = 2000  # records of the table that is as long as agreed
 _SIZES = (0, 1, 2, 3)  # times so many; 0 stands for one record

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cloister.app.jobs import make_clients, run_clients
 from cloister.audit.noise_laws import Drawn
 from cloister.audit.runs import Ahead, Log, MakeNoise, system_noise, watched_plan
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.hazmat.ring import Integers, to_integers
 from cloister.hazmat.signing import Identity
-from cloister.jobs import make_clients, run_clients
 from cloister.privacy.noise import NoiseKind
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.plan import Plan
-from cloister.task import BySilo, ByUnit, Profile
+from cloister.protocol.task import BySilo, ByUnit, Profile
 
 _SILOS = 3  # of a job that is not local
 _AT_ONCE = 100  # elements that a source is asked for, at least: few are slow

@@ -32,7 +32,7 @@ import numpy as np
 from scipy import special, stats
 
 from cloister.audit.bounds import correlated, uniform_fit
-from cloister.task import Floats, Integers
+from cloister.protocol.task import Floats, Integers
 
 Law = Literal["gaussian", "laplace"]
 

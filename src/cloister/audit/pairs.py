@@ -7,10 +7,10 @@ from itertools import product
 
 import numpy as np
 
+from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.plan import Plan
-from cloister.randomness import public_generator
-from cloister.task import Floats, Records
+from cloister.protocol.task import Floats, Records
 
 _CORNERS = 64  # of the box, at most, that are tried as the record more
 _TRIED = 128  # other records that are tried

@@ -27,9 +27,9 @@ from cloister.audit.sources import (
 )
 from cloister.data import read_source
 from cloister.data.records import default_rows
+from cloister.data.schema import Schema
 from cloister.hazmat.fixedpoint import Grid
-from cloister.schema import Schema
-from cloister.task import Records
+from cloister.protocol.task import Records
 
 ROWS = 200  # of a small file
 CHUNK = 64  # rows, so that a small file has several chunks

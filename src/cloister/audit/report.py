@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from cloister.app.report.text import number
 from cloister.audit.bounds import best_at_95, most_shown
 from cloister.audit.checks import Audit, Finding
 from cloister.audit.packages import Mutant
-from cloister.display import Table
-from cloister.report.text import number
+from cloister.core.display import Table
 
 _CLAIM, _SEEN, _ALARM = "#0072B2", "#000000", "#D55E00"
 _LEAST = 1e-4  # of delta, on the axis: no audit of this size can see less

@@ -24,13 +24,23 @@ import numpy as np
 
 from cloister.audit.edges import hard_records
 from cloister.audit.pairs import Pair, candidates, neighbours, tables
+from cloister.core.randomness import new_nonce, public_generator
 from cloister.hazmat.ring import to_integers, to_words
 from cloister.privacy.noise import DiscreteNoise, NoiseKind, NoiseSource
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
-from cloister.randomness import new_nonce, public_generator
-from cloister.task import Block, ByUnit, Floats, GridState, Integers, Records, Released, State, Task
+from cloister.protocol.task import (
+    Block,
+    ByUnit,
+    Floats,
+    GridState,
+    Integers,
+    Records,
+    Released,
+    State,
+    Task,
+)
 
 World = Literal["without", "with"]
 MakeNoise = Callable[[], NoiseSource]

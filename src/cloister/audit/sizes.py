@@ -15,11 +15,11 @@ import numpy as np
 from cloister.audit.edges import special, state_points
 from cloister.audit.pairs import candidates
 from cloister.audit.runs import share_of_bound
+from cloister.core.randomness import public_generator
 from cloister.data.records import default_rows
 from cloister.protocol.plan import Plan
 from cloister.protocol.summing import LocalStep
-from cloister.randomness import public_generator
-from cloister.task import GridState, Records
+from cloister.protocol.task import GridState, Records
 from cloister.tasks.examples import hostile_rounds
 
 BEYOND_CELLS = 1 << 20

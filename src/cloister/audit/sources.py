@@ -10,9 +10,9 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+from cloister.data.schema import Column, Schema
 from cloister.hazmat.fixedpoint import Grid
-from cloister.schema import Column, Schema
-from cloister.task import Floats
+from cloister.protocol.task import Floats
 
 Row = tuple[str, ...]
 """The cells of a record as text, in the order of the schema; the unit last, if there is one."""

@@ -37,10 +37,11 @@ from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
-from cloister import catalogue
 from cloister.cli.examples import FRONT, examples_of
 from cloister.cli.parsers import add_flags, leaves
-from cloister.errors import (
+from cloister.core import catalogue
+from cloister.core.deprecated import GET_LAB
+from cloister.core.errors import (
     BudgetExceeded,
     CloisterError,
     DataError,
@@ -49,7 +50,6 @@ from cloister.errors import (
     ProtocolError,
     TransportError,
 )
-from cloister.moved import GET_LAB
 
 COMMANDS = {
     "demo": "let three simulated hospitals find groups of real patients, in seconds",

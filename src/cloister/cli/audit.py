@@ -15,13 +15,13 @@ from cloister.audit.packages import Method, methods, mutants
 from cloister.audit.report import summary, verdict, write_report
 from cloister.cli.options import add_set_argument, load_task, refuse_given, task_options
 from cloister.cli.output import Output
-from cloister.declared import Range, Whole, declared
-from cloister.display import Table
-from cloister.errors import PlanError
-from cloister.moved import GET_LAB
+from cloister.core.declared import Range, Whole, declared
+from cloister.core.deprecated import GET_LAB
+from cloister.core.display import Table
+from cloister.core.errors import PlanError
+from cloister.data.schema import Schema
 from cloister.privacy.budget import Budget
-from cloister.schema import Schema
-from cloister.task import Task
+from cloister.protocol.task import Task
 from cloister.tasks import installed
 
 ALARM, NO_POWER = 1, 8

@@ -8,7 +8,7 @@ from typing import Any
 
 from cloister.cli.output import Output
 from cloister.cli.parsers import actions
-from cloister.service.audit import verify
+from cloister.federation.service.audit import verify
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,21 +10,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cloister.app.report import number
+from cloister.app.report.forecast import two_digits
 from cloister.cli.options import default_ledger
 from cloister.cli.output import Output
 from cloister.cli.parsers import Run, actions, write_text
 from cloister.cli.release import NOT_COUNTED, left_for_one_more
-from cloister.declared import Range
-from cloister.display import Table
-from cloister.errors import LedgerError
+from cloister.core.declared import Range
+from cloister.core.display import Table
+from cloister.core.errors import LedgerError
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget, checked
 from cloister.privacy.calibration import gdp_mu_for, gdp_part
 from cloister.privacy.events import GaussianEvent
 from cloister.privacy.filter import Cost, Limits
 from cloister.privacy.ledger import Ledger
-from cloister.report import number
-from cloister.report.forecast import two_digits
 
 Document = Mapping[str, Any] | None
 _CHARGED = {"apart": "by each noise", "covered": "as Gaussian", "whole": "as a whole"}

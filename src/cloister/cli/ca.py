@@ -8,8 +8,8 @@ from typing import Any
 
 from cloister.cli.output import Output
 from cloister.cli.parsers import actions
-from cloister.display import Table
-from cloister.enrolment import Authority
+from cloister.core.display import Table
+from cloister.federation.pki import Authority
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,8 +14,8 @@ from cloister.cli.options import (
     source_of,
 )
 from cloister.cli.output import Output
-from cloister.display import Table
-from cloister.schema import Schema
+from cloister.core.display import Table
+from cloister.data.schema import Schema
 
 TOO_MUCH_LOST = 4
 """Exit code where more rows are left out than a run at a desk or a silo accepts."""

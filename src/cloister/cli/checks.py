@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cloister.cli.output import Output
-from cloister.enrolment import KeyFolder, Peer, client_context, revoked_serials
-from cloister.errors import CloisterError, PlanError
-from cloister.schema import Schema
-from cloister.settings import (
+from cloister.core.errors import CloisterError, PlanError
+from cloister.data.schema import Schema
+from cloister.federation.pki import KeyFolder, Peer, client_context, revoked_serials
+from cloister.federation.settings import (
     AnalystSettings,
     CoordinatorSettings,
     ScorerSettings,
@@ -235,12 +235,14 @@ def _folders(settings: CoordinatorSettings | SiloSettings | ScorerSettings) -> I
 
 
 def _scorer(settings: ScorerSettings) -> Iterator[Check]:
-    from cloister.inference.linear import LinearScorer
+    from cloister.shares.inference.linear import LinearScorer
 
     try:
         entries = LinearScorer.load(settings.model).layout.width
     except CloisterError as error:
-        yield fail("model", reason(error), "write it with cloister.inference; see the manual.")
+        yield fail(
+            "model", reason(error), "write it with cloister.shares.inference; see the manual."
+        )
     else:
         yield ok("model", f"{entries} entries; {entries + 1} rows or fewer reveal a linear model")
     if settings.max_rows_per_caller < settings.rows:

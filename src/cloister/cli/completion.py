@@ -6,7 +6,7 @@ import argparse
 from importlib.util import find_spec
 
 from cloister.cli.output import Output
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from cloister.cli.output import Output
 from cloister.cli.parsers import write_text
-from cloister.errors import DataError, PlanError
+from cloister.core.errors import DataError, PlanError
 
 if TYPE_CHECKING:
-    from cloister.enrolment import KeyFolder
+    from cloister.federation.pki import KeyFolder
+    from cloister.federation.settings import SiloSettings
+    from cloister.federation.transports.links import Carrier
     from cloister.hazmat.ring import Words
-    from cloister.mpc.parties import Account
-    from cloister.mpc.session import Session
-    from cloister.settings import SiloSettings
-    from cloister.transports.links import Carrier
+    from cloister.shares.mpc.parties import Account
+    from cloister.shares.mpc.session import Session
 
 TRUST = "the dealer together with either server sees every table; wrong values are not detected."
 
@@ -43,11 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    from cloister.enrolment import KeyFolder
-    from cloister.inference.programs import PROGRAMS
-    from cloister.mpc.parties import connected, take_part
-    from cloister.mpc.session import Session
-    from cloister.settings import SiloSettings, load_role
+    from cloister.federation.pki import KeyFolder
+    from cloister.federation.settings import SiloSettings, load_role
+    from cloister.shares.inference.programs import PROGRAMS
+    from cloister.shares.mpc.parties import connected, take_part
+    from cloister.shares.mpc.session import Session
 
     session = Session.load(args.session, PROGRAMS)
     _check(args, session)
@@ -117,8 +117,8 @@ def _allowed(
     session: Session, name: str, fingerprint: str, settings: SiloSettings
 ) -> Account | None:
     """Ask an owner's policy; return where a private opening is charged."""
-    from cloister.schema import Schema
-    from cloister.silo.policy import Policy
+    from cloister.data.schema import Schema
+    from cloister.federation.silo.policy import Policy
 
     private = session.program.event() is not None
     schema = Schema.load(settings.schema_file) if private else None
@@ -129,7 +129,7 @@ def _allowed(
         raise PlanError(f"the policy refuses session {session.id}: {refusal}")
     if not private:
         return None
-    from cloister.silo.site import Site  # loads the ledger's database
+    from cloister.federation.silo.site import Site  # loads the ledger's database
 
     return Site.of(settings).account()
 
@@ -143,7 +143,7 @@ def _count_labels(
     """
     if session.program.opening != "label":
         return
-    from cloister.inference.limits import QueryLimit
+    from cloister.shares.inference.limits import QueryLimit
 
     limit = QueryLimit(settings.policy.max_labels_per_receiver, settings.labels)
     about = hashlib.sha256(b"".join(words.tobytes() for words in tables.values())).hexdigest()
@@ -155,7 +155,7 @@ def _count_labels(
 
 def _tables(session: Session, name: str, pairs: list[str]) -> dict[str, Words]:
     """Read a file for each of a party's tables, in their order."""
-    from cloister.mpc.parties import words_of
+    from cloister.shares.mpc.parties import words_of
 
     own, shapes = session.tables_of(name), session.program.tables()
     given = dict(pair.partition("=")[::2] for pair in pairs)
@@ -194,9 +194,9 @@ def _relay(
         return None
     if find_spec("websockets") is None:
         raise PlanError("a relay works over WebSockets: pip install 'cloister[service]'.")
-    from cloister.enrolment import client_context
-    from cloister.transports.http import StreamClient
-    from cloister.transports.relay import relayed
+    from cloister.federation.pki import client_context
+    from cloister.federation.transports.http import StreamClient
+    from cloister.federation.transports.relay import relayed
 
     client = StreamClient(session.relay, client_context(keys), proxy=proxy)
     return lambda peer: relayed(client, session.id, peer, timeout)

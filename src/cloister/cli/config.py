@@ -12,8 +12,8 @@ from typing import Any
 from cloister.cli.checks import OFFLINE, examined, secret_file, show
 from cloister.cli.output import Output
 from cloister.cli.parsers import actions, write_text
-from cloister.schema import FILL_IN
-from cloister.settings import ROLES, Settings, load_settings
+from cloister.data.schema import FILL_IN
+from cloister.federation.settings import ROLES, Settings, load_settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

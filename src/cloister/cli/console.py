@@ -8,9 +8,9 @@ from pathlib import Path
 
 from cloister.cli.options import default_ledger
 from cloister.cli.output import Output
-from cloister.errors import DataError
-from cloister.settings import SiloSettings, load_role
-from cloister.silo.site import Site
+from cloister.core.errors import DataError
+from cloister.federation.settings import SiloSettings, load_role
+from cloister.federation.silo.site import Site
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from cloister.arrays import Floats
+from cloister.app.jobs import Account, JobResult, run_job
 from cloister.cli.output import Output
 from cloister.cli.release import Charge, finish, prepare_folder
+from cloister.core.arrays import Floats
+from cloister.core.display import Between, Table
+from cloister.core.errors import DataLossWarning
 from cloister.data import read_source
-from cloister.display import Between, Table
-from cloister.errors import DataLossWarning
-from cloister.jobs import Account, JobResult, run_job
+from cloister.data.samples import ACCEPTED_LOSS, SCHEMA, write_patients
+from cloister.data.schema import Schema
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
-from cloister.samples import ACCEPTED_LOSS, SCHEMA, write_patients
-from cloister.schema import Schema
 from cloister.tasks.clustering import weighted
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.synopsis import squared_distances

@@ -34,19 +34,19 @@ from cloister.cli.checks import (
 )
 from cloister.cli.output import Output
 from cloister.cli.parsers import add_config
-from cloister.compiled import NUMPY, WITHOUT, instruction_set
-from cloister.enrolment import KeyFolder, client_context, peer_of
-from cloister.errors import CloisterError
-from cloister.privacy.ledger import Ledger
-from cloister.protocol.plan import PROTOCOL_VERSION
-from cloister.service.client import probe
-from cloister.settings import (
+from cloister.core.compiled import NUMPY, WITHOUT, instruction_set
+from cloister.core.errors import CloisterError
+from cloister.federation.pki import KeyFolder, client_context, peer_of
+from cloister.federation.service.client import probe
+from cloister.federation.settings import (
     AnalystSettings,
     CoordinatorSettings,
     ScorerSettings,
     SiloSettings,
     load_settings,
 )
+from cloister.privacy.ledger import Ledger
+from cloister.protocol.plan import PROTOCOL_VERSION
 
 _TIMEOUT = 10.0  # seconds for each step over the network
 _SKEW_WARN, _SKEW_FAIL = 5.0, 300.0  # seconds; certificates are valid from 5 minutes before
@@ -86,7 +86,7 @@ def _loops() -> Check:
 
 def _descriptors(_: CoordinatorSettings | ScorerSettings) -> Iterator[Check]:
     """Look at how many connections and files a service may have, which raises it itself."""
-    from cloister.service.door import descriptors
+    from cloister.federation.service.door import descriptors
 
     if (limits := descriptors()) is None:
         return
@@ -198,7 +198,7 @@ def _data(settings: SiloSettings) -> Iterator[Check]:
 
 def _loss(settings: SiloSettings) -> Iterator[Check]:
     """Read the records, and say without a number whether too many rows are left out."""
-    from cloister.silo.site import TOO_MUCH_LOST, Site
+    from cloister.federation.silo.site import TOO_MUCH_LOST, Site
 
     try:
         too_much = Site.of(settings).loses_too_much
@@ -254,7 +254,7 @@ def _sqlite_file(url: str) -> Path | None:
 
 def _database(settings: CoordinatorSettings) -> Iterator[Check]:
     """See whether the database answers; nothing is made in it, and no lock is taken."""
-    from cloister.service.store import reach
+    from cloister.federation.service.store import reach
 
     url = settings.database
     if (file := _sqlite_file(url)) is None:

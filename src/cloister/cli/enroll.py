@@ -10,7 +10,8 @@ from typing import Any
 
 from cloister.cli.output import Output, ask
 from cloister.cli.parsers import actions, write_text
-from cloister.enrolment import (
+from cloister.core.errors import DataError, PlanError
+from cloister.federation.pki import (
     ROLES,
     Authority,
     KeyFolder,
@@ -18,7 +19,6 @@ from cloister.enrolment import (
     make_request,
     request_fingerprint,
 )
-from cloister.errors import DataError, PlanError
 
 _KIND = "ed25519:"
 _GROUP = 8  # digits read in one breath

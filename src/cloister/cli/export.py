@@ -7,11 +7,11 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+from cloister.app.jobs import JobResult
+from cloister.app.report.notebook import release_frame
 from cloister.cli.options import add_model_task, load_model
 from cloister.cli.output import Output
 from cloister.cli.parsers import write_text
-from cloister.jobs import JobResult
-from cloister.report.notebook import release_frame
 
 NUMBERS = "numbers.csv"
 _LABELS = {
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 
 def _model(args: argparse.Namespace, result: JobResult, out: Output) -> dict[str, Any]:
     """Write what predicts without cloister."""
-    from cloister.inference.export import to_onnx, to_sklearn
+    from cloister.shares.inference.export import to_onnx, to_sklearn
 
     onnx = args.to == "onnx"
     write_text(args.out, to_onnx(result) if onnx else pickle.dumps(to_sklearn(result)))

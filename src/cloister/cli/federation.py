@@ -13,21 +13,21 @@ from typing import Any
 
 import numpy as np
 
+from cloister.app.jobs import JobResult, make_plan
 from cloister.cli.demo import CLUSTERS, COLUMNS, DELTA, EPSILON, NOMINAL_N
 from cloister.cli.options import comma_separated
 from cloister.cli.output import Output
 from cloister.cli.parsers import actions
 from cloister.cli.release import show_displays
 from cloister.cli.site import Site
-from cloister.enrolment import Authority, KeyFolder, install, make_request, write_secret
-from cloister.errors import PlanError, ProtocolError
-from cloister.jobs import JobResult, make_plan
-from cloister.joining import Board, Federation
+from cloister.core.errors import PlanError, ProtocolError
+from cloister.data.samples import ACCEPTED_LOSS, HOSPITALS, SCHEMA, write_patients
+from cloister.data.schema import Schema
+from cloister.federation.joining import Board, Federation
+from cloister.federation.pki import Authority, KeyFolder, install, make_request, write_secret
+from cloister.federation.settings import CoordinatorSettings, load_role
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
-from cloister.samples import ACCEPTED_LOSS, HOSPITALS, SCHEMA, write_patients
-from cloister.schema import Schema
-from cloister.settings import CoordinatorSettings, load_role
 from cloister.tasks.clustering.auto import Auto
 
 STORY = (
@@ -141,7 +141,7 @@ def _invite(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 
 def _open(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Serve the board until everybody has seen all, then start the coordinator."""
-    from cloister.service.joining import JoiningServer
+    from cloister.federation.service.joining import JoiningServer
 
     site = Site.of(args.root, "coordinator")
     board = Board(_authority(site))
@@ -183,7 +183,7 @@ def _demo(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 
 
 def _demonstrate(args: argparse.Namespace, folder: Path, out: Output) -> dict[str, Any]:
-    from cloister.local import LocalFederation
+    from cloister.federation.local import LocalFederation
 
     begun = time.monotonic()
 

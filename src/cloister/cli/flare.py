@@ -9,11 +9,11 @@ from typing import Any
 from cloister.cli.output import Output
 from cloister.cli.parsers import actions, add_config
 from cloister.cli.proposals import add_proposal_arguments, proposed_plan
-from cloister.enrolment import KeyFolder
-from cloister.errors import DataError
-from cloister.flare.kit import open_doors, secure, write_job
+from cloister.core.errors import DataError
+from cloister.federation.flare.kit import open_doors, secure, write_job
+from cloister.federation.pki import KeyFolder
+from cloister.federation.settings import AnalystSettings, load_role
 from cloister.protocol.proposal import proposal
-from cloister.settings import AnalystSettings, load_role
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,9 +15,9 @@ from cloister.cli import jobs_rest, jobs_silo
 from cloister.cli.output import Output
 from cloister.cli.parsers import actions, add_config
 from cloister.cli.proposals import add_proposal_arguments
-from cloister.errors import PlanError
-from cloister.settings import ScorerSettings, SiloSettings, load_settings
-from cloister.silo.site import Site
+from cloister.core.errors import PlanError
+from cloister.federation.settings import ScorerSettings, SiloSettings, load_settings
+from cloister.federation.silo.site import Site
 
 _SUMMARIES = {
     "list": "list all jobs",

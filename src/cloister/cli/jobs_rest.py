@@ -8,20 +8,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from cloister.app.jobs import JobResult, target_of
+from cloister.app.report import listed
+from cloister.app.report.forecast import plan_warnings
 from cloister.cli.output import Output
 from cloister.cli.proposals import proposed_plan
 from cloister.cli.release import show_federated
-from cloister.display import Table
-from cloister.enrolment import KeyFolder, client_context
-from cloister.jobs import JobResult, target_of
+from cloister.core.display import Table
+from cloister.data.schema import Schema
+from cloister.federation.pki import KeyFolder, client_context
+from cloister.federation.service.client import Rest
+from cloister.federation.service.shown import facts, members, moment, priced, progress
+from cloister.federation.settings import AnalystSettings, CoordinatorSettings
 from cloister.protocol.lifecycle import MEANING
 from cloister.protocol.proposal import proposal
-from cloister.report import listed
-from cloister.report.forecast import plan_warnings
-from cloister.schema import Schema
-from cloister.service.client import Rest
-from cloister.service.shown import facts, members, moment, priced, progress
-from cloister.settings import AnalystSettings, CoordinatorSettings
 
 
 @dataclass(frozen=True)

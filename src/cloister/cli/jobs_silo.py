@@ -6,16 +6,14 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from cloister.app.jobs import JobResult
+from cloister.app.report.text import warnings_of
 from cloister.cli.output import Output
 from cloister.cli.release import show_federated
-from cloister.display import Table
-from cloister.errors import DataError
-from cloister.jobs import JobResult
-from cloister.privacy.noise import AGGREGATOR_NOISE
-from cloister.protocol.lifecycle import ACCEPT, DENY, WITHDRAW, SiloState, Step
-from cloister.report.text import warnings_of
-from cloister.silo.agent import MODEL, close_job
-from cloister.silo.decisions import (
+from cloister.core.display import Table
+from cloister.core.errors import DataError
+from cloister.federation.silo.agent import MODEL, close_job
+from cloister.federation.silo.decisions import (
     CONSENT,
     asker,
     check_approval,
@@ -25,7 +23,9 @@ from cloister.silo.decisions import (
     priced,
     question,
 )
-from cloister.silo.site import Site
+from cloister.federation.silo.site import Site
+from cloister.privacy.noise import AGGREGATOR_NOISE
+from cloister.protocol.lifecycle import ACCEPT, DENY, WITHDRAW, SiloState, Step
 
 
 def _list(_: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from cloister.cli.checks import OFFLINE, examined, show
 from cloister.cli.output import Output, ask
 from cloister.cli.parsers import write_text
 from cloister.cli.site import Site
-from cloister.enrolment import make_folder
-from cloister.errors import PlanError, TransportError
-from cloister.joining import Invitation, Party
-from cloister.settings import load_settings
+from cloister.core.errors import PlanError, TransportError
+from cloister.federation.joining import Invitation, Party
+from cloister.federation.pki import make_folder
+from cloister.federation.settings import load_settings
 
 _PAUSE = 2.0  # seconds between two looks at who else has come
 
@@ -108,7 +108,7 @@ def _meet(party: Party, wait: float, out: Output) -> None:
     """Exchange messages with the coordinator until everybody's nonce is here."""
     if party.done:
         return
-    from cloister.service.joining import Joining
+    from cloister.federation.service.joining import Joining
 
     deadline = time.monotonic() + wait
     message: dict[str, Any] = {}

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloister.app.jobs import CONTENT_KEY, result_of
 from cloister.cli import EXIT_CODES, UNEXPECTED
 from cloister.cli.options import check_layouts, named_task, plan_of, schemas_of, source_of
 from cloister.cli.output import Output
@@ -24,17 +25,16 @@ from cloister.cli.release import (
     open_charge,
     prepare_folder,
 )
-from cloister.errors import PlanError
-from cloister.jobs import CONTENT_KEY, result_of
+from cloister.core.errors import PlanError
+from cloister.core.randomness import new_key
+from cloister.data.schema import Schema
+from cloister.federation.transports.mpi import MpiTransport, end_all, hand_out, serve, world
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
-from cloister.randomness import new_key
-from cloister.schema import Schema
 from cloister.secagg.masks import GroupMask
-from cloister.transports.mpi import MpiTransport, end_all, hand_out, serve, world
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Comm

@@ -14,13 +14,13 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from cloister.declared import Declaration
-from cloister.errors import PlanError
-from cloister.jobs import JobResult, budget_of, make_plan
-from cloister.moved import GET_LAB
+from cloister.app.jobs import JobResult, budget_of, make_plan
+from cloister.core.declared import Declaration
+from cloister.core.deprecated import GET_LAB
+from cloister.core.errors import PlanError
+from cloister.data.schema import Schema, read_text
 from cloister.protocol.plan import Plan
-from cloister.schema import Schema, read_text
-from cloister.task import Task
+from cloister.protocol.task import Task
 from cloister.tasks import TASKS, from_file, installed
 from cloister.tasks.options import check_known, options_of
 
@@ -29,7 +29,7 @@ JOB_OPTIONS = (
     *("study", "min_silos", "columns", "profile", "collusion", "publish", "upload_slot"),
     "fingerprints",
 )
-"""Arguments of a command line that are options of :func:`~cloister.jobs.make_plan`."""
+"""Arguments of a command line that are options of :func:`~cloister.app.jobs.make_plan`."""
 _METAVARS = {int: "N", float: "X", str: "NAME"}
 _COSTS = ("epsilon", "delta", "ledger", "cap_epsilon")
 

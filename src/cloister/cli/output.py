@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.display import Table
-from cloister.html import clean
-from cloister.report.text import cell_text
-from cloister.watching import is_watched, round_bar
+from cloister.app.report.text import cell_text
+from cloister.app.watching import is_watched, round_bar
+from cloister.core.display import Table
+from cloister.core.html import clean
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cloister.jobs import OnRound
+    from cloister.app.jobs import OnRound
 
 _WIDTH, _WIDEST = 100, 400  # of text and of tables where there is no terminal
 _MAX_COLUMNS = 9  # of a table on the screen; the report has all

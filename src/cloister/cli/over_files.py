@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cloister.app.jobs import JobResult
+from cloister.app.stability import N_RUNS
 from cloister.cli.examples import example_over_files
 from cloister.cli.options import (
     add_job_arguments,
@@ -27,11 +29,9 @@ from cloister.cli.options import (
 )
 from cloister.cli.output import Output
 from cloister.cli.release import finish, prepare_folder, release
-from cloister.errors import PlanError
-from cloister.jobs import JobResult
-from cloister.schema import Schema, catalogue_schema
-from cloister.stability import N_RUNS
-from cloister.task import Classifier, Regressor, Task
+from cloister.core.errors import PlanError
+from cloister.data.schema import Schema, catalogue_schema
+from cloister.protocol.task import Classifier, Regressor, Task
 from cloister.tasks import TASKS
 from cloister.tasks.options import check_known
 

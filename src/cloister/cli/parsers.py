@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloister.errors import DataError, PlanError
+from cloister.core.errors import DataError, PlanError
 
 if TYPE_CHECKING:
     from cloister.cli.output import Output

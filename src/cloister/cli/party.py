@@ -7,14 +7,14 @@ from importlib import import_module
 
 from cloister.cli.output import Output
 from cloister.cli.parsers import actions, add_config
-from cloister.service.logs import configure
-from cloister.service.process import stopped_by_signals
-from cloister.settings import ROLES, AnalystSettings, load_role
+from cloister.federation.service.logs import configure
+from cloister.federation.service.process import stopped_by_signals
+from cloister.federation.settings import ROLES, AnalystSettings, load_role
 
 _MAIN = {
-    "coordinator": "cloister.service.main",
-    "silo": "cloister.silo.main",
-    "scorer": "cloister.service.scoring",
+    "coordinator": "cloister.federation.service.main",
+    "silo": "cloister.federation.silo.main",
+    "scorer": "cloister.federation.service.scoring",
 }
 
 

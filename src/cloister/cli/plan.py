@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
+from cloister.app.jobs import target_of
+from cloister.app.report import listed, number, odds_sentence
+from cloister.app.report.forecast import expected, forecast_of, plan_warnings
 from cloister.cli.options import (
     add_kmeans_arguments,
     add_plan_arguments,
@@ -16,14 +19,11 @@ from cloister.cli.options import (
     plan_of,
 )
 from cloister.cli.output import Output
-from cloister.display import Table
-from cloister.jobs import target_of
+from cloister.core.display import Table
+from cloister.data.schema import Schema
 from cloister.privacy import accounting
 from cloister.privacy.filter import Limits, Split, Tariff
 from cloister.protocol.plan import Plan
-from cloister.report import listed, number, odds_sentence
-from cloister.report.forecast import expected, forecast_of, plan_warnings
-from cloister.schema import Schema
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloister.app.jobs import JobResult
 from cloister.cli.options import (
     add_model_task,
     comma_separated,
@@ -22,10 +23,9 @@ from cloister.cli.options import (
 )
 from cloister.cli.output import Output
 from cloister.cli.parsers import write_text
+from cloister.core.errors import BudgetExceeded, PlanError
 from cloister.data import read_words
-from cloister.errors import BudgetExceeded, PlanError
-from cloister.jobs import JobResult
-from cloister.task import Classifier, Regressor
+from cloister.protocol.task import Classifier, Regressor
 from cloister.tasks.patterns.outliers import Outliers
 
 if TYPE_CHECKING:
@@ -140,9 +140,9 @@ def _by_scorer(args: argparse.Namespace, out: Output) -> Predictions:
         raise PlanError("--private works over a network: pip install 'cloister[service,he]'.")
     import numpy as np
 
-    from cloister.enrolment import KeyFolder, client_context
-    from cloister.inference.encrypted import ClientKeys, ScoringClient
-    from cloister.service.client import Scoring
+    from cloister.federation.pki import KeyFolder, client_context
+    from cloister.federation.service.client import Scoring
+    from cloister.shares.inference.encrypted import ClientKeys, ScoringClient
 
     with Scoring(args.model, client_context(KeyFolder(args.keys))) as scorer:
         document, left = scorer.model()

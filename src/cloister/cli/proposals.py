@@ -16,9 +16,9 @@ from cloister.cli.options import (
     plan_of,
 )
 from cloister.cli.over_files import about_model
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
+from cloister.data.schema import Schema
 from cloister.protocol.plan import Plan
-from cloister.schema import Schema
 
 
 def add_proposal_arguments(parser: argparse.ArgumentParser) -> None:

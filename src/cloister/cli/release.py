@@ -16,6 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cloister.app.jobs import Account, JobResult, run_job
+from cloister.app.report import as_table, number, render_report, write_report
+from cloister.app.report.forecast import plan_warnings
+from cloister.app.report.summary import summarise
+from cloister.app.report.text import warnings_of
+from cloister.app.stability import stability
+from cloister.app.watching import PROGRESS
 from cloister.cli.options import (
     check_layouts,
     default_ledger,
@@ -26,20 +33,13 @@ from cloister.cli.options import (
 )
 from cloister.cli.output import Output, ask
 from cloister.cli.parsers import write_text
-from cloister.display import Bars, Curve, Display, Heatmap, Table
-from cloister.errors import BudgetExceeded, DataError, DataLossWarning, PlanError
-from cloister.jobs import Account, JobResult, run_job
+from cloister.core.display import Bars, Curve, Display, Heatmap, Table
+from cloister.core.errors import BudgetExceeded, DataError, DataLossWarning, PlanError
+from cloister.data.schema import Schema
 from cloister.privacy.budget import Budget
 from cloister.privacy.filter import Cost, Limits, Split, cheapest
-from cloister.report import as_table, number, render_report, write_report
-from cloister.report.forecast import plan_warnings
-from cloister.report.summary import summarise
-from cloister.report.text import warnings_of
-from cloister.schema import Schema
-from cloister.stability import stability
-from cloister.task import Task, steps_of
+from cloister.protocol.task import Task, steps_of
 from cloister.tasks.clustering.clusters import records_left_out
-from cloister.watching import PROGRESS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,10 +10,10 @@ from typing import Any
 
 from cloister.cli.output import Output, ask
 from cloister.cli.parsers import actions, write_text
+from cloister.core.display import Table
+from cloister.core.errors import DataError, PlanError
 from cloister.data import declared_types, header
-from cloister.display import Table
-from cloister.errors import DataError, PlanError
-from cloister.schema import (
+from cloister.data.schema import (
     FILL_IN,
     Column,
     Schema,

@@ -16,8 +16,8 @@ import tomli_w
 
 from cloister.cli.output import Output
 from cloister.cli.parsers import write_text
-from cloister.enrolment import make_folder
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
+from cloister.federation.pki import make_folder
 
 USER = "cloister"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from cloister.app.jobs import make_plan
 from cloister.cli.output import Output
-from cloister.jobs import make_plan
+from cloister.data.schema import schema_of
 from cloister.privacy.budget import Budget
-from cloister.schema import schema_of
-from cloister.task import Task
+from cloister.protocol.task import Task
 from cloister.tasks import TASKS
 from cloister.tasks.examples import example_of
 from cloister.tasks.options import options_of

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cloister.attested import SUFFIX, Attestation
+from cloister.app.jobs import JobResult
+from cloister.app.report import number
+from cloister.app.report.text import REAL_NOISE
 from cloister.cli.options import add_model_task, load_model
 from cloister.cli.output import Output
-from cloister.display import Table
-from cloister.jobs import JobResult
+from cloister.core.display import Table
+from cloister.federation.attested import SUFFIX, Attestation
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.events import mechanism_counts
 from cloister.protocol.plan import Plan
-from cloister.report import number
-from cloister.report.text import REAL_NOISE
 
 NOT_VERIFIED = 1
 Check = tuple[str, str, str]

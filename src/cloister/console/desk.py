@@ -30,17 +30,17 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from cloister.app.report import odds_sentence
+from cloister.app.report.forecast import expected, plan_warnings
+from cloister.app.watching import PROGRESS
 from cloister.console.guard import Form
 from cloister.console.parts import a_report, console_app, gauge
 from cloister.console.questions import AS_IS, QUESTIONS, Asked
+from cloister.core.errors import BudgetExceeded, CloisterError, DataError, PlanError
+from cloister.core.html import page
 from cloister.data import Remedy, check_file, declared_types, header, is_above, is_table
-from cloister.errors import BudgetExceeded, CloisterError, DataError, PlanError
-from cloister.html import page
+from cloister.data.schema import Schema, read_cell, read_codebook
 from cloister.privacy.ledger import Ledger
-from cloister.report import odds_sentence
-from cloister.report.forecast import expected, plan_warnings
-from cloister.schema import Schema, read_cell, read_codebook
-from cloister.watching import PROGRESS
 
 _PAGES = (("/", "Files and reports"),)
 _CELLS = ("type", "min", "max", "categories", "format", "spellings")

@@ -17,9 +17,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cloister.html import HEADERS
-from cloister.randomness import new_key
-from cloister.service.web import said
+from cloister.core.html import HEADERS
+from cloister.core.randomness import new_key
+from cloister.federation.service.web import said
 
 LINK_SECONDS = 900.0
 _MOST_BODY = 1 << 18  # bytes of a form

@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from cloister.errors import CloisterError
+from cloister.app.report import number
+from cloister.core.errors import CloisterError
+from cloister.federation.service.logs import place_of
+from cloister.federation.service.web import STATIC, Pages, said
 from cloister.privacy.filter import Cost, Limits
-from cloister.report import number
-from cloister.service.logs import place_of
-from cloister.service.web import STATIC, Pages, said
 
 # A report is one file with its styles in it: it may look, and do nothing.
 _REPORT_POLICY = (

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cloister.app.jobs import budget_of, make_plan
 from cloister.console.guard import Form
+from cloister.core.errors import PlanError
 from cloister.data import check_file, refuse_loss, roles_of
-from cloister.errors import PlanError
-from cloister.jobs import budget_of, make_plan
+from cloister.data.schema import Column, Schema
 from cloister.protocol.plan import Plan
-from cloister.schema import Column, Schema
 from cloister.tasks import TASKS
 from cloister.tasks.options import options_of
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import uvicorn
 from starlette.types import ASGIApp
 
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 
 
 def listening(port: int) -> socket.socket:

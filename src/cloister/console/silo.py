@@ -10,17 +10,17 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from cloister.app.jobs import JobResult
+from cloister.app.report import render_report
 from cloister.console.parts import a_report, console_app, gauge
-from cloister.errors import DataError
-from cloister.html import page
-from cloister.jobs import JobResult
+from cloister.core.errors import DataError
+from cloister.core.html import page
+from cloister.federation.silo.agent import MODEL
+from cloister.federation.silo.decisions import asker, check_approval, decide, priced, question
+from cloister.federation.silo.site import Site
+from cloister.federation.silo.store import Job
 from cloister.privacy.filter import Cost
 from cloister.protocol.lifecycle import ACCEPT, DENY, SiloState
-from cloister.report import render_report
-from cloister.silo.agent import MODEL
-from cloister.silo.decisions import asker, check_approval, decide, priced, question
-from cloister.silo.site import Site
-from cloister.silo.store import Job
 
 _SHOWN = 200  # entries of the audit file
 _TAIL = 1 << 18  # bytes of it that are read

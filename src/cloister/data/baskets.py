@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from cloister.arrays import Flags, Integers
+from cloister.core.arrays import Flags, Integers
+from cloister.core.errors import DataError, PlanError
 from cloister.data.cells import CellType
 from cloister.data.sources import PARQUET_SUFFIXES, Raw, Table, is_path, open_source
 from cloister.data.text import BLOCK_BYTES, readable, split_fields
 from cloister.data.units import one_unit, unit_name, unit_names
-from cloister.errors import DataError, PlanError
 
 if TYPE_CHECKING:
-    from cloister.schema import Schema
+    from cloister.data.schema import Schema
 
 _LONG_ROWS = 65536
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.errors import DataError
+from cloister.core.errors import DataError
 
 Steps = NDArray[np.int32]
 

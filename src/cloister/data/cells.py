@@ -55,12 +55,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Flags, Floats
+from cloister.core.arrays import Flags, Floats
+from cloister.core.dates import day_of, decimal_years
 from cloister.data.dialect import PLAIN, Dialect
-from cloister.dates import day_of, decimal_years
 
 if TYPE_CHECKING:
-    from cloister.schema import Column
+    from cloister.data.schema import Column
 
 Words = Sequence[tuple[str, int]]
 """Each word that a cell may hold, with the number of its category."""

@@ -12,7 +12,7 @@ from cloister.data.rules import Rules
 from cloister.data.units import UnitLimit
 
 if TYPE_CHECKING:
-    from cloister.schema import Schema
+    from cloister.data.schema import Schema
 
 
 def check_file(source: Any, schema: Schema, columns: Iterable[str] | None = None) -> ReadingReport:

@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from cloister.core.errors import DataError, PlanError
+from cloister.core.randomness import new_nonce
 from cloister.data.partitions import Failure, Held, Read, T
-from cloister.errors import DataError, PlanError
-from cloister.randomness import new_nonce
 
 
 class DaskWorkers:

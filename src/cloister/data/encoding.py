@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Flags, Floats, Records
-from cloister.compiled import encode_into, has_columns
+from cloister.core.arrays import Flags, Floats, Records
+from cloister.core.compiled import encode_into, has_columns
 from cloister.hazmat.fixedpoint import Grid
 
 Columns = NDArray[Any] | Sequence[NDArray[Any]]

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cloister.core.errors import DataError, DataLossWarning, PlanError
 from cloister.data.reading import ReadingReport
-from cloister.errors import DataError, DataLossWarning, PlanError
 
 MAX_LOSS = 0.05
 """Share of the rows of a source that may be left out where nobody accepts more."""

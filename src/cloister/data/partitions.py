@@ -9,17 +9,17 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from cloister.core.errors import CloisterError, DataError, PlanError
 from cloister.data.reading import ReadingReport
 from cloister.data.records import read_source
 from cloister.data.rules import Chunk
 from cloister.data.sources import parquet_files
-from cloister.errors import CloisterError, DataError, PlanError
 
 if TYPE_CHECKING:
-    from cloister.arrays import Integers
+    from cloister.core.arrays import Integers
+    from cloister.data.schema import Schema
     from cloister.hazmat.fixedpoint import Contract
     from cloister.protocol.summing import LocalStep
-    from cloister.schema import Schema
 
 T = TypeVar("T")
 

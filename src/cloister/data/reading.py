@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from cloister.arrays import Flags, Floats, Integers
+from cloister.core.arrays import Flags, Floats, Integers
+from cloister.core.declared import declarations
 from cloister.data.cells import Coded, shown
 from cloister.data.encoding import ABSENT, MISSING, OUTSIDE, WRONG
-from cloister.declared import declarations
 
 if TYPE_CHECKING:
     from cloister.data.rules import Judged, Rules
+    from cloister.data.schema import Column, Schema
     from cloister.data.sources import Raw
     from cloister.data.units import UnitLimit
-    from cloister.schema import Column, Schema
 
 LOCAL_NOTE = "local only: exact counts of the records, not a release"
 _LOOKED_AT = 1000  # cells of a column and chunk that are searched for words

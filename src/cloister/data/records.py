@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.arrays import Floats
-from cloister.compiled import can_order, ordered
+from cloister.core.arrays import Floats
+from cloister.core.compiled import can_order, ordered
+from cloister.core.errors import DataError, PlanError
 from cloister.data.baskets import Baskets, is_catalogue, open_baskets, proposed_layout
 from cloister.data.cache import GridCache
 from cloister.data.cells import CellType
@@ -28,6 +29,7 @@ from cloister.data.dialect import Dialect
 from cloister.data.encoding import ABSENT, OUTSIDE, StepTables
 from cloister.data.reading import ReadingReport, Tally
 from cloister.data.rules import Chunk, Judged, Marked, Rules, dialect_of, matrix
+from cloister.data.schema import Column, Schema
 from cloister.data.sources import (
     PARQUET_SUFFIXES,
     Labelled,
@@ -40,9 +42,7 @@ from cloister.data.sources import (
     settled,
 )
 from cloister.data.units import UnitLimit
-from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import Contract
-from cloister.schema import Column, Schema
 
 if TYPE_CHECKING:
     from cloister.hazmat.fixedpoint import Grid

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Flags, Floats
+from cloister.core.arrays import Flags, Floats
 from cloister.data.cells import CellType
 from cloister.data.dialect import Dialect
 from cloister.data.encoding import (
@@ -24,8 +24,8 @@ from cloister.data.encoding import (
 )
 
 if TYPE_CHECKING:
+    from cloister.data.schema import Schema
     from cloister.data.sources import Raw
-    from cloister.schema import Schema
 
 Chunk = NDArray[np.int32]  # (up to chunk_rows, n_features), grid steps
 

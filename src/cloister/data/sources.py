@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Flags
+from cloister.core.arrays import Flags
+from cloister.core.errors import DataError
 from cloister.data.cells import Coded
 from cloister.data.dialect import PLAIN, Dialect
 from cloister.data.text import TextTable, read_header, readable
 from cloister.data.units import as_text
-from cloister.errors import DataError
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
 _TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")

@@ -19,9 +19,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from cloister.core.errors import DataError
 from cloister.data.cells import all_plain, array_of, text_of
 from cloister.data.dialect import Dialect, Recoded
-from cloister.errors import DataError
 
 BLOCK_BYTES = 1 << 22  # of a text table; the longest line that can be read
 _MOST_HEADER_BYTES = 1 << 28

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from cloister.arrays import Flags, Integers
+from cloister.core.arrays import Flags, Integers
 from cloister.data.cells import Coded, array_of, coded_of, is_absent, moments_of, text_of
 
 _WHOLE = re.compile(r"([+-]?)(\d+)(?:\.0*)?")

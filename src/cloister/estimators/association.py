@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from cloister.core.errors import PlanError
 from cloister.data import Baskets, SqlQuery, as_silos
-from cloister.errors import PlanError
+from cloister.data.schema import Schema, catalogue_schema
 from cloister.estimators.release import Released, Spending, release
 from cloister.estimators.tables import SiloData, by_schema, matched
-from cloister.schema import Schema, catalogue_schema
 from cloister.tasks.patterns.apriori import Apriori
 from cloister.tasks.patterns.association import Itemset, Rule, itemsets_of, rules_of
 

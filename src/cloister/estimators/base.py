@@ -13,9 +13,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.arrays import Floats
-from cloister.compiled import say_slow
-from cloister.errors import DataError, PlanError
+from cloister.app.jobs import JobResult
+from cloister.core.arrays import Floats
+from cloister.core.compiled import say_slow
+from cloister.core.errors import DataError, PlanError
+from cloister.data.schema import Schema
 from cloister.estimators.release import Spending, release
 from cloister.estimators.shown import Shown
 from cloister.estimators.tables import (
@@ -28,11 +30,9 @@ from cloister.estimators.tables import (
     read_labelled,
     read_silos,
 )
-from cloister.jobs import JobResult
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
-from cloister.schema import Schema
-from cloister.task import Classifier, Task
+from cloister.protocol.task import Classifier, Task
 from cloister.tasks.options import options_of
 from cloister.tasks.preparation.pipeline import Pipeline
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 
-from cloister.arrays import Floats, Records
+from cloister.core.arrays import Floats, Records
 from cloister.estimators.tables import SiloData, kept_rows, new_rows
 from cloister.hazmat.fixedpoint import Grid, round_to_grid
 from cloister.tasks.clustering.lloyd_kernel import finest_exact, nearest_centres

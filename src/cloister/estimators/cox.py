@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cloister.errors import PlanError
+from cloister.app.jobs import JobResult
+from cloister.core.errors import PlanError
+from cloister.data.schema import Schema
 from cloister.estimators.base import PrivateEstimator
-from cloister.jobs import JobResult
-from cloister.schema import Schema
-from cloister.task import Task
+from cloister.protocol.task import Task
 from cloister.tasks.survival.cox import Cox
 
 

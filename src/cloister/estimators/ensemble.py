@@ -23,20 +23,20 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.arrays import Floats, Records
+from cloister.app.jobs import JobResult
+from cloister.core.arrays import Floats, Records
+from cloister.core.errors import PlanError
 from cloister.data import as_silos
-from cloister.errors import PlanError
+from cloister.data.schema import Schema
 from cloister.estimators.base import private_tags
 from cloister.estimators.forest import best_class, checked_costs
 from cloister.estimators.tables import IN_Y, grid_rows, label_parts, label_set, matched, unpaired
-from cloister.jobs import JobResult
 from cloister.privacy import accounting
 from cloister.privacy.accounting import gdp_epsilon
 from cloister.privacy.budget import default_delta
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.privacy.events import ComposedEvent
-from cloister.schema import Schema
-from cloister.task import Classifier
+from cloister.protocol.task import Classifier
 
 Combine = Literal["probabilities", "votes"]
 

@@ -21,24 +21,24 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone, is_regressor
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.arrays import Floats, GridState, Records
+from cloister.app.jobs import JobResult, run_plan
+from cloister.app.watching import round_bar
+from cloister.core.arrays import Floats, GridState, Records
+from cloister.core.errors import DataError, PlanError
+from cloister.core.randomness import public_generator
 from cloister.data import is_frame, read_floats
-from cloister.errors import DataError, PlanError
 from cloister.estimators.release import account_of
 from cloister.estimators.shown import Shown
 from cloister.estimators.tables import matched
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.jobs import JobResult, run_plan
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget, default_delta
 from cloister.privacy.events import ComposedEvent, Event, GaussianEvent, SampledGaussianEvent
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
-from cloister.randomness import public_generator
-from cloister.task import PublicFacts
+from cloister.protocol.task import PublicFacts
 from cloister.tasks.supervised.fedavg import ClientUpdates, Trust
 from cloister.tasks.supervised.local_training import clipped
-from cloister.watching import round_bar
 
 _NUMBERS = ("clip", "rate", "growth", "server_rate", "momentum")
 

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Floats, Integers
-from cloister.errors import PlanError
+from cloister.app.jobs import JobResult
+from cloister.core.arrays import Floats, Integers
+from cloister.core.errors import PlanError
 from cloister.estimators.base import PrivateClassifier
 from cloister.estimators.tables import SiloData
-from cloister.jobs import JobResult
-from cloister.task import Task
+from cloister.protocol.task import Task
 from cloister.tasks.supervised.forest import RandomForest
 
 

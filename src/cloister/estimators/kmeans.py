@@ -8,17 +8,17 @@ from typing import Any, Self
 
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.arrays import Floats
-from cloister.errors import AccuracyWarning, PlanError
+from cloister.app.jobs import JobResult
+from cloister.app.stability import N_RUNS, Stability, stability
+from cloister.core.arrays import Floats
+from cloister.core.errors import AccuracyWarning, PlanError
+from cloister.data.schema import Schema
 from cloister.estimators.base import PrivateEstimator, public_seed
 from cloister.estimators.centres import CentreModel
 from cloister.estimators.release import check_whole
 from cloister.estimators.tables import SiloData
-from cloister.jobs import JobResult
 from cloister.protocol.plan import Plan
-from cloister.schema import Schema
-from cloister.stability import N_RUNS, Stability, stability
-from cloister.task import Task
+from cloister.protocol.task import Task
 from cloister.tasks import TASKS
 from cloister.tasks.clustering import kmeans_tasks
 from cloister.tasks.clustering.auto import Auto
@@ -155,7 +155,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
     def stability(self, n_runs: int = N_RUNS, *, random_state: Any = 0) -> Stability:
         """Forecast what another fit would find, from the released values alone; costs nothing.
 
-        `random_state` seeds the simulation; :func:`cloister.stability.stability` has the rest.
+        `random_state` seeds the simulation; :func:`cloister.app.stability.stability` has the rest.
         """
         check_is_fitted(self)
         return stability(self.result_, n_runs, seed=public_seed(random_state))

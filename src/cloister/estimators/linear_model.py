@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.arrays import Floats
-from cloister.display import Between
-from cloister.errors import PlanError
+from cloister.app.jobs import JobResult
+from cloister.core.arrays import Floats
+from cloister.core.display import Between
+from cloister.core.errors import PlanError
+from cloister.data.schema import Schema
 from cloister.estimators.base import PrivateClassifier, PrivateSupervised
 from cloister.estimators.forest import by_name
 from cloister.estimators.tables import SiloData, grid_rows
-from cloister.jobs import JobResult
-from cloister.schema import Schema
-from cloister.task import Task
+from cloister.protocol.task import Task
 from cloister.tasks.population import ENDS
 from cloister.tasks.supervised.contrasts import combination, difference
 from cloister.tasks.supervised.linear import Linear

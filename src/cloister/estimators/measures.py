@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
+from cloister.core.display import Between, Display
+from cloister.core.errors import DataError, PlanError, PrivacyWarning
 from cloister.data import Labelled, as_silos, is_frame, read_floats
-from cloister.display import Between, Display
-from cloister.errors import DataError, PlanError, PrivacyWarning
+from cloister.data.schema import Column, Schema
 from cloister.estimators.ensemble import DPSiloEnsemble, combined_probabilities
 from cloister.estimators.forest import best_class
 from cloister.estimators.release import Released, Spending, release
@@ -31,8 +32,7 @@ from cloister.estimators.tables import (
     row_table,
     unpaired,
 )
-from cloister.schema import Column, Schema
-from cloister.task import Classifier, Regressor, Task
+from cloister.protocol.task import Classifier, Regressor, Task
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister.tasks.evaluation.cluster_quality import ClusterQuality
 from cloister.tasks.evaluation.regression import RegressionEvaluation

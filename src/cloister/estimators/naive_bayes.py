@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from cloister.app.jobs import JobResult
 from cloister.estimators.base import PrivateClassifier
-from cloister.jobs import JobResult
-from cloister.task import Task
+from cloister.protocol.task import Task
 from cloister.tasks.population import ENDS
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import OutlierMixin
 
-from cloister.arrays import Floats, Integers
+from cloister.app.jobs import JobResult
+from cloister.core.arrays import Floats, Integers
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.tables import new_rows
-from cloister.jobs import JobResult
-from cloister.task import Task
+from cloister.protocol.task import Task
 from cloister.tasks.patterns.outliers import Outliers
 
 

@@ -11,13 +11,13 @@ import numpy as np
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.arrays import Floats
-from cloister.errors import PlanError
+from cloister.app.jobs import JobResult
+from cloister.core.arrays import Floats
+from cloister.core.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.release import Released, Spending, release
 from cloister.estimators.tables import new_rows, read_silos
-from cloister.jobs import JobResult
-from cloister.task import Task, Transformer
+from cloister.protocol.task import Task, Transformer
 from cloister.tasks.columns import grid_of
 from cloister.tasks.population import ENDS
 from cloister.tasks.preparation.bounds import Bounds

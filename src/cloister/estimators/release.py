@@ -13,16 +13,16 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloister.app.jobs import Account, JobResult, run_job
+from cloister.app.watching import round_bar
+from cloister.core.display import Display
+from cloister.core.errors import PlanError, UncountedWarning
 from cloister.data.loss import check_max_loss
-from cloister.display import Display
-from cloister.errors import PlanError, UncountedWarning
+from cloister.data.schema import Schema
 from cloister.estimators.shown import Shown
-from cloister.jobs import Account, JobResult, run_job
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
-from cloister.schema import Schema
-from cloister.task import Task
-from cloister.watching import round_bar
+from cloister.protocol.task import Task
 
 if TYPE_CHECKING:
     from cloister.estimators.tables import SiloData

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Floats, Integers
-from cloister.errors import DataError
+from cloister.core.arrays import Floats, Integers
+from cloister.core.errors import DataError
 
 Score = Callable[[Floats], Floats]
 """From rows of shape (n_samples, n_features) to scores of shape (n_samples, n_outputs)."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from cloister.app.jobs import JobResult
 from cloister.estimators.base import PrivateEstimator
-from cloister.jobs import JobResult
-from cloister.task import Task
+from cloister.protocol.task import Task
 from cloister.tasks.tables.scorecard import Scorecard
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.estimators.base import public_seed
 from cloister.estimators.kmeans import DPKMeans
 from cloister.estimators.release import Spending, release

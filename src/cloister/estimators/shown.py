@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.display import Display
-from cloister.jobs import JobResult
+from cloister.app.jobs import JobResult
+from cloister.core.display import Display
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,7 @@ class Shown:
 
     def report(self, path: str | Path) -> None:
         """Write what was released, what it cost and who saw what as one HTML file."""
-        from cloister.report import write_report
+        from cloister.app.report import write_report
 
         write_report(self._released(), path)
 
@@ -37,7 +37,7 @@ class Shown:
         The index says of which table, row and column a number is. There are `population_low` and
         `population_high` where an interval includes sampling.
         """
-        from cloister.report.notebook import release_frame
+        from cloister.app.report.notebook import release_frame
 
         return release_frame(self.displays())
 
@@ -54,7 +54,7 @@ class Shown:
         matplotlib.axes.Axes
             ``.figure.savefig`` writes a file.
         """
-        from cloister.report.notebook import release_axes
+        from cloister.app.report.notebook import release_axes
 
         return release_axes(self.displays(), title)
 
@@ -68,7 +68,7 @@ class Shown:
         if not hasattr(self, "result_"):
             box = getattr(super(), "_repr_html_", None)
             return box() if box else None
-        from cloister.report.notebook import release_html
+        from cloister.app.report.notebook import release_html
 
         return release_html(type(self).__name__, self.result_, self.displays())
 

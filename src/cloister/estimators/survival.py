@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
-from cloister.arrays import Floats
-from cloister.errors import PlanError
+from cloister.app.jobs import JobResult
+from cloister.core.arrays import Floats
+from cloister.core.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
-from cloister.jobs import JobResult
-from cloister.task import Task
+from cloister.protocol.task import Task
 from cloister.tasks.population import ENDS
 from cloister.tasks.survival.survival import Survival
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Floats, Integers
-from cloister.errors import PlanError
+from cloister.app.jobs import JobResult
+from cloister.core.arrays import Floats, Integers
+from cloister.core.errors import PlanError
+from cloister.core.randomness import public_generator
+from cloister.data.schema import Column, Schema
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.tables import SiloData, plain_schema
-from cloister.jobs import JobResult
-from cloister.randomness import public_generator
-from cloister.schema import Column, Schema
-from cloister.task import Task
+from cloister.protocol.task import Task
 from cloister.tasks.preparation.discretise import Discretise
 from cloister.tasks.preparation.pipeline import Pipeline
 from cloister.tasks.synthesis.junction import Clique, Measured, Tree, drawn

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from cloister.errors import PlanError
+from cloister.app.jobs import JobResult
+from cloister.core.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.tables import SiloData
-from cloister.jobs import JobResult
-from cloister.task import Task
+from cloister.protocol.task import Task
 from cloister.tasks.population import ENDS
 from cloister.tasks.state import part_of
 from cloister.tasks.tables.inference import fits, outcome

@@ -19,7 +19,8 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from cloister.arrays import Flags, Floats
+from cloister.core.arrays import Flags, Floats
+from cloister.core.errors import DataError, PlanError
 from cloister.data import (
     Labelled,
     Records,
@@ -33,12 +34,11 @@ from cloister.data import (
 from cloister.data.cells import CellType
 from cloister.data.records import default_rows, open_by_schema
 from cloister.data.rules import Rules
+from cloister.data.schema import Column, Schema
 from cloister.data.units import UnitLimit
-from cloister.errors import DataError, PlanError
 from cloister.estimators.release import Spending
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.plan import Plan
-from cloister.schema import Column, Schema
 from cloister.tasks.columns import position
 
 _TRUTH = {"False": False, "True": True}

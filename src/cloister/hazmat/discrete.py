@@ -45,8 +45,8 @@ from operator import index
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Flags, Integers
-from cloister.errors import PlanError
+from cloister.core.arrays import Flags, Integers
+from cloister.core.errors import PlanError
 from cloister.hazmat.ring import Words
 
 ByteSource = Callable[[int], bytes]
@@ -283,7 +283,7 @@ def _read(lanes: int, rand: ByteSource) -> Words:
     if len(body) != 8 * lanes:
         raise PlanError(
             f"rand must return the {8 * lanes} bytes it is asked for, got {len(body)}; "
-            "pass cloister.randomness.os_bytes."
+            "pass cloister.core.randomness.os_bytes."
         )
     return np.frombuffer(body, dtype=_LITTLE_ENDIAN).astype(np.uint64, copy=False)
 

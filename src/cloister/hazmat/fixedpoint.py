@@ -13,8 +13,8 @@ from math import isfinite
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cloister.arrays import Floats, Integers, Records
-from cloister.errors import DataError, PlanError
+from cloister.core.arrays import Floats, Integers, Records
+from cloister.core.errors import DataError, PlanError
 
 MAX_FRAC_BITS = 24  # a coordinate of [-1, 1] then still fits int32 with room
 # Half a MiB of floats at a time: a large table is never copied whole as floats.

@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from cloister.errors import RemoteProtocolError
+from cloister.core.errors import RemoteProtocolError
 from cloister.hazmat.prg import Usage, derive
 
 PUBLIC_BYTES = 32

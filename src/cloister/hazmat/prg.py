@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from cloister.errors import LocalProtocolError
+from cloister.core.errors import LocalProtocolError
+from cloister.core.randomness import ByteSource
 from cloister.hazmat.ring import Words
-from cloister.randomness import ByteSource
 
 KEY_BYTES = 32
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Integers as Integers
-from cloister.errors import RemoteProtocolError
+from cloister.core.arrays import Integers as Integers
+from cloister.core.errors import RemoteProtocolError
 
 RING_BITS = 64
 WORD_BYTES = 8

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from cloister.errors import LocalProtocolError, RemoteProtocolError
-from cloister.randomness import ByteSource
+from cloister.core.errors import LocalProtocolError, RemoteProtocolError
+from cloister.core.randomness import ByteSource
 
 # A Mersenne prime above 2^512, so that every secret of 64 bytes is below it.
 PRIME = (1 << 521) - 1

@@ -17,9 +17,9 @@ from typing import Self
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from cloister.errors import LocalProtocolError
+from cloister.core.errors import LocalProtocolError
+from cloister.core.randomness import new_key
 from cloister.hazmat.prg import KEY_BYTES, join
-from cloister.randomness import new_key
 
 SIGNATURE_BYTES = 64
 PUBLIC_BYTES = 32

@@ -16,8 +16,8 @@ from functools import lru_cache
 from types import UnionType
 from typing import Any, TypeAlias
 
-from cloister.declared import Range
-from cloister.errors import PlanError
+from cloister.core.declared import Range
+from cloister.core.errors import PlanError
 from cloister.privacy.budget import Budget, checked, checked_delta, checked_epsilon
 from cloister.privacy.events import (
     CoverEvent,

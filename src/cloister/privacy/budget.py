@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from cloister.declared import Declaration, Range, Whole, refuse
-from cloister.errors import PlanError
+from cloister.core.declared import Declaration, Range, Whole, refuse
+from cloister.core.errors import PlanError
 
 _ABOVE_0 = Range(above=0)
 

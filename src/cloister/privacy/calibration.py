@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.privacy.accounting import cover_delta, gdp_delta
 from cloister.privacy.accounting import epsilon as priced
 from cloister.privacy.budget import Budget

@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import cached_property, lru_cache
 from typing import Any, Self
 
-from cloister.errors import LedgerError
+from cloister.core.errors import LedgerError
 from cloister.hazmat.signing import Identity, fingerprint_of, verify
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import (

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloister.errors import LedgerError
+from cloister.core.errors import LedgerError
 
 if TYPE_CHECKING:  # a ledger needs no engine, which takes half a second to load
     import sqlalchemy as sa

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, TypeAlias
 
-from cloister.declared import Declaration, Range, refuse
-from cloister.errors import PlanError
+from cloister.core.declared import Declaration, Range, refuse
+from cloister.core.errors import PlanError
 from cloister.privacy.budget import checked
 
 MAX_COUNT = 2**53  # the largest count that a float still holds exactly

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, Literal, Self
 
-from cloister.declared import Range
-from cloister.errors import PlanError
+from cloister.core.declared import Range
+from cloister.core.errors import PlanError
 from cloister.privacy.accounting import epsilon, gdp_epsilon, pure_epsilon, zcdp_rho
 from cloister.privacy.budget import Budget, checked
 from cloister.privacy.calibration import gdp_mu_for

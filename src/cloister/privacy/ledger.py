@@ -40,7 +40,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from cloister.errors import BudgetExceeded, LedgerError, PlanError
+from cloister.core.errors import BudgetExceeded, LedgerError, PlanError
+from cloister.core.randomness import KEY_BYTES, new_key
 from cloister.privacy import ledger_file
 from cloister.privacy.budget import Budget
 from cloister.privacy.chain import (
@@ -56,7 +57,6 @@ from cloister.privacy.chain import (
 from cloister.privacy.database import check_pages, connect, explained, transaction
 from cloister.privacy.events import ComposedEvent, Event, NonPrivateEvent, holds, mechanism_counts
 from cloister.privacy.filter import Cost, Limits, Split, cheapest, tariffs
-from cloister.randomness import KEY_BYTES, new_key
 
 __all__ = ["Entry", "JobRecord", "Ledger", "SignedStatement", "Statement"]
 

@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cloister.errors import LedgerError
+from cloister.core.errors import LedgerError
+from cloister.core.randomness import new_key, new_nonce
 from cloister.privacy.chain import (
     BEFORE_FIRST,
     FORMAT,
@@ -25,7 +26,6 @@ from cloister.privacy.chain import (
     link,
 )
 from cloister.privacy.database import connect, explained, sync_folder, transaction
-from cloister.randomness import new_key, new_nonce
 
 # An answer that is the frame of a round is kept once, as that round. Statements are what peers said
 # of their ledgers, the newest word of each in each job; claims what the owner signed and this

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
+from cloister.core.randomness import ByteSource, SecretStream
 from cloister.hazmat.discrete import discrete_gaussian, discrete_laplace
 from cloister.hazmat.prg import stream
 from cloister.hazmat.ring import Integers
-from cloister.randomness import ByteSource, SecretStream
 
 NoiseKind = Literal["gaussian", "laplace"]
 _SAMPLERS = {"gaussian": discrete_gaussian, "laplace": discrete_laplace}

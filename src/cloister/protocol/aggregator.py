@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from cloister.errors import LocalProtocolError, RemoteProtocolError
+from cloister.core.errors import LocalProtocolError, RemoteProtocolError
 from cloister.hazmat.prg import PadContext
 from cloister.hazmat.ring import Words, to_words
 from cloister.privacy.noise import NoiseSource

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from cloister.arrays import GridState, Records
-from cloister.errors import LocalProtocolError, RemoteProtocolError
+from cloister.core.arrays import GridState, Records
+from cloister.core.errors import LocalProtocolError, RemoteProtocolError
 from cloister.hazmat import kex
 from cloister.hazmat.prg import PadContext, Usage, derive, join, stream
 from cloister.hazmat.ring import Integers, from_bytes, to_integers, to_words
@@ -49,8 +49,8 @@ from cloister.protocol.messages import (
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.protocol.summing import LocalStep, Partitioned
+from cloister.protocol.task import inside
 from cloister.secagg.masks import Masker
-from cloister.task import inside
 
 Source = Iterable[Records] | Callable[[int, GridState], Iterable[Records]]
 """Grid records in chunks, iterable once a round; or a function of round and state that makes them.

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from cloister.errors import LedgerError, LocalProtocolError
+from cloister.core.errors import LedgerError, LocalProtocolError
+from cloister.core.randomness import new_key
 from cloister.privacy.chain import BEFORE_FIRST, SignedStatement, Statement
 from cloister.privacy.events import Event
-from cloister.randomness import new_key
 
 
 class AnswerJournal(Protocol):

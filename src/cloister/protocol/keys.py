@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median_low
 
-from cloister.errors import LocalProtocolError, RemoteProtocolError
+from cloister.core.errors import LocalProtocolError, RemoteProtocolError
 from cloister.hazmat import kex
 from cloister.hazmat.prg import KEY_BYTES, Usage, derive, join
 from cloister.hazmat.shamir import SHARE_BYTES

@@ -12,9 +12,9 @@ from dataclasses import asdict, fields
 from math import isclose
 from typing import Annotated, Any, Self
 
-from cloister.declared import AtLeastZero, Range, Share, declared
-from cloister.errors import PlanError, raise_first
-from cloister.task import Block, ByUnit, Mechanism, Task
+from cloister.core.declared import AtLeastZero, Range, Share, declared
+from cloister.core.errors import PlanError, raise_first
+from cloister.protocol.task import Block, ByUnit, Mechanism, Task
 
 MAX_ROUNDS = 1000  # of a plan that anybody will look at
 _SAME_SHARE = 1e-12  # machines may differ in the last bits of a share that has a logarithm in it

@@ -1,8 +1,9 @@
 """The life of a job: the states that each party has for it, and every step between them.
 
 Two rules. Every step is in this file: a party that wants another one fails. And this file decides
-nothing and does nothing: who takes a step, and why, is in :mod:`cloister.service.jobs` for the
-coordinator and in :mod:`cloister.silo.agent` and the owner's commands for a silo.
+nothing and does nothing: who takes a step, and why, is in :mod:`cloister.federation.service.jobs`
+for the coordinator and in :mod:`cloister.federation.silo.agent` and the owner's commands for a
+silo.
 
 Theory of operation
 -------------------

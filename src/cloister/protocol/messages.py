@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
-from cloister.errors import RemoteProtocolError
+from cloister.core.errors import RemoteProtocolError
 from cloister.hazmat.prg import KEY_BYTES
 from cloister.hazmat.ring import RING_BITS, Words, from_bytes, to_bytes
 from cloister.hazmat.shamir import SHARE_BYTES

@@ -18,13 +18,14 @@ from functools import cache, cached_property
 from math import ceil, isqrt, sqrt
 from typing import Annotated, Any, cast, get_args, get_origin
 
-from cloister.declared import Declaration, Range, Whole, declarations, refuse
-from cloister.display import Table
-from cloister.errors import PlanError, RemoteProtocolError, raise_first
+from cloister.core.declared import Declaration, Range, Whole, declarations, refuse
+from cloister.core.display import Table
+from cloister.core.errors import PlanError, RemoteProtocolError, raise_first
+from cloister.core.html import page
+from cloister.core.randomness import new_nonce
 from cloister.hazmat.discrete import MAX_SCALE
 from cloister.hazmat.fixedpoint import Contract, Grid
 from cloister.hazmat.ring import RING_BITS, WORD_BYTES, Integers
-from cloister.html import page
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import (
@@ -42,8 +43,7 @@ from cloister.privacy.events import (
     SampledGaussianEvent,
 )
 from cloister.protocol.layout import MAX_ROUNDS, Layout
-from cloister.randomness import new_nonce
-from cloister.task import Block, BySilo, ByUnit, Profile, Released, Task, steps_of
+from cloister.protocol.task import Block, BySilo, ByUnit, Profile, Released, Task, steps_of
 
 PROTOCOL_VERSION = 2
 WITHOUT_LAYOUT = 1  # the version whose plans left their layout to the task

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cloister.arrays import GridState, State
+from cloister.core.arrays import GridState, State
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Words, to_bytes, to_integers, to_words
 from cloister.protocol.plan import Plan

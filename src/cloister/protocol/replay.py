@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from cloister.arrays import Integers, Records
+from cloister.core.arrays import Integers, Records
 from cloister.hazmat.ring import to_words
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
-from cloister.task import Task, tasks_inside
+from cloister.protocol.task import Task, tasks_inside
 
 Trace = Mapping[str, Any]
 """What comes out, as JSON-able values: *states*, *results* of each, what is shown of the last, and

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from cloister.errors import RemoteProtocolError, TransportError
+from cloister.core.errors import RemoteProtocolError, TransportError
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.exchanges import ANSWER
 from cloister.protocol.messages import kind_of

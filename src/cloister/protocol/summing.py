@@ -16,10 +16,10 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from cloister.arrays import GridState, Integers, Records
-from cloister.compiled import NUMPY, instruction_set
-from cloister.errors import LocalProtocolError
-from cloister.task import Task, inside
+from cloister.core.arrays import GridState, Integers, Records
+from cloister.core.compiled import NUMPY, instruction_set
+from cloister.core.errors import LocalProtocolError
+from cloister.protocol.task import Task, inside
 
 _AHEAD = 2  # chunks in memory for each thread: one that is summed, one that is read
 

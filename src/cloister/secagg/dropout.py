@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cloister.errors import RemoteProtocolError
+from cloister.core.errors import RemoteProtocolError
 from cloister.hazmat import kex, shamir
 from cloister.hazmat.prg import KEY_BYTES, PadContext, Usage, expand, join, stream
 from cloister.hazmat.ring import Words

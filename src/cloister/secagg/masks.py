@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from cloister.errors import LocalProtocolError, PlanError
+from cloister.core.errors import LocalProtocolError, PlanError
 from cloister.hazmat.prg import KEY_BYTES, PadContext, Usage, derive, expand, tag
 from cloister.hazmat.ring import Words
 from cloister.secagg.dropout import RoundKeys
@@ -74,7 +74,7 @@ class GroupMask(Masker):
     Parameters
     ----------
     key : bytes of length 32
-        Fresh for every job, from :func:`cloister.randomness.new_key`; never shown.
+        Fresh for every job, from :func:`cloister.core.randomness.new_key`; never shown.
     """
 
     key: bytes = field(repr=False)

@@ -16,10 +16,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from cloister import catalogue
-from cloister.errors import CloisterError, PlanError
-from cloister.moved import old_name
-from cloister.task import Task, check_follows
+from cloister.core import catalogue
+from cloister.core.deprecated import old_name
+from cloister.core.errors import CloisterError, PlanError
+from cloister.protocol.task import Task, check_follows
 
 GROUP = "cloister.tasks"
 """Entry points of this group name a task: ``crosstab = "my_package.crosstab:Crosstab"``."""

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers, Records
-from cloister.compiled import clipped_sums, has_distances
+from cloister.core.arrays import Floats, Integers, Records
+from cloister.core.compiled import clipped_sums, has_distances
 from cloister.tasks.clustering.lloyd_kernel import add_by_label, assigned
 
 _CHUNK_VALUES = 1 << 16  # whose floats a core's cache holds

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Floats, Integers, Records
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, Integers, Records
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import PublicColumn
+from cloister.protocol.task import PublicColumn
 
 _FEW = 20  # columns, which fit in a sentence
 

@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records, Results, State
-from cloister.declared import Whole, declared
-from cloister.display import Display
+from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.declared import Whole, declared
+from cloister.core.display import Display
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.task import FINE, INTERVAL_95, Block, Profile, PublicFacts, Released
+from cloister.protocol.task import FINE, INTERVAL_95, Block, Profile, PublicFacts, Released
 from cloister.tasks.interval_tables import table_of_count
 from cloister.tasks.options import Noise, made
 

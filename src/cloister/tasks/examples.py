@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from cloister.arrays import GridState, Integers, State
-from cloister.errors import CloisterError
+from cloister.core.arrays import GridState, Integers, State
+from cloister.core.errors import CloisterError
+from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.randomness import public_generator
-from cloister.task import PublicColumn, Released, Task
+from cloister.protocol.task import PublicColumn, Released, Task
 from cloister.tasks.options import options_of
 
 NUMBER = PublicColumn("age", 0.0, 100.0)

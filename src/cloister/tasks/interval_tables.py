@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from cloister.arrays import Floats, Results
-from cloister.display import Bars, Between, Curve, Measured, Table
+from cloister.core.arrays import Floats, Results
+from cloister.core.display import Bars, Between, Curve, Measured, Table
 from cloister.tasks.population import ENDS, POPULATION_NOTE
 
 INTERVALS = "[ , ] are 95 % confidence intervals (privacy noise only)."

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cloister.arrays import Flags, Floats
-from cloister.task import INTERVAL_95, Mechanism
+from cloister.core.arrays import Flags, Floats
+from cloister.protocol.task import INTERVAL_95, Mechanism
 
 BOX = (-1.0, 1.0)
 """Where every record lies, in grid coordinates, and so every mean of records."""

@@ -11,8 +11,8 @@ from math import isqrt
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, Integers
+from cloister.core.errors import PlanError
 
 # Products of two columns stand for two entries of a symmetric matrix, so they weigh sqrt(2) times
 # as much as squares: 7 / 5 is just below, and an integer bound stays one.

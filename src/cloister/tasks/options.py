@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from cloister.declared import Declaration, Whole, declarations, declared
-from cloister.errors import PlanError
+from cloister.core.declared import Declaration, Whole, declarations, declared
+from cloister.core.errors import PlanError
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
-from cloister.task import PublicFacts, Task, check_follows
+from cloister.protocol.task import PublicFacts, Task, check_follows
 
 _Task = TypeVar("_Task")
 Noise = Literal["gaussian", "laplace"]

@@ -4,7 +4,7 @@ A noise interval is about the answer of the records at hand. A **population inte
 truth where these records came from, as if each unit were drawn independently: it adds the
 variance of the sample. Results that have one hold ``NAME_population_low`` and
 ``NAME_population_high`` beside ``NAME_low`` and ``NAME_high``; a
-:class:`~cloister.task.Between` holds both ends in `population`.
+:class:`~cloister.protocol.task.Between` holds both ends in `population`.
 
 References
 ----------
@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cloister.arrays import Floats
-from cloister.task import INTERVAL_95
+from cloister.core.arrays import Floats
+from cloister.protocol.task import INTERVAL_95
 
 ENDS = ("_population_low", "_population_high")
 """What a result's name ends with where it is an end of a population interval."""

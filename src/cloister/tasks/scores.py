@@ -37,8 +37,8 @@ from math import ceil
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers
-from cloister.task import INTERVAL_95
+from cloister.core.arrays import Floats, Integers
+from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.intervals import BOX, fieller
 from cloister.tasks.population import ENDS, population_interval
 

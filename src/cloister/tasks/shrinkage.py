@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 
 _SCALES = np.exp(np.linspace(np.log(3e-3), np.log(3.0), 20))
 """Candidates of the prior's standard deviation, in its natural unit."""

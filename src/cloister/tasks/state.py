@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, State
+from cloister.core.arrays import Floats, GridState, Integers, State
 from cloister.hazmat.fixedpoint import from_grid
 
 _Known = TypeVar("_Known")

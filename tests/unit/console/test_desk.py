@@ -19,9 +19,9 @@ from cloister.cli import _parser
 from cloister.console.desk import desk_app
 from cloister.console.guard import Guard
 from cloister.console.questions import QUESTIONS, Asked
+from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
-from cloister.schema import Column, Schema
 from cloister.tasks import TASKS
 from cloister.tasks.options import options_of
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloister.core.errors import DataError, PlanError
 from cloister.data import (
     Baskets,
     SqlQuery,
@@ -27,9 +28,8 @@ from cloister.data import (
     read_source,
 )
 from cloister.data import baskets as module
-from cloister.errors import DataError, PlanError
+from cloister.data.schema import Schema, catalogue_schema
 from cloister.hazmat.fixedpoint import Grid
-from cloister.schema import Schema, catalogue_schema
 
 ITEMS = ("milk", "bread, white", "café", "7")
 RULES = catalogue_schema(ITEMS, dataset="shop")

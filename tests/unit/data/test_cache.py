@@ -20,16 +20,16 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from cloister import DPKMeans
+from cloister.app.jobs import make_plan
+from cloister.core.errors import DataError, PlanError
 from cloister.data import array_records, as_silos, read_source
 from cloister.data.cache import GridCache
+from cloister.data.schema import Column, Schema
 from cloister.data.sources import open_source
-from cloister.errors import DataError, PlanError
+from cloister.federation.settings import DataSettings
+from cloister.federation.silo.site import Site
 from cloister.hazmat.fixedpoint import Grid
-from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
-from cloister.schema import Column, Schema
-from cloister.settings import DataSettings
-from cloister.silo.site import Site
 from cloister.tasks.clustering.kmeans import FastLloyd
 
 KEY = b"k" * 16
@@ -150,7 +150,7 @@ def test_a_silo_reads_its_file_once_into_the_folder_of_its_settings(tmp_path: Pa
         site.records(plan)
 
 
-@pytest.mark.filterwarnings("ignore::cloister.errors.UncountedWarning")
+@pytest.mark.filterwarnings("ignore::cloister.core.errors.UncountedWarning")
 def test_records_that_were_read_are_a_source_of_their_contract_only(tmp_path: Path) -> None:
     file = parquet(tmp_path / "t.parquet", np.arange(20.0).reshape(10, 2) / 20)
     records = read_source(file, TWO, cache_dir=tmp_path)

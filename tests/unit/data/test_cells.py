@@ -15,10 +15,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from cloister.core.dates import decimal_years
 from cloister.data import Labelled, check_file, read_source
 from cloister.data.cells import CellType, shown
-from cloister.dates import decimal_years
-from cloister.schema import Schema
+from cloister.data.schema import Schema
 
 YEARS = CellType("date", low=1900, high=2100)
 

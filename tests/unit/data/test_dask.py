@@ -17,11 +17,11 @@ import pytest
 from tests.protocol.https import Authority
 
 from cloister import Budget, Column, DataError, PlanError, Schema
-from cloister.arrays import GridState, Integers, Records
+from cloister.app.jobs import make_plan, run_plan
+from cloister.core.arrays import GridState, Integers, Records
 from cloister.data import read_source
 from cloister.data.dask import DaskWorkers
 from cloister.data.partitions import partitions_of, read_partitions
-from cloister.jobs import make_plan, run_plan
 from cloister.protocol.summing import LocalStep
 from cloister.tasks import TASKS
 from cloister.tasks.count import Count

@@ -28,10 +28,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cloister import data
+from cloister.core.errors import DataError, PlanError
 from cloister.data import Records, array_records, as_silos, check_file, header, read_source
-from cloister.errors import DataError, PlanError
+from cloister.data.schema import Schema
 from cloister.hazmat.fixedpoint import Grid
-from cloister.schema import Schema
 
 SHARED = Path(__file__).resolve().parents[3].parent / "shared" / "data"
 KEY = bytes(range(32))

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloister.app.jobs import run_job
 from cloister.data import SqlQuery, check_file, read_floats, read_source
 from cloister.data.cells import CellType
+from cloister.data.schema import Schema
 from cloister.estimators.kmeans import DPKMeans
-from cloister.jobs import run_job
-from cloister.schema import Schema
 from cloister.tasks import TASKS
 
 COLOURS = ("rouge", "vert foncé", "bleu", "?")

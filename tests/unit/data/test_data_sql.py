@@ -20,10 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloister import data
+from cloister.core.errors import DataError
 from cloister.data import Records, SqlQuery, as_silos, check_file, header, read_source
+from cloister.data.schema import Schema
 from cloister.data.units import unit_name
-from cloister.errors import DataError
-from cloister.schema import Schema
 
 KEY = bytes(range(32))
 SECRET = "hunter2"

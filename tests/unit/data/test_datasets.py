@@ -10,10 +10,10 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 
+from cloister.core.errors import DataError
 from cloister.data import Records, as_silos, header, read_floats, read_source
+from cloister.data.schema import Column, Schema
 from cloister.data.sources import open_source
-from cloister.errors import DataError
-from cloister.schema import Column, Schema
 
 TWO = Schema(
     dataset="d",

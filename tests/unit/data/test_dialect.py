@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cloister.core.dates import decimal_years
+from cloister.core.errors import DataError, PlanError
 from cloister.data import check_file, read_rows, read_source, text
 from cloister.data.dialect import Dialect, Recoded
-from cloister.dates import decimal_years
-from cloister.errors import DataError, PlanError
-from cloister.schema import Column, Schema, _is_charset
+from cloister.data.schema import Column, Schema, _is_charset
 
 AGREED: dict[str, Any] = {
     "dataset": "ward",

@@ -24,8 +24,8 @@ from cloister import data
 from cloister.data import array_records, check_file, encoding, read_floats, read_source, text
 from cloister.data.cells import CellType, array_of
 from cloister.data.encoding import MISSING, OUTSIDE, WRONG, CellRules, encode_columns
+from cloister.data.schema import Schema
 from cloister.hazmat.fixedpoint import Grid
-from cloister.schema import Schema
 
 
 def plain(cell: Any, rules: CellRules, j: int) -> tuple[int, int]:
@@ -364,7 +364,7 @@ def test_reading_a_file_does_not_import_pandas(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from cloister.data import read_source\n"
-        "from cloister.schema import Schema\n"
+        "from cloister.data.schema import Schema\n"
         "number = dict(type='number', min=0, max=9, missing='min')\n"
         "words = dict(name='b', type='category', categories=('x', 'y'), missing='x')\n"
         "truth = dict(name='c', type='boolean', missing='min')\n"

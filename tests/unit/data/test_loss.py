@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from cloister import DPKaplanMeier, DPKMeans, DPLogisticRegression, DPTable, Ledger, Schema
+from cloister.core.errors import DataError, DataLossWarning, PlanError
 from cloister.data import (
     Baskets,
     Remedy,
@@ -25,9 +26,8 @@ from cloister.data import (
     roles_of,
 )
 from cloister.data.loss import whole_of
-from cloister.errors import DataError, DataLossWarning, PlanError
+from cloister.data.schema import Column
 from cloister.privacy.budget import Budget
-from cloister.schema import Column
 
 YES_NO = Schema(dataset="x", unit="row", columns=[{"name": "paid", "type": "boolean"}])
 SEX = {"name": "sex", "type": "category", "categories": ["female", "male"]}

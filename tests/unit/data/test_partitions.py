@@ -17,14 +17,14 @@ import pytest
 from pydantic import ValidationError
 
 from cloister import Budget, Column, DataError, LocalProtocolError, PlanError, Schema
-from cloister.arrays import GridState, Integers
+from cloister.app.jobs import make_plan, run_plan
+from cloister.core.arrays import GridState, Integers
 from cloister.data import read_source
 from cloister.data.dask import checked_address
 from cloister.data.partitions import PartitionedRecords, partitions_of, read_partitions
-from cloister.jobs import make_plan, run_plan
+from cloister.federation.settings import DataSettings
+from cloister.federation.silo.site import Site
 from cloister.protocol.summing import LocalStep, threads
-from cloister.settings import DataSettings
-from cloister.silo.site import Site
 from cloister.tasks import TASKS
 from cloister.tasks.count import Count
 from cloister.testing import ZeroNoise
@@ -197,7 +197,7 @@ def test_a_silo_has_its_workers_read_the_columns_of_a_plan(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Here()
-    monkeypatch.setattr("cloister.silo.site.DaskWorkers", lambda address: asked)
+    monkeypatch.setattr("cloister.federation.silo.site.DaskWorkers", lambda address: asked)
     settings = SimpleNamespace(data=DataSettings(file=folder, workers="tls://h:1"))
     site = Site(settings, SCHEMA, None, None)  # type: ignore[arg-type]  # as much as it reads
     found = history(site.records(PLAN))

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cloister.core.errors import DataError
 from cloister.data import check_file, read_floats, read_source, read_words, text
 from cloister.data.cells import CellType, text_of
 from cloister.data.dialect import Dialect
+from cloister.data.schema import Schema
 from cloister.data.sources import open_source
-from cloister.errors import DataError
-from cloister.schema import Schema
 
 
 def fields_of(line: bytes, delimiter: bytes) -> list[bytes] | None:

@@ -27,7 +27,7 @@ from cloister import (
     mine_rules,
     select_k,
 )
-from cloister.errors import PlanError, PrivacyWarning
+from cloister.core.errors import PlanError, PrivacyWarning
 from cloister.estimators.release import Spending
 from cloister.testing import zero_noise
 

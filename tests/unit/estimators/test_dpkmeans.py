@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import check_estimator, estimator_checks_gen
 from sklearn.utils.validation import has_fit_parameter
 
 from cloister import Budget, DPKMeans, DPLinearRegression, Ledger, Schema
-from cloister.errors import BudgetExceeded, DataError, LedgerError, PlanError
+from cloister.core.errors import BudgetExceeded, DataError, LedgerError, PlanError
 from cloister.tasks.clustering.auto import Auto
 from cloister.testing import UNMET_CHECKS, ZeroNoiseKMeans
 

@@ -23,11 +23,11 @@ from cloister import (
     PlanError,
     Schema,
 )
-from cloister.errors import BudgetExceeded, DataError
+from cloister.core.errors import BudgetExceeded, DataError
+from cloister.data.schema import Column
 from cloister.estimators import combined_probabilities
 from cloister.privacy import accounting
 from cloister.privacy.events import ComposedEvent
-from cloister.schema import Column
 from cloister.testing import UNMET_CHECKS, zero_noise
 
 DOUBLE = zero_noise(DPNaiveBayes)

@@ -30,7 +30,7 @@ from cloister import (
     PlanError,
     Schema,
 )
-from cloister.catalogue import HOME
+from cloister.core.catalogue import HOME
 from cloister.estimators.base import PrivateEstimator
 from cloister.testing import zero_noise
 from cloister_lab.estimators import CuratorKMeans

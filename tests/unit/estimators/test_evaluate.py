@@ -22,8 +22,8 @@ from cloister import (
     cluster_quality,
     evaluate,
 )
-from cloister.display import Curve, Heatmap
-from cloister.errors import BudgetExceeded, DataError, PlanError, PrivacyWarning
+from cloister.core.display import Curve, Heatmap
+from cloister.core.errors import BudgetExceeded, DataError, PlanError, PrivacyWarning
 from cloister.testing import ZeroNoise
 
 RNG = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from sklearn.linear_model import SGDClassifier, SGDRegressor
 from sklearn.neural_network import MLPClassifier
 
 from cloister import Budget, FederatedLearner, Ledger
-from cloister.errors import DataError, PlanError
+from cloister.core.errors import DataError, PlanError
 from cloister.estimators.federated_learning import (
     Epsilons,
     LocalUpdate,

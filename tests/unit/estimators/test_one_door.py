@@ -28,7 +28,7 @@ from cloister import (
     evaluate,
     mine_rules,
 )
-from cloister.errors import DataError, PlanError
+from cloister.core.errors import DataError, PlanError
 from cloister.estimators.tables import plain_schema
 from cloister.testing import zero_noise
 

@@ -35,7 +35,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 import cloister.estimators.release
 from cloister import Budget, DPNaiveBayes, DPSiloEnsemble, Measures, Schema, evaluate, make_plan
-from cloister.errors import DataError, PlanError, PrivacyWarning
+from cloister.core.errors import DataError, PlanError, PrivacyWarning
 from cloister.estimators.measures import _Asked
 from cloister.estimators.row_code import frame_by_frame, one_by_one, row_code
 from cloister.protocol.plan import Plan

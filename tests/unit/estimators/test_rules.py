@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from cloister import Budget, Ledger, RuleSet, mine_rules, run_job
+from cloister.app.jobs import JobResult, make_plan
+from cloister.core.display import Graph, Table
+from cloister.core.errors import BudgetExceeded, DataError, PlanError
 from cloister.data import Baskets
-from cloister.display import Graph, Table
-from cloister.errors import BudgetExceeded, DataError, PlanError
-from cloister.jobs import JobResult, make_plan
-from cloister.schema import Column, Schema, catalogue_schema
+from cloister.data.schema import Column, Schema, catalogue_schema
 from cloister.tasks.count import Count
 from cloister.tasks.patterns.apriori import Apriori
 from cloister.tasks.patterns.association import Itemset, graph_of, rules_of

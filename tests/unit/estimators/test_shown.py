@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 
 import cloister
 from cloister import DPKMeans, DPLogisticRegression, DPNaiveBayes, DPSiloEnsemble, DPStandardScaler
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 
 Y = np.repeat([0, 1], 500)
 X = np.random.default_rng(0).normal(4 * Y[:, None], 1, (1000, 2))

@@ -10,7 +10,7 @@ import pytest
 from sklearn.base import clone
 
 from cloister import DPKaplanMeier, DPLogRank, Schema
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.testing import zero_noise
 
 SCHEMA = Schema(

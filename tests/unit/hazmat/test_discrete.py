@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.hazmat import discrete
 from cloister.hazmat.discrete import MAX_SCALE, discrete_gaussian, discrete_laplace
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from cloister.errors import DataError, PlanError
+from cloister.core.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import MAX_FRAC_BITS, Contract, Grid, from_grid, round_to_grid
 
 UNIT = Grid((-1.0, -1.0), (1.0, 1.0))

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.errors import LocalProtocolError, RemoteProtocolError
+from cloister.core.errors import LocalProtocolError, RemoteProtocolError
 from cloister.hazmat import kex, shamir
 from cloister.hazmat.prg import Usage, derive, stream
 from cloister.hazmat.signing import Identity, fingerprint_of, verify

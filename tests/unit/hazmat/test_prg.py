@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.errors import LocalProtocolError
+from cloister.core.errors import LocalProtocolError
 from cloister.hazmat.prg import KEY_BYTES, PadContext, Usage, derive, expand, tag
 
 VECTORS = Path(__file__).parents[2] / "vectors"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.errors import RemoteProtocolError
+from cloister.core.errors import RemoteProtocolError
 from cloister.hazmat.ring import from_bytes, to_bytes, to_integers, to_words
 
 int64 = st.integers(-(2**63), 2**63 - 1)

@@ -5,7 +5,7 @@ import math
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.privacy import accounting
 from cloister.privacy.accounting import (
     attacker_odds,

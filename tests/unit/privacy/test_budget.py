@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.privacy.budget import Budget, default_delta
 
 

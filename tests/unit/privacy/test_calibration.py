@@ -5,7 +5,7 @@ import math
 import mpmath
 import pytest
 
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.privacy.accounting import cover_delta, epsilon, gdp_delta
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.privacy.events import (
     ComposedEvent,
     Event,

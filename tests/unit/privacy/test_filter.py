@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from cloister.errors import BudgetExceeded, LedgerError, PlanError
+from cloister.core.errors import BudgetExceeded, LedgerError, PlanError
 from cloister.privacy import accounting, ledger_file
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import (

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister.errors import BudgetExceeded, LedgerError, PlanError
+from cloister.core.errors import BudgetExceeded, LedgerError, PlanError
 from cloister.hazmat.signing import Identity
 from cloister.privacy import database, ledger_file
 from cloister.privacy.accounting import epsilon
@@ -568,7 +568,7 @@ def test_a_forked_child_must_open_the_file_itself(
 
 WORKER = """
 import sys
-from cloister.errors import BudgetExceeded
+from cloister.core.errors import BudgetExceeded
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import GaussianEvent
 from cloister.privacy.ledger import Ledger

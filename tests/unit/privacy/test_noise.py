@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
+from cloister.app.jobs import make_clients
 from cloister.audit.noise import in_profiles
+from cloister.core.randomness import KEY_BYTES
 from cloister.hazmat.discrete import discrete_gaussian, discrete_laplace
-from cloister.jobs import make_clients
 from cloister.privacy.noise import DiscreteNoise, NoiseKind, ShareNoise
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.journal import MemoryJournal
-from cloister.randomness import KEY_BYTES
 from cloister.testing import toy_plan
 
 SAMPLERS = {"gaussian": discrete_gaussian, "laplace": discrete_laplace}
@@ -40,7 +40,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         given.append(real(size))
         return given[-1]
 
-    monkeypatch.setattr("cloister.randomness.os.urandom", urandom)
+    monkeypatch.setattr("cloister.core.randomness.os.urandom", urandom)
     return given
 
 

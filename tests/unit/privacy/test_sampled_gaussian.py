@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from cloister.errors import BudgetExceeded, PlanError
+from cloister.core.errors import BudgetExceeded, PlanError
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import (

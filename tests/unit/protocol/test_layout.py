@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cloister.errors import LocalProtocolError, PlanError
+from cloister.core.errors import LocalProtocolError, PlanError
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
 from cloister.secagg.masks import GroupMask

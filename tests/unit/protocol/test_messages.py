@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloister.errors import LedgerError, RemoteProtocolError
+from cloister.core.errors import LedgerError, RemoteProtocolError
 from cloister.hazmat.signing import Identity
 from cloister.privacy.chain import SignedStatement, Statement, canonical
 from cloister.protocol.exchanges import Kind

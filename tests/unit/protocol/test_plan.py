@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.errors import PlanError, RemoteProtocolError
+from cloister.core.errors import PlanError, RemoteProtocolError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
@@ -22,7 +22,7 @@ from cloister.privacy.calibration import gaussian_noise_multiplier, lattice_nois
 from cloister.privacy.events import ComposedEvent, GaussianEvent
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.plan import MAX_RECORDS, Plan, majority
-from cloister.task import Block, Task
+from cloister.protocol.task import Block, Task
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
 from cloister.tasks.count import Count

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
+from cloister.core.randomness import new_key
 from cloister.hazmat.prg import PadContext, Usage
 from cloister.hazmat.ring import to_integers, to_words
-from cloister.randomness import new_key
 from cloister.secagg.masks import TAG_BYTES, GroupMask, Masker, NoMask
 
 KEY = bytes(range(32))

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import PublicColumn
+from cloister.protocol.task import PublicColumn
 from cloister.tasks.columns import Encoding, bins_of, categories_of, codes, count_cells, position
 
 COLUMNS = (

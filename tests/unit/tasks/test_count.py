@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.display import Measured
-from cloister.errors import PlanError
+from cloister.core.display import Measured
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import DiscreteNoise
-from cloister.task import Released, Task
+from cloister.protocol.task import Released, Task
 from cloister.tasks.count import Count
 from cloister.testing import Wire, check_task, toy_plan, toy_records, toy_task
 

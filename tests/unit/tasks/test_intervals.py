@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.task import INTERVAL_95, Mechanism
+from cloister.protocol.task import INTERVAL_95, Mechanism
 from cloister.tasks.intervals import differences, fieller, ratio_interval, size_interval
 from cloister.tasks.preparation.statistics import _variance
 

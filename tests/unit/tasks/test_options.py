@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from cloister.errors import PlanError
-from cloister.jobs import make_plan
+from cloister.app.jobs import make_plan
+from cloister.core.errors import PlanError
+from cloister.data.schema import schema_of
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
-from cloister.schema import schema_of
 from cloister.tasks import TASKS
 from cloister.tasks.count import Count
 from cloister.tasks.examples import example_of

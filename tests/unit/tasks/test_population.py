@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.display import Between, Table
-from cloister.report import as_table
+from cloister.app.report import as_table
+from cloister.core.display import Between, Table
 from cloister.tasks.population import population_interval
 
 NUMBERS = st.floats(-1e3, 1e3)

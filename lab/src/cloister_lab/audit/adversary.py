@@ -21,20 +21,20 @@ from math import log
 import numpy as np
 from scipy import stats
 
+from cloister.app.in_process import Handler, InProcess
+from cloister.app.jobs import handlers, make_clients, run_clients
 from cloister.audit.bounds import correlation
 from cloister.audit.checks import ALPHA, Finding
 from cloister.audit.runs import Log, MakeNoise, element_scales, system_noise, watched_plan
-from cloister.errors import CloisterError
+from cloister.core.errors import CloisterError
+from cloister.core.randomness import new_key
 from cloister.hazmat.ring import to_integers
-from cloister.jobs import handlers, make_clients, run_clients
 from cloister.privacy.budget import Budget
 from cloister.protocol.messages import Open, Upload, decode
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import Transport
-from cloister.randomness import new_key
+from cloister.protocol.task import Floats, Records
 from cloister.secagg.masks import GroupMask, Masker
-from cloister.task import Floats, Records
-from cloister.transports.inprocess import Handler, InProcess
 from cloister_lab.audit.curators import distinguish
 
 Method = Callable[[Floats], Floats]

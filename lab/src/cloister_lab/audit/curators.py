@@ -24,13 +24,13 @@ from cloister.audit.checks import ALPHA, Audit, Finding, drawn_curve, two_worlds
 from cloister.audit.packages import Method
 from cloister.audit.pairs import Pair, entered
 from cloister.audit.runs import MakeNoise, system_noise
-from cloister.errors import PrivacyWarning
+from cloister.core.errors import PrivacyWarning
+from cloister.data.schema import schema_of
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import CoverEvent, Event, NonPrivateEvent
 from cloister.privacy.noise import NoiseSource
-from cloister.schema import schema_of
-from cloister.task import Floats, Integers, Records
+from cloister.protocol.task import Floats, Integers, Records
 from cloister.tasks.examples import numbers
 from cloister_lab.curator import METHODS
 from cloister_lab.curator.base import CuratorMethod

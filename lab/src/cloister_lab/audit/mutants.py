@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from cloister.app.in_process import InProcess
+from cloister.app.jobs import make_plan
 from cloister.audit.checks import (
     MOST_FOR_CANARIES,
     Finding,
@@ -25,22 +27,20 @@ from cloister.audit.checks import (
     find_canaries,
 )
 from cloister.audit.packages import Mutant
+from cloister.core.randomness import ByteSource, new_key, public_generator
+from cloister.data.schema import schema_of
 from cloister.hazmat.discrete import discrete_gaussian, discrete_laplace
 from cloister.hazmat.fixedpoint import Grid
 from cloister.hazmat.prg import PadContext
 from cloister.hazmat.ring import Integers, Words
-from cloister.jobs import make_plan
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import NoiseKind, NoiseSource
 from cloister.protocol.plan import Plan
-from cloister.randomness import ByteSource, new_key, public_generator
-from cloister.schema import schema_of
+from cloister.protocol.task import Block, Floats, GridState, Records, Released, State, Task
 from cloister.secagg.masks import GroupMask
-from cloister.task import Block, Floats, GridState, Records, Released, State, Task
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Payload
 from cloister.tasks.examples import example_of, numbers
-from cloister.transports.inprocess import InProcess
 from cloister_lab.audit.adversary import (
     System,
     ask_twice,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cloister.cli.output import Output
-from cloister.display import Table
-from cloister.errors import DataError, PlanError
+from cloister.core.display import Table
+from cloister.core.errors import DataError, PlanError
 from cloister_lab.experiments.catalogue import EXPERIMENTS
 from cloister_lab.experiments.records import STAMP
 from cloister_lab.experiments.run import (

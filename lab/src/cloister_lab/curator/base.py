@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from cloister.privacy.events import Event
 from cloister.privacy.noise import NoiseSource
-from cloister.task import Floats, Records
+from cloister.protocol.task import Floats, Records
 
 
 @runtime_checkable

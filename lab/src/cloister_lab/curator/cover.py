@@ -13,8 +13,8 @@ from math import exp, frexp, gamma, pi, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.randomness import ByteSource
-from cloister.task import Floats, Integers
+from cloister.core.randomness import ByteSource
+from cloister.protocol.task import Floats, Integers
 from cloister_lab.tasks.projection import ONE
 
 WEIGHT_BITS = 160

@@ -15,8 +15,9 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
-from cloister.declared import Range, Whole, declared
-from cloister.errors import PlanError
+from cloister.core.declared import Range, Whole, declared
+from cloister.core.errors import PlanError
+from cloister.core.randomness import SecretStream
 from cloister.hazmat.fixedpoint import from_grid, round_to_grid
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.budget import Budget
@@ -28,8 +29,7 @@ from cloister.privacy.calibration import (
 )
 from cloister.privacy.events import ComposedEvent, CoverEvent, Event, GaussianEvent, LaplaceEvent
 from cloister.privacy.noise import NoiseSource
-from cloister.randomness import SecretStream
-from cloister.task import FINE, Floats, Integers, Records, Released
+from cloister.protocol.task import FINE, Floats, Integers, Records, Released
 from cloister.tasks.clustering.synopsis import cluster_weighted, project_to_simplex
 from cloister_lab.curator.cover import BallGrid, pick_centres
 from cloister_lab.tasks.projection import MAX_AXES, ONE, nearest_point, usual_axes

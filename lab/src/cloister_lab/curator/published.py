@@ -24,13 +24,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from cloister.declared import Positive, Share, Whole, declared
-from cloister.errors import DataError, PlanError, PrivacyWarning
+from cloister.core.declared import Positive, Share, Whole, declared
+from cloister.core.errors import DataError, PlanError, PrivacyWarning
+from cloister.core.randomness import public_generator
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, NonPrivateEvent
 from cloister.privacy.noise import NoiseSource
-from cloister.randomness import public_generator
-from cloister.task import Floats, Records
+from cloister.protocol.task import Floats, Records
 from cloister_lab.lloyd import lloyd, nearest
 from cloister_lab.tasks.subcluster import draw_from_zone
 

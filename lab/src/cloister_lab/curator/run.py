@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from cloister.errors import PlanError
-from cloister.jobs import CONTENT_KEY, COUNT_SHARE, Account, split_budget
+from cloister.app.jobs import CONTENT_KEY, COUNT_SHARE, Account, split_budget
+from cloister.core.errors import PlanError
+from cloister.core.randomness import new_nonce
+from cloister.data.schema import Schema
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget, default_delta
 from cloister.privacy.calibration import laplace_noise_multiplier
 from cloister.privacy.events import ComposedEvent, Event, LaplaceEvent
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
-from cloister.randomness import new_nonce
-from cloister.schema import Schema
-from cloister.task import FINE, Floats, Records, inside
+from cloister.protocol.task import FINE, Floats, Records, inside
 from cloister_lab.curator.base import CuratorMethod
 
 
@@ -67,7 +67,7 @@ def run_method(
     schema : Schema
         Its unit of privacy must be the row: a method's guarantee is for one record.
     delta, noise : float and NoiseSource, optional
-        As of :func:`cloister.jobs.run_job`.
+        As of :func:`cloister.app.jobs.run_job`.
     nominal_n : int, optional
         Without it, 2 % of epsilon pay for a count with Laplace noise.
     account : Account, optional

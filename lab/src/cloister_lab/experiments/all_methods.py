@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cloister.errors import PlanError
-from cloister.task import Floats
+from cloister.core.errors import PlanError
+from cloister.protocol.task import Floats
 from cloister.tasks.clustering.kmeans import FastLloyd, Lloyd
 from cloister_lab.curator import METHODS as CURATORS
 from cloister_lab.curator.max_cover import MaxCover

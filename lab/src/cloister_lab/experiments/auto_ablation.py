@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from cloister.task import Floats, Integers
+from cloister.protocol.task import Floats, Integers
 from cloister.tasks.clustering.synopsis import project_to_simplex
 from cloister_lab.experiments.generated import (
     AUTO,

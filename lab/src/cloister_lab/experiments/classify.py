@@ -16,11 +16,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from cloister.app.jobs import run_job
+from cloister.core.randomness import public_generator
 from cloister.data import read_source
-from cloister.jobs import run_job
-from cloister.randomness import public_generator
-from cloister.schema import Schema
-from cloister.task import Floats, Integers, PublicColumn, Records, Task
+from cloister.data.schema import Schema
+from cloister.protocol.task import Floats, Integers, PublicColumn, Records, Task
 from cloister.tasks.columns import Encoding, codes
 from cloister.tasks.supervised.logistic import Logistic
 from cloister.tasks.supervised.naive_bayes import NaiveBayes

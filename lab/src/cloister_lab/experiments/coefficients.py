@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from cloister.errors import PlanError
-from cloister.jobs import run_job
+from cloister.app.jobs import run_job
+from cloister.core.errors import PlanError
+from cloister.data.schema import Column, Schema
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
-from cloister.schema import Column, Schema
-from cloister.task import Floats, Records
+from cloister.protocol.task import Floats, Records
 from cloister.tasks.columns import Encoding
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic

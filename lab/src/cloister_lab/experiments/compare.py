@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from cloister.cli.output import Output
-from cloister.display import Table
-from cloister.errors import PlanError
-from cloister.schema import Schema
+from cloister.core.display import Table
+from cloister.core.errors import PlanError
+from cloister.data.schema import Schema
 from cloister_lab.experiments import records as tidy
 from cloister_lab.experiments.datasets import Convention, Dataset, load, title
 from cloister_lab.experiments.figures import draw_nicv

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
-from cloister.task import GridState, Integers, Records, Released, State, Task
+from cloister.protocol.task import GridState, Integers, Records, Released, State, Task
 from cloister_lab.experiments.datasets import Dataset
 from cloister_lab.experiments.records import STAMP, Cell, TidyRow, prose, write_page
 from cloister_lab.experiments.run import Settings, Unit, command_of, units_of

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from cloister.app.jobs import run_job
 from cloister.data import read_source
+from cloister.data.schema import Column, Schema
 from cloister.estimators.ensemble import Combine, combined_probabilities
 from cloister.estimators.forest import best_class
-from cloister.jobs import run_job
 from cloister.privacy.budget import default_delta
-from cloister.schema import Column, Schema
-from cloister.task import Floats, Integers, Records, Task
+from cloister.protocol.task import Floats, Integers, Records, Task
 from cloister.tasks.supervised.forest import RandomForest
 from cloister.tasks.supervised.logistic import Logistic
 from cloister.tasks.supervised.naive_bayes import NaiveBayes

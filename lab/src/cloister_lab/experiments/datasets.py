@@ -19,11 +19,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.core.errors import DataError, PlanError
 from cloister.data import header, read_floats, read_source
-from cloister.errors import DataError, PlanError
+from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import default_delta
-from cloister.schema import Column, Schema
-from cloister.task import Floats, Records
+from cloister.protocol.task import Floats, Records
 from cloister_lab.metrics import nicv
 
 Convention = Literal["public", "fastlloyd-paper"]

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from cloister.app.jobs import run_job
+from cloister.core.randomness import public_generator
 from cloister.data import array_records, read_source
-from cloister.jobs import run_job
-from cloister.randomness import public_generator
-from cloister.schema import Column, Schema
-from cloister.task import Floats
+from cloister.data.schema import Column, Schema
+from cloister.protocol.task import Floats
 from cloister.tasks.columns import Encoding, codes
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister_lab.experiments import records as tidy

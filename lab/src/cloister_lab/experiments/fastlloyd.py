@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from cloister.randomness import public_generator
+from cloister.core.randomness import public_generator
 from cloister_lab.experiments import records as tidy
 from cloister_lab.experiments.figures import Point, draw_heatmaps, draw_panels, panels_of
 from cloister_lab.experiments.mixtures import G2, Mixture

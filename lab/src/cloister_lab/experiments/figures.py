@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-    from cloister.task import Floats
+    from cloister.protocol.task import Floats
 
 Point = tuple[float, float, float, float]
 """Where, how high, and both ends of its 95 % interval (NaN if unknown)."""

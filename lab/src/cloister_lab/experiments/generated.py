@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from cloister.jobs import run_plan
-from cloister.randomness import public_generator
-from cloister.task import Floats
+from cloister.app.jobs import run_plan
+from cloister.core.randomness import public_generator
+from cloister.protocol.task import Floats
 from cloister.testing import SimulatedNoise
 from cloister_lab.experiments.datasets import Dataset, min_max
 from cloister_lab.experiments.figures import save_small

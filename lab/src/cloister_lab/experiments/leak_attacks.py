@@ -30,20 +30,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cloister.app.jobs import make_plan
 from cloister.audit.runs import element_scales
+from cloister.core.randomness import public_generator
 from cloister.data import read_source
+from cloister.data.schema import Column, Schema
 from cloister.hazmat.ring import Integers, to_integers
-from cloister.jobs import make_plan
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget, default_delta
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.privacy.events import ComposedEvent, Event
 from cloister.privacy.noise import DiscreteNoise, NoiseKind
 from cloister.protocol.plan import Plan
-from cloister.randomness import public_generator
-from cloister.schema import Column, Schema
+from cloister.protocol.task import FINE, Floats, GridState, Records, Task
 from cloister.secagg.masks import NoMask
-from cloister.task import FINE, Floats, GridState, Records, Task
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.columns import codes
 from cloister.tasks.preparation.statistics import Statistics

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloister.audit.bounds import Check, at_least, at_most
+from cloister.core.randomness import public_generator
 from cloister.privacy import accounting
-from cloister.randomness import public_generator
 from cloister_lab.experiments import leak_attacks as attacks
 from cloister_lab.experiments import records as tidy
 from cloister_lab.experiments.figures import save_small

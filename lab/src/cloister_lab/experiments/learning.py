@@ -17,16 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from cloister.jobs import handlers, make_clients, make_plan, run_clients
+from cloister.app.in_process import InProcess
+from cloister.app.jobs import handlers, make_clients, make_plan, run_clients
 from cloister.privacy.budget import Budget, default_delta
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
-from cloister.task import Classifier, Floats, Records, Task
+from cloister.protocol.task import Classifier, Floats, Records, Task
 from cloister.tasks.supervised.fedavg import FedAvg
 from cloister.tasks.supervised.local_training import Network
 from cloister.tasks.supervised.logistic import Logistic
-from cloister.transports.inprocess import InProcess
 from cloister_lab.experiments import records as tidy
 from cloister_lab.experiments import spu_kmeans
 from cloister_lab.experiments.classify import Problem, design

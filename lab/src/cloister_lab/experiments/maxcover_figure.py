@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cloister.randomness import public_generator
-from cloister.task import Floats
+from cloister.core.randomness import public_generator
+from cloister.protocol.task import Floats
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister_lab.curator.max_cover import MaxCover

@@ -16,9 +16,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from cloister.errors import PlanError
-from cloister.randomness import public_generator
-from cloister.task import Floats
+from cloister.core.errors import PlanError
+from cloister.core.randomness import public_generator
+from cloister.protocol.task import Floats
 from cloister_lab.experiments.datasets import Dataset, min_max
 
 TAIL_QUANTILE = 1.959963984540054

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cloister.core.randomness import new_key
+from cloister.federation.transports.mpi import MpiTransport, hand_out, serve, world
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
 from cloister.protocol.session import Transport, run_rounds
-from cloister.randomness import new_key
 from cloister.secagg.masks import GroupMask
-from cloister.transports.mpi import MpiTransport, hand_out, serve, world
 from cloister_lab.experiments.datasets import Dataset, min_max
 from cloister_lab.experiments.sweep import TASKS, plan_for
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
-from cloister.errors import DataError
+from cloister.core.errors import DataError
 
 if TYPE_CHECKING:
     from pandas import DataFrame

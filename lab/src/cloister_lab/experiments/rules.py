@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister.app.jobs import run_job
+from cloister.core.randomness import public_generator
 from cloister.data import Baskets, read_source
-from cloister.jobs import run_job
+from cloister.data.schema import Schema, catalogue_schema
 from cloister.privacy.noise import DiscreteNoise
-from cloister.randomness import public_generator
-from cloister.schema import Schema, catalogue_schema
-from cloister.task import Floats, Records
+from cloister.protocol.task import Floats, Records
 from cloister.tasks.patterns.apriori import Apriori
 from cloister_lab.experiments import records as tidy
 from cloister_lab.experiments.figures import draw_panels, panels_of

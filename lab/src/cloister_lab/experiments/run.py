@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from cloister.errors import DataError, PlanError
+from cloister.core.errors import DataError, PlanError
 from cloister_lab.experiments.records import (
     STAMP,
     TidyRow,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cloister.display import Curve
-from cloister.jobs import JobResult, run_plan
+from cloister.app.jobs import JobResult, run_plan
+from cloister.app.report.plots import draw
+from cloister.core.display import Curve
 from cloister.privacy.budget import Budget
-from cloister.report.plots import draw
-from cloister.task import Task
+from cloister.protocol.task import Task
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.select_k import SelectK
 from cloister_lab.experiments import records as tidy

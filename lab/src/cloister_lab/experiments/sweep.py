@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cloister.errors import PlanError, PrivacyWarning
-from cloister.jobs import make_plan, run_plan
+from cloister.app.jobs import make_plan, run_plan
+from cloister.core.errors import PlanError, PrivacyWarning
+from cloister.core.randomness import public_generator
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.plan import Plan
-from cloister.randomness import public_generator
-from cloister.task import Floats, Task
+from cloister.protocol.task import Floats, Task
 from cloister.tasks import installed
 from cloister_lab import metrics as measures
 from cloister_lab.curator import METHODS as CURATORS

@@ -28,9 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from cloister.errors import DataError
-from cloister.mpc import combine, decode, run_here
-from cloister.mpc.training import KMeansOnShares
+from cloister.core.errors import DataError
+from cloister.shares.mpc import combine, decode, run_here
+from cloister.shares.mpc.training import KMeansOnShares
 from cloister_lab.experiments import records as tidy
 from cloister_lab.experiments import spu_kmeans
 from cloister_lab.experiments.datasets import Dataset

@@ -17,10 +17,10 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
-from cloister.declared import Range, Whole, declared
-from cloister.errors import PlanError
-from cloister.randomness import public_generator
-from cloister.task import (
+from cloister.core.declared import Range, Whole, declared
+from cloister.core.errors import PlanError
+from cloister.core.randomness import public_generator
+from cloister.protocol.task import (
     FINE,
     Block,
     Floats,

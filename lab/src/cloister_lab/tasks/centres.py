@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from cloister.declared import Whole, declared
-from cloister.display import Display
+from cloister.core.declared import Whole, declared
+from cloister.core.display import Display
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.task import Floats, GridState, Profile, State
+from cloister.protocol.task import Floats, GridState, Profile, State
 from cloister.tasks.clustering.centres import centre_displays, centres_in_units
 from cloister.tasks.clustering.kmeans import GLloyd, SuLloyd
 from cloister.tasks.clustering.kmeans_init import sphere_packing

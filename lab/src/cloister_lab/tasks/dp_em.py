@@ -16,10 +16,10 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
-from cloister.declared import Range, Whole, declared
-from cloister.errors import PlanError
+from cloister.core.declared import Range, Whole, declared
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.task import (
+from cloister.protocol.task import (
     INTERVAL_95,
     Block,
     Floats,

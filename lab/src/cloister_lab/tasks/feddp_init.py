@@ -16,11 +16,11 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
-from cloister.declared import Range, Share, Whole, declared
-from cloister.errors import PlanError
+from cloister.core.declared import Range, Share, Whole, declared
+from cloister.core.errors import PlanError
+from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
-from cloister.randomness import public_generator
-from cloister.task import (
+from cloister.protocol.task import (
     FINE,
     INTERVAL_95,
     Block,

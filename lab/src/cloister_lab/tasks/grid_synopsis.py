@@ -20,12 +20,12 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
-from cloister.declared import Whole, declared
-from cloister.errors import PlanError
+from cloister.core.declared import Whole, declared
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
-from cloister.task import (
+from cloister.protocol.task import (
     FINE,
     INTERVAL_95,
     Block,

@@ -20,13 +20,13 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
-from cloister.declared import AtLeastZero, Probability, Range, Whole, declared
-from cloister.errors import PlanError
+from cloister.core.declared import AtLeastZero, Probability, Range, Whole, declared
+from cloister.core.errors import PlanError
+from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
-from cloister.randomness import public_generator
-from cloister.task import (
+from cloister.protocol.task import (
     FINE,
     Block,
     Floats,

@@ -17,9 +17,9 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
-from cloister.declared import Range, Whole, declared
-from cloister.errors import PlanError
-from cloister.task import (
+from cloister.core.declared import Range, Whole, declared
+from cloister.core.errors import PlanError
+from cloister.protocol.task import (
     FINE,
     Block,
     Floats,

@@ -12,9 +12,9 @@ from math import floor, log, sqrt
 
 import numpy as np
 
-from cloister.errors import PlanError
-from cloister.randomness import public_generator
-from cloister.task import Floats, Integers, Records
+from cloister.core.errors import PlanError
+from cloister.core.randomness import public_generator
+from cloister.protocol.task import Floats, Integers, Records
 from cloister.tasks.clipped import chunks, clip_to_unit
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 

@@ -14,9 +14,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from cloister.declared import Whole, declared
+from cloister.core.declared import Whole, declared
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
-from cloister.task import (
+from cloister.protocol.task import (
     FINE,
     Block,
     Floats,

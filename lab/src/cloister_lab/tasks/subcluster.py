@@ -24,11 +24,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from cloister.declared import AtLeastZero, Positive, Probability, Share, Whole, declared
-from cloister.errors import PlanError
+from cloister.core.declared import AtLeastZero, Positive, Probability, Share, Whole, declared
+from cloister.core.errors import PlanError
+from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.randomness import public_generator
-from cloister.task import (
+from cloister.protocol.task import (
     Block,
     Floats,
     GridState,

@@ -6,7 +6,7 @@ from math import isqrt
 
 import numpy as np
 
-from cloister.arrays import Integers, Records
+from cloister.core.arrays import Integers, Records
 
 _SAFE_ROWS = 1 << 28  # the sum of so many grid values of 24 bits is below 2**53
 

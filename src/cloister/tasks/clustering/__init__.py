@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 
-from cloister.task import Task
+from cloister.protocol.task import Task
 from cloister.tasks import installed
 from cloister.tasks.options import options_of
 

@@ -17,12 +17,12 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records, State
-from cloister.declared import Positive, Whole, declared
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, GridState, Integers, Records, State
+from cloister.core.declared import Positive, Whole, declared
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.calibration import gdp_mu_for
-from cloister.task import Block, Gaussian, PublicFacts, Released
+from cloister.protocol.task import Block, Gaussian, PublicFacts, Released
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import TYPICAL, MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaRoute

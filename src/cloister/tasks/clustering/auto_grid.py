@@ -9,8 +9,8 @@ from math import prod, sqrt
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records, State
-from cloister.task import Block, Released
+from cloister.core.arrays import Floats, GridState, Integers, Records, State
+from cloister.protocol.task import Block, Released
 from cloister.tasks.clipped import chunks
 from cloister.tasks.clustering.auto_rounds import (
     LLOYD_RELEASES,

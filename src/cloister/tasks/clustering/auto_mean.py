@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records, State
-from cloister.randomness import public_generator
-from cloister.task import Block, Released
+from cloister.core.arrays import Floats, GridState, Integers, Records, State
+from cloister.core.randomness import public_generator
+from cloister.protocol.task import Block, Released
 from cloister.tasks.clipped import sum_clipped
 from cloister.tasks.clustering.auto_rounds import Route, unit_block
 from cloister.tasks.clustering.centres import Centres, unknown

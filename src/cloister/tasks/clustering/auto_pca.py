@@ -9,8 +9,8 @@ from math import sqrt
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records, State
-from cloister.task import Block, Released
+from cloister.core.arrays import Floats, GridState, Integers, Records, State
+from cloister.protocol.task import Block, Released
 from cloister.tasks.clipped import bin_numbers, clip_in_place, differences, sum_clipped
 from cloister.tasks.clustering.auto_mean import TYPICAL, around
 from cloister.tasks.clustering.auto_rounds import (

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records
-from cloister.task import INTERVAL_95, Block, Released
+from cloister.core.arrays import Floats, GridState, Integers, Records
+from cloister.protocol.task import INTERVAL_95, Block, Released
 from cloister.tasks.clipped import sum_clipped_near
 from cloister.tasks.clustering.centres import Centres, unknown
 from cloister.tasks.intervals import ratio_interval, size_interval

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState
-from cloister.display import Bars, Between, Display, Heatmap, Measured, Scatter, Table
+from cloister.core.arrays import Floats, GridState
+from cloister.core.display import Bars, Between, Display, Heatmap, Measured, Scatter, Table
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import Mechanism
+from cloister.protocol.task import Mechanism
 from cloister.tasks.intervals import above_noise, differences, ratio_interval, size_interval
 from cloister.tasks.state import read
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from cloister.arrays import Flags, Floats
-from cloister.display import Table
+from cloister.core.arrays import Flags, Floats
+from cloister.core.display import Table
 from cloister.tasks.intervals import above_noise
 
 LEFT_OUT = 0.15

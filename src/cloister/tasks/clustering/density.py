@@ -11,7 +11,7 @@ from math import erf, fsum, sqrt
 
 import numpy as np
 
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 
 FINE = 1 << 30
 """Units of all masses together."""

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers
-from cloister.randomness import public_generator
+from cloister.core.arrays import Floats, Integers
+from cloister.core.randomness import public_generator
 from cloister.tasks.clustering.synopsis import project_to_simplex, squared_distances
 
 REPEATS = 24  # simulated histograms of each kind

@@ -21,14 +21,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from cloister.arrays import Flags, Floats, GridState, Integers, Records, State
-from cloister.declared import Positive, WayOut, Whole, declared
-from cloister.errors import PlanError
+from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, State
+from cloister.core.declared import Positive, WayOut, Whole, declared
+from cloister.core.errors import PlanError
+from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
-from cloister.randomness import public_generator
-from cloister.task import INTERVAL_95, Block, Mechanism, Profile, PublicFacts, Released
+from cloister.protocol.task import INTERVAL_95, Block, Mechanism, Profile, PublicFacts, Released
 from cloister.tasks.clustering.centres import (
     centre_displays,
     centres_in_units,

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from cloister.arrays import Floats
-from cloister.randomness import public_generator
+from cloister.core.arrays import Floats
+from cloister.core.randomness import public_generator
 
 _TRIES = 100  # consecutive rejected candidates after which a radius counts as too large
 _HALVINGS = 20

@@ -1,7 +1,7 @@
 """The local step of every Lloyd-type task: assign records, add up what is near, in exact integers.
 
-NumPy is the reference here, and what runs where nothing was compiled; `cloister.compiled` has the
-same loops for the processor of this machine.
+NumPy is the reference here, and what runs where nothing was compiled; `cloister.core.compiled` has
+the same loops for the processor of this machine.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers, Records
-from cloister.compiled import has_distances, near_sums, nearest_of
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, Integers, Records
+from cloister.core.compiled import has_distances, near_sums, nearest_of
+from cloister.core.errors import PlanError
 
 _CHUNK_BYTES = 1 << 20  # distances and one-hot rows of a chunk should stay in the cache
 _EXACT = 2**53  # float64 adds and multiplies integers below this without rounding

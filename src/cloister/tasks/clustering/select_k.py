@@ -15,12 +15,12 @@ from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records, State
-from cloister.declared import Positive, Range, Whole, declared
-from cloister.display import Curve, Display
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, GridState, Integers, Records, State
+from cloister.core.declared import Positive, Range, Whole, declared
+from cloister.core.display import Curve, Display
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import Block, Gaussian, PublicFacts, Released
+from cloister.protocol.task import Block, Gaussian, PublicFacts, Released
 from cloister.tasks.clustering.auto import (
     Auto,
     Route,

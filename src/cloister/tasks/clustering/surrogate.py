@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers
+from cloister.core.arrays import Floats, Integers
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 from cloister.tasks.clustering.weighted import ONE, lloyd, means, on_lattice, parts_of, repaired
 

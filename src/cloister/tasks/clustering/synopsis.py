@@ -9,8 +9,8 @@ from math import erfc, log, pi, prod, sqrt
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers
-from cloister.randomness import public_generator
+from cloister.core.arrays import Floats, Integers
+from cloister.core.randomness import public_generator
 
 _OCCUPIED = (0.02, 0.04, 0.07, 0.12, 0.2, 0.3, 0.45, 0.65, 0.85, 0.97)  # shares that are tried
 _SURE = 0.5  # posterior probability from which a cell counts as occupied

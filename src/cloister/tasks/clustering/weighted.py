@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers
-from cloister.randomness import public_generator
+from cloister.core.arrays import Floats, Integers
+from cloister.core.randomness import public_generator
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 
 BITS = 16

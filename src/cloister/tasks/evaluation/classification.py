@@ -15,12 +15,12 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records, Results
-from cloister.declared import Length, Range, Rule, WayOut, declared
-from cloister.display import Curve, Display, Heatmap
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, GridState, Integers, Records, Results
+from cloister.core.declared import Length, Range, Rule, WayOut, declared
+from cloister.core.display import Curve, Display, Heatmap
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import FINE, INTERVAL_95, Block, Classifier, PublicColumn, PublicFacts
+from cloister.protocol.task import FINE, INTERVAL_95, Block, Classifier, PublicColumn, PublicFacts
 from cloister.tasks import scores
 from cloister.tasks.columns import categories_of, codes, in_batches
 from cloister.tasks.evaluation.layers import NOTE, BySilo, Evaluated, Model, ModelResults, place_of

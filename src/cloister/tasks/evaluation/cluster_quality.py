@@ -22,12 +22,12 @@ from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
-from cloister.arrays import Flags, Floats, GridState, Integers, Records, Results, State
-from cloister.declared import Range, Whole, declared
-from cloister.display import Display
-from cloister.errors import PlanError
+from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
+from cloister.core.declared import Range, Whole, declared
+from cloister.core.display import Display
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
+from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
 from cloister.tasks import interval_tables, scores
 from cloister.tasks.examples import NUMBER, OTHER_NUMBER, Example
 from cloister.tasks.options import made

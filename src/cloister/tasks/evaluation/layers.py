@@ -11,12 +11,12 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Results, State
-from cloister.declared import Whole, declared, settled
-from cloister.display import Table
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, GridState, Integers, Results, State
+from cloister.core.declared import Whole, declared, settled
+from cloister.core.display import Table
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
-from cloister.task import Block, Gaussian, PublicColumn, PublicFacts, Released, Task
+from cloister.protocol.task import Block, Gaussian, PublicColumn, PublicFacts, Released, Task
 from cloister.tasks.columns import position
 from cloister.tasks.interval_tables import WITH_POPULATION, table_of, table_of_measures
 

@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records, Results
-from cloister.declared import Positive, declared
-from cloister.display import Bars, Display
+from cloister.core.arrays import Floats, GridState, Integers, Records, Results
+from cloister.core.declared import Positive, declared
+from cloister.core.display import Bars, Display
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import FINE, INTERVAL_95, Block, PublicColumn, PublicFacts, Regressor
+from cloister.protocol.task import FINE, INTERVAL_95, Block, PublicColumn, PublicFacts, Regressor
 from cloister.tasks import scores
 from cloister.tasks.columns import in_batches
 from cloister.tasks.evaluation.layers import NOTE, BySilo, Evaluated, Model, ModelResults

@@ -21,13 +21,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Flags, Floats, GridState, Integers, Records, Results, State
-from cloister.declared import AtLeastZero, Length, Probability, Range, WayOut, Whole, declared
-from cloister.display import Display
-from cloister.errors import PlanError
+from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
+from cloister.core.declared import AtLeastZero, Length, Probability, Range, WayOut, Whole, declared
+from cloister.core.display import Display
+from cloister.core.errors import PlanError
+from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid
-from cloister.randomness import public_generator
-from cloister.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
+from cloister.protocol.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
 from cloister.tasks.columns import position
 from cloister.tasks.examples import Example
 from cloister.tasks.options import PublicSeed, made, noise_of

@@ -20,9 +20,9 @@ from math import hypot
 
 import numpy as np
 
-from cloister.arrays import Results
-from cloister.display import Between, Display, Graph, Table
-from cloister.task import INTERVAL_95
+from cloister.core.arrays import Results
+from cloister.core.display import Between, Display, Graph, Table
+from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.intervals import ratio_interval
 
 _Z = INTERVAL_95["gaussian"]

@@ -25,14 +25,14 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records, Results, State
-from cloister.declared import AtLeastZero, PartBelowOne, Range, Whole, declared
-from cloister.display import Bars, Display, Measured, Table
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.declared import AtLeastZero, PartBelowOne, Range, Whole, declared
+from cloister.core.display import Bars, Display, Measured, Table
+from cloister.core.errors import PlanError
+from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gdp_part
-from cloister.randomness import public_generator
-from cloister.task import FINE, INTERVAL_95, Block, PublicFacts, Released
+from cloister.protocol.task import FINE, INTERVAL_95, Block, PublicFacts, Released
 from cloister.tasks.columns import categories_of, codes, in_batches, position
 from cloister.tasks.examples import CATEGORY, NUMBER, OTHER_NUMBER, Example
 from cloister.tasks.interval_tables import INTERVALS, MARGINS, table_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers
+from cloister.core.arrays import Floats, Integers
 
 # A bin counts as it is from so many deviations of its noise above zero. With 3, one of the twenty
 # bins did so by chance in one run of forty, and baskets that nobody has weighed more than all.

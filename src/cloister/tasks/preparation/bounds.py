@@ -11,11 +11,11 @@ from typing import Annotated, ClassVar, Self, cast
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Results
-from cloister.declared import Ascending, Probability, declared
-from cloister.display import Display, Table
+from cloister.core.arrays import Floats, GridState, Results
+from cloister.core.declared import Ascending, Probability, declared
+from cloister.core.display import Display, Table
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import PublicFacts
+from cloister.protocol.task import PublicFacts
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Keep, made, noise_of
 from cloister.tasks.preparation.quantiles import Quantiles, Refine, TreeLevels

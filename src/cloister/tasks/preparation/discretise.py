@@ -10,12 +10,12 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Records, Results
-from cloister.declared import declared
-from cloister.display import Display, Table
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, GridState, Records, Results
+from cloister.core.declared import declared
+from cloister.core.display import Display, Table
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import PublicColumn, PublicFacts
+from cloister.protocol.task import PublicColumn, PublicFacts
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Keep, made
 from cloister.tasks.preparation.quantiles import Quantiles, Refine, TreeLevels

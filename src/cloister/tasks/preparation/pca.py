@@ -19,12 +19,12 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records, Results, State
-from cloister.declared import Positive, Whole, declared
-from cloister.display import Display, Heatmap, Table
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.declared import Positive, Whole, declared
+from cloister.core.display import Display, Heatmap, Table
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.task import Block, Gaussian, PublicColumn, PublicFacts, Released
+from cloister.protocol.task import Block, Gaussian, PublicColumn, PublicFacts, Released
 from cloister.tasks.clipped import chunks, clip_to_unit
 from cloister.tasks.columns import Encoding, columns_of, position
 from cloister.tasks.examples import MIXED, Example

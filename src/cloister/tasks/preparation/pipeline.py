@@ -1,8 +1,8 @@
 """Several tasks as one: the rounds of one after those of another, under one plan and one cost.
 
 What a step releases may change the records that later steps sum
-(:class:`~cloister.task.Transformer`): each silo does so row by row, with a function that is
-public once the step is released.
+(:class:`~cloister.protocol.task.Transformer`): each silo does so row by row, with a function that
+is public once the step is released.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Annotated, Any, ClassVar, Self, cast
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records, Results, State
-from cloister.declared import AtLeastZero, Length, Share, declared
-from cloister.display import Display
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.declared import AtLeastZero, Length, Share, declared
+from cloister.core.display import Display
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
-from cloister.task import Block, Gaussian, PublicFacts, Released, Task, Transformer
+from cloister.protocol.task import Block, Gaussian, PublicFacts, Released, Task, Transformer
 from cloister.tasks.columns import grid_of
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import design, made, needed_budget, options_of

@@ -22,12 +22,20 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
-from cloister.arrays import Flags, Floats, GridState, Integers, Records, Results, State
-from cloister.declared import Length, Probability, Range, Whole, declared
-from cloister.display import Between, Display, Table
-from cloister.errors import PlanError
+from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
+from cloister.core.declared import Length, Probability, Range, Whole, declared
+from cloister.core.display import Between, Display, Table
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
+from cloister.protocol.task import (
+    FINE,
+    INTERVAL_95,
+    Block,
+    Gaussian,
+    PublicColumn,
+    PublicFacts,
+    Released,
+)
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import curve_of

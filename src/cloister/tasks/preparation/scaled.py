@@ -8,12 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records, Results, State
-from cloister.declared import declared
-from cloister.display import Display
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.declared import declared
+from cloister.core.display import Display
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import Block, Gaussian, PublicColumn, Released
+from cloister.protocol.task import Block, Gaussian, PublicColumn, Released
 from cloister.tasks.columns import columns_of
 from cloister.tasks.preparation.quantiles import Quantiles
 from cloister.tasks.preparation.statistics import Statistics
@@ -86,7 +86,7 @@ class Changing(Measuring):
     Parameters
     ----------
     names, categories : tuple, one entry for each column
-        Those of its :class:`~cloister.task.PublicColumn`.
+        Those of its :class:`~cloister.protocol.task.PublicColumn`.
     """
 
     names: tuple[str, ...]

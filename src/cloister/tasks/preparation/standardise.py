@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Results
-from cloister.declared import Range, declared
+from cloister.core.arrays import Floats, GridState, Results
+from cloister.core.declared import Range, declared
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import PublicFacts
+from cloister.protocol.task import PublicFacts
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Keep, made
 from cloister.tasks.preparation.scaled import Scaled

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers, Records
+from cloister.core.arrays import Floats, Integers, Records
 
 _LEVEL_BITS = 16  # of a number before it is squared: the product with a weight then fits 64 bits
 _BEYOND_NOISE = 4.0  # chi-squared that one more group of bins must explain: two deviations

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from cloister.arrays import Floats
-from cloister.display import Bars, Between
-from cloister.errors import PlanError
-from cloister.task import INTERVAL_95, PublicColumn
+from cloister.core.arrays import Floats
+from cloister.core.display import Bars, Between
+from cloister.core.errors import PlanError
+from cloister.protocol.task import INTERVAL_95, PublicColumn
 from cloister.tasks.columns import position
 from cloister.tasks.population import population_interval
 from cloister.tasks.scores import Estimate

@@ -24,14 +24,22 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Floats, GridState, Integers, Records, Results, State
-from cloister.declared import AtLeastZero, PartBelowOne, Positive, Range, Share, Whole, declared
-from cloister.display import Curve, Display, Heatmap
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.declared import (
+    AtLeastZero,
+    PartBelowOne,
+    Positive,
+    Range,
+    Share,
+    Whole,
+    declared,
+)
+from cloister.core.display import Curve, Display, Heatmap
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import sampled_noise_multiplier
-from cloister.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
+from cloister.protocol.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
 from cloister.tasks.columns import Encoding, categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import round_up
@@ -77,7 +85,8 @@ class _Averaging(Gaussian, ABC):
     Parameters
     ----------
     clients : str
-        What a privacy unit is: "row", "silo" or a column; see :class:`~cloister.task.ByUnit`.
+        What a privacy unit is: "row", "silo" or a column; see
+        :class:`~cloister.protocol.task.ByUnit`.
     n_clients : int, >= 1
         Public number of units in all silos together: with `rate`, the denominator of the mean.
     noise_multiplier : float
@@ -502,7 +511,7 @@ class FedAvgRegression(_Trained):
         return from_grid(records[:, [self.target]].astype(np.int64), self.frac_bits)
 
     def predict(self, results: Results, records: Records) -> Floats:
-        """Return the predicted target, data units; see :class:`~cloister.task.Regressor`."""
+        """Return the predicted target, data units: see `Regressor` in `cloister.protocol.task`."""
         found = self._outputs(results, records)[:, 0]
         return (self.low + self.high) / 2 + (self.high - self.low) / 2 * found
 

@@ -16,8 +16,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.arrays import Integers, Records
-from cloister.randomness import public_generator
+from cloister.core.arrays import Integers, Records
+from cloister.core.randomness import public_generator
 from cloister.tasks.columns import bins_of, codes
 
 MOST_CELLS = 1 << 16

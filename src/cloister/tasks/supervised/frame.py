@@ -16,11 +16,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers, Records
-from cloister.declared import Range
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, Integers, Records
+from cloister.core.declared import Range
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import from_grid
-from cloister.task import FINE, Block, PublicFacts, Released
+from cloister.protocol.task import FINE, Block, PublicFacts, Released
 from cloister.tasks.columns import Encoding, codes, exact_sums
 from cloister.tasks.moments import PRODUCT, SQUARE, n_products, unpack_products
 from cloister.tasks.options import noise_of

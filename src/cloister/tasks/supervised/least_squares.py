@@ -25,8 +25,8 @@ from math import log2, sqrt
 
 import numpy as np
 
-from cloister.arrays import Flags, Floats
-from cloister.task import INTERVAL_95
+from cloister.core.arrays import Flags, Floats
+from cloister.protocol.task import INTERVAL_95
 
 EDGES = 2.0 ** (np.arange(-64, 65) / 4)
 """Upper ends of the classes in which sizes of gradients are counted, four to an octave."""

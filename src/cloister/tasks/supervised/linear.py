@@ -22,11 +22,11 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
-from cloister.arrays import Flags, Floats, GridState, Integers, Records, Results, State
-from cloister.declared import AtLeastZero, declared
-from cloister.display import Between, Display, Table
+from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
+from cloister.core.declared import AtLeastZero, declared
+from cloister.core.display import Between, Display, Table
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import INTERVAL_95, Block, Gaussian, PublicFacts, Released
+from cloister.protocol.task import INTERVAL_95, Block, Gaussian, PublicFacts, Released
 from cloister.tasks.columns import Encoding, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.moments import n_products, symmetric

@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers, Records
-from cloister.randomness import public_generator
+from cloister.core.arrays import Floats, Integers, Records
+from cloister.core.randomness import public_generator
 
 Loss = Literal["square", "logistic", "softmax"]
 LATTICE_BITS = 20

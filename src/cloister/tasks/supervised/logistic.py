@@ -24,13 +24,13 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records, Results, State
-from cloister.declared import AtLeastZero, Positive, Range, declared
-from cloister.display import Between, Display, Table
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.declared import AtLeastZero, Positive, Range, declared
+from cloister.core.display import Between, Display, Table
+from cloister.core.errors import PlanError
+from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid
-from cloister.randomness import public_generator
-from cloister.task import INTERVAL_95, Block, Gaussian, PublicFacts, Released
+from cloister.protocol.task import INTERVAL_95, Block, Gaussian, PublicFacts, Released
 from cloister.tasks.columns import Encoding, categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import round_up

@@ -20,12 +20,12 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records, Results, State
-from cloister.declared import AtLeastZero, Positive, Range, WayOut, Whole, declared
-from cloister.display import Bars, Display, Heatmap, Measured, Table
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.declared import AtLeastZero, Positive, Range, WayOut, Whole, declared
+from cloister.core.display import Bars, Display, Heatmap, Measured, Table
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
+from cloister.protocol.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
 from cloister.tasks.columns import bins_of, categories_of, codes, count_cells, in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import cells_of

@@ -15,7 +15,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 
 BINS = 32
 """Parts of a box, and of a window in it."""

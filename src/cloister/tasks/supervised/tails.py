@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.tasks.supervised.least_squares import EDGES
 
 _MANY = 5.0  # deviations of the noise

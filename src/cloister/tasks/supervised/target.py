@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from cloister.declared import Positive, Range, WayOut
-from cloister.errors import PlanError
+from cloister.core.declared import Positive, Range, WayOut
+from cloister.core.errors import PlanError
 
 Features = Annotated[int, Range(2), WayOut("a model needs a column besides the target")]
 """Number of columns, the target among them."""

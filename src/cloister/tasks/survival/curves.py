@@ -31,9 +31,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cloister.arrays import Flags, Floats, Integers
-from cloister.errors import PlanError
-from cloister.task import INTERVAL_95, PublicColumn
+from cloister.core.arrays import Flags, Floats, Integers
+from cloister.core.errors import PlanError
+from cloister.protocol.task import INTERVAL_95, PublicColumn
 from cloister.tasks.columns import position
 from cloister.tasks.intervals import fieller
 from cloister.tasks.scores import Estimate

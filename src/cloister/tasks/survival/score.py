@@ -28,8 +28,8 @@ from math import comb, factorial
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers
-from cloister.task import INTERVAL_95
+from cloister.core.arrays import Floats, Integers
+from cloister.protocol.task import INTERVAL_95
 
 _FARTHEST, _STEP, _STEPS, _DONE = 4.0, 0.5, 40, 1e-9  # lengths of b and of a step; steps
 _FLATTEST = 0.3  # of the least curvature, to which steps and intervals hold the curvature elsewhere

@@ -17,12 +17,20 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records, Results, State
-from cloister.declared import Ascending, Length, Positive, Range, Whole, declared
-from cloister.display import Curve, Display, Measured, Table
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.declared import Ascending, Length, Positive, Range, Whole, declared
+from cloister.core.display import Curve, Display, Measured, Table
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
+from cloister.protocol.task import (
+    FINE,
+    INTERVAL_95,
+    Block,
+    Gaussian,
+    PublicColumn,
+    PublicFacts,
+    Released,
+)
 from cloister.tasks.columns import codes, grid_of, in_cache, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
 from cloister.tasks.interval_tables import WITH_POPULATION, between

@@ -17,7 +17,7 @@ from math import pi, prod, sqrt
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers
+from cloister.core.arrays import Floats, Integers
 from cloister.tasks.synthesis.junction import Clique, junction_tree
 
 MOST_CELLS = 90_000

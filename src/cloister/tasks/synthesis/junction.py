@@ -29,7 +29,7 @@ from typing import Self
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers
+from cloister.core.arrays import Floats, Integers
 
 Clique = tuple[int, ...]
 

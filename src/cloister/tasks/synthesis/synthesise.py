@@ -25,13 +25,21 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records, Results, State
-from cloister.declared import AtLeastZero, Range, Whole, declared
-from cloister.display import Display, Heatmap, Table
-from cloister.errors import raise_first
+from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.declared import AtLeastZero, Range, Whole, declared
+from cloister.core.display import Display, Heatmap, Table
+from cloister.core.errors import raise_first
+from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.randomness import public_generator
-from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
+from cloister.protocol.task import (
+    FINE,
+    INTERVAL_95,
+    Block,
+    Gaussian,
+    PublicColumn,
+    PublicFacts,
+    Released,
+)
 from cloister.tasks.columns import in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import PublicSeed, made, noise_of

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import numpy as np
 
-from cloister.arrays import Integers, Records
-from cloister.declared import Ascending, Length
-from cloister.errors import PlanError
-from cloister.task import PublicColumn
+from cloister.core.arrays import Integers, Records
+from cloister.core.declared import Ascending, Length
+from cloister.core.errors import PlanError
+from cloister.protocol.task import PublicColumn
 from cloister.tasks.columns import codes, grid_of, position
 
 Edges = Annotated[

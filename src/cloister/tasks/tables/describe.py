@@ -16,12 +16,12 @@ from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records, Results, State
-from cloister.declared import Positive, Whole, declared
-from cloister.display import Between, Display, Table
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.declared import Positive, Whole, declared
+from cloister.core.display import Between, Display, Table
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
+from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import (
     INTERVALS,

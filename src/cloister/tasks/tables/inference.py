@@ -27,8 +27,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cloister.arrays import Floats
-from cloister.task import INTERVAL_95
+from cloister.core.arrays import Floats
+from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.intervals import fieller
 from cloister.tasks.scores import Box, Ends, Estimate, Triple, share_of
 

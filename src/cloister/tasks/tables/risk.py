@@ -29,9 +29,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from cloister.arrays import Floats, Integers
-from cloister.randomness import public_generator
-from cloister.task import INTERVAL_95
+from cloister.core.arrays import Floats, Integers
+from cloister.core.randomness import public_generator
+from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.scores import Box, Ends, Estimate, share_of
 from cloister.tasks.tables.inference import ratio_of_pairs, relative_risk
 

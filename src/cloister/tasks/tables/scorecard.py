@@ -13,12 +13,12 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Results
-from cloister.declared import AtLeastZero, Range, declared
-from cloister.display import Between, Curve, Display, Table
-from cloister.errors import PlanError
+from cloister.core.arrays import Floats, GridState, Results
+from cloister.core.declared import AtLeastZero, Range, declared
+from cloister.core.display import Between, Curve, Display, Table
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.task import PublicColumn, PublicFacts
+from cloister.protocol.task import PublicColumn, PublicFacts
 from cloister.tasks.columns import position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, Example
 from cloister.tasks.interval_tables import WITH_POPULATION, bars_of, between, cells_of, curve_of

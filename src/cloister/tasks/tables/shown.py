@@ -9,8 +9,8 @@ from math import ceil, inf
 
 import numpy as np
 
-from cloister.arrays import Flags, Floats, Results
-from cloister.display import Between, Display, Heatmap, Table
+from cloister.core.arrays import Flags, Floats, Results
+from cloister.core.display import Between, Display, Heatmap, Table
 from cloister.tasks.interval_tables import WITH_POPULATION, bars_of, between, cells_of
 from cloister.tasks.state import part_of
 from cloister.tasks.tables.inference import NO_BOUND, least_shown

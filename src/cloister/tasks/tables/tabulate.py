@@ -14,12 +14,20 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
-from cloister.arrays import Floats, GridState, Integers, Records, Results, State
-from cloister.declared import AtLeastZero, Length, Positive, Range, Whole, declared
-from cloister.display import Display
-from cloister.errors import PlanError, raise_first
+from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.declared import AtLeastZero, Length, Positive, Range, Whole, declared
+from cloister.core.display import Display
+from cloister.core.errors import PlanError, raise_first
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.task import FINE, INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
+from cloister.protocol.task import (
+    FINE,
+    INTERVAL_95,
+    Block,
+    Gaussian,
+    PublicColumn,
+    PublicFacts,
+    Released,
+)
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import made, noise_of

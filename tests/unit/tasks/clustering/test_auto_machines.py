@@ -17,7 +17,7 @@ from math import isqrt, sqrt
 import numpy as np
 from cloister import Budget
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.task import Released
+from cloister.protocol.task import Released
 from cloister.tasks.clustering.auto import Auto
 from cloister.testing import toy_task
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from scipy import integrate, optimize, special
 
 from cloister import Budget
-from cloister.arrays import State
+from cloister.core.arrays import State
 from cloister.hazmat.fixedpoint import Grid, round_to_grid
-from cloister.task import Floats, GridState, Integers, Records, Released
+from cloister.protocol.task import Floats, GridState, Integers, Records, Released
 from cloister.tasks.clipped import bin_numbers, clip_to_unit, sum_clipped, sum_clipped_near
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.auto_grid import GridRoute

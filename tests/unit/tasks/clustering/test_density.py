@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.tasks.clustering.density import FINE, density, kernel, spread
 
 UNITS = 1 << 12

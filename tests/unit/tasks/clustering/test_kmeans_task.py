@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.display import Bars, Heatmap, Scatter, Table
-from cloister.errors import PlanError
+from cloister.core.display import Bars, Heatmap, Scatter, Table
+from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, round_to_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.protocol.plan import Plan
-from cloister.task import Released, Task
+from cloister.protocol.task import Released, Task
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.kmeans import (
     FAR,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister import compiled
-from cloister.errors import PlanError
+from cloister.core import compiled
+from cloister.core.errors import PlanError
 from cloister.tasks.clipped import sum_clipped_near
 from cloister.tasks.clustering.kmeans import FAR
 from cloister.tasks.clustering.lloyd_kernel import (

@@ -11,8 +11,8 @@ import pytest
 
 import cloister
 from cloister import Budget, BudgetExceeded, DPKMeans, Ledger, PlanError, select_k
+from cloister.app.jobs import JobResult
 from cloister.cli import main
-from cloister.jobs import JobResult
 
 SCHEMA = """
 dataset = "groups"

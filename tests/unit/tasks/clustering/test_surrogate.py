@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.tasks.clustering.surrogate import Partition, Surrogate, _solved
 from cloister.tasks.clustering.weighted import ONE, on_lattice, parts_of
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.tasks.clustering.synopsis import _STEPS, _lloyd, cell_centres, squared_distances
 
 

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from cloister.arrays import Integers
+from cloister.core.arrays import Integers
 from cloister.tasks.clustering.weighted import (
     ONE,
     WHOLE,

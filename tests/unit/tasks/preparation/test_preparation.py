@@ -14,11 +14,11 @@ from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.decomposition import PCA as Exact
 
 from cloister import Budget, Column, JobResult, PlanError, Schema, make_plan, run_plan
+from cloister.app.report import write_report
+from cloister.data.schema import schema_of
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.plan import Plan
-from cloister.report import write_report
-from cloister.schema import schema_of
-from cloister.task import Classifier, PublicColumn, Regressor, Transformer
+from cloister.protocol.task import Classifier, PublicColumn, Regressor, Transformer
 from cloister.tasks import TASKS
 from cloister.tasks.preparation.quantiles import agreeing, running_variance
 from cloister.testing import SimulatedNoise, ZeroNoise, toy_schema

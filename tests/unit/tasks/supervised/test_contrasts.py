@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cloister.errors import PlanError
-from cloister.task import PublicColumn
+from cloister.core.errors import PlanError
+from cloister.protocol.task import PublicColumn
 from cloister.tasks.supervised.contrasts import (
     chosen_references,
     combination,

@@ -17,24 +17,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister import Account, Ledger, Schema, Split, make_plan, run_plan
+from cloister.app.in_process import InProcess
+from cloister.app.jobs import run_job
+from cloister.core.errors import PlanError
 from cloister.data import read_source
-from cloister.errors import PlanError
+from cloister.data.schema import Column
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.jobs import run_job
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import SampledGaussianEvent
 from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.messages import Upload, decode
 from cloister.protocol.plan import Plan
-from cloister.schema import Column
-from cloister.task import ByUnit, Classifier, GridState, Regressor, Released
+from cloister.protocol.task import ByUnit, Classifier, GridState, Regressor, Released
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.examples import example_of
 from cloister.tasks.supervised.fedavg import ClientUpdates, FedAvg, FedAvgRegression
 from cloister.tasks.supervised.local_training import NORM, Network, bounded, clipped
 from cloister.testing import Faults, SimulatedNoise, Wire, ZeroNoise, check_task
-from cloister.transports.inprocess import InProcess
 
 ONE = 1 << 16
 BUDGET = Budget(4.0, 1e-5)
@@ -348,7 +348,7 @@ def test_the_bound_is_reached() -> None:
 
 @pytest.mark.parametrize("name", ["fedavg", "fedavg-regression"])
 def test_rows_as_clients_obey_the_laws_of_every_task(name: str) -> None:
-    from cloister.schema import schema_of
+    from cloister.data.schema import schema_of
     from cloister.tasks import TASKS
 
     case = example_of(TASKS[name])

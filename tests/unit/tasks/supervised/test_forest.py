@@ -17,13 +17,13 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils.estimator_checks import check_estimator
 
 from cloister import DPRandomForestClassifier, JobResult, Ledger, PlanError, Schema
-from cloister.errors import BudgetExceeded
+from cloister.app.jobs import make_plan, run_job
+from cloister.core.errors import BudgetExceeded
+from cloister.data.schema import Column
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.jobs import make_plan, run_job
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
-from cloister.schema import Column
-from cloister.task import Classifier
+from cloister.protocol.task import Classifier
 from cloister.tasks import TASKS
 from cloister.tasks.supervised.forest import RandomForest
 from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, zero_noise

@@ -17,11 +17,11 @@ from sklearn.naive_bayes import BernoulliNB, CategoricalNB, GaussianNB, Multinom
 from sklearn.utils.estimator_checks import check_estimator
 
 from cloister import DPNaiveBayes, JobResult, Ledger, PlanError, Schema
-from cloister.jobs import make_plan, run_job
+from cloister.app.jobs import make_plan, run_job
+from cloister.data.schema import Column
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
-from cloister.schema import Column
-from cloister.task import Classifier
+from cloister.protocol.task import Classifier
 from cloister.tasks import TASKS
 from cloister.tasks.supervised.class_tables import fitted_shares, merge_bins, pseudo_records
 from cloister.tasks.supervised.naive_bayes import NaiveBayes

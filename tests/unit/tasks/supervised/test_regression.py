@@ -18,11 +18,11 @@ from sklearn.metrics import log_loss
 from sklearn.utils.estimator_checks import check_estimator
 
 from cloister import DPLinearRegression, DPLogisticRegression, JobResult, PlanError, Schema
-from cloister.jobs import make_plan, run_job
+from cloister.app.jobs import make_plan, run_job
+from cloister.data.schema import Column
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
-from cloister.schema import Column
-from cloister.task import Classifier, Regressor, Task
+from cloister.protocol.task import Classifier, Regressor, Task
 from cloister.tasks import TASKS
 from cloister.tasks.columns import Encoding
 from cloister.tasks.supervised.frame import row_length, solve

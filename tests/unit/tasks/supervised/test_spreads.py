@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cloister.task import FINE
+from cloister.protocol.task import FINE
 from cloister.tasks.supervised.frame import Frame
 from cloister.tasks.supervised.spreads import BINS, TAILS, edges, spread_of, window_of
 

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from cloister import DPCox, JobResult, Schema, run_job
+from cloister.core.errors import PlanError
 from cloister.data import read_source
-from cloister.errors import PlanError
 from cloister.tasks.survival.cox import Cox
 from cloister.tasks.survival.score import Series
 from cloister.testing import SimulatedNoise, ZeroNoise, zero_noise

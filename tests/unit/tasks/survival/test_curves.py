@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister.arrays import Floats
+from cloister.core.arrays import Floats
 from cloister.tasks.survival import curves
 
 WEEKS = 52

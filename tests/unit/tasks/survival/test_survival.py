@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 
 from cloister import Budget, JobResult, PlanError, Schema, make_plan, run_job
+from cloister.app.report import as_table
+from cloister.app.report.forecast import size_warnings
+from cloister.app.report.plots import alt_text, draw
+from cloister.app.report.text import cell_text
 from cloister.cli import main
+from cloister.core.display import Between, Curve, Table
 from cloister.data import read_source
-from cloister.display import Between, Curve, Table
-from cloister.report import as_table
-from cloister.report.forecast import size_warnings
-from cloister.report.plots import alt_text, draw
-from cloister.report.text import cell_text
 from cloister.tasks.survival.survival import Survival
 from cloister.testing import SimulatedNoise, ZeroNoise
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister.errors import PlanError
+from cloister.core.errors import PlanError
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
-from cloister.task import PublicColumn
+from cloister.protocol.task import PublicColumn
 from cloister.tasks.preparation.discretise import BINS, Discretise
 from cloister.tasks.synthesis.synthesise import Synthesise
 from cloister.testing import toy_task
@@ -121,8 +121,8 @@ def test_bins_come_first_where_a_column_of_numbers_has_no_edges() -> None:
 
 def test_a_value_that_many_records_share_has_a_bin_of_its_own() -> None:
     """As capital gains, of which most are 0 and few are large."""
-    from cloister.jobs import run_job
-    from cloister.schema import Schema
+    from cloister.app.jobs import run_job
+    from cloister.data.schema import Schema
     from cloister.testing import SimulatedNoise
 
     rng = np.random.default_rng(0)

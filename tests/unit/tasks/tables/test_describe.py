@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from cloister import Column, PlanError, Schema, dp_describe, run_job
-from cloister.display import Bars, Curve, Table
-from cloister.jobs import JobResult
+from cloister.app.jobs import JobResult
+from cloister.core.display import Bars, Curve, Table
 from cloister.tasks import TASKS
 from cloister.testing import ZeroNoise
 

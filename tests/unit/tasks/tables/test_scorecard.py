@@ -10,9 +10,9 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from cloister import DPScorecard, JobResult, PlanError, Schema, run_job
-from cloister.arrays import Floats
-from cloister.display import Bars, Curve
-from cloister.report.text import as_table
+from cloister.app.report.text import as_table
+from cloister.core.arrays import Floats
+from cloister.core.display import Bars, Curve
 from cloister.tasks.tables import risk
 from cloister.tasks.tables.scorecard import Scorecard
 from cloister.testing import SimulatedNoise, ZeroNoise

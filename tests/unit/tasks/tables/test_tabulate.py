@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from cloister import JobResult, PlanError, Schema
-from cloister.display import Bars, Between, Heatmap, Table
-from cloister.jobs import make_plan, run_job
+from cloister.app.jobs import make_plan, run_job
+from cloister.app.report.text import as_table, cell_text
+from cloister.core.display import Bars, Between, Heatmap, Table
 from cloister.privacy.budget import Budget
-from cloister.report.text import as_table, cell_text
 from cloister.tasks.tables.tabulate import Tabulate
 from cloister.testing import SimulatedNoise, ZeroNoise
 

@@ -1,0 +1,1 @@
+"""The use cases of a desk: plan, pay, run and show a release."""

@@ -1,0 +1,424 @@
+"""Displays as inline SVG: colour-blind safe, sized for 1 to 100 rows and columns, text as text."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cloister.app.report.text import as_table, cell_texts
+from cloister.core.arrays import Floats
+from cloister.core.display import Bars, Curve, Graph, Heatmap, Scatter
+from cloister.core.html import clean
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, MUTED, BLUE, PALE = "#1b2733", "#5b6b7a", "#0b62a4", "#cfe1f2"
+_COLOURS = (BLUE, "#b8560f", "#3b7d4f", "#8a4f9e", MUTED, "#a08300")  # of several curves
+_MAX_INCHES = 22.0
+_TEXT_CELLS = 240  # a heat map with more cells shows colours only; its numbers are in its table
+_LABEL_LENGTH = 28
+_FAR = 1e100  # squares of what is drawn must not overflow
+_CELL_HEIGHT = 0.52  # inches, of a cell with text
+_LETTER = 0.085  # inches
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text: it can be read aloud, searched and copied
+    "text.parse_math": False,  # a "$" in a column's name is a dollar
+    "font.size": 10.0,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "xtick.color": MUTED,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+def has_intervals(display: Heatmap | Bars | Scatter | Curve | Graph) -> bool:
+    """Return whether :func:`draw` puts a small line with an interval into each cell."""
+    return (
+        isinstance(display, Heatmap)
+        and bool(np.any(_ends(display)[0] != _ends(display)[1]))
+        and len(display.rows) > 1
+        and _has_text(display)
+    )
+
+
+def draw(display: Heatmap | Bars | Scatter | Curve | Graph, prefix: str) -> str:
+    """Return a display as an ``<svg>`` element whose ids begin with `prefix`."""
+    import matplotlib as mpl
+
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": prefix}):
+        return _inline(figure_of(display), prefix)
+
+
+def figure_of(display: Heatmap | Bars | Scatter | Curve | Graph) -> Figure:
+    """Return a display as a figure of matplotlib."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(_STYLE):
+        return _FIGURES[type(display)](display)
+
+
+def alt_text(display: Heatmap | Bars | Scatter | Curve | Graph) -> str:
+    """Return what a reader who does not see the picture should hear."""
+    match display:
+        case Heatmap():
+            what = f"Heat map of {len(display.rows)} rows and {len(display.columns)} columns"
+        case Bars():
+            first = [f"{row[0]} {row[1]}" for row in as_table(display).rows[:6]]
+            more = ", and more" if len(display.names) > len(first) else ""
+            what = f"Bar chart of {len(display.names)} values: {'; '.join(first)}{more}"
+        case Scatter():
+            what = f"Map of {len(display.names)} points in the plane"
+        case Curve():
+            what = f"Curve of {len(display.places)} values with a band of uncertainty"
+            if len(display.names) > 1:
+                what = f"Curves of {', '.join(display.names)} with bands of uncertainty"
+            if display.chosen is not None:
+                what += f"; chosen is {display.chosen:g}"
+        case Graph():
+            what = f"Graph of {len(display.names)} nodes and {len(display.edges)} arrows"
+    return f"{display.title}. {what}. The numbers are in the table below the picture."
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(min(width, _MAX_INCHES), min(height, _MAX_INCHES)))
+    FigureCanvasSVG(figure)
+    return figure, figure.add_subplot()
+
+
+def _inline(figure: Figure, prefix: str) -> str:
+    """Return a figure as SVG to be put into a page that holds others."""
+    stream = io.StringIO()
+    nothing: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(stream, format="svg", bbox_inches="tight", pad_inches=0.05, metadata=nothing)
+    text = clean(stream.getvalue())
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+
+    def own_ids(tag: re.Match[str]) -> str:
+        renamed = re.sub(r'\bid="', f'id="{prefix}-', tag[0])
+        return renamed.replace('href="#', f'href="#{prefix}-').replace("url(#", f"url(#{prefix}-")
+
+    text = re.sub(r"<[^>]+>", own_ids, text)
+    width = float(re.search(r'width="([\d.]+)pt"', text)[1]) * 4 / 3  # type: ignore[index]  # matplotlib writes a width
+    # Wider than the page: first shrink a little, then scroll.
+    style = f"width:100%;max-width:{width:.0f}px;min-width:{0.75 * width:.0f}px"
+    return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', f'style="{style}"', text, count=1)
+
+
+def _drawable(values: Floats) -> Floats:
+    """Return values that have a place on an axis: what is not finite is drawn at 0."""
+    finite: Floats = np.nan_to_num(values, posinf=0.0, neginf=0.0)
+    return np.clip(finite, -_FAR, _FAR)
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= _LABEL_LENGTH else label[: _LABEL_LENGTH - 1] + "…"
+
+
+def _bars(display: Bars) -> Figure:
+    n = len(display.names)
+    figure, axes = _figure(7.2, 0.7 + 0.34 * n)
+    places = np.arange(n, dtype=np.float64)
+    values, lows, highs = (_drawable(part) for part in (display.values, *_ends(display)))
+    axes.barh(places, values, height=0.62, color=PALE, edgecolor=BLUE, linewidth=0.8)
+    if (lows < highs).any():
+        spread, middle = (highs - lows) / 2, (lows + highs) / 2
+        axes.errorbar(
+            middle, places, xerr=spread, fmt="none", ecolor=INK, elinewidth=1.2, capsize=3
+        )
+    reach = np.maximum(np.maximum(values, 0), highs)
+    room = max(float(np.max(reach, initial=0)), 1e-300)
+    texts = (str(row[1]) for row in as_table(display).rows)
+    for place, text, end in zip(places, texts, reach, strict=True):
+        axes.text(end + 0.015 * room, place, text, va="center", fontsize=9)
+    low = min(float(np.min(lows, initial=0)), 0.0)
+    axes.set_xlim(low * 1.05, room * 1.22)
+    axes.set_yticks(places, [_short(name) for name in display.names])
+    axes.set_ylim(n - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.axvline(0, color=MUTED, linewidth=0.8)
+    axes.set_xlabel(display.unit)
+    return figure
+
+
+def _scatter(display: Scatter) -> Figure:
+    n = len(display.names)
+    figure, axes = _figure(6.4, 4.6)
+    points = _drawable(display.points)
+    sizes = np.full(n, 1.0) if display.sizes is None else _drawable(display.sizes)
+    largest = max(float(np.max(sizes, initial=0)), 1e-300)
+    area = 900 / max(1.0, n / 12) * np.maximum(sizes, 0) / largest + 14
+    axes.scatter(
+        points[:, 0], points[:, 1], s=area, color=BLUE, alpha=0.35, edgecolors=BLUE, linewidths=1
+    )
+    crowded = n > 20  # then the last word, such as the number of a cluster, must do
+    names = [name.split()[-1] if crowded and name.split() else name for name in display.names]
+    for name, (x, y), size in zip(names, points, area, strict=True):
+        axes.annotate(
+            _short(name),
+            (x, y),
+            xytext=(0, np.sqrt(size) / 2 + 3),
+            textcoords="offset points",
+            ha="center",
+            fontsize=7 if crowded else 9,
+        )
+    axes.margins(0.18)
+    _name_axes(axes, display.axes)
+    if not display.axes[1] and not points[:, 1].any():
+        axes.set_yticks([])
+    return figure
+
+
+def _curve(display: Curve) -> Figure:
+    figure, axes = _figure(6.8, 3.6)
+    places = _drawable(display.places)
+    values, low, high, *wide = (
+        np.clip(np.atleast_2d(v), -_FAR, _FAR)  # what is not a number is a gap
+        for v in (display.values, display.low, display.high, *(display.population or ()))
+    )
+    size = 4 if len(places) <= 60 else 0
+    for i, (row, colour) in enumerate(zip(values, cycle(_COLOURS))):
+        for ends, alpha in (((low, high), 0.22), (wide, 0.1)):
+            if ends:
+                axes.fill_between(
+                    places, ends[0][i], ends[1][i], color=colour, alpha=alpha, linewidth=0
+                )
+        name = display.names[i] if display.names else None
+        axes.plot(places, row, color=colour, linewidth=1.4, marker="o", markersize=size, label=name)
+    if len(display.names) > 1:
+        axes.legend(frameon=False)
+    if display.chosen is not None:
+        axes.axvline(display.chosen, color=MUTED, linewidth=0.8, linestyle="--")
+        at = np.flatnonzero(places == display.chosen)
+        axes.plot(places[at], values[0, at], "o", color=INK, markersize=8)
+    if len(places) <= 20 and (places == np.rint(places)).all():
+        axes.set_xticks(places, [f"{place:g}" for place in places])
+    _name_axes(axes, display.axes)
+    return figure
+
+
+def _name_axes(axes: Axes, names: tuple[str, str]) -> None:
+    axes.set_xlabel(names[0])
+    axes.set_ylabel(names[1])
+    axes.grid(color="#e3e9ee", linewidth=0.7)
+    axes.set_axisbelow(True)
+
+
+def _graph(display: Graph) -> Figure:
+    n = len(display.names)
+    names = [_short(name) for name in display.names]
+    room = np.array([5.0 + 0.16 * n, 2.4 + 0.2 * n])
+    links = [(a, b) for a, b, _, _ in display.edges]
+    places = _apart(_stress_places(n, links) * room, [0.08 * len(name) + 0.15 for name in names])
+    figure, axes = _figure(*(np.ptp(places, axis=0) + 1.0) if n else (3.0, 1.0))
+    sizes = np.maximum(_drawable(display.sizes), 0)
+    area = 420 * sizes / max(float(sizes.max(initial=0)), 1e-300) + 30
+    weights = np.abs(_drawable(np.array([weight for _, _, weight, _ in display.edges])))
+    widths = 0.5 + 1.9 * weights / max(float(weights.max(initial=0)), 1e-300)
+    for (a, b, _, label), width in zip(display.edges, widths, strict=True):
+        axes.annotate(
+            "",
+            places[b],
+            places[a],
+            arrowprops={
+                "arrowstyle": "-|>",
+                "color": "#8fa3b5",
+                "linewidth": width,
+                "mutation_scale": 9,
+                "shrinkA": np.sqrt(area[a]) / 2,
+                "shrinkB": np.sqrt(area[b]) / 2 + 1,
+                "connectionstyle": "arc3,rad=0.08",
+            },
+        )
+        x, y = 0.5 * (places[a] + places[b])
+        box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0}
+        axes.text(x, y, label, fontsize=7, color=MUTED, ha="center", va="center", bbox=box)
+    axes.scatter(places[:, 0], places[:, 1], s=area, color=PALE, edgecolors=BLUE, zorder=3)
+    for name, (x, y), size in zip(names, places, area, strict=True):
+        axes.annotate(
+            name,
+            (x, y),
+            xytext=(0, -np.sqrt(size) / 2 - 2),
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            fontsize=8.5,
+            zorder=4,
+            bbox={"boxstyle": "round,pad=0.05", "facecolor": "#ffffffc0", "linewidth": 0},
+        )
+    axes.margins(0.05, 0.08)
+    axes.set_axis_off()
+    return figure
+
+
+def _stress_places(n: int, edges: Sequence[tuple[int, int]]) -> Floats:
+    """Return places in the unit square whose distances are near those along the edges.
+
+    References
+    ----------
+    Gansner, Koren and North, "Graph drawing by stress majorization", 2004, section 2.
+    """
+    steps = np.where(np.eye(n, dtype=bool), 0.0, np.inf)
+    for a, b in edges:
+        steps[a, b] = steps[b, a] = float(a != b)
+    for k in range(n):
+        steps = np.minimum(steps, steps[:, k, None] + steps[None, k])
+    finite = np.isfinite(steps)
+    ideal = np.where(finite, steps, 0.5 * steps[finite].max(initial=1.0) + 1.0)
+    weights = 1 / np.where(ideal > 0, ideal, np.inf) ** 2
+    laplacian = np.diag(weights.sum(axis=1)) - weights + 1 / max(n, 1)  # the last pins the middle
+    angles = 2 * np.pi * np.arange(n) / max(n, 1)
+    places = np.column_stack([np.cos(angles), np.sin(angles)])
+    for _ in range(200):
+        gaps = places[:, None] - places[None, :]
+        far = np.maximum(np.hypot(gaps[..., 0], gaps[..., 1]), 1e-9)
+        target = (gaps * (weights * ideal / far)[..., None]).sum(axis=1)
+        places = np.linalg.solve(laplacian, target)
+    low = places.min(axis=0, initial=0.0)
+    ranges = np.maximum(places.max(axis=0, initial=0.0) - low, 1e-12)
+    return np.asarray((places - low) / ranges)
+
+
+def _apart(places: Floats, widths: Sequence[float]) -> Floats:
+    """Push nodes away from each other, in inches, until no name covers another node or name."""
+    wide = (np.array(widths)[:, None] + np.array(widths)[None, :]) / 2
+    room = np.stack([wide, np.full_like(wide, 0.48)])
+    order = np.subtract.outer(np.arange(len(places)), np.arange(len(places)))
+    found = places.copy()
+    for _ in range(300):
+        gaps = (found[:, None] - found[None, :]).transpose(2, 0, 1)
+        over = room - np.abs(gaps)
+        clash = (over > 0).all(axis=0) & (order != 0)
+        if not clash.any():
+            break
+        shorter = np.arange(2)[:, None, None] == (over / room).argmin(axis=0)  # the way out
+        push = np.where(clash & shorter, over, 0.0) * np.sign(np.where(gaps == 0, order, gaps))
+        found += 0.3 * push.sum(axis=2).T
+    return found
+
+
+def _heatmap(display: Heatmap) -> Figure:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    rows, columns = display.values.shape
+    wide, with_text = _cell_width(display), _has_text(display)
+    height = _CELL_HEIGHT if with_text else 0.2
+    figure, axes = _figure(1.2 + columns * (wide if with_text else 0.2), 0.8 + rows * height)
+    shade = _shade(display)
+    ends = ("#e9a15b", "#69a5d8") if with_text else ("#7f3b08", "#08306b")  # ink on them is legible
+    colours = LinearSegmentedColormap.from_list(
+        "cloister", [ends[0], "#f6d9b8", "#ffffff", "#b5d4ee", ends[1]]
+    )
+    axes.pcolormesh(
+        np.arange(columns + 1) - 0.5,
+        np.arange(rows + 1) - 0.5,
+        shade,
+        cmap=colours,
+        vmin=-1,
+        vmax=1,
+        edgecolors="#edf1f5" if with_text else "white",
+        linewidth=1.5 if with_text else 0.3,
+        rasterized=display.values.size > 4000,
+    )
+    if with_text:
+        _cell_texts(axes, display)
+        if has_intervals(display):
+            _cell_intervals(axes, display)
+    axes.set_ylim(rows - 0.5, -0.5)
+    axes.xaxis.tick_top()
+    names = [_short(name) for name in display.columns]
+    crowded = max(map(len, names), default=0) * _LETTER > (wide if with_text else 0.2)
+    axes.set_xticks(
+        np.arange(columns),
+        names,
+        rotation=50 if crowded else 0,
+        ha="left" if crowded else "center",
+        rotation_mode="anchor",
+        color=INK,
+        fontsize=9 if with_text else 7,
+    )
+    row_names = [_short(name) for name in display.rows]
+    axes.set_yticks(np.arange(rows), row_names, fontsize=9 if with_text else 7)
+    axes.tick_params(length=0)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    return figure
+
+
+def _has_text(display: Heatmap) -> bool:
+    """Return whether the values fit into the cells."""
+    rows, columns = display.values.shape
+    fits = columns * _cell_width(display) <= _MAX_INCHES - 2 and rows * _CELL_HEIGHT <= _MAX_INCHES
+    return display.values.size <= _TEXT_CELLS and fits
+
+
+def _cell_width(display: Heatmap) -> float:
+    """Return inches a cell needs for its text, and for the column's name unless that is long."""
+    texts = [text for row in cell_texts(display) for text in row]
+    longest = max(len(text) for text in texts) if texts else 1
+    name = max((len(_short(name)) for name in display.columns), default=1)
+    return max(1.0, _LETTER * longest + 0.2, _LETTER * name + 0.1 if name <= 16 else 0.0)
+
+
+def _ends(display: Heatmap | Bars) -> tuple[Floats, Floats]:
+    """Return both ends of the interval of each value."""
+    if display.low is not None and display.high is not None:
+        return display.low, display.high
+    margin = 0.0 if display.margin is None else display.margin
+    return display.values - margin, display.values + margin
+
+
+def _cell_texts(axes: Axes, display: Heatmap) -> None:
+    lift = -0.1 if has_intervals(display) else 0.0
+    for i, row in enumerate(cell_texts(display)):
+        for j, text in enumerate(row):
+            axes.text(j, i + lift, text, ha="center", va="center", fontsize=9)
+
+
+def _shade(display: Heatmap) -> Floats:
+    """Return shades in [-1, 1]; by default the values over the largest of them."""
+    if display.shade is not None:
+        return np.clip(_drawable(display.shade), -1, 1)
+    values = _drawable(display.values)
+    largest = float(np.abs(values).max(initial=0.0))
+    return values / largest if largest else values
+
+
+def _cell_intervals(axes: Axes, display: Heatmap) -> None:
+    """Draw in each cell where its value lies within its column, with its interval."""
+    values, lows, highs = (_drawable(v) for v in (display.values, *_ends(display)))
+    left, width, drop = -0.26, 0.52, 0.27  # so that an interval fits beside both ends
+    lowest, ranges = values.min(axis=0), np.ptp(values, axis=0)
+    for i, j in np.ndindex(values.shape):
+        if ranges[j] <= 0:
+            continue
+        at, low, high = ((end[i, j] - lowest[j]) / ranges[j] for end in (values, lows, highs))
+        low, high = np.clip((low, high), -0.38, 1.38)
+        y = i + drop
+        axes.plot([j + left, j + left + width], [y, y], color=MUTED, linewidth=0.5)
+        axes.plot(
+            [j + left + width * low, j + left + width * high], [y, y], color=INK, linewidth=1.6
+        )
+        axes.plot([j + left + width * at], [y], "o", color=INK, markersize=3)
+
+
+_FIGURES: dict[type, Callable[[Any], Figure]] = {
+    Heatmap: _heatmap,
+    Bars: _bars,
+    Scatter: _scatter,
+    Curve: _curve,
+    Graph: _graph,
+}

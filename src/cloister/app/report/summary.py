@@ -1,0 +1,137 @@
+"""What a result is, in three lines: what was found, what it cost, how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cloister.app.jobs import JobResult
+from cloister.app.report.text import cell_text, number, odds_sentence, warnings_of
+from cloister.core.display import Between, Display, Measured, Table
+from cloister.protocol.plan import Plan, noun_of
+from cloister.protocol.task import Classifier, Regressor, steps_of
+from cloister.tasks.clustering.clusters import clusters_above_noise
+
+_NUMERALS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
+_MOST_SIZES = 6  # that are named one by one
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A title and three sentences, of released values alone."""
+
+    title: str
+    found: str
+    cost: str
+    sure: str
+
+    @property
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """The three sentences with their names."""
+        return (("found", self.found), ("cost", self.cost), ("how sure", self.sure))
+
+
+def summarise(result: JobResult) -> Summary:
+    """Return what a reader wants to know first."""
+    plan = result.plan
+    displays = plan.task.displays(result.results, plan.columns)
+    if "centres" in result.results:
+        title, found = _title_of_groups(result), _groups(result)
+    else:
+        title = _title(plan)
+        found = _model(plan) or _first_number(displays) or _first_sentence(plan.task.describe())
+    return Summary(title, found, _cost(result), _sure(result, displays))
+
+
+def _units(plan: Plan) -> str:
+    """Return what the records of a plan are called: patients, where a row is a patient."""
+    name = noun_of(plan.unit)
+    if plan.unit in ("row", "silo", *plan.columns) or plan.max_rows > 1 or name == "id":
+        return "records"
+    return "people" if name == "person" else f"{name}s"
+
+
+def _numbers(displays: tuple[Display, ...]) -> Iterator[Measured | Between]:
+    """Yield every number of tables that has an interval."""
+    for display in displays:
+        if isinstance(display, Table):
+            for row in display.rows:
+                yield from (cell for cell in row if isinstance(cell, Measured | Between))
+
+
+def _title_of_groups(result: JobResult) -> str:
+    k = len(result.results["centres"])
+    many = _NUMERALS[k] if k < len(_NUMERALS) else f"{k:,}"
+    return f"{many} group{'s' * (k != 1)} of {_units(result.plan)}"
+
+
+def _groups(result: JobResult) -> str:
+    """Say how many groups there are and how large."""
+    sizes = [number(round(max(size, 0.0), -1)) for size in sorted(result.results["sizes"])[::-1]]
+    title = _title_of_groups(result)
+    if len(sizes) > _MOST_SIZES:
+        return f"{title}, of about {sizes[-1]} to {sizes[0]}."
+    return f"{title}, of about {' and '.join(filter(None, (', '.join(sizes[:-1]), sizes[-1])))}."
+
+
+def _title(plan: Plan) -> str:
+    """Return what a task without centres is called, in words."""
+    *_, task = steps_of(plan.task)
+    named: str | None = getattr(task, "title", None)
+    if named:
+        return named
+    if target := _target(plan):
+        return f"Predicting {target}"
+    return f"{task.name} of {_units(plan)}".capitalize()
+
+
+def _target(plan: Plan) -> str:
+    """Return the column that a model predicts; nothing for a task that makes none."""
+    *_, task = steps_of(plan.task)
+    names = getattr(plan.task, "reaching", plan.columns)  # of a pipeline, its last step's
+    return names[task.target] if isinstance(task, Classifier | Regressor) else ""
+
+
+def _model(plan: Plan) -> str:
+    others = len(plan.columns) - 1
+    target = _target(plan)
+    of = f"{others} other column{'s' * (others != 1)}"
+    return f"A model that predicts {target} from {of}." if target else ""
+
+
+def _first_sentence(text: str) -> str:
+    return f"{text.partition('. ')[0].rstrip('.')}."
+
+
+def _first_number(displays: tuple[Display, ...]) -> str:
+    """Return the first row of the first table, if it is a name and a number with its interval."""
+    for display in displays:
+        if isinstance(display, Table):
+            row = display.rows[0] if display.rows else ()
+            if len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], Measured | Between):
+                return f"{row[0][:1].upper()}{row[0][1:]}: {cell_text(row[1])}."
+            break
+    return ""
+
+
+def _cost(result: JobResult) -> str:
+    plan = result.plan
+    if plan.budget is None or warnings_of(result):
+        return "Nothing is promised: this is NOT PRIVATE."
+    spent = f"Epsilon {number(result.epsilon())} at delta {plan.budget.delta:.2g}."
+    return f"{spent} {odds_sentence(result.spent, plan.unit)}"
+
+
+def _sure(result: JobResult, displays: tuple[Display, ...]) -> str:
+    """Say how much of what was released stands out of the noise."""
+    if said := clusters_above_noise(result.results):
+        return said if said.endswith(".") else f"{said}."
+    clear = [cell.clear for cell in _numbers(displays)]
+    if not clear:
+        return "No number of this result has an interval."
+    if all(clear):
+        return f"0 is in the interval of none of {len(clear)} numbers."
+    return (
+        f"0 is in the interval of {len(clear) - sum(clear)} of {len(clear)} numbers, which have a "
+        "question mark."
+    )

@@ -1,0 +1,354 @@
+"""Sentences and tables made from numbers; the same for the report and the command line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from cloister.app.jobs import JobResult
+from cloister.core.display import (
+    Bars,
+    Between,
+    Curve,
+    Display,
+    Graph,
+    Heatmap,
+    Measured,
+    Scatter,
+    Table,
+)
+from cloister.privacy.accounting import attacker_odds
+from cloister.privacy.budget import Budget
+from cloister.privacy.events import Event, NonPrivateEvent, holds
+from cloister.privacy.noise import AGGREGATOR_NOISE, SILOS_NOISE, DiscreteNoise
+from cloister.protocol.plan import Plan, noun_of
+from cloister.tasks.clustering.clusters import records_left_out
+
+Cell = str | float | Measured | Between
+"""What may stand in a table."""
+_LARGE, _SMALL = 1e7, 1e-4  # beyond these a number is shown with an exponent
+UNCLEAR = " ?"
+"""Mark of a number that does not stand out of its noise."""
+UNCLEAR_NOTE = (
+    "A question mark: 0 is in the number's interval; of a cluster: noise alone could have made it."
+)
+_MOST_NAMES = 30  # of columns; a catalogue has thousands
+_POPULATION = "population 95 %"
+_HARDLY_ANY = 0.995  # odds from which on a guarantee is called weak
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join names; of more than 30 the first ones, and how many more there are."""
+    rest = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def number(value: float) -> str:
+    """Return a number with four significant digits, without an exponent where it is readable."""
+    if not math.isfinite(value):
+        return "not a number" if math.isnan(value) else ("∞" if value > 0 else "-∞")
+    if value and not _SMALL <= abs(value) < _LARGE:
+        return f"{value:.3g}"
+    decimals = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def plus_minus(value: float, margin: float) -> str:
+    """Return ``value ± margin``, both rounded to two significant digits of the margin of error."""
+    if not (math.isfinite(value) and math.isfinite(margin)) or margin <= 0:
+        return number(value)
+    places = _decimals(margin, value)
+    if places is None:
+        return f"{value:.4g} ± {margin:.2g}"
+    return f"{_rounded(value, places)} ± {_rounded(margin, places)}"
+
+
+def between(value: float, low: float, high: float) -> str:
+    """Return ``value [low, high]``, rounded to two significant digits of the half-width."""
+    ends, half_width = (value, low, high), (high - low) / 2
+    if high == math.inf and math.isfinite(low):
+        return f"{number(value)} [{number(low)}, no upper bound]"
+    if not all(map(math.isfinite, ends)) or half_width <= 0:
+        return number(value)
+    places = _decimals(half_width, *ends)
+    shown = [f"{x:.4g}" if places is None else _rounded(x, places) for x in ends]
+    return "{} [{}, {}]".format(*shown)
+
+
+def _decimals(margin: float, *values: float) -> int | None:
+    """Return decimals that show two digits of a margin; None where an exponent reads better."""
+    if not _SMALL <= margin < _LARGE or max(map(abs, values)) >= _LARGE:
+        return None
+    return max(0, 1 - math.floor(math.log10(margin)))
+
+
+def _rounded(value: float, places: int) -> str:
+    return f"{round(value, places) + 0.0:,.{places}f}"  # no minus zero
+
+
+def cell_texts(display: Heatmap) -> list[list[str]]:
+    """Return what stands in each cell of a heat map."""
+    values = display.values
+    if display.low is not None and display.high is not None:
+        cells = zip(values.flat, display.low.flat, display.high.flat, strict=True)
+        texts = [between(*map(float, cell)) for cell in cells]
+    elif display.margin is not None:
+        pairs = zip(values.flat, display.margin.flat, strict=True)
+        texts = [plus_minus(*map(float, pair)) for pair in pairs]
+    else:
+        texts = [number(float(value)) for value in values.flat]
+    kept = zip(texts, values.flat, strict=True)
+    texts = [display.absent if np.isnan(value) else text for text, value in kept]
+    width = values.shape[1]
+    return [texts[i * width : (i + 1) * width] for i in range(values.shape[0])]
+
+
+def bar_cells(display: Bars) -> list[Cell]:
+    """Return the value of each bar with its interval."""
+    values = display.values
+    cells: Iterator[Measured | Between]
+    if display.low is not None and display.high is not None:
+        cells = map(Between, values.tolist(), display.low.tolist(), display.high.tolist())
+    else:
+        margin = np.zeros_like(values) if display.margin is None else display.margin
+        cells = map(Measured, values.tolist(), margin.tolist())
+    return [display.absent if math.isnan(cell.value) else cell for cell in cells]
+
+
+REAL_NOISE = (DiscreteNoise.label, AGGREGATOR_NOISE, SILOS_NOISE)
+
+
+def odds_sentence(cost: Event | Budget, unit: str) -> str:
+    """Say what a cost means for an attacker who has to guess whether one unit is in the data.
+
+    `unit` is that of privacy, as the schema names it: a row is not a person who has several.
+    """
+    exact = not isinstance(cost, Budget) and holds(cost, NonPrivateEvent)
+    odds = 1.0 if exact else attacker_odds(cost)
+    who = f"An attacker who knows everything else and guesses whether {_one(unit)} used is right"
+    if odds >= _HARDLY_ANY:
+        return f"{who} almost every time: at this cost hardly anything is protected."
+    right = math.ceil(100 * odds - 1e-9)
+    return f"{who} at most {right} times in 100; a coin is right 50 times."
+
+
+def _one(unit: str) -> str:
+    """Name one unit of privacy, as the beginning of a passive sentence."""
+    return {"row": "one row was", "silo": "one silo's records were"}.get(
+        unit, f"the rows of one {noun_of(unit)} were"
+    )
+
+
+def strength_sentence(epsilon: float, delta: float, unit: str) -> str:
+    """Say what (epsilon, delta) promises to one unit of privacy."""
+    factor = f"{math.exp(epsilon):.3g}" if epsilon < 20 else f"e^{epsilon:.3g}"
+    apart = f", apart from a probability of at most {delta:.2g}" if delta else ""
+    return (
+        f"Any result is at most {factor} times as likely if {_one(unit)} used as if not, and the "
+        f"other way round (epsilon {number(epsilon)}, delta {delta:.2g}){apart}."
+    )
+
+
+def warnings_of(result: JobResult) -> tuple[str, ...]:
+    """Return why a result is not private; empty for a real private release."""
+    warnings = []
+    if not result.plan.task.private:
+        warnings.append(
+            f"NOT PRIVATE: the task {result.plan.task.name!r} releases exact values. Treat this "
+            "report like the records themselves."
+        )
+    elif result.noise not in REAL_NOISE:
+        warnings.append(
+            f"NOT PRIVATE: noise from: {result.noise}. The numbers below describe what the plan "
+            "would guarantee with real noise; this run guarantees nothing."
+        )
+    return tuple(warnings)
+
+
+def remarks_of(result: JobResult) -> tuple[str, ...]:
+    """Return what the released numbers say of how far to trust them."""
+    left_out = records_left_out(result.results, result.plan.nominal_n)
+    return (left_out[:1].upper() + left_out[1:],) if left_out else ()
+
+
+def privacy_statement(result: JobResult) -> tuple[tuple[str, str], ...]:
+    """Return questions and answers on what the result discloses, made from its numbers."""
+    plan = result.plan
+    what = ("What was released?", plan.task.describe())
+    silos = (
+        "What was summed over?",
+        f"{len(plan.silos)} silos: {', '.join(plan.silos)}. A round counts with at least "
+        f"{plan.min_silos} of them."
+        if plan.profile != "local"
+        else f"One silo, {plan.silos[0]}. Nothing was sent to anybody.",
+    )
+    if plan.budget is None:
+        return (what, silos, ("What is guaranteed?", "Nothing. The released values are exact."))
+    strength = strength_sentence(result.epsilon(), plan.budget.delta, plan.unit)
+    if result.noise == AGGREGATOR_NOISE:
+        strength += " This holds if the aggregator really added the noise, which no silo can check."
+    elif result.noise not in REAL_NOISE:
+        strength = f"Not at all in this run, which had no real noise. With it: {strength}"
+    if result.spent != plan.events():
+        strength += " The noisy count of all records that was bought first is part of this."
+    return (
+        what,
+        silos,
+        ("Who is protected?", f"The unit of privacy is {plan.unit_in_words()}."),
+        ("How well?", strength),
+        ("What does that mean?", odds_sentence(result.spent, result.plan.unit)),
+        (
+            "What is not covered?",
+            "The number after ±, or the pair in brackets, gives a value's 95 % confidence interval "
+            "(privacy noise only); it does not say how well the records stand for a population. "
+            "What the results say about people in general, members of the data or not, is not "
+            "protected by any such guarantee.",
+        ),
+    )
+
+
+def who_saw_what(plan: Plan, *, in_process: bool) -> tuple[Table, tuple[str, ...]]:
+    """Return what each party sees under the plan's profile, and remarks on it."""
+    exact = "exact" if plan.budget is None else "noisy"
+    hidden = "-" if plan.budget is None else "records, exact sums and counts"
+    match plan.profile:
+        case "local":
+            parties = [("The process that ran the job", "the records, the results", "-")]
+        case "group":
+            parties = _parties(exact, "", "the noise it adds", "records, sums, results")
+        case "pairwise":
+            parties = _parties(
+                exact,
+                " and its own share of the noise",
+                "the noisy sum of every round",
+                "records, and the vector of any one silo",
+            )
+    parties.append(("Whoever reads this report", f"the {exact} results in it", hidden))
+    table = Table("Who saw what", ("party", "sees", "does not see"), tuple(parties))
+    return table, _sight_remarks(plan, in_process)
+
+
+def _parties(exact: str, shares: str, sees: str, hidden: str) -> list[tuple[str, str, str]]:
+    """Return what silos and aggregator see and do not see; `sees` and `hidden` are the latter's."""
+    vectors = "masked vectors, which look like random numbers"
+    return [
+        (
+            "Each silo",
+            f"its own records{shares}, the {exact} results of every round",
+            "records, sums and counts of another silo",
+        ),
+        ("The aggregator", f"{vectors}, {sees}, and when each silo answers", hidden),
+    ]
+
+
+def _sight_remarks(plan: Plan, in_process: bool) -> tuple[str, ...]:
+    together = (
+        "In this run all parties were parts of one process on one machine: whoever ran it could "
+        "read every file it was given."
+    )
+    if plan.profile == "local":
+        return ()
+    if plan.profile == "pairwise":
+        guarantee = (
+            f"The guarantee holds even if {plan.collusion} of the silos and the aggregator put "
+            "together all they know."
+        )
+        return (guarantee, together) if in_process else (guarantee,)
+    return (
+        "The guarantee between silos rests on the aggregator really adding its noise and on no "
+        "silo giving it the mask key.",
+        f"{together} The aggregator's noise was not kept."
+        if in_process
+        else "Do not give this report to the operator of the aggregator: who kept the noise could "
+        "subtract it.",
+    )
+
+
+def cell_text(cell: Cell) -> str:
+    """Return what stands in a cell of a table."""
+    match cell:
+        case str():
+            return cell
+        case Measured():
+            return plus_minus(cell.value, cell.margin) + UNCLEAR * (not cell.clear)
+        case Between():
+            return between(cell.value, cell.low, cell.high) + UNCLEAR * (not cell.clear)
+        case _:
+            return number(float(cell))
+
+
+def _with_population(table: Table) -> Table:
+    """Return a table with a column of population intervals behind each that has any."""
+    wide = [
+        any(isinstance(cell, Between) and cell.population for cell in cells)
+        for cells in zip(*table.rows, strict=True)
+    ]
+    if not any(wide):
+        return table
+
+    def cells(row: Sequence[Cell]) -> Iterator[Cell]:
+        for cell, extra in zip(row, wide, strict=True):
+            yield cell
+            if extra:
+                yield _span(cell.population) if isinstance(cell, Between) else ""
+
+    headings = (
+        text
+        for heading, extra in zip(table.headings, wide, strict=True)
+        for text in (heading, *((_POPULATION,) if extra else ()))
+    )
+    return replace(
+        table, headings=tuple(headings), rows=tuple(tuple(cells(row)) for row in table.rows)
+    )
+
+
+def _span(ends: tuple[float, float] | None) -> str:
+    """Return ``[low, high]``, or nothing."""
+    if ends is None:
+        return ""
+    low, high = ends
+    return between(low if high == math.inf else (low + high) / 2, low, high).partition(" ")[
+        2
+    ] or number(low)
+
+
+def as_table(display: Display) -> Table:
+    """Return the numbers of any display as a table."""
+    match display:
+        case Table():
+            return _with_population(display)
+        case Heatmap():
+            texts = zip(display.rows, cell_texts(display), strict=True)
+            rows = tuple((name, *cells) for name, cells in texts)
+            return Table(display.title, ("", *display.columns), rows, display.note)
+        case Bars():
+            bars = tuple(zip(display.names, map(cell_text, bar_cells(display)), strict=True))
+            return Table(display.title, ("", display.unit or "value"), bars, display.note)
+        case Scatter():
+            x, y = display.axes
+            sizes = [] if display.sizes is None else [float(size) for size in display.sizes]
+            points: tuple[tuple[str | float, ...], ...] = tuple(
+                (name, float(a), float(b), *sizes[i : i + 1])
+                for i, (name, (a, b)) in enumerate(zip(display.names, display.points, strict=True))
+            )
+            headings = ("", x or "x", y or "y", *(["size"] if sizes else []))
+            return Table(display.title, headings, points, display.note)
+        case Curve():
+            x, y = display.axes
+            stops = zip(map(float, display.places), display.cells(), strict=True)
+            steps = tuple(
+                (number(at) + " (chosen)" * (at == display.chosen), *cells) for at, cells in stops
+            )
+            headings = (x or "x", *(display.names or (y or "value",)))
+            whole = _with_population(Table(display.title, headings, steps, display.note))
+            return replace(whole, rows=tuple(tuple(map(cell_text, row)) for row in whole.rows))
+        case Graph():
+            arrows = tuple(
+                (display.names[a], display.names[b], strength, label)
+                for a, b, strength, label in display.edges
+            )
+            return Table(display.title, ("from", "to", "strength", "label"), arrows, display.note)

@@ -1,0 +1,1 @@
+"""What every room uses: errors, arrays, randomness, dates, displays, declarations, pages."""

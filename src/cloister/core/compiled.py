@@ -1,0 +1,180 @@
+"""The loops over records as they were compiled for this machine, if they were.
+
+NumPy computes the same integers where they were not, and takes longer. So each loop here stands
+behind a function that says what it computes: of `cloister.tasks` and `cloister.data.encoding`.
+``docs/proofs/kernel.md`` says why the integers are the same.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.core.arrays import Integers, Records
+from cloister.core.errors import PlanError
+
+try:  # not "from cloister": that would look among the lazy names of the package first
+    import cloister.core._native as _native
+except ImportError:  # nobody compiled it
+    _native = None  # type: ignore[assignment]  # a module, wherever it is used
+
+CHOICE = "CLOISTER_KERNEL"
+NUMPY = "numpy"
+ORDER = "CLOISTER_ORDERED"
+WITHOUT = (
+    "in NumPy, several times slower than compiled; install a C++ compiler, then cloister again, "
+    "or a wheel for this system"
+)
+_LARGEST = 1 << 24  # of a coordinate that float32 holds
+_MOST_COLUMNS = 1 << 16
+_EXACT = 2**53
+
+
+@cache
+def instruction_set() -> str:
+    """Return which one the loops over records use: the best of this machine, or ``numpy``.
+
+    The environment variable ``CLOISTER_KERNEL`` may name another one.
+
+    Raises
+    ------
+    PlanError
+        If it names one that this machine, or this installation, does not have.
+    """
+    there = instruction_sets()
+    asked = os.environ.get(CHOICE) or there[0]
+    if asked not in there:
+        raise PlanError(
+            f"{CHOICE} must be one of {', '.join(there)} here, got {asked!r}; unset it."
+        )
+    return asked
+
+
+def instruction_sets() -> list[str]:
+    """Return those that loops over records can use here, the best first, ``numpy`` last."""
+    return [*(_native.instruction_sets() if _native else ()), NUMPY]
+
+
+@cache
+def say_slow() -> None:
+    """Warn, once a process, if loops over records are not compiled and nobody asked for that."""
+    if instruction_set() == NUMPY and CHOICE not in os.environ:
+        warnings.warn(f"loops over records run {WITHOUT}.", stacklevel=4)
+
+
+def has_distances(records: Records, centres: Integers, one: int) -> bool:
+    """Return whether the compiled loops over distances can be asked: floats hold them exactly.
+
+    No coordinate of a record is larger than `one`.
+    """
+    if instruction_set() == NUMPY or not (centres.size and 1 <= one <= _LARGEST):
+        return False
+    largest = max(int(centres.max()), -int(centres.min()))
+    d = centres.shape[1]
+    return largest <= _LARGEST and d <= _MOST_COLUMNS and (one + largest) ** 2 * d < _EXACT
+
+
+def near_sums(
+    records: Records, centres: Integers, *, radius_squared: int, relative: bool, one: int
+) -> Integers:
+    """Return sums and, last, numbers of the records near each centre, not less the centres.
+
+    See :func:`cloister.tasks.clustering.lloyd_kernel.sum_near_centres`.
+    """
+    radius_squared, isa = min(radius_squared, 1 << 62), instruction_set()
+    tree: _native.Ordered | None = getattr(records, "tree", None)
+    if tree is not None:
+        centres = np.ascontiguousarray(centres, dtype=np.int64)
+        return tree.sum_near(centres, radius_squared=radius_squared, relative=relative, isa=isa)
+    return _native.sum_near(
+        *_rows(records, centres),
+        radius_squared=radius_squared,
+        relative=relative,
+        one=one,
+        isa=isa,
+    )
+
+
+class Ordered(np.ndarray[Any, np.dtype[np.int32]]):
+    """Records in an order that keeps neighbours together; to all else an array like any other.
+
+    What is made of it, such as a slice, has no tree of boxes and sums.
+    """
+
+    tree: Any = None
+
+
+def can_order() -> bool:
+    """Return whether kept records can be ordered here: it is compiled, and not switched off.
+
+    The environment variable ``CLOISTER_ORDERED`` may be ``off``; other values are refused.
+    """
+    switch = os.environ.get(ORDER) or "on"
+    if switch not in ("on", "off"):
+        raise PlanError(f"{ORDER} must be on or off, got {switch!r}; unset it.")
+    return switch == "on" and instruction_set() != NUMPY
+
+
+def ordered(tables: Sequence[Records]) -> Records:
+    """Return the rows of tables, read-only, so that sums near centres look at few of them.
+
+    The order is a function of the rows, and sums of integers do not depend on it.
+    """
+    tree = _native.ordered([np.ascontiguousarray(table, dtype=np.int32) for table in tables])
+    rows = tree.rows.view(Ordered)
+    rows.tree = tree
+    return rows
+
+
+def clipped_sums(
+    records: Records, centres: Integers, radii: Integers, *, unit: int, one: int
+) -> Integers:
+    """Return sums of clipped differences and, last, numbers of records of each centre.
+
+    See :func:`cloister.tasks.clipped.sum_clipped_near`.
+    """
+    radii = np.ascontiguousarray(radii, dtype=np.int64)
+    return _native.sum_clipped(
+        *_rows(records, centres), radii, unit=unit, one=one, isa=instruction_set()
+    )
+
+
+def nearest_of(records: Records, centres: Integers, *, one: int) -> Integers:
+    """Return the nearest centre of each record, the first of several."""
+    return _native.nearest(*_rows(records, centres), one=one, isa=instruction_set())
+
+
+def _rows(records: Records, centres: Integers) -> tuple[Records, Integers]:
+    return (
+        np.ascontiguousarray(records, dtype=np.int32),
+        np.ascontiguousarray(centres, dtype=np.int64),
+    )
+
+
+def has_columns(columns: Sequence[NDArray[Any]]) -> bool:
+    """Return whether the compiled loop over cells can be asked: it knows two types of floats."""
+    return instruction_set() != NUMPY and all(
+        column.dtype in (np.float32, np.float64) and column.dtype.isnative for column in columns
+    )
+
+
+def encode_into(
+    steps: Records,
+    flags: NDArray[np.uint8],
+    columns: Sequence[NDArray[Any]],
+    *,
+    one: int,
+    **rules: NDArray[Any],
+) -> None:
+    """Write grid steps and flags of all cells; see :mod:`cloister.data.encoding`.
+
+    Rules are `low`, `high`, `centre`, `factor`, `known`, `integer` and `boolean` of each column.
+    Flags are 0 before.
+    """
+    _native.encode(list(columns), steps, flags, one=one, isa=instruction_set(), **rules)

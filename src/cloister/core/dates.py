@@ -1,0 +1,28 @@
+"""Days as numbers: the year with a fraction, which people can read in any table."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import date, datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.core.arrays import Floats
+
+
+def day_of(text: str, form: str = "") -> date:
+    """Return the day that a text says in a format of strptime, or else as ISO 8601 has it."""
+    if form:
+        with suppress(ValueError):
+            return datetime.strptime(text, form).date()
+    return datetime.fromisoformat(text).date()
+
+
+def decimal_years(days: NDArray[np.datetime64]) -> Floats:
+    """Return days as years: 2 July 2021 is 2021.5 (rounded); NaN where there is none."""
+    days = days.astype("M8[D]")
+    year = days.astype("M8[Y]")
+    first = year.astype("M8[D]")
+    length = (year + 1).astype("M8[D]") - first
+    return np.asarray(year.astype(np.int64) + 1970 + (days - first) / length)

@@ -1,0 +1,1 @@
+"""Silos and a coordinator as processes: service, agents, transports, keys and their settings."""

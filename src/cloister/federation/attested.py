@@ -1,0 +1,79 @@
+"""What a silo signs of a release, so that anybody can check it later, offline."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from cloister.core.errors import DataError, LedgerError
+from cloister.hazmat.signing import Identity, verify
+from cloister.privacy.chain import SignedStatement
+
+SUFFIX = ".signed"
+"""Behind the name of the model: the file with the signature of the silo that wrote it."""
+_LABEL = b"cloister/release/1"
+
+
+@dataclass(frozen=True)
+class Attestation:
+    """A silo's word on the bytes of a model, and on its ledger when the job was done.
+
+    Parameters
+    ----------
+    silo : str
+        Its name in the plan.
+    ledger : SignedStatement
+        Job, plan, events, head and height of its ledger; its key is the silo's.
+    signature : bytes
+        Over the name, the model and the ledger's statement.
+    """
+
+    silo: str
+    ledger: SignedStatement
+    signature: bytes
+
+    @classmethod
+    def of(cls, model: bytes, silo: str, ledger: SignedStatement, identity: Identity) -> Self:
+        """Sign a model."""
+        return cls(silo, ledger, identity.sign(_LABEL, *_said(model, silo, ledger)))
+
+    def genuine(self, model: bytes) -> bool:
+        """Return whether the owner of the key signed this model and where its ledger stood."""
+        said = _said(model, self.silo, self.ledger)
+        return self.ledger.genuine and verify(self.ledger.public, self.signature, _LABEL, *said)
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        document = {
+            "silo": self.silo,
+            "public": self.ledger.public.hex(),
+            "ledger": self.ledger.text,
+            "ledger_signature": self.ledger.signature.hex(),
+            "signature": self.signature.hex(),
+        }
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what :meth:`save` wrote; nothing is verified."""
+        try:
+            found = json.loads(path.read_bytes())
+            keys = ("ledger_signature", "public", "signature")
+            ledger_signature, public, signature = (bytes.fromhex(found[key]) for key in keys)
+            signed = SignedStatement(str(found["ledger"]), ledger_signature, public)
+            made = cls(str(found["silo"]), signed, signature)
+            _ = made.ledger.said  # a text of no statement is refused here
+        except OSError as error:
+            raise DataError(f"signature {str(path)!r} cannot be read: {error.strerror}.") from None
+        except (ValueError, KeyError, TypeError, LedgerError):
+            raise DataError(
+                f"signature {str(path)!r} is none of a release; ask the silo for it again."
+            ) from None
+        return made
+
+
+def _said(model: bytes, silo: str, ledger: SignedStatement) -> tuple[bytes, ...]:
+    return silo.encode(), hashlib.sha256(model).digest(), ledger.text.encode()

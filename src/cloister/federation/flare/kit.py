@@ -1,0 +1,176 @@
+"""What the folder of an NVIDIA FLARE site must say before a silo may join, and the jobs we send.
+
+By default FLARE's administrators run their code at every site and read files in its folder, and
+each site's error log is sent to the server. A server that is not honest names any role for whoever
+submits, so a right that must not exist is taken from *every* role.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cloister.core.errors import DataError
+
+SITE_CLASS = "cloister.federation.flare.executor.FlareSilo"
+SERVER_CLASS = "cloister.federation.flare.controller.Rounds"
+PROPOSAL = "proposal.json"
+
+_RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
+_CODE = ("byoc", "shell_commands", "server-predeployed-flwr")  # for nobody, at no party
+_NOT_AT_SITES = (*_CODE, "operate", "clone_job", "download_job")
+_CLASSES = {"site": SITE_CLASS, "server": SERVER_CLASS}
+_LOGGING = "nvflare.app_common.logging."
+
+
+def secure(kit: Path, classes: Sequence[str] = ()) -> str:
+    """Write ``local/authorization.json`` and ``local/resources.json`` of a site's or server's kit.
+
+    Nobody may bring code, read files or run commands there; jobs may name `classes` only; a site
+    sends no log. What FLARE provisioned stays beside them as ``*.default`` and no longer counts.
+
+    Parameters
+    ----------
+    kit : Path
+        The party's startup kit, with its folders ``startup`` and ``local``.
+    classes : sequence of str, optional
+        Our one class for that party by default.
+
+    Returns
+    -------
+    str
+        "site" or "server". No silo relies on the server's file; it keeps mistakes away from an
+        honest one.
+
+    Raises
+    ------
+    DataError
+        If the folder is not a kit of either.
+    """
+    party = _party(kit)
+    never = _NOT_AT_SITES if party == "site" else _CODE
+    resources = _load(kit, "resources.json")
+    parts = resources.get("components", ())
+    resources |= {
+        "class_list_enforcement_mode": "enforce",
+        "class_allow_list": list(classes or (_CLASSES[party],)),
+        "components": [p for p in parts if not str(p.get("path")).startswith(_LOGGING)],
+    }
+    if party == "site":
+        resources["allow_log_streaming"] = False
+    rules = _load(kit, "authorization.json")
+    rules["permissions"] = {
+        role: {right: _right(rights, right) for right in _RIGHTS} | dict.fromkeys(never, "none")
+        for role, rights in rules.get("permissions", {}).items()
+    }
+    _save(kit, "resources.json", resources)
+    _save(kit, "authorization.json", rules)
+    return party
+
+
+def open_doors(kit: Path) -> list[str]:
+    """Return what a kit lets others do that :func:`secure` would not, one sentence each."""
+    party = _party(kit)
+    resources, rules = _load(kit, "resources.json"), _load(kit, "authorization.json")
+    doors = [
+        f"role {role!r} has the right {right!r}."
+        for role, rights in rules.get("permissions", {}).items()
+        for right in (_NOT_AT_SITES if party == "site" else _CODE)
+        if _right(rights, right) not in ("none", "no")
+    ]
+    allowed = resources.get("class_allow_list")
+    if allowed is None:
+        doors.append("there is no class_allow_list, and FLARE's own is long.")
+    else:
+        doors += [f"jobs may name {name!r}." for name in allowed if name != _CLASSES[party]]
+    if resources.get("class_list_enforcement_mode", "enforce") != "enforce":
+        doors.append("the class_allow_list is not enforced.")
+    if party == "site" and resources.get("allow_log_streaming", True) is not False:
+        doors.append("logs may be streamed to the server.")
+    doors += [
+        f"component {part['path']!r} carries logs between parties."
+        for part in resources.get("components", ())
+        if str(part.get("path")).startswith(_LOGGING)
+    ]
+    return doors
+
+
+def write_job(
+    proposal: Mapping[str, Any],
+    folder: Path,
+    *,
+    site_class: str = SITE_CLASS,
+    server_class: str = SERVER_CLASS,
+    **options: float,
+) -> None:
+    """Write the folder of a FLARE job that runs a proposal: four JSON files, no code.
+
+    Parameters
+    ----------
+    proposal : mapping
+        The plan and its signed proposer, ``{"plan": ..., "proposer": ...}``.
+    folder : Path
+        Made if it is not there.
+    options
+        Of :class:`cloister.federation.flare.controller.Rounds`, such as ``round_timeout``.
+    """
+    plan = proposal["plan"]
+    config = folder / "app" / "config"
+    config.mkdir(parents=True, exist_ok=True)
+    parties = ["server", *plan["silos"]]
+    documents: dict[Path, Any] = {
+        folder / "meta.json": {
+            "name": f"cloister-{plan['run_id'][:8]}",
+            "resource_spec": {},
+            "min_clients": plan["min_silos"],
+            "deploy_map": {"app": parties},
+        },
+        config / "config_fed_server.json": {
+            "format_version": 2,
+            "workflows": [{"id": "rounds", "path": server_class, "args": options}],
+            "components": [],
+        },
+        config / "config_fed_client.json": {
+            "format_version": 2,
+            "executors": [{"tasks": ["none"], "executor": {"path": site_class, "args": {}}}],
+            "components": [],
+        },
+        config / PROPOSAL: proposal,
+    }
+    for path, document in documents.items():
+        path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _party(kit: Path) -> str:
+    for party, config in (("site", "fed_client.json"), ("server", "fed_server.json")):
+        if (kit / "startup" / config).is_file():
+            return party
+    raise DataError(
+        f"kit must be a FLARE folder with startup/fed_client.json or fed_server.json, got "
+        f"{str(kit)!r}."
+    )
+
+
+def _right(rights: Any, right: str) -> Any:
+    """Return the condition on which a role has a right; FLARE gives one word for all rights too."""
+    return rights.get(right, "none") if isinstance(rights, Mapping) else rights
+
+
+def _load(kit: Path, name: str) -> dict[str, Any]:
+    """Read the file that FLARE would read: ours, else the provisioned default."""
+    path = kit / "local" / name
+    if not path.is_file():
+        path = path.with_name(f"{name}.default")
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}; provision the kit again.") from error
+    if not isinstance(document, dict):
+        raise DataError(f"{path} must be a JSON object; provision the kit again.")
+    return document
+
+
+def _save(kit: Path, name: str, document: Mapping[str, Any]) -> None:
+    (kit / "local" / name).write_text(json.dumps(document, indent=1) + "\n")

@@ -1,0 +1,450 @@
+"""Parties of a new federation learn each other's keys, and compare a few words instead of keys.
+
+Whoever invites gives each party one file. Each party then shows its public key with a commitment
+to a nonce; when all have, each keeps what it saw, and only then opens its nonce. The words are a
+hash of all that a party kept and of all nonces. Parties that were shown different keys, or another
+schema, read different words, but for one chance in 2^48 that nobody can improve by computing.
+
+References
+----------
+Laur and Pasini, "SAS-Based Group Authentication and Key Agreement Protocols", PKC 2008.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from cloister.core.errors import DataError, PlanError, RemoteProtocolError, raise_first
+from cloister.core.randomness import new_key, new_nonce
+from cloister.federation.pki import (
+    Authority,
+    install,
+    make_request,
+    request_fingerprint,
+    rules_of_name,
+    write_secret,
+)
+from cloister.hazmat.prg import join
+from cloister.hazmat.signing import fingerprint_of
+
+WORDS = 6  # of 8 bits each
+_FORMAT = "cloister-invitation/1"
+_COMMIT, _READ = b"cloister/1/join-commitment", b"cloister/1/join-words"
+_HEX = re.compile("[0-9a-f]{64}")
+AGAIN = "'cloister federation open --again' at the coordinator, 'cloister join --again' elsewhere"
+_SETTINGS = {  # all that a site lets others propose; the rest is its owner's to write
+    "cap_epsilon",
+    "cap_delta",
+    "policy.tasks",
+    "policy.max_epsilon_per_job",
+    "policy.min_other_silos",
+    "policy.allow_publish",
+}
+_BROKEN = "invitation is not one of 'cloister federation invite'; ask for it again."
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What all parties are invited to; the words cover every part of it.
+
+    Parameters
+    ----------
+    coordinator : str
+        ``https://HOST:PORT``.
+    ca : str
+        The authority's certificate, as PEM.
+    schema : str
+        The data contract, as TOML.
+    silos, analysts : tuple of str
+        Everybody's name. No other party can join.
+    settings : mapping
+        What silos are asked to agree on: the cap, and parts of `policy`.
+    """
+
+    name: str
+    coordinator: str
+    ca: str
+    schema: str
+    silos: tuple[str, ...]
+    analysts: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """Return the federation that a document of :meth:`document` describes."""
+        try:
+            silos, analysts = (tuple(map(str, document[key])) for key in ("silos", "analysts"))
+            name, coordinator, ca, schema = texts = [
+                document[key] for key in ("name", "coordinator", "ca", "schema")
+            ]
+            settings = document["settings"]
+            federation = cls(name, coordinator, ca, schema, silos, analysts, settings)
+            whole = all(isinstance(text, str) for text in texts)
+        except (KeyError, TypeError):
+            raise PlanError(_BROKEN) from None
+        everybody = [*federation.silos, *federation.analysts]
+        raise_first(sentence for name in everybody for sentence in rules_of_name(name))
+        if unknown := _asked(document["settings"]) - _SETTINGS:
+            raise PlanError(f"an invitation may not set {sorted(unknown)[0]!r}; ask for another.")
+        if not whole or not everybody or len({*everybody}) < len(everybody):
+            raise PlanError(_BROKEN)
+        return federation
+
+    def document(self) -> dict[str, Any]:
+        """Return what JSON can hold."""
+        return asdict(self)
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Role by name, in the order in which parties are hashed."""
+        return dict.fromkeys(self.silos, "silo") | dict.fromkeys(self.analysts, "analyst")
+
+    def canonical(self) -> bytes:
+        """Return the bytes that are hashed."""
+        return json.dumps(self.document(), sort_keys=True).encode()
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """One party's file.
+
+    Parameters
+    ----------
+    token : str
+        Lets its holder take the place of `name` until the words are compared.
+    """
+
+    federation: Federation
+    name: str
+    token: str
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read the file."""
+        document = _json_of(path)
+        if document.get("format") != _FORMAT:
+            raise PlanError(_BROKEN)
+        federation = Federation.of(document.get("federation", {}))
+        name, token = str(document.get("name")), str(document.get("token"))
+        if name not in federation.roles:
+            raise PlanError(_BROKEN)
+        return cls(federation, name, token)
+
+    def text(self) -> str:
+        """Return the file's text."""
+        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n"
+
+    @property
+    def role(self) -> str:
+        """What the party is invited as."""
+        return self.federation.roles[self.name]
+
+
+# What a party does -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Joining:
+    """What a party remembers, so that a nonce is opened for one roster only.
+
+    Parameters
+    ----------
+    session : str
+        The coordinator's name for this try; for another one there is another nonce.
+    roster : mapping of name to (key, commitment), or None
+        What this party was shown. It is stored before the nonce leaves.
+    openings, grant : mapping, or None
+        Everybody's nonce, and this party's certificate, once all are there.
+    """
+
+    session: str
+    nonce: str
+    request: dict[str, Any]
+    roster: dict[str, list[str]] | None = None
+    openings: dict[str, str] | None = None
+    grant: dict[str, Any] | None = None
+
+
+class Party:
+    """One party's side, with its state in a file beside its keys.
+
+    Parameters
+    ----------
+    keys : Path
+        The party's folder of keys; what it lacks is made.
+    again : bool
+        Forget an earlier try.
+    """
+
+    def __init__(self, invitation: Invitation, keys: Path, *, again: bool = False) -> None:
+        self.invitation = invitation
+        self._keys = keys
+        self._file = keys / "joining.json"
+        there = self._file.is_file() and not again
+        self._state = _Joining(**_json_of(self._file)) if there else None
+
+    @property
+    def done(self) -> bool:
+        """Whether everybody's nonce is here."""
+        return self._state is not None and self._state.openings is not None
+
+    def answer(self, board: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what to send after what was received; the nonce only once all have committed."""
+        invitation, federation = self.invitation, self.invitation.federation
+        session, entries = str(board.get("session")), board.get("entries") or {}
+        state = self._state
+        if state is not None and state.session != session and state.roster is not None:
+            # else a coordinator could try again and again, unheard, until words happen to agree
+            raise RemoteProtocolError(
+                "coordinator has begun again after this party opened its nonce; ask the others "
+                f"why, and all begin again: {AGAIN}."
+            )
+        if state is None or state.session != session:
+            request = make_request(self._keys, invitation.role, invitation.name)
+            state = self._remember(_Joining(session, new_key().hex(), request))
+        key = state.request["identity"]
+        mine = commitment(federation, invitation.name, key, state.nonce)
+        if state.roster is None and entries.keys() >= federation.roles.keys():
+            roster = _roster(federation, entries)
+            if roster[invitation.name] != [key, mine]:
+                raise RemoteProtocolError(
+                    f"coordinator shows {invitation.name!r} with another key than this party's; "
+                    f"tell the others, and all begin again: {AGAIN}."
+                )
+            state = self._remember(replace(state, roster=roster))
+        openings = board.get("openings") or {}
+        if state.roster and openings.keys() >= federation.roles.keys():
+            words(federation, state.roster, openings)  # each fits its commitment
+            self._remember(replace(state, openings=dict(openings), grant=board.get("grant")))
+        opened = {} if state.roster is None else {"opening": state.nonce}
+        return {"request": state.request, "commitment": mine, **opened}
+
+    def words(self) -> tuple[str, ...]:
+        """Return the words to compare, once all is done."""
+        assert self._state is not None
+        assert self._state.roster is not None
+        assert self._state.openings is not None
+        return words(self.invitation.federation, self._state.roster, self._state.openings)
+
+    def accept(self) -> dict[str, str]:
+        """Install the certificate and return every fingerprint, after people compared the words.
+
+        Raises
+        ------
+        PlanError
+            If the certificate is not for this party's keys.
+        """
+        assert self._state is not None
+        assert self._state.roster is not None
+        install(self._keys, self._state.grant or {})
+        roster = self._state.roster
+        return {name: fingerprint_of(bytes.fromhex(key)) for name, (key, _) in roster.items()}
+
+    def _remember(self, state: _Joining) -> _Joining:
+        _write(self._file, asdict(state))
+        self._state = state
+        return state
+
+
+def commitment(federation: Federation, name: str, key: str, nonce: str) -> str:
+    """Return what a party shows of its nonce before it opens it."""
+    parts = (federation.roles[name], name, key, nonce)
+    return hashlib.sha256(join((_COMMIT, *(part.encode() for part in parts)))).hexdigest()
+
+
+def words(
+    federation: Federation, roster: Mapping[str, list[str]], openings: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Return what people read to each other, from all keys and all nonces.
+
+    Raises
+    ------
+    RemoteProtocolError
+        If a nonce is not the one that its party committed to.
+    """
+    parts = [_READ, federation.canonical()]
+    for name, role in federation.roles.items():
+        key, committed = roster[name]
+        nonce = str(openings[name])
+        if not hmac.compare_digest(commitment(federation, name, key, nonce), committed):
+            raise RemoteProtocolError(
+                f"opening of {name!r} does not fit its commitment; somebody changed it, or "
+                f"{name!r} began again: tell the others, and all begin again: {AGAIN}."
+            )
+        parts += (text.encode() for text in (role, name, key, committed, nonce))
+    return tuple(spoken()[byte] for byte in hashlib.sha256(join(parts)).digest()[:WORDS])
+
+
+@cache
+def spoken() -> tuple[str, ...]:
+    """Return the 256 words, one for each byte."""
+    return tuple((files("cloister.federation") / "spoken.txt").read_text(encoding="ascii").split())
+
+
+def _roster(federation: Federation, entries: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return key and commitment by name, of requests that are signed by the keys they show."""
+    roster: dict[str, list[str]] = {}
+    for name, role in federation.roles.items():
+        request, committed = _entry(entries[name], name, role)
+        if request["identity"] in (key for key, _ in roster.values()):
+            raise RemoteProtocolError(f"key of {name!r} is that of another party; begin again.")
+        roster[name] = [request["identity"], committed]
+    return roster
+
+
+def _entry(entry: Any, name: str, role: str) -> tuple[dict[str, Any], str]:
+    """Return request and commitment of what a party sends, if they are its own."""
+    try:
+        request, committed = entry["request"], entry["commitment"]
+        request_fingerprint(request)
+        own = (request["name"], request["role"]) == (name, role)
+        own = own and all(map(_HEX.fullmatch, (committed, request["identity"])))
+    except (KeyError, TypeError):
+        own = False
+    if not own:
+        raise RemoteProtocolError(f"what was sent for {name!r} is not of that party; begin again.")
+    return request, committed
+
+
+# What the coordinator does ---------------------------------------------------------------------
+
+
+class Board:
+    """Where parties leave what they send and see what all have sent.
+
+    It also issues certificates. It is believed in nothing else: a board that shows parties
+    different keys is found out by the words.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the authority, in which :meth:`found` has written what everybody is invited to.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._authority = Authority(folder)
+        self._file = folder / "board.json"
+        self.federation = Federation.of(_json_of(folder / "federation.json"))
+        self._state = _json_of(self._file) if self._file.is_file() else _empty()
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def found(folder: Path, federation: Federation) -> None:
+        """Write down what everybody is invited to."""
+        _write(folder / "federation.json", federation.document())
+
+    def invite(self, name: str) -> Invitation:
+        """Return a party's invitation; one made before for the same name no longer works."""
+        if name not in self.federation.roles:
+            raise PlanError(f"name must be one of {list(self.federation.roles)}, got {name!r}.")
+        token = new_key().hex()
+        with self._lock:
+            self._state["tokens"][name] = _hash(token)
+            _write(self._file, self._state)
+        return Invitation(self.federation, name, token)
+
+    def begin_again(self) -> None:
+        """Forget what was sent; invitations and certificates stay valid."""
+        with self._lock:
+            self._state = {**_empty(), "tokens": self._state["tokens"]}
+            _write(self._file, self._state)
+
+    def missing(self, step: Literal["entries", "openings", "seen"]) -> list[str]:
+        """Return who has not yet sent keys, opened a nonce, or been sent everybody's."""
+        return [name for name in self.federation.roles if name not in self._state[step]]
+
+    def post(self, name: str, token: str, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Take in what a party sends, and return what it may see.
+
+        Raises
+        ------
+        PlanError
+            If the token is not that of the name, or what was sent is not acceptable.
+        """
+        with self._lock:
+            known = self._state["tokens"].get(name, "")
+            if not hmac.compare_digest(known, _hash(token)):
+                raise PlanError(f"invitation of {name!r} is not valid any more; ask for a new one.")
+            if "request" in message:
+                self._enter(name, message)
+            if "opening" in message:
+                self._open(name, message["opening"])
+            steps = {key: dict(self._state[key]) for key in ("entries", "openings")}
+            grant = self._state["grants"].get(name)
+            return {"session": self._state["session"], **steps, "grant": grant}
+
+    def sent(self, name: str, shown: Mapping[str, Any]) -> None:
+        """Note what left for a party: when all have been sent every nonce, the port may close."""
+        with self._lock:
+            whole = shown["openings"].keys() >= self.federation.roles.keys()
+            if whole and shown["session"] == self._state["session"]:
+                self._state["seen"] = sorted({*self._state["seen"], name})
+                _write(self._file, self._state)
+
+    def _enter(self, name: str, message: Mapping[str, Any]) -> None:
+        entries, role = self._state["entries"], self.federation.roles[name]
+        request, committed = _entry(message, name, role)
+        entry = {"request": request, "commitment": committed}
+        if entries.get(name) == entry:
+            return
+        if not self.missing("entries"):
+            raise PlanError(
+                f"all have sent their keys, so {name!r} cannot send others; "
+                f"all begin again: {AGAIN}."
+            )
+        self._state["grants"][name] = self._authority.approve(request)
+        entries[name] = entry
+        _write(self._file, self._state)
+
+    def _open(self, name: str, opening: Any) -> None:
+        if self.missing("entries"):
+            raise PlanError("a nonce is opened when all have committed; join again.")
+        if not isinstance(opening, str) or not _HEX.fullmatch(opening):
+            raise PlanError("an opening has 64 hexadecimal digits.")
+        if self._state["openings"].setdefault(name, opening) == opening:
+            _write(self._file, self._state)
+
+
+def _asked(settings: Any) -> set[str]:
+    """Return the dotted names of settings."""
+    if not isinstance(settings, dict) or not isinstance(settings.get("policy", {}), dict):
+        raise PlanError(_BROKEN)
+    inner = {f"policy.{key}" for key in settings.get("policy", {})}
+    return (settings.keys() - {"policy"}) | inner
+
+
+def _empty() -> dict[str, Any]:
+    parts: dict[str, Any] = {"tokens": {}, "entries": {}, "openings": {}, "grants": {}, "seen": []}
+    return {"session": new_nonce(), **parts}
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    fresh = path.with_name(path.name + ".part")
+    write_secret(fresh, json.dumps(document).encode(), in_place_of_one_that_waits=True)
+    os.replace(fresh, path)
+
+
+def _json_of(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is not JSON"
+        raise DataError(f"file {str(path)!r} cannot be read: {why}.") from None
+    if not isinstance(document, dict):
+        raise DataError(f"file {str(path)!r} is not an invitation.")
+    return document

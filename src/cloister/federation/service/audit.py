@@ -1,0 +1,187 @@
+"""The audit file: what was decided and released, one JSON line each, chained by SHA-256.
+
+Every line names the hash of the line before and carries its own. A line that is changed, removed
+or put elsewhere breaks the chain. Lines cut off the end, or a whole chain made anew, are found by
+comparing with a head that was noted elsewhere. No line holds a value that depends on records.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cloister.core.errors import LedgerError
+from cloister.privacy.chain import BEFORE_FIRST, canonical, link
+from cloister.privacy.database import sync_folder
+
+if sys.platform != "win32":
+    import fcntl
+
+
+class Audit:
+    """An audit file that is open for writing.
+
+    Parameters
+    ----------
+    path : path-like
+        Made with mode 0600 if it does not exist.
+
+    Raises
+    ------
+    LedgerError
+        If the file cannot be written, another process (or another `Audit`) writes it, or its chain
+        does not verify. A last line that a crash left half written is cut off, and that is an entry
+        of its own.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._lock = threading.Lock()
+        try:
+            torn = self._open()
+        except BlockingIOError:
+            raise LedgerError(
+                f"audit file {os.fspath(path)!r} is written by another process; stop that one, or "
+                "set audit_log to a file of its own."
+            ) from None
+        except OSError as error:
+            raise LedgerError(
+                f"audit file {os.fspath(path)!r} cannot be used: {error.strerror}; choose a folder "
+                "that you may write to."
+            ) from error
+        if torn:
+            self.write("repaired", bytes_cut=torn)
+
+    def _open(self) -> int:
+        """Keep other writers out and check the chain; return how much of a torn line was cut."""
+        fresh = not self._path.exists()
+        self._file = os.open(self._path, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600)
+        try:
+            if sys.platform != "win32":
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # two would fork the chain
+            torn = _cut_torn_line(self._path, self._file)
+            self._lines, self._head = verify(self._path)
+            if fresh:
+                sync_folder(self._path.parent)
+        except BaseException:
+            self.close()
+            raise
+        return torn
+
+    @property
+    def head(self) -> str:
+        """Return the hash of the last line; note it elsewhere to find lines cut off later."""
+        return self._head
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append a line and wait until the disk has it.
+
+        Parameters
+        ----------
+        event : str
+            What happened, for example "round".
+        **fields
+            Names, ids and reasons; never a value that depends on records.
+        """
+        with self._lock:
+            body = {
+                **fields,
+                "seq": self._lines + 1,
+                "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+                "event": event,
+                "previous": self._head,
+            }
+            head = link(canonical(body))
+            line = _line({**body, "hash": head})
+            size = os.fstat(self._file).st_size
+            try:
+                if os.write(self._file, line) != len(line):
+                    raise OSError(None, "the line was cut short")
+                os.fsync(self._file)
+            except OSError as error:
+                os.ftruncate(self._file, size)  # half a line would break the chain
+                raise LedgerError(
+                    f"audit file {str(self._path)!r} cannot be written: {error.strerror}; check "
+                    "its disk."
+                ) from error
+            self._lines, self._head = self._lines + 1, head
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        with self._lock:
+            if self._file >= 0:
+                os.close(self._file)
+            self._file = -1
+
+    def __repr__(self) -> str:
+        return f"Audit({str(self._path)!r}, {self._lines} lines)"
+
+
+def verify(path: str | os.PathLike[str], head: str | None = None) -> tuple[int, str]:
+    """Check every line of an audit file.
+
+    Parameters
+    ----------
+    head : str, optional
+        A hash that was noted earlier; the chain must contain it.
+
+    Returns
+    -------
+    int
+        Number of lines.
+    str
+        The hash of the last line, or 64 zeros for an empty file.
+    """
+    previous, count, found = BEFORE_FIRST, 0, head in (None, BEFORE_FIRST)
+    try:
+        with open(path, "rb") as lines:
+            for count, line in enumerate(lines, start=1):
+                previous = _check_line(line, count, previous)
+                found = found or previous == head
+    except OSError as error:
+        raise LedgerError(
+            f"audit file {os.fspath(path)!r} cannot be read: {error.strerror}; check its path."
+        ) from error
+    if not found:
+        raise LedgerError(
+            f"the audit file does not contain the head {head}: lines were cut off its end, or the "
+            "chain was made anew."
+        )
+    return count, previous
+
+
+def _check_line(line: bytes, number: int, previous: str) -> str:
+    """Return the hash of a line that follows `previous`."""
+    try:
+        entry = json.loads(line)
+        stated = entry.pop("hash")
+        intact = line == _line({**entry, "hash": stated}) and stated == link(canonical(entry))
+    except (ValueError, KeyError, AttributeError, TypeError):
+        intact = False
+    if not intact:
+        raise LedgerError(f"line {number} of the audit file was changed; keep a copy as evidence.")
+    if entry.get("seq") != number or entry.get("previous") != previous:
+        raise LedgerError(
+            f"line {number} of the audit file does not follow the line before; a line was removed, "
+            "added or put elsewhere."
+        )
+    return str(stated)
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    return canonical(entry).encode() + b"\n"
+
+
+def _cut_torn_line(path: Path, file: int) -> int:
+    """Cut off a last line without its end, which a crash left; return its number of bytes."""
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if torn := len(content) - whole:
+        os.ftruncate(file, whole)
+        os.fsync(file)
+    return torn

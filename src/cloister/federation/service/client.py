@@ -1,0 +1,184 @@
+"""The interfaces of a coordinator and of a scorer, as others call them."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
+
+import httpx
+
+from cloister.core.errors import BudgetExceeded, CloisterError, PlanError, TransportError
+
+TIMEOUT = 30.0  # seconds for any one answer
+MOST_ANSWER = 1 << 28  # bytes; what another party sends must not fill this one's memory
+
+
+def probe(
+    url: str,
+    context: ssl.SSLContext,
+    proxy: str | None,
+    timeout: float,
+    trace: Callable[[str, Mapping[str, Any]], None],
+) -> tuple[int, str]:
+    """Ask a coordinator whether it is there; return the HTTP status and the date it sends.
+
+    Each step of the connection is given to `trace`, as httpx names it. A TransportError was caused
+    by the error of the step that failed.
+    """
+    try:
+        with httpx.Client(verify=context, proxy=proxy, timeout=timeout, trust_env=False) as client:
+            answer = client.get(f"{url}/healthz", extensions={"trace": trace})
+    except httpx.ProxyError as error:
+        refusal = f"the proxy answered {str(error).split(' ')[0]}"
+        raise TransportError(refusal) from ConnectionError(refusal)
+    except httpx.HTTPError as error:
+        raise TransportError(str(error) or type(error).__name__) from error
+    return answer.status_code, answer.headers.get("Date", "")
+
+
+class Connection:
+    """A connection over mutual TLS to a party that listens.
+
+    Parameters
+    ----------
+    url : str
+        Such as "https://coordinator.example:8443".
+    context : ssl.SSLContext
+        With the caller's certificate, trusting the federation's authority only.
+    proxy : str, optional
+        Such as "http://proxy.example:3128"; variables of the environment are not looked at.
+
+    Raises
+    ------
+    PlanError
+        If what is asked is not acceptable, or not allowed.
+    BudgetExceeded
+        If it is more than this caller may have.
+    TransportError
+        If the other party cannot be reached, or cannot answer.
+    """
+
+    _whom: ClassVar[str]
+
+    def __init__(self, url: str, context: ssl.SSLContext, proxy: str | None = None) -> None:
+        self._other = f"{self._whom} {url!r}"
+        self._http = httpx.Client(
+            base_url=url, verify=context, proxy=proxy, timeout=TIMEOUT, trust_env=False
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        """Return the JSON of an answer."""
+        document = _json(self._answer(method, path, **options))
+        if document is None:
+            raise self._strange()
+        return document
+
+    def _strange(self) -> TransportError:
+        return TransportError(f"{self._other} does not answer as one does; check the address.")
+
+    def _answer(self, method: str, path: str, **options: Any) -> bytes:
+        body = bytearray()
+        try:
+            with self._http.stream(method, path, **options) as answer:
+                for part in answer.iter_bytes():
+                    body += part
+                    if len(body) > MOST_ANSWER:
+                        raise self._strange()
+        except httpx.HTTPError as error:
+            cause = str(error) or type(error).__name__
+            raise TransportError(
+                f"{self._other} cannot be reached: {cause}; try cloister doctor."
+            ) from error
+        if answer.is_success:
+            return bytes(body)
+        reason = (_json(body) or {}).get("error")
+        kind = _KINDS.get(answer.status_code, TransportError)
+        raise kind(reason or f"{self._other} answered HTTP {answer.status_code}.")
+
+
+_KINDS: Mapping[int, type[CloisterError]] = {
+    **dict.fromkeys((403, 404, 409, 413, 422), PlanError),
+    429: BudgetExceeded,
+}
+
+
+def _json(body: bytes | bytearray) -> dict[str, Any] | None:
+    """Return an answer's JSON object, if it is one."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+class Rest(Connection):
+    """A connection to a coordinator."""
+
+    _whom = "coordinator"
+
+    def submit(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Propose a job; return how the coordinator shows it."""
+        return self._call("POST", "/v1/jobs", json=document)
+
+    def jobs(self, limit: int = 100) -> list[dict[str, Any]]:
+        """Return the newest jobs, newest first."""
+        found: list[dict[str, Any]] = self._call("GET", "/v1/jobs", params={"limit": limit})["jobs"]
+        return found
+
+    def job(self, job: str) -> dict[str, Any]:
+        """Return everything that is shown of a job."""
+        return self._call("GET", f"/v1/jobs/{job}")
+
+    def cancel(self, job: str) -> dict[str, Any]:
+        """End a job for good."""
+        return self._call("POST", f"/v1/jobs/{job}/cancel")
+
+    def result(self, job: str) -> dict[str, Any]:
+        """Return the noised sums of a job whose plan publishes them."""
+        return self._call("GET", f"/v1/jobs/{job}/result")
+
+    def silos(self) -> list[dict[str, Any]]:
+        """Return the silos that ever connected."""
+        found: list[dict[str, Any]] = self._call("GET", "/v1/silos")["silos"]
+        return found
+
+    def find(self, beginning: str) -> str:
+        """Return the id of the one job whose id begins so."""
+        if len(beginning) == 32:
+            return beginning
+        found = [job["id"] for job in self.jobs(1000) if job["id"].startswith(beginning)]
+        if len(found) != 1:
+            raise PlanError(
+                f"job {beginning!r} must be the beginning of one id, got {len(found)} jobs; see "
+                "cloister jobs list."
+            )
+        return str(found[0])
+
+
+class Scoring(Connection):
+    """A connection to a scorer; see :mod:`cloister.federation.service.scoring`."""
+
+    _whom = "scorer"
+
+    def model(self) -> tuple[Any, int]:
+        """Return the document of the scorer's offer, and the rows that are left to this caller."""
+        match self._call("GET", "/v1/model"):
+            case {"offer": offer, "rows_left": int(left)}:
+                return offer, left
+        raise self._strange()
+
+    def admit(self, public_key: bytes) -> None:
+        """Send the public key under which requests will come."""
+        self._answer("PUT", "/v1/key", content=public_key)
+
+    def score(self, request: bytes) -> bytes:
+        """Return the reply to a request."""
+        return self._answer("POST", "/v1/score", content=request)

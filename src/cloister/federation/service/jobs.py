@@ -1,0 +1,594 @@
+"""Jobs at the coordinator: proposed, decided by their silos, run, resumed, ended.
+
+::
+
+    proposed ──> running ──> done
+       │            ├──────> failed
+       ├──> declined│
+       └────────────┴──────> cancelled
+
+A job starts when every member has decided, or at the approval time-out, with those who approved if
+they are enough. What is decided here protects nobody's records: each silo holds to its own policy
+and ledger, whatever the coordinator says.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from cloister.core.errors import (
+    CloisterError,
+    LedgerError,
+    PlanError,
+    ProtocolError,
+    TransportError,
+    raise_first,
+)
+from cloister.federation.service.audit import Audit
+from cloister.federation.service.hub import Hub
+from cloister.federation.service.logs import place_of
+from cloister.federation.service.store import Store, StoredJob
+from cloister.federation.settings import QuotaSettings
+from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.protocol.aggregator import Aggregator
+from cloister.protocol.lifecycle import ENDED, CoordinatorState
+from cloister.protocol.plan import Plan
+from cloister.protocol.progress import sums_to_dict
+from cloister.protocol.proposal import Proposer
+from cloister.protocol.session import RoundDone, Transport, run_rounds
+
+MAX_OPEN = 500  # jobs that are proposed or running
+_LONGEST_NAME = 64  # characters of a silo's name in a certificate
+_READ_PLANS = 50  # kept in memory; one may take megabytes
+_REASON = 500  # characters of a silo's reason that are kept
+_TICK = 1.0  # seconds between two looks at the clock
+_HOUR, _DAY = 3600.0, 86400.0
+_RETRY = 10.0  # seconds before a job is taken up again whose database was not usable
+_RECENT = 100  # ended jobs of which a silo is told when it connects
+_STOPPING = 5.0  # seconds for running rounds to notice the end of the service
+
+_SHOWN_OF_JOB = (
+    *("id", "state", "reason", "silos", "approved", "rounds", "rounds_done", "survivors"),
+    *("proposed_at", "started_at", "ended_at"),
+)
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Cohort:
+    """Carries frames to the silos that take part; the others were never asked to."""
+
+    inner: Transport
+    silos: frozenset[str]
+
+    def exchange(self, frames: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        wanted = {silo: frame for silo, frame in frames.items() if silo in self.silos}
+        return self.inner.exchange(wanted) if wanted else {}
+
+
+@dataclass(frozen=True)
+class _Aside:
+    """What is done in a thread of its own while silos compute, so that it holds up nothing."""
+
+    thread: ThreadPoolExecutor
+    waiting: deque[Callable[[], None]] = field(default_factory=deque)
+    begun: deque[Future[None]] = field(default_factory=deque)
+
+    def begin(self) -> None:
+        """Start on everything that waits; from any thread."""
+        while self.waiting:
+            self.begun.append(self.thread.submit(self.waiting.popleft()))
+
+    def check(self) -> None:
+        """Raise what went wrong so far."""
+        while self.begun and self.begun[0].done():
+            self.begun.popleft().result()
+
+    def finish(self) -> None:
+        """Do everything to its end, and raise what went wrong."""
+        self.begin()
+        for future in self.begun:
+            future.result()
+
+
+@dataclass
+class _Running:
+    """A thread that runs a job, and the way to stop it."""
+
+    thread: threading.Thread
+    stop: threading.Event
+
+
+@dataclass
+class Jobs:
+    """Everything the coordinator does with jobs; any thread may call it.
+
+    Parameters
+    ----------
+    round_timeout, grace, approval_timeout : float, seconds
+        How long a silent silo, an absent silo and an undecided silo are waited for.
+    new_noise : function
+        Makes the noise of a job under profile "group"; from the operating system by default.
+    """
+
+    store: Store
+    streams: Hub
+    audit: Audit
+    round_timeout: float = 300.0
+    grace: float = 60.0
+    approval_timeout: float = 604800.0
+    new_noise: Callable[[], NoiseSource] = DiscreteNoise
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
+    _running: dict[str, _Running] = field(default_factory=dict, init=False, repr=False)
+    _plans: dict[str, Plan] = field(default_factory=dict, init=False, repr=False)
+    _retry_at: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _shut_out: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+    _proposals: dict[str, deque[float]] = field(default_factory=dict, init=False, repr=False)
+    _met: set[str] = field(default_factory=set, init=False, repr=False)
+    _all_at: float = field(default=0.0, init=False, repr=False)
+    _tidy_at: float = field(default=0.0, init=False, repr=False)
+    _closing: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+
+    # The service's life -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take up what an earlier life of the service left, and watch the clock from now on."""
+        self.audit.write("start")
+        self.look()
+        threading.Thread(target=self._watch, name="jobs-clock", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop all rounds; running jobs stay running and are taken up at the next start."""
+        self._closing.set()
+        with self._lock:
+            running = list(self._running.values())
+        for one in running:
+            one.stop.set()
+        for one in running:
+            one.thread.join(_STOPPING)
+
+    def look(self) -> None:
+        """Start, decline and resume what is due now."""
+        now = time.monotonic()
+        all_of_them = now >= self._all_at  # a decision may have come while the database was away
+        if all_of_them:
+            self._all_at = now + _RETRY
+        for job, state, proposed_at in self.store.open_jobs():
+            if state == "proposed":
+                if all_of_them or time.time() >= proposed_at + self.approval_timeout:
+                    self._settle(job)
+            elif job not in self._running and now >= self._retry_at.get(job, 0.0):
+                self._launch(self._known(job))
+        if now >= self._tidy_at:
+            self._tidy_at = now + _HOUR
+            self._forget(self.store.ended_before(time.time() - self.quotas.kept_days * _DAY))
+
+    def _watch(self) -> None:
+        while not self._closing.wait(_TICK):
+            try:
+                self.look()
+            except CloisterError as error:
+                _LOG.error("%s", error)
+            except Exception:
+                _LOG.exception("unexpected error; the clock goes on")
+
+    # What analysts and operators ask for ------------------------------------------------------
+
+    def submit(
+        self,
+        document: Mapping[str, Any],
+        proposer: Mapping[str, str],
+        *,
+        name: str,
+        fingerprint: str,
+    ) -> StoredJob:
+        """Propose a job to its members.
+
+        Parameters
+        ----------
+        document : mapping
+            The plan, as :meth:`~cloister.protocol.plan.Plan.to_dict` gives it.
+        proposer : mapping
+            Name, fingerprint, public key and signature over the plan's digest, as silos check them.
+        name, fingerprint : str
+            Of the certificate that the proposal came with.
+
+        Raises
+        ------
+        PlanError
+            If the plan cannot be run over a network, is not signed by who sends it, or is more than
+            the quotas allow.
+        """
+        # Before the plan is read: to read many bad ones is what a flood of them would cost.
+        self._check_rate(name, fingerprint)
+        plan = Plan.from_dict(document)
+        raise_first(_rules_of_network(plan))
+        plan.check_network_size()
+        raise_first(_rules_of_proposer(plan, Proposer(**proposer), name, fingerprint))
+        raise_first(self._rules_of_members(plan))
+        by_state, _ = self.store.counts()
+        if by_state["proposed"] + by_state["running"] >= MAX_OPEN:
+            raise PlanError(
+                f"{MAX_OPEN} jobs are open at the coordinator; wait until some have ended, or "
+                "cancel them."
+            )
+        with self._lock:
+            self._make_room(name, fingerprint, len(plan.canonical_json()))
+            fresh = self.store.propose(plan.run_id, plan.to_dict(), proposer)
+        if not fresh:
+            raise PlanError(
+                f"run_id {plan.run_id!r} was used before; leave it out for a fresh one and sign "
+                "the plan again."
+            )
+        self.audit.write(
+            "proposed", job=plan.run_id, by=name, plan=plan.digest.hex(), silos=list(plan.silos)
+        )
+        job = self._known(plan.run_id)
+        for silo in set(self.streams.connected()) & set(job.silos):
+            self._offer(silo, job)
+        for silo in set(self._shut_out) & set(job.silos):
+            self._without(silo, job.id)
+        return self._known(job.id)
+
+    def _check_rate(self, name: str, fingerprint: str) -> None:
+        """Count a proposal, sound or not, unless its proposer made too many."""
+        now, most = time.monotonic(), self.quotas.proposals_per_hour
+        with self._lock:
+            made = self._proposals.setdefault(fingerprint, deque())
+            while made and made[0] < now - _HOUR:
+                made.popleft()
+            if len(made) >= most:
+                minutes = (made[0] + _HOUR - now) / 60
+                raise PlanError(
+                    f"{name!r} may propose {most} jobs an hour; wait {minutes:.0f} minutes."
+                )
+            made.append(now)
+
+    def _make_room(self, name: str, fingerprint: str, length: int) -> None:
+        """Forget a proposer's oldest jobs for a new one, unless too many of them are open."""
+        kept = self.store.kept(fingerprint)
+        if kept.open >= self.quotas.open_jobs:
+            raise PlanError(
+                f"{name!r} may have {self.quotas.open_jobs} open jobs; wait until some have ended, "
+                "or cancel them."
+            )
+        most, ended = self.quotas.kept_mib << 20, deque(kept.ended)
+        jobs, size, gone = len(kept.bytes) + 1, sum(kept.bytes.values()) + length, []
+        while ended and (jobs > self.quotas.kept_jobs or size > most):
+            gone.append(ended.popleft())
+            jobs, size = jobs - 1, size - kept.bytes[gone[-1]]
+        if size > most:
+            raise PlanError(
+                f"plans of {name!r} may have {self.quotas.kept_mib} MiB together; wait until some "
+                "of them have ended, or cancel them."
+            )
+        self._forget(gone)
+
+    def _forget(self, jobs: Sequence[str]) -> None:
+        if jobs:
+            self.store.forget(jobs)
+            for job in jobs:
+                self._plans.pop(job, None)
+            self.audit.write("forgotten", jobs=list(jobs))
+
+    def cancel(self, job: str, by: str) -> bool:
+        """End a job for good; return whether it had not ended yet."""
+        with self._lock:
+            if not self._end(job, "cancelled", f"cancelled by {by}."):
+                return False
+            if job in self._running:
+                self._running[job].stop.set()
+        return True
+
+    def view(self, job: StoredJob) -> dict[str, Any]:
+        """Return what people are shown of a job in a list."""
+        return {
+            **{name: getattr(job, name) for name in _SHOWN_OF_JOB},
+            **{name: job.plan[name] for name in ("profile", "study", "budget", "publish")},
+            "task": job.plan["task"]["name"],
+            "proposer": job.proposer["name"],
+        }
+
+    def _plan(self, job: StoredJob) -> Plan:
+        """Return a job's plan, which never changes; it takes milliseconds to check."""
+        if job.id not in self._plans:
+            if len(self._plans) >= _READ_PLANS:
+                # All at once: a plan is read again in milliseconds.
+                self._plans.clear()
+            self._plans[job.id] = Plan.from_dict(job.plan)
+        return self._plans[job.id]
+
+    def details(self, job: StoredJob) -> dict[str, Any]:
+        """Return everything that people are shown of one job."""
+        decisions = self.store.decisions(job.id)
+        plan = self._plan(job)
+        return {
+            **self.view(job),
+            "describe": plan.describe(),
+            "digest": plan.digest.hex(),
+            "plan": dict(job.plan),
+            "decisions": [vars(decision) for decision in decisions],
+            "refusals": dict(self.store.refusals(job.id)),
+            "waiting_for": self._waiting_for(job, {d.silo for d in decisions}),
+        }
+
+    def _waiting_for(self, job: StoredJob, decided: set[str]) -> str:
+        """Say what a job waits for, or nothing."""
+        if job.state == "proposed":
+            undecided = [silo for silo in job.silos if silo not in decided]
+            hours = (job.proposed_at + self.approval_timeout - time.time()) / 3600
+            return f"decisions of {', '.join(undecided)}, for {max(hours, 0):.1f} more hours"
+        absent = [silo for silo in job.approved if silo not in self.streams.connected()]
+        if job.state == "running" and absent:
+            return f"streams of {', '.join(absent)}, {self.grace:g} seconds in each exchange"
+        return ""
+
+    # What silos say ---------------------------------------------------------------------------
+
+    def connected(self, silo: str) -> None:
+        """Offer a silo that connected its open jobs, and tell it which have ended.
+
+        What it declined itself is not offered again while this service runs.
+        """
+        was_shut_out = self._shut_out.pop(silo, None) is not None
+        again = was_shut_out or silo not in self._met
+        declined = frozenset() if again else self.store.declined_by(silo)
+        self._met.add(silo)
+        for job in self.store.jobs(states=("proposed", "running"), silo=silo, brief=True):
+            if job.state == "running" and silo not in job.approved:
+                self._too_late(silo, job)
+            elif job.id not in declined:
+                self._offer(silo, self._known(job.id))
+        for job in self.store.jobs(states=ENDED, silo=silo, limit=_RECENT, brief=True):
+            self._tell_end(silo, job)
+
+    def decided(self, silo: str, job: str, approved: bool, reason: str) -> None:
+        """Take a silo's decision; the last one before the start counts."""
+        reason = _shortened(reason)
+        with self._lock:
+            known = self.store.job(job, brief=True)
+            if known is None or silo not in known.silos:
+                _LOG.warning("decision on a job that is not the silo's", extra=_ids(job, silo))
+                self._tell(silo, job, "failed", "the coordinator has no such job for this silo.")
+                return
+            if self.store.decide(job, silo, approved, reason):
+                what = "approved" if approved else "declined"
+                self.audit.write("decided", job=job, silo=silo, decision=what, reason=reason)
+                _LOG.info("%s", what, extra=_ids(job, silo))
+                self._settle(job)
+            elif known.ended:
+                self._tell_end(silo, known)
+            elif silo not in known.approved:
+                self._too_late(silo, known)
+            elif not approved:
+                self._refused(job, silo, f"withdrawn: {reason}")
+
+    def shut_out(self, silo: str, reason: str) -> None:
+        """Decline in the name of a silo whose certificate no longer counts, until it returns.
+
+        A running job goes on: its rounds count the silo as dropped.
+        """
+        if silo in self._shut_out or silo in self.streams.connected():
+            return
+        self._shut_out[silo] = reason
+        for job in self.store.jobs(states=("proposed",), silo=silo, brief=True):
+            self._without(silo, job.id)
+
+    def _without(self, silo: str, job: str) -> None:
+        reason = self._shut_out.get(silo)
+        with self._lock:
+            if reason is not None and self.store.decide(job, silo, False, reason):
+                self.audit.write("decided", job=job, silo=silo, decision="shut out", reason=reason)
+                self._settle(job)
+
+    def _refused(self, job: str, silo: str, reason: str) -> None:
+        reason = _shortened(reason)
+        self.store.refuse(job, silo, reason)
+        self.audit.write("refusal", job=job, silo=silo, reason=reason)
+        _LOG.warning("refused: %s", reason, extra=_ids(job, silo))
+
+    # From proposed to ended -------------------------------------------------------------------
+
+    def _settle(self, job: str) -> None:
+        """Start or decline a proposed job if everybody decided or the time is over."""
+        with self._lock:
+            known = self._known(job, brief=True)
+            if known.state != "proposed":
+                return
+            decisions = {decision.silo: decision for decision in self.store.decisions(job)}
+            undecided = [silo for silo in known.silos if silo not in decisions]
+            if undecided and time.time() < known.proposed_at + self.approval_timeout:
+                return
+            approved = tuple(s for s in known.silos if s in decisions and decisions[s].approved)
+            least = int(known.plan["min_silos"])
+            if len(approved) < least:
+                against = [one for one in decisions.values() if not one.approved]
+                reasons = [f"{one.silo}: {one.reason.rstrip('.')}" for one in against]
+                reasons += [f"{silo}: no decision in time" for silo in undecided]
+                counted = f"{len(approved)} of {len(known.silos)} silos approved, the plan asks for"
+                self._end(job, "declined", f"{counted} {least}; {'; '.join(reasons)}")
+            elif self.store.start(job, approved):
+                self.audit.write("started", job=job, silos=list(approved))
+                known = self._known(job)
+                for silo in known.silos:
+                    if silo not in approved:
+                        self._too_late(silo, known)
+                self._launch(known)
+
+    def _launch(self, job: StoredJob) -> None:
+        """Run a job in a thread of its own, unless it has one."""
+        with self._lock:
+            if self._closing.is_set():
+                return
+            if job.id in self._running or self._known(job.id, brief=True).state != "running":
+                return
+            stop = threading.Event()
+            name = f"job-{job.id[:8]}"
+            thread = threading.Thread(target=self._work, args=(job, stop), name=name, daemon=True)
+            self._running[job.id] = _Running(thread, stop)
+            thread.start()
+
+    def _work(self, job: StoredJob, stop: threading.Event) -> None:
+        try:
+            self._run(job, stop)
+        except LedgerError as error:  # nothing was released; the database may come back
+            _LOG.error("%s", error, extra=_ids(job.id))
+            self._retry_at[job.id] = time.monotonic() + _RETRY
+        finally:
+            with self._lock:
+                self._running.pop(job.id, None)
+
+    def _run(self, job: StoredJob, stop: threading.Event) -> None:
+        """Run the rounds of a job to its end, or until it is stopped."""
+        try:
+            plan = self._plan(job)
+            aggregator = Aggregator(plan, self.new_noise(), self.store)
+            with ThreadPoolExecutor(1, "aside") as thread:
+                aside = _Aside(thread)
+                carrier = self.streams.transport(
+                    job.id,
+                    round_timeout=self.round_timeout,
+                    grace=self.grace,
+                    stop=stop,
+                    on_refusal=lambda silo, reason: self._refused(job.id, silo, reason),
+                    on_sent=aside.begin,
+                )
+                cohort = _Cohort(carrier, frozenset(job.approved))
+                # One attempt: the carrier asks again on every stream that returns in time.
+                for done in run_rounds(aggregator, cohort, attempts=1):
+                    if stop.is_set():
+                        return
+                    aside.check()
+                    # Both begin when the next frames are on their way, while silos compute.
+                    aside.waiting.append(partial(self._round_done, job, done))
+                    aside.waiting.append(aggregator.prepare)
+                aside.finish()
+            # Before the end is told: a job that is done has its sums.
+            if plan.publish:
+                self.store.publish(plan.run_id, sums_to_dict(plan, aggregator.sums))
+            self._end(job.id, "done")
+        except LedgerError:
+            raise
+        except (PlanError, ProtocolError, TransportError) as error:
+            # A stop breaks the carrier, too, and is no failure of the job.
+            if not stop.is_set():
+                self._end(job.id, "failed", str(error))
+        except Exception as error:
+            _LOG.exception("unexpected error in a job", extra=_ids(job.id))
+            self._end(job.id, "failed", f"unexpected {place_of(error).split()[0]}; see the log.")
+
+    def _round_done(self, job: StoredJob, done: RoundDone) -> None:
+        if done.round < job.rounds_done:
+            return  # said by an earlier life of the service
+        self.store.progress(job.id, done.round + 1, done.survivors)
+        self.audit.write("round", job=job.id, round=done.round, survivors=list(done.survivors))
+        _LOG.info(
+            "round %d of %d done with %d silos",
+            done.round + 1,
+            done.rounds,
+            len(done.survivors),
+            extra={"job": job.id, "round": done.round},
+        )
+
+    def _end(self, job: str, state: CoordinatorState, reason: str = "") -> bool:
+        """End a job once, and tell its silos; return whether it was this call that ended it."""
+        if not self.store.end(job, state, reason):
+            return False
+        event = "finished" if state == "done" else state
+        self.audit.write(event, job=job, reason=reason)
+        _LOG.info("%s: %s", event, reason or "all rounds released", extra=_ids(job))
+        self._retry_at.pop(job, None)
+        known = self._known(job, brief=True)
+        for silo in set(self.streams.connected()) & set(known.silos):
+            self._tell_end(silo, known)
+        return True
+
+    # Small things -----------------------------------------------------------------------------
+
+    def _rules_of_members(self, plan: Plan) -> Iterator[str]:
+        known = {silo.name: silo.fingerprint for silo in self.store.silos()}
+        for silo, fingerprint in zip(plan.silos, plan.fingerprints, strict=True):
+            if known.get(silo, fingerprint) != fingerprint:
+                yield (
+                    f"silo {silo!r} connects with fingerprint {known[silo]}, the plan has "
+                    f"{fingerprint}; compare them out of band."
+                )
+
+    def _known(self, job: str, *, brief: bool = False) -> StoredJob:
+        known = self.store.job(job, brief=brief)
+        if known is None:
+            raise LedgerError(f"job {job!r} is gone from the database; restore its newest copy.")
+        return known
+
+    def _offer(self, silo: str, job: StoredJob) -> None:
+        with suppress(TransportError):  # it is offered again when the silo returns
+            # the time lets the silo notice that its own clock is wrong
+            document = {"plan": dict(job.plan), "proposer": dict(job.proposer), "time": time.time()}
+            self.streams.offer(silo, job.id, document)
+
+    def _tell(self, silo: str, job: str, status: str, reason: str) -> None:
+        with suppress(TransportError):  # it is told again when the silo returns
+            self.streams.end(silo, job, status, reason)
+
+    def _tell_end(self, silo: str, job: StoredJob) -> None:
+        if job.state == "done" and silo not in job.approved:
+            self._too_late(silo, job)
+        else:
+            self._tell(silo, job.id, job.state, job.reason)
+
+    def _too_late(self, silo: str, job: StoredJob) -> None:
+        self._tell(silo, job.id, "declined", f"the job started without {silo!r}.")
+
+
+def _rules_of_network(plan: Plan) -> Iterator[str]:
+    """Yield a sentence for each reason why a plan cannot be run over a network."""
+    if bad := [name for name in plan.silos if not name.isprintable()]:
+        yield f"a silo name must be printable, got {bad[0]!r}."
+    if bad := [name for name in plan.silos if len(name) > _LONGEST_NAME]:
+        yield (
+            f"a silo name must have at most {_LONGEST_NAME} characters, as in a certificate, got "
+            f"{bad[0][:20]!r} of {len(bad[0])}."
+        )
+    if plan.profile == "local":
+        yield "profile 'local' is for one silo in one process; run it there."
+    if not plan.fingerprints:
+        yield (
+            "fingerprints must name the silos' signing keys in a job over a network; put them in "
+            "the plan in the order of its silos."
+        )
+
+
+def _rules_of_proposer(
+    plan: Plan, proposer: Proposer, name: str, fingerprint: str
+) -> Iterator[str]:
+    """Yield a sentence if who sends a proposal did not sign it."""
+    if (proposer.name, proposer.fingerprint) != (name, fingerprint):
+        yield (
+            f"proposer must be {name!r} with fingerprint {fingerprint}, as in the certificate, got "
+            f"{_shortened(proposer.name)!r}; sign with the identity of that certificate."
+        )
+    if not proposer.signed(plan):
+        yield (
+            "proposer's signature does not belong to this plan and fingerprint; sign the plan's "
+            "digest again, and write it in hexadecimal digits."
+        )
+
+
+def _shortened(reason: str) -> str:
+    """Return what is kept of a text that another party wrote."""
+    return "".join(c if c.isprintable() else " " for c in reason[:_REASON])
+
+
+def _ids(job: str, silo: str | None = None) -> dict[str, str]:
+    return {"job": job} if silo is None else {"job": job, "silo": silo}

@@ -1,0 +1,95 @@
+"""Pages of the coordinator: who is connected, and how jobs stand. They show no result, ever.
+
+They are read with a certificate of the federation, as everything here is, and there is nothing to
+send. Names of hosts need no check against DNS rebinding: a page of another site reaches this port
+under a name for which the coordinator has no certificate, so a browser ends that connection.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+
+from starlette.responses import HTMLResponse
+
+from cloister.core.display import Table
+from cloister.core.html import page
+from cloister.federation.pki import Peer
+from cloister.federation.service.jobs import Jobs
+from cloister.federation.service.shown import facts, members, moment, priced, progress
+from cloister.federation.service.store import Decision, SeenSilo, StoredJob
+from cloister.federation.service.web import sent
+from cloister.protocol.lifecycle import ENDED, MEANING
+
+_ENDED_SHOWN = 50  # jobs, the newest
+_PAGES = (("/", "Overview"),)
+
+
+def overview(jobs: Jobs, connected: Collection[str], caller: Peer) -> HTMLResponse:
+    """Return the page of all silos and jobs; a silo gets its own jobs, and no list of others.
+
+    Parameters
+    ----------
+    connected : collection of str
+        The silos that have a stream now.
+    """
+    silo = caller.name if caller.role == "silo" else None
+    now_open = jobs.store.jobs(states=("proposed", "running"), silo=silo, brief=True)
+    ended = jobs.store.jobs(states=ENDED, silo=silo, limit=_ENDED_SHOWN, brief=True)
+    return _live(
+        "overview",
+        path="/",
+        title=f"Jobs of {silo}" if silo else "Silos and jobs",
+        silos=None if silo else _silos(jobs.store.silos(), connected),
+        open=[(*_row(job), _standing(job, jobs.store.decisions(job.id))) for job in now_open],
+        ended=[(*_row(job), f"{MEANING[job.state]} {job.reason}") for job in ended],
+    )
+
+
+def one_job(jobs: Jobs, job: StoredJob) -> HTMLResponse:
+    """Return the page of a job: its decisions, refusals and progress, and its plan in words."""
+    details = jobs.details(job)
+    return _live(
+        "job",
+        path=None if job.ended else f"/jobs/{job.id}",
+        title=f"Job {job.id[:12]}",
+        job=details,
+        facts=facts(details),
+        members=members(details),
+    )
+
+
+def _live(view: str, **values: object) -> HTMLResponse:
+    now = moment(time.time())
+    return sent(page("coordinator.html", view=view, now=now, pages=_PAGES, **values))
+
+
+def _row(job: StoredJob) -> tuple[str, ...]:
+    task = priced(job.plan["task"]["name"], job.plan["budget"])
+    state = f"{job.state}, {progress(vars(job))} rounds"
+    return job.id, state, job.proposer["name"], task, moment(job.proposed_at)
+
+
+def _silos(seen: Sequence[SeenSilo], connected: Collection[str]) -> Table:
+    rows = tuple(
+        (
+            silo.name,
+            # it was seen when its newest stream opened
+            f"{'since' if silo.name in connected else 'no; last opened'} {moment(silo.seen_at)}",
+            moment(silo.not_after.timestamp()),
+        )
+        for silo in seen
+    )
+    return Table("Silos that ever connected", ("silo", "connected", "certificate until"), rows)
+
+
+def _standing(job: StoredJob, decisions: Sequence[Decision]) -> str:
+    """Say which silos approved, declined, or have not decided."""
+    said = {one.silo: "approved" if one.approved else "declined" for one in decisions}
+
+    words = {silo: said.get(silo, "undecided") for silo in job.silos}
+    groups = {
+        word: [silo for silo in words if words[silo] == word]
+        for word in ("approved", "declined", "undecided")
+    }
+    return "; ".join(f"{word}: {', '.join(silos)}" for word, silos in groups.items() if silos)

@@ -1,0 +1,94 @@
+"""A scorer's service: encrypted rows in, encrypted scores out, for pinned callers and so many rows.
+
+The owner of the model sees ciphertexts of a public batch shape and nothing else; how many rows a
+caller had scored is durable before an answer leaves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from cloister.core.errors import TransportError
+from cloister.federation.pki import Peer, server_context
+from cloister.federation.service.app import Gate, Scope, add_errors
+from cloister.federation.service.audit import Audit
+from cloister.federation.service.main import Enrolled, serve
+from cloister.federation.service.process import prepare
+from cloister.federation.service.server import Server
+from cloister.shares.inference.encrypted import ScoringServer
+from cloister.shares.inference.limits import QueryLimit
+from cloister.shares.inference.linear import LinearScorer
+
+if TYPE_CHECKING:
+    from cloister.federation.settings import ScorerSettings
+
+
+def make_app(
+    scoring: ScoringServer,
+    identify: Callable[[Scope], Peer],
+    callers: Mapping[str, str],
+    audit: Audit,
+) -> Gate:
+    """Return the application.
+
+    Parameters
+    ----------
+    identify : function
+        From a connection's scope to whom its certificate names.
+    callers : mapping of name to fingerprint
+        Who may ask: what a certificate says must be what the model's owner pinned. Nobody else's
+        body is read.
+    """
+    app = FastAPI(title="cloister scorer", version="1", docs_url=None, redoc_url=None)
+    add_errors(app)
+
+    def pinned(scope: Scope) -> Peer:
+        caller = identify(scope)
+        if callers.get(caller.name) != caller.fingerprint:
+            raise TransportError(
+                f"{caller.name!r} is not among the callers that the model's owner pinned."
+            )
+        return caller
+
+    @app.get("/v1/model", summary="What a caller must know to encrypt rows; no weight")
+    def model(request: Request) -> dict[str, Any]:
+        left = scoring.left(request.scope["caller"].name)
+        return {"offer": scoring.offer.document(), "rows_left": left}
+
+    @app.put("/v1/key", summary="Take the caller's public key in place of the one before")
+    async def key(request: Request) -> dict[str, str]:
+        caller, body = request.scope["caller"].name, await request.body()
+        return {"key": await run_in_threadpool(scoring.admit, caller, body)}
+
+    @app.post("/v1/score", summary="Scores of encrypted rows, encrypted")
+    async def score(request: Request) -> Response:
+        caller, body = request.scope["caller"].name, await request.body()
+        reply = await run_in_threadpool(scoring.predict, caller, body)
+        await run_in_threadpool(audit.write, "scored", caller=caller, rows=scoring.offer.rows)
+        return Response(reply, media_type="application/octet-stream")
+
+    return Gate(app, pinned, audit, scoring.most_bytes)
+
+
+def run(
+    settings: ScorerSettings,
+    *,
+    ready: Callable[[int], None] | None = None,
+    stop: threading.Event | None = None,
+) -> None:
+    """Run a scorer until it is told to stop; see :func:`cloister.federation.service.main.run`."""
+    keys = prepare(settings.keys)
+    scorer = LinearScorer.load(settings.model)
+    limit = QueryLimit(settings.max_rows_per_caller, settings.queries)
+    scoring = ScoringServer(scorer, limit, rows=settings.rows, hides="features")
+    audit = Audit(settings.audit_log)
+    try:
+        app = make_app(scoring, Enrolled(keys), settings.callers, audit)
+        serve(Server(app, settings.listen, server_context(keys)), stop, ready)
+    finally:
+        audit.close()

@@ -1,0 +1,187 @@
+"""One TLS port for streams, REST, health and metrics; whoever connects shows a certificate."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from cloister.core.errors import TransportError
+from cloister.federation.service.door import BACKLOG, Door, descriptors, room
+from cloister.federation.transports.http import MAX_MESSAGE_BYTES
+
+_PEER = "peer_certificate"
+_STOPPING = 2  # seconds for open connections to end
+_IDLE = (
+    10  # seconds for a connection to send the head of a request, after TLS and after each answer
+)
+_MOST_OF_ONE = 64  # open connections of one certificate
+
+
+def peer_certificate(scope: Mapping[str, Any]) -> bytes | None:
+    """Return the client's certificate of a connection as DER, for HTTP and WebSockets alike."""
+    certificate: bytes | None = scope.get("state", {}).get(_PEER)
+    return certificate
+
+
+class Server:
+    """An application behind mutual TLS.
+
+    Parameters
+    ----------
+    listen : str
+        ``HOST:PORT``; port 0 lets the system choose one.
+    ssl_context : SSLContext
+        Asks every client for a certificate.
+    max_message_bytes : int
+        Of a WebSocket message; a larger one ends its stream before it is read.
+    ping_interval, ping_timeout : float, seconds
+        A peer that is silent for the sum of both is taken for lost.
+
+    Raises
+    ------
+    TransportError
+        If the port cannot be had.
+
+    Notes
+    -----
+    The port is open from here on; whoever connects early waits until :meth:`run`.
+    """
+
+    def __init__(
+        self,
+        app: Callable[..., Any],
+        listen: str,
+        ssl_context: ssl.SSLContext,
+        *,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        ping_interval: float = 10.0,
+        ping_timeout: float = 10.0,
+    ) -> None:
+        if ssl_context.verify_mode != ssl.CERT_REQUIRED:
+            raise TransportError("the server's TLS context must ask for client certificates.")
+        config = uvicorn.Config(
+            app,
+            http=_Http,
+            ws=_WebSocket,
+            interface="asgi3",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            ws_max_size=max_message_bytes,
+            ws_ping_interval=ping_interval,
+            ws_ping_timeout=ping_timeout,
+            ws_per_message_deflate=False,  # masked vectors do not compress
+            timeout_keep_alive=_IDLE,
+            timeout_graceful_shutdown=_STOPPING,
+        )
+        config.load()
+        self._socket = _listening(listen)
+        self._uvicorn = _Uvicorn(config, self._socket, ssl_context)
+
+    @property
+    def port(self) -> int:
+        """The port that is listened at."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    def run(self) -> None:
+        """Serve until :meth:`stop`."""
+        loop = asyncio.SelectorEventLoop  # the door needs one that watches sockets
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(self._uvicorn._serve())
+
+    def stop(self) -> None:
+        """Let :meth:`run` return soon; from any thread."""
+        self._uvicorn.should_exit = True
+
+
+class _Uvicorn(uvicorn.Server):
+    """Serves whoever comes through the door, in place of asyncio's own way in."""
+
+    def __init__(
+        self, config: uvicorn.Config, listener: socket.socket, context: ssl.SSLContext
+    ) -> None:
+        super().__init__(config)
+        self._listener = listener
+        self._context = context
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([])
+        http: Callable[..., Any] = self.config.http_protocol_class
+        state = {"server_state": self.server_state, "app_state": self.lifespan.state}
+        protocol = partial(http, config=self.config, **state)
+        silent, shaking = room(descriptors())
+        self._door = Door(self._listener, self._context, protocol, silent=silent, shaking=shaking)
+        self._door.open()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._door.close()
+        await super().shutdown([])
+
+
+class _Http(H11Protocol):
+    """Puts the client's certificate where every scope of the connection has it.
+
+    A connection that does not send the whole head of a request in time is closed, and so is one
+    that would be too many of its certificate.
+    """
+
+    certificate: bytes | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        self.certificate = tls.getpeercert(True) if tls is not None else None
+        self.app_state = {**self.app_state, _PEER: self.certificate}
+        others = (getattr(one, "certificate", None) for one in self.connections)
+        if sum(other == self.certificate for other in others) > _MOST_OF_ONE:
+            transport.abort()
+            return
+        self.timeout_keep_alive_task = self.loop.call_later(_IDLE, self.timeout_keep_alive_handler)
+
+    def data_received(self, data: bytes) -> None:
+        # uvicorn would stop the clock at the first byte; here it stops at the end of the head
+        self.conn.receive_data(data)
+        self.handle_events()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+
+
+class _WebSocket(WebSocketsSansIOProtocol):
+    """Drops a peer that does not answer, and whoever is left over at the end."""
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        self.transport.abort()  # asyncio would wait 30 s more for the end of TLS
+
+    def shutdown(self) -> None:
+        if self.transport.is_closing():  # it was refused already; uvicorn fails on a second answer
+            self.transport.abort()
+        else:
+            super().shutdown()
+
+
+def _listening(listen: str) -> socket.socket:
+    """Open the port."""
+    host, _, port = listen.rpartition(":")
+    host = host.strip("[]")
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
+    except (OSError, ValueError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or "it is not HOST:PORT"
+        raise TransportError(f"cannot listen at {listen!r}: {why}; choose another.") from None

@@ -1,0 +1,670 @@
+"""What the coordinator remembers: jobs, decisions, and the one answer of each round.
+
+Every method is one transaction. An answer, with its survivor list in its header, and its charge
+become durable together, before the answer leaves; asked again for the same round the store gives
+the same bytes. Uploads are not kept: a silo sends the same bytes again. Noise and results of
+profile A never come here.
+
+The same code serves SQLite (one file, for small federations) and PostgreSQL. One coordinator uses
+a database at a time: its one connection holds a lock that a killed process cannot keep.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.pool import QueuePool
+
+from cloister.core.errors import LedgerError, LocalProtocolError
+from cloister.privacy import database
+from cloister.privacy.chain import canonical
+from cloister.privacy.database import columns, keys
+from cloister.privacy.events import Event
+from cloister.protocol.lifecycle import ENDED, ENDS, START, STATES, CoordinatorState, Step
+from cloister.protocol.plan import Plan
+
+VERSION = 1
+_LOCK = 0x636C6F6973746572  # "cloister": the advisory lock of one coordinator on PostgreSQL
+
+_METADATA = sa.MetaData()
+_VERSION = sa.Table("schema_version", _METADATA, sa.Column("version", sa.Integer, primary_key=True))
+_JOBS = sa.Table(
+    "jobs",
+    _METADATA,
+    *keys(id=sa.String(32)),
+    sa.Column("number", sa.Integer, nullable=False, unique=True),  # the order of proposal
+    *columns(plan=sa.Text, proposer=sa.Text),
+    sa.Column("state", sa.String(16), nullable=False, index=True),
+    *columns(reason=sa.Text),
+    sa.Column("approved", sa.Text, nullable=False),  # who takes part, fixed at the start
+    *columns(rounds=sa.Integer, rounds_done=sa.Integer),
+    sa.Column("survivors", sa.Text, nullable=False),  # of the last round
+    *columns(proposed_at=sa.Float),
+    sa.Column("started_at", sa.Float),
+    sa.Column("ended_at", sa.Float),
+    sa.Column("result", sa.Text),  # only of a plan that publishes
+)
+_MEMBERS = sa.Table("members", _METADATA, *keys(job=sa.String(32), silo=sa.Text))
+_DECISIONS = sa.Table(
+    "decisions",
+    _METADATA,
+    *keys(job=sa.String(32), silo=sa.Text),
+    *columns(approved=sa.Boolean, reason=sa.Text, at=sa.Float),
+)
+_REFUSALS = sa.Table(
+    "refusals",
+    _METADATA,
+    *keys(job=sa.String(32), silo=sa.Text),
+    *columns(reason=sa.Text, at=sa.Float),
+)
+_ROUNDS = sa.Table(
+    "rounds",
+    _METADATA,
+    *keys(job=sa.String(32), round=sa.Integer),
+    *columns(event=sa.Text),
+    sa.Column("frame", sa.LargeBinary, nullable=False),  # its header names the survivors
+    *columns(at=sa.Float),
+)
+_RECORDS = sa.Table(
+    "records",
+    _METADATA,
+    *keys(job=sa.String(32), request_hash=sa.String(64)),
+    *columns(number=sa.Integer, request=sa.LargeBinary, answer=sa.LargeBinary),
+)
+_BRIEFS = sa.Table(  # what lists and clocks need of a plan, and who has to answer for its length
+    "briefs",
+    _METADATA,
+    *keys(job=sa.String(32)),
+    sa.Column("proposer", sa.Text, nullable=False, index=True),  # fingerprint
+    *columns(bytes=sa.Integer, plan=sa.Text),
+)
+_PEERS = sa.Table(
+    "peers",
+    _METADATA,
+    *keys(name=sa.Text),
+    *columns(fingerprint=sa.Text, not_after=sa.Float, seen_at=sa.Float),
+)
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """A job as it is kept; its plan is whole, or what :func:`in_brief` leaves of it."""
+
+    id: str
+    plan: Mapping[str, Any]
+    proposer: Mapping[str, str]
+    state: CoordinatorState
+    reason: str
+    approved: tuple[str, ...]
+    rounds: int
+    rounds_done: int
+    survivors: tuple[str, ...]
+    proposed_at: float
+    started_at: float | None
+    ended_at: float | None
+    result: Mapping[str, Any] | None
+
+    @property
+    def silos(self) -> tuple[str, ...]:
+        """Return the members in the plan's order."""
+        return tuple(self.plan["silos"])
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more can happen to the job."""
+        return self.state in ENDED
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is kept of one proposer's jobs, oldest first.
+
+    Parameters
+    ----------
+    open : int
+        How many have not ended.
+    bytes : mapping of str to int
+        Length of each plan.
+    """
+
+    open: int
+    bytes: Mapping[str, int]
+    ended: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a silo said to a job."""
+
+    silo: str
+    approved: bool
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True)
+class SeenSilo:
+    """A silo that was connected at least once, as its certificate named it."""
+
+    name: str
+    fingerprint: str
+    not_after: datetime
+    seen_at: float
+
+
+def reach(url: str) -> str:
+    """Return which PostgreSQL server answers at a URL; nothing is made there, nothing locked."""
+    name = "of this URL"
+    try:
+        address = sa.make_url(url)
+        public = sa.URL.create(address.get_backend_name(), host=address.host, port=address.port)
+        name = repr(str(public.set(database=address.database)))
+        engine = sa.create_engine(
+            address, poolclass=sa.NullPool, connect_args={"connect_timeout": database.BUSY_SECONDS}
+        )
+        with engine.connect() as connection:
+            _check_keeps(connection.exec_driver_sql)
+            version = connection.exec_driver_sql("SHOW server_version").scalar_one()
+    except (sa.exc.SQLAlchemyError, ImportError, ValueError) as error:
+        # the text of a library may repeat a password that stands in a wrong place of the URL
+        cause = (
+            database.cause_of(error)
+            if isinstance(error, sa.exc.DBAPIError)
+            else type(error).__name__
+        )
+        raise LedgerError(f"database {name} cannot be reached: {cause}.") from None
+    return f"PostgreSQL {version}"
+
+
+class Store:
+    """The coordinator's database; an :class:`~cloister.protocol.journal.AnswerJournal` of all jobs.
+
+    Parameters
+    ----------
+    url : str
+        ``sqlite:///FILE`` or ``postgresql+psycopg://...``; its tables are made if there are none.
+
+    Raises
+    ------
+    LedgerError
+        If the database cannot be used, was made by a newer version, is in use by another
+        coordinator, or does not promise to keep what was committed.
+
+    Notes
+    -----
+    Threads of one process may share a store; its single connection serves one transaction after
+    the other. SQLite runs with WAL and ``synchronous=FULL``; keep the file on a local disk.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._engine = _engine(url)
+        except (sa.exc.ArgumentError, ModuleNotFoundError) as error:
+            raise LedgerError(
+                "database must be sqlite:///FILE or postgresql+psycopg://HOST/NAME, with the "
+                f"extra 'postgres' for the latter: {database.cause_of(error)}."
+            ) from error
+        self._name = self._engine.url.render_as_string(hide_password=True)
+        self._label = f"database {self._name!r}"
+        try:
+            with self._transaction() as connection:
+                _initialise(connection, self._label)
+        except LedgerError:
+            self._engine.dispose()
+            raise
+
+    def __repr__(self) -> str:
+        return f"Store({self._name!r})"
+
+    def close(self) -> None:
+        """Let go of the database, so that another coordinator may use it."""
+        self._engine.dispose()
+
+    def check(self) -> None:
+        """Raise :class:`LedgerError` if the database does not answer."""
+        with self._transaction() as connection:
+            connection.execute(sa.select(_VERSION.c.version))
+
+    # The journal of the aggregator ----------------------------------------------------------
+
+    def frame(self, job: str, round: int) -> bytes | None:
+        """Return the answer committed for a round, if any."""
+        with self._transaction() as connection:
+            row = connection.execute(_ONE_ROUND, {"of_job": job, "of_round": round}).first()
+        return None if row is None else bytes(row.frame)
+
+    def commit(
+        self, *, job: str, round: int, event: Event, frame: bytes, request: bytes = b""
+    ) -> bytes:
+        """Make a round's charge and its answer durable; return the answer that may leave.
+
+        Asked again for the same round, it returns the first answer and changes nothing.
+
+        Raises
+        ------
+        LedgerError
+            If the round was committed with another event, or nothing could be written.
+        LocalProtocolError
+            If the job is not running, so that nothing of it may leave.
+        """
+        charge = canonical(event.to_dict())
+        with self._transaction() as connection:
+            of_round = {"of_job": job, "of_round": round}
+            row = connection.execute(_STATE_AND_ROUND, of_round).first()
+            if row is not None and row.frame is not None:
+                if row.event != charge:
+                    raise LedgerError(
+                        f"round {round} of job {job!r} was committed with another event; "
+                        "a round has one meaning."
+                    )
+                return bytes(row.frame)
+            state = "unknown" if row is None else row.state
+            if state != "running":
+                raise LocalProtocolError(
+                    f"round {round} of job {job!r} cannot be answered: the job is {state}, not "
+                    "running."
+                )
+            values = {"job": job, "round": round, "event": charge, "frame": frame, "at": _now()}
+            connection.execute(_INSERT_ROUND, values)
+            if request:
+                _record(connection, job, request, frame)
+        return frame
+
+    def record(self, job: str, request: bytes, answer: bytes) -> bytes:
+        """Keep the answer to a request; the first one stays and is returned."""
+        return self.record_all(job, [(request, answer)])[0]
+
+    def record_all(self, job: str, answers: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
+        """Keep answers up to the first that is another; return those that were kept first."""
+        kept: list[bytes] = []
+        with self._transaction() as connection:
+            for request, answer in answers:
+                kept.append(_record(connection, job, request, answer))
+                if kept[-1] != answer:
+                    break
+        return tuple(kept)
+
+    def recorded(self, job: str) -> tuple[tuple[bytes, bytes], ...]:
+        """Return every request and answer of a job, in the order they were kept."""
+        query = (
+            sa.select(_RECORDS.c.request, _RECORDS.c.answer)
+            .where(_RECORDS.c.job == job)
+            .order_by(_RECORDS.c.number)
+        )
+        return tuple((bytes(row.request), bytes(row.answer)) for row in self._all(query))
+
+    # Jobs -------------------------------------------------------------------------------------
+
+    def propose(self, job: str, plan: Mapping[str, Any], proposer: Mapping[str, str]) -> bool:
+        """Add a proposed job; return False if its id was used before."""
+        rounds = Plan.from_dict(plan).rounds
+        with self._transaction() as connection:
+            known = connection.execute(sa.select(_JOBS.c.id).where(_JOBS.c.id == job)).first()
+            if known is not None:
+                return False
+            last = connection.execute(sa.select(sa.func.max(_JOBS.c.number))).scalar_one()
+            connection.execute(
+                sa.insert(_JOBS),
+                {
+                    "id": job,
+                    "number": (last or 0) + 1,
+                    "plan": canonical(plan),
+                    "proposer": canonical(proposer),
+                    "state": "proposed",
+                    "reason": "",
+                    "approved": "[]",
+                    "rounds": rounds,
+                    "rounds_done": 0,
+                    "survivors": "[]",
+                    "proposed_at": _now(),
+                },
+            )
+            connection.execute(
+                sa.insert(_MEMBERS), [{"job": job, "silo": silo} for silo in plan["silos"]]
+            )
+            connection.execute(
+                sa.insert(_BRIEFS), _brief(job, canonical(plan), canonical(proposer))
+            )
+        return True
+
+    def kept(self, fingerprint: str) -> Kept:
+        """Return what is kept of one proposer's jobs."""
+        query = (
+            sa.select(_JOBS.c.id, _JOBS.c.state, _BRIEFS.c.bytes)
+            .join(_BRIEFS, _BRIEFS.c.job == _JOBS.c.id)
+            .where(_BRIEFS.c.proposer == fingerprint)
+            .order_by(_JOBS.c.number)
+        )
+        rows = self._all(query)
+        ended = tuple(row.id for row in rows if row.state in ENDED)
+        return Kept(len(rows) - len(ended), {row.id: int(row.bytes) for row in rows}, ended)
+
+    def ended_before(self, at: float) -> tuple[str, ...]:
+        """Return the jobs that ended before a time, in seconds since 1970."""
+        query = sa.select(_JOBS.c.id).where(_JOBS.c.state.in_(ENDED), _JOBS.c.ended_at < at)
+        return tuple(row.id for row in self._all(query))
+
+    def forget(self, jobs: Sequence[str]) -> None:
+        """Delete everything that is kept of jobs that ended; others stay."""
+        with self._transaction() as connection:
+            for job in jobs:
+                if _state(connection, job) in ENDED:
+                    connection.execute(sa.delete(_JOBS).where(_JOBS.c.id == job))
+                    for table in _OF_A_JOB:
+                        connection.execute(sa.delete(table).where(table.c.job == job))
+
+    def job(self, job: str, *, brief: bool = False) -> StoredJob | None:
+        """Return a job, if there is one of that id; with its plan in brief if so asked."""
+        rows = self._all(_query(brief).where(_JOBS.c.id == job))
+        return _stored(rows[0]) if rows else None
+
+    def jobs(
+        self,
+        *,
+        states: tuple[CoordinatorState, ...] = STATES,
+        silo: str | None = None,
+        limit: int = 1000,
+        brief: bool = False,
+    ) -> tuple[StoredJob, ...]:
+        """Return the newest jobs in some states, or those of one member, newest first.
+
+        With `brief` they have no results, and of their plans what lists show; that is quick.
+        """
+        query = _query(brief).where(_JOBS.c.state.in_(states))
+        if silo is not None:
+            query = query.join(_MEMBERS, _MEMBERS.c.job == _JOBS.c.id).where(
+                _MEMBERS.c.silo == silo
+            )
+        newest = query.order_by(_JOBS.c.number.desc()).limit(limit)
+        return tuple(map(_stored, self._all(newest)))
+
+    def open_jobs(self) -> tuple[tuple[str, CoordinatorState, float], ...]:
+        """Return id, state and time of proposal of the jobs that have not ended; that is quick."""
+        query = sa.select(_JOBS.c.id, _JOBS.c.state, _JOBS.c.proposed_at)
+        rows = self._all(query.where(_JOBS.c.state.not_in(ENDED)))
+        return tuple((row.id, row.state, row.proposed_at) for row in rows)
+
+    def declined_by(self, silo: str) -> frozenset[str]:
+        """Return the jobs that a silo declined."""
+        query = sa.select(_DECISIONS.c.job).where(
+            _DECISIONS.c.silo == silo, _DECISIONS.c.approved.is_(False)
+        )
+        return frozenset(row.job for row in self._all(query))
+
+    def decide(self, job: str, silo: str, approved: bool, reason: str) -> bool:
+        """Keep a member's decision while the job waits for it; the last one counts.
+
+        Returns False, and changes nothing, once the job is no longer proposed.
+        """
+        with self._transaction() as connection:
+            if _state(connection, job) != "proposed":
+                return False
+            said = {"approved": approved, "reason": reason, "at": _now()}
+            _put(connection, _DECISIONS, job=job, silo=silo, **said)
+        return True
+
+    def decisions(self, job: str) -> tuple[Decision, ...]:
+        """Return what the members of a job decided so far."""
+        query = sa.select(_DECISIONS).where(_DECISIONS.c.job == job).order_by(_DECISIONS.c.silo)
+        return tuple(
+            Decision(row.silo, bool(row.approved), row.reason, row.at) for row in self._all(query)
+        )
+
+    def start(self, job: str, approved: tuple[str, ...]) -> bool:
+        """Fix who takes part, and set a proposed job running; return whether it was proposed."""
+        return self._take(job, START, approved=canonical(approved), started_at=_now())
+
+    def end(self, job: str, state: CoordinatorState, reason: str = "") -> bool:
+        """End a job that has not ended; return whether that was so."""
+        return self._take(job, ENDS[state], reason=reason, ended_at=_now())
+
+    def progress(self, job: str, rounds_done: int, survivors: tuple[str, ...]) -> None:
+        """Remember how far a running job is; nothing depends on it but what people are shown."""
+        values = {"rounds_done": rounds_done, "survivors": canonical(survivors)}
+        with self._transaction() as connection:
+            connection.execute(_PROGRESS, {"of_job": job, **values})
+
+    def publish(self, job: str, result: Mapping[str, Any]) -> None:
+        """Keep the noised sums of a job whose plan publishes them."""
+        with self._transaction() as connection:
+            connection.execute(
+                sa.update(_JOBS).where(_JOBS.c.id == job).values(result=canonical(result))
+            )
+
+    def refuse(self, job: str, silo: str, reason: str) -> None:
+        """Keep why a silo refused a frame of a job; the last reason stays."""
+        with self._transaction() as connection:
+            _put(connection, _REFUSALS, job=job, silo=silo, reason=reason, at=_now())
+
+    def refusals(self, job: str) -> Mapping[str, str]:
+        """Return the last refusal of each silo in a job."""
+        query = sa.select(_REFUSALS.c.silo, _REFUSALS.c.reason).where(_REFUSALS.c.job == job)
+        return {row.silo: row.reason for row in self._all(query.order_by(_REFUSALS.c.silo))}
+
+    # People and numbers -----------------------------------------------------------------------
+
+    def seen(self, name: str, fingerprint: str, not_after: datetime) -> None:
+        """Remember the certificate with which a silo connected."""
+        shown = {"fingerprint": fingerprint, "not_after": not_after.timestamp()}
+        with self._transaction() as connection:
+            _put(connection, _PEERS, name=name, **shown, seen_at=_now())
+
+    def silos(self) -> tuple[SeenSilo, ...]:
+        """Return every silo that ever connected, by name."""
+        return tuple(
+            SeenSilo(
+                row.name, row.fingerprint, datetime.fromtimestamp(row.not_after, UTC), row.seen_at
+            )
+            for row in self._all(sa.select(_PEERS).order_by(_PEERS.c.name))
+        )
+
+    def counts(self) -> tuple[Mapping[CoordinatorState, int], int]:
+        """Return the number of jobs in each state, and of answered rounds of all jobs."""
+        by_state = sa.select(_JOBS.c.state, sa.func.count()).group_by(_JOBS.c.state)
+        with self._transaction() as connection:
+            found = {state: int(count) for state, count in connection.execute(by_state)}
+            rounds = connection.execute(
+                sa.select(sa.func.count()).select_from(_ROUNDS)
+            ).scalar_one()
+        return {state: found.get(state, 0) for state in STATES}, int(rounds)
+
+    # Inside -----------------------------------------------------------------------------------
+
+    def _all(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+        with self._transaction() as connection:
+            return connection.execute(query).all()
+
+    def _take(self, job: str, step: Step[CoordinatorState], **values: Any) -> bool:
+        """Take a step with a job if it is where the step begins; return whether it was."""
+        here = sa.and_(_JOBS.c.id == job, _JOBS.c.state.in_(step.sources))
+        change = sa.update(_JOBS).where(here).values(state=step.target, **values)
+        with self._transaction() as connection:
+            return bool(connection.execute(change).rowcount)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        way_out = "check the server, its disk, and whether another coordinator uses it"
+        with database.explained(self._label, way_out), self._engine.begin() as connection:
+            yield connection
+
+
+_ONE_ROUND = sa.select(_ROUNDS.c.event, _ROUNDS.c.frame).where(
+    _ROUNDS.c.job == sa.bindparam("of_job"), _ROUNDS.c.round == sa.bindparam("of_round")
+)
+_INSERT_ROUND = sa.insert(_ROUNDS)
+_STATE_AND_ROUND = (  # one question where each round asks two
+    sa.select(_JOBS.c.state, _ROUNDS.c.event, _ROUNDS.c.frame)
+    .outerjoin_from(
+        _JOBS,
+        _ROUNDS,
+        sa.and_(_ROUNDS.c.job == _JOBS.c.id, _ROUNDS.c.round == sa.bindparam("of_round")),
+    )
+    .where(_JOBS.c.id == sa.bindparam("of_job"))
+)
+_PROGRESS = (
+    sa.update(_JOBS)
+    .where(_JOBS.c.id == sa.bindparam("of_job"), _JOBS.c.state == "running")
+    .values(rounds_done=sa.bindparam("rounds_done"), survivors=sa.bindparam("survivors"))
+)
+
+
+_OF_A_JOB = (_MEMBERS, _DECISIONS, _REFUSALS, _ROUNDS, _RECORDS, _BRIEFS)
+_IN_BRIEF = ("silos", "profile", "study", "budget", "publish", "min_silos")
+
+
+def _query(brief: bool) -> sa.Select[Any]:
+    if not brief:
+        return sa.select(_JOBS)
+    light = [column for column in _JOBS.c if column.name not in ("plan", "result")]
+    columns = (*light, _BRIEFS.c.plan, sa.null().label("result"))
+    return sa.select(*columns).join(_BRIEFS, _BRIEFS.c.job == _JOBS.c.id)
+
+
+def _brief(job: str, plan: str, proposer: str) -> dict[str, Any]:
+    """Return the row of a job in the table of briefs, from the texts that are kept of it."""
+    whole = json.loads(plan)
+    kept = {name: whole[name] for name in _IN_BRIEF}
+    kept["task"] = {"name": whole["task"]["name"]}
+    return {
+        "job": job,
+        "proposer": json.loads(proposer).get("fingerprint", ""),
+        "bytes": len(plan),
+        "plan": canonical(kept),
+    }
+
+
+def _put(connection: sa.Connection, table: sa.Table, **values: Any) -> None:
+    """Put a row in the place of the one that has its key, if there is one."""
+    key = (column == values[column.name] for column in table.primary_key)
+    connection.execute(sa.delete(table).where(*key))
+    connection.execute(sa.insert(table), values)
+
+
+def _state(connection: sa.Connection, job: str) -> str | None:
+    return connection.execute(
+        sa.select(_JOBS.c.state).where(_JOBS.c.id == job)
+    ).scalar_one_or_none()
+
+
+def _record(connection: sa.Connection, job: str, request: bytes, answer: bytes) -> bytes:
+    """Keep the answer to a request, or return the one that is kept."""
+    key = hashlib.sha256(request).hexdigest()
+    of_job = _RECORDS.c.job == job
+    one = sa.select(_RECORDS.c.answer).where(of_job, _RECORDS.c.request_hash == key)
+    kept: bytes | None = connection.execute(one).scalar_one_or_none()
+    if kept is not None:
+        return bytes(kept)
+    everything = sa.select(sa.func.count()).select_from(_RECORDS).where(of_job)
+    number = connection.execute(everything).scalar_one()
+    values = {"job": job, "request_hash": key, "number": number}
+    connection.execute(sa.insert(_RECORDS), {**values, "request": request, "answer": answer})
+    return answer
+
+
+@contextmanager
+def _as_written() -> Iterator[None]:
+    """Refuse what is read of a job if it could not have been written: a bit of it was flipped."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise LedgerError("a job in the database was changed; restore its newest copy.") from error
+
+
+def _stored(row: Any) -> StoredJob:
+    found = {name: row._mapping[name] for name in _KEPT}
+    with _as_written():
+        for name in ("plan", "proposer", "approved", "survivors", "result"):
+            found[name] = None if found[name] is None else json.loads(found[name])
+        found |= {name: tuple(found[name]) for name in ("approved", "survivors")}
+    return StoredJob(**found)
+
+
+_KEPT = [field.name for field in fields(StoredJob)]
+
+
+def _now() -> float:
+    return datetime.now(UTC).timestamp()
+
+
+# How the database is opened ------------------------------------------------------------------
+
+
+def _engine(url: str) -> sa.Engine:
+    """Return an engine with one connection, which holds the lock of the one coordinator."""
+    address = sa.make_url(url)
+    kind = address.get_backend_name()
+    if kind not in ("sqlite", "postgresql"):
+        raise sa.exc.ArgumentError(f"{kind!r} is not supported")
+    if kind == "sqlite" and address.database in (None, "", ":memory:"):
+        raise sa.exc.ArgumentError("a coordinator in memory would forget what it released")
+    one: dict[str, Any] = {
+        "poolclass": QueuePool,
+        "pool_size": 1,
+        "max_overflow": 0,
+        "pool_timeout": 60,
+    }
+    if kind == "sqlite":
+        file = Path(str(address.database))
+        database.keep_private(file)
+        return database.open_sqlite(file, exclusive=True, **one)
+    engine = sa.create_engine(
+        address,
+        pool_pre_ping=True,  # a database server may restart under us
+        connect_args={"connect_timeout": database.BUSY_SECONDS},
+        hide_parameters=True,
+        **one,
+    )
+    sa.event.listen(engine, "connect", _open_postgresql)
+    return engine
+
+
+def _check_keeps(execute: Callable[[str], Any]) -> None:
+    """Check that a PostgreSQL server keeps what was committed."""
+    for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+        if execute(f"SELECT current_setting('{setting}')").fetchone()[0] == "off":
+            raise LedgerError(
+                f"the PostgreSQL server runs with {setting} off and may forget what was "
+                "released; switch it on."
+            )
+
+
+def _open_postgresql(connection: Any, _record: Any) -> None:
+    with connection.cursor() as cursor:
+        _check_keeps(cursor.execute)
+        cursor.execute(
+            "SELECT set_config('lock_timeout', %s, false)", (f"{database.BUSY_SECONDS}s",)
+        )
+        cursor.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
+    connection.commit()
+
+
+def _initialise(connection: sa.Connection, name: str) -> None:
+    """Make the tables of an empty database, or check that they are sound and ours to use."""
+    if connection.dialect.name == "sqlite":
+        database.check_pages(connection.exec_driver_sql, name)
+    if not sa.inspect(connection).has_table(_VERSION.name):
+        _METADATA.create_all(connection)
+        connection.execute(sa.insert(_VERSION), {"version": VERSION})
+        return
+    found = connection.execute(sa.select(_VERSION.c.version)).scalar_one()
+    if found != VERSION:
+        raise LedgerError(
+            f"{name} has version {found} and this coordinator reads {VERSION}; use "
+            f"{'a newer' if found > VERSION else 'an older'} cloister, or another database."
+        )
+    _METADATA.create_all(connection)  # a database made before there were briefs
+    without = sa.select(_JOBS.c.id).where(_JOBS.c.id.not_in(sa.select(_BRIEFS.c.job)))
+    for job in connection.execute(without).scalars().all():
+        one = sa.select(_JOBS.c.plan, _JOBS.c.proposer).where(_JOBS.c.id == job)
+        row = connection.execute(one).one()
+        with _as_written():
+            brief = _brief(job, row.plan, row.proposer)
+        connection.execute(sa.insert(_BRIEFS), brief)

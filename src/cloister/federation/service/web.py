@@ -1,0 +1,39 @@
+"""What all pages of ours are sent with: files that they load, and what a browser may do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from cloister.core.html import HEADERS, page, static
+
+Pages = Sequence[tuple[str, str]]
+"""Paths of the pages that every page leads to, and their names."""
+
+
+def _file(name: str, kind: str) -> Route:
+    def send(_: Request) -> Response:
+        return Response(static(name), media_type=kind, headers=HEADERS)
+
+    return Route(f"/{name}", send)
+
+
+STATIC = (
+    _file("console.css", "text/css"),
+    _file("htmx.js", "text/javascript"),
+    _file("icon.svg", "image/svg+xml"),
+)
+"""What every page loads; htmx 2.0.11 (0BSD) renews parts of pages."""
+
+
+def sent(text: str, status: int = 200) -> HTMLResponse:
+    """Return a page with what a browser may do with it."""
+    return HTMLResponse(text, status, HEADERS)
+
+
+def said(sentence: str, status: int, pages: Pages = ()) -> HTMLResponse:
+    """Return a page with one sentence."""
+    return sent(page("layout.html", sentence=sentence, pages=pages), status)

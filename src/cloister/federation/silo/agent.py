@@ -1,0 +1,601 @@
+"""A silo's agent: what it answers to the coordinator.
+
+A message in, messages out; it touches no socket.
+
+What leaves is masked vectors and signed confirmations made by the job's client, ``approved``, and
+``declined`` with a reason. A reason is told word for word if it speaks of the plan, the policy, the
+budget or the protocol; of anything else, which might depend on records, the coordinator only hears
+that there is a local problem.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from cloister.app.jobs import CONTENT_KEY, JobResult, result_of
+from cloister.core.errors import (
+    BudgetExceeded,
+    CloisterError,
+    LedgerError,
+    PlanError,
+    ProtocolError,
+    TransportError,
+)
+from cloister.data import Records
+from cloister.data.partitions import PartitionedRecords
+from cloister.federation.attested import SUFFIX, Attestation
+from cloister.federation.service.audit import Audit
+from cloister.federation.service.logs import place_of
+from cloister.federation.silo.site import Site
+from cloister.federation.silo.store import Job, Store, in_brief
+from cloister.federation.transports.http import Kind, Message, in_json, printable
+from cloister.privacy.chain import SignedStatement
+from cloister.privacy.ledger import Ledger
+from cloister.privacy.noise import AGGREGATOR_NOISE
+from cloister.protocol import lifecycle
+from cloister.protocol.client import Client
+from cloister.protocol.code import other_code
+from cloister.protocol.exchanges import Kind as FrameKind
+from cloister.protocol.keys import CLOCK_SECONDS
+from cloister.protocol.lifecycle import GRANTED, OPEN, UNDECIDED, SiloState
+from cloister.protocol.messages import decode
+from cloister.protocol.plan import MAX_PLAN_MODEL, Plan, study_name
+from cloister.protocol.proposal import Proposer
+from cloister.protocol.task import Task
+
+LOCAL_PROBLEM = "local problem; see the silo's log"
+MODEL = "model.json"
+
+_PROPOSER = [field.name for field in fields(Proposer)]
+_MOST_WAITING = 1000  # jobs that a coordinator can make this silo keep undecided
+_MOST_DECLINED, _A_DAY = 1000, 86400.0  # and declined, within so many seconds
+_ENVELOPE = 4096  # bytes of an offer besides its plan
+
+_log = logging.getLogger("cloister.federation.silo")
+
+
+class Agent:
+    """What a silo says to a coordinator, without the connection.
+
+    Parameters
+    ----------
+    site : Site
+        Settings, schema, policy and tasks of the silo; refuses plans and reads records.
+    join : function of (plan, records)
+        Makes the job's client, with this ledger as its journal.
+    noise_label : str
+        Where the silo's own noise comes from, under profile "pairwise".
+    wait : function of seconds
+        Waits for an upload slot; returns whether the agent was told to stop meanwhile.
+
+    Notes
+    -----
+    Messages of one job must come one after the other; those of two jobs may come from two threads,
+    and :meth:`look` and offers from a third.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        store: Store,
+        ledger: Ledger,
+        audit: Audit,
+        join: Callable[[Plan, Records | PartitionedRecords], Client],
+        noise_label: str,
+        wait: Callable[[float], bool],
+        on_waiting: Callable[[Job], None] = lambda job: None,
+    ) -> None:
+        self.name = site.settings.name
+        self._site = site
+        self._dataset = site.schema.dataset
+        self._results = site.settings.results
+        self._store = store
+        self._ledger = ledger
+        self._audit = audit
+        self._join = join
+        self._tasks = site.tasks
+        self._noise_label = noise_label
+        self._wait = wait
+        self._on_waiting = on_waiting
+        self._plans: dict[str, Plan] = {}
+        self._clients: dict[str, Client] = {}
+        self._reported: dict[str, SiloState | None] = {}  # jobs offered on this connection
+        self._noting = threading.Lock()
+        self._ending = threading.RLock()
+        self._ends: dict[str, tuple[SiloState, str]] = {}  # told, and not yet acted on
+        self._over: dict[str, bool] = {}  # to close in the ledger, and whether as a whole
+        self._unsaved: set[str] = set()  # results that could not be written yet
+        self._clock_error: float | None = None  # seconds ahead of the coordinator
+        # Of these jobs another life of this silo may have sent what no file here knows any more,
+        # because older copies were put back.
+        self._granted_before = frozenset(store.states(GRANTED))
+        self._ran_before = store.ran()
+        self._settle()
+        self._prune()
+
+    def __repr__(self) -> str:
+        return f"Agent({self.name!r})"
+
+    def connected(self) -> None:
+        """Forget what was reported on an earlier connection."""
+        self._reported.clear()
+        self._clock_error = None
+
+    def takes_part(self, job: str) -> bool:
+        """Return whether frames of a job are answered."""
+        return self._store.state(job) in GRANTED
+
+    def on_message(self, message: Message) -> list[Message]:
+        """Return the answers to a message of the coordinator."""
+        match message.kind:
+            case Kind.OFFER:
+                return self._offered(message)
+            case Kind.ASK:
+                return self._asked(message)
+            case Kind.END:
+                self._ended(message)
+                return []
+        raise TransportError(f"a silo does not take messages of kind {message.kind!r}.")
+
+    def prepare(self, job: str) -> None:
+        """Do ahead what needs no message: draw the noise of a job's next round."""
+        client = self._clients.get(job)
+        if client is not None:
+            client.prepare()
+
+    def look(self) -> list[Message]:
+        """Act on what was decided since the last look; return what the coordinator must know.
+
+        What could not be done before, because a disk was full, is tried again.
+        """
+        self._catch_up()
+        for job in self._store.states((SiloState.ACCEPTED,)):
+            self._reserve(job)
+        self._note()
+        answers = []
+        for job, reported in list(self._reported.items()):
+            known = self._store.get(job)
+            if known is None or known.state in (*UNDECIDED, reported):
+                continue
+            if reported not in GRANTED or known.state not in GRANTED:
+                answers.append(_decision(known))
+            if known.state in OPEN:
+                self._reported[job] = known.state
+            else:
+                del self._reported[job]  # nothing more will happen to it
+        return answers
+
+    # Offers ----------------------------------------------------------------------------------
+
+    def _offered(self, message: Message) -> list[Message]:
+        job = message.job
+        try:
+            plan, proposer, asked_at = _read_offer(message, self._tasks)
+        except PlanError as error:
+            _log.warning("an offer was declined: %s", error, extra={"job": job})
+            return [_declined(job, str(error))]
+        self._compare_clocks(asked_at)
+        known = self._store.get(job)
+        # Of a declined job only the brief of its plan was kept.
+        if known is not None and known.plan not in (plan.canonical_json(), _brief(plan)):
+            self._audit.write("changed plan refused", job=job, silo=self.name)
+            return [_declined(job, "the plan of this job was changed; submit it as a new job.")]
+        if known is None and (reason := self._kept_or_reason(plan, proposer)):
+            _log.warning("an offer was declined and not kept: %s", reason, extra={"job": job})
+            return [_declined(job, reason)]
+        self._reported[job] = None
+        return self.look()
+
+    def _kept_or_reason(self, plan: Plan, proposer: Mapping[str, Any]) -> str | None:
+        """Keep a new job with its first decision, or return why there is no room for it."""
+        reason = self._site.refusal(plan, proposer)
+        if reason is None and len(self._store.states((SiloState.WAITING,))) >= _MOST_WAITING:
+            reason = f"{_MOST_WAITING} jobs wait for this silo's owner already."
+        state, by, text = SiloState.WAITING, "", plan.canonical_json()
+        if reason is not None:
+            # Whoever may propose must not fill the disk with plans that are declined.
+            if self._store.declined_since(_A_DAY) >= _MOST_DECLINED:
+                return reason
+            state, by, text = SiloState.DECLINED, "policy", _brief(plan)
+        elif self._site.policy.rules.standing:
+            state, by = SiloState.ACCEPTED, "standing rule"
+        self._store.add(plan.run_id, text, proposer, state, reason=reason or "", by=by)
+        self._prune()
+        return None
+
+    def _prune(self) -> None:
+        """Forget old jobs that ended, but none whose reservation is open in the ledger."""
+        if len(self._store.states()) <= self._site.settings.kept_jobs:
+            return
+        booked = {job.job for job in self._ledger.jobs(self._dataset) if job.is_open}
+        self._store.prune(self._site.settings.kept_jobs, booked)
+
+    def _reserve(self, job: str) -> None:
+        """Set the whole cost of an accepted job aside; only then may it be called approved."""
+        known = self._store.get(job)
+        assert known is not None
+        plan = self._plan(known)
+        reason, by = self._site.refusal(plan, known.proposer), "policy"
+        if reason is None:
+            reason, by = self._wrong_clock(), "clock"
+        if reason is None:
+            reason, by = self._book_or_reason(plan), "ledger"
+        if reason is not None:
+            self._store.move(job, lifecycle.DENY, reason=reason, by=by)
+        elif not self._store.move(job, lifecycle.RESERVE):
+            reason = "withdrawn meanwhile"
+        if reason is not None:
+            self._forget(job)
+
+    def _compare_clocks(self, coordinators: float | None) -> None:
+        """Note how far our clock is ahead; what an offer waited here only makes it look more."""
+        if coordinators is None:
+            return
+        ahead = time.time() - coordinators
+        if self._clock_error is None or abs(ahead) < abs(self._clock_error):
+            self._clock_error = ahead
+
+    def _wrong_clock(self) -> str | None:
+        """Return why nothing is booked by this clock, or None."""
+        if self._clock_error is None or abs(self._clock_error) <= CLOCK_SECONDS:
+            return None
+        return (
+            f"the clock of {self.name!r} is {self._clock_error:+.0f} s from the coordinator's, "
+            f"more than {CLOCK_SECONDS} s; one of them must be set before a job is booked."
+        )
+
+    def _book_or_reason(self, plan: Plan) -> str | None:
+        try:
+            self._book(plan)
+        except BudgetExceeded as error:
+            return str(error)
+        except Exception as error:
+            self._tell_locally("the job could not be reserved", plan.run_id, error)
+            return LOCAL_PROBLEM
+        return None
+
+    def _book(self, plan: Plan) -> Records | PartitionedRecords:
+        """Read the records and reserve the job for them, or check that they are still the same."""
+        records = self._site.records(plan)
+        content = records.fingerprint(CONTENT_KEY)
+        cap, study = self._ledger.cap(self._dataset), self._study(plan)
+        policy = self._site.policy.rules
+        if policy.max_epsilon_per_study is not None and policy.max_epsilon_per_study < cap.epsilon:
+            study_cap = type(cap)(policy.max_epsilon_per_study, cap.delta)
+            self._ledger.study_cap(self._dataset, study, study_cap)
+        self._ledger.reserve(
+            dataset=self._dataset,
+            study=study,
+            job=plan.run_id,
+            events=plan.events(),
+            content=content,
+            year_epsilon=policy.max_epsilon_per_year,
+        )
+        return records
+
+    def _study(self, plan: Plan) -> str:
+        """Return under which name the ledger adds up a plan's study.
+
+        It is the one spelling, or an older one under which the ledger knows the study: of several
+        the one that spent most.
+        """
+        name, known = study_name(plan.study), self._ledger.jobs(self._dataset)
+        for job in known:
+            if job.job == plan.run_id:
+                return job.study
+        alike = {job.study for job in known if _same_study(job.study, name)}
+        return max(alike, key=lambda one: self._ledger.spent(self._dataset, one), default=name)
+
+    # Frames ----------------------------------------------------------------------------------
+
+    def _asked(self, message: Message) -> list[Message]:
+        """Answer a frame of the job's aggregator, or refuse it."""
+        asked_at = time.time()
+        try:
+            frame = self._answer(message.job, message.body)
+            if self._stopped_before_slot(message.job, frame, asked_at):
+                return []  # to send early would tell how long it took
+        except (ProtocolError, BudgetExceeded, PlanError) as error:
+            _log.warning("a frame was refused: %s", error, extra={"job": message.job})
+            reason = str(error)
+        except Exception as error:
+            self._tell_locally("a frame could not be answered", message.job, error)
+            reason = LOCAL_PROBLEM
+        else:
+            return [Message(Kind.ANSWER, message.number, message.job, frame)]
+        finally:
+            self._note()
+        return [Message(Kind.REFUSE, message.number, message.job, in_json(reason=reason))]
+
+    def _answer(self, job: str, frame: bytes) -> bytes:
+        client = self._client(job)
+        answer = client.handle(frame)
+        if client.finished:
+            self._finish(client)
+        self._check_granted(job)  # the owner may have withdrawn while we computed
+        return answer
+
+    def _client(self, job: str) -> Client:
+        """Return the job's client; after a restart it resumes from what the ledger holds."""
+        known = self._check_granted(job)
+        if job not in self._clients:
+            plan = self._plan(known)
+            if known.state == SiloState.APPROVED:
+                self._start(known, plan)
+            elif reason := other_code(plan):  # installed since the job began
+                raise PlanError(reason)
+            self._clients[job] = self._join(plan, self._book(plan))
+        return self._clients[job]
+
+    def _start(self, known: Job, plan: Plan) -> None:
+        """Look at the policy once more; from the first frame on, a change of it is for others."""
+        reason = self._site.refusal(plan, known.proposer)
+        if reason is not None:
+            self._store.move(plan.run_id, lifecycle.REFUSE, reason=reason, by="policy")
+            self._forget(plan.run_id)
+            raise PlanError(reason)
+        self._store.move(plan.run_id, lifecycle.BEGIN)
+
+    def _check_granted(self, job: str) -> Job:
+        known = self._store.get(job)
+        if known is None or known.state not in GRANTED:
+            state = "not known" if known is None else known.state.value
+            raise PlanError(f"job {job} is {state} at silo {self.name!r}, which sends nothing.")
+        return known
+
+    def _attested(self, plan: Plan) -> Callable[[bytes], Attestation]:
+        """Return what signs a model of a plan as this silo."""
+        said = self._ledger.statement(plan.run_id, plan.digest.hex(), plan.events())
+        identity = self._site.identity
+        ledger = SignedStatement.of(said, identity)
+        return lambda model: Attestation.of(model, self.name, ledger, identity)
+
+    def _finish(self, client: Client) -> None:
+        """Keep the result; what was sent stays until the coordinator ends the job.
+
+        A result that cannot be written now is written at a later look: until then the job runs.
+        """
+        plan = client.plan
+        with self._ending:
+            if self._store.state(plan.run_id) != SiloState.RUNNING:
+                return
+            noise = self._noise_label if plan.profile == "pairwise" else AGGREGATOR_NOISE
+            result = result_of(plan, client.history, client.survivors, noise)
+            try:
+                _save(result, self._results / plan.run_id, self._attested(plan))
+            except OSError as error:
+                if plan.run_id not in self._unsaved:
+                    self._unsaved.add(plan.run_id)
+                    _log.error(
+                        "the result cannot be written (%s) and is kept until it can: make room in "
+                        "%r",
+                        error.strerror,
+                        str(self._results),
+                        extra={"job": plan.run_id},
+                    )
+                return
+            self._unsaved.discard(plan.run_id)
+            self._store.move(plan.run_id, lifecycle.FINISH)
+
+    def _stopped_before_slot(self, job: str, frame: bytes, asked_at: float) -> bool:
+        """Hold an upload back to a multiple of the plan's slot, whatever it took to make."""
+        plan = self._clients[job].plan
+        slot = plan.upload_slot
+        if not slot or decode(plan, frame).kind != FrameKind.UPLOAD:
+            return False
+        now = time.time()
+        due = (asked_at // slot + 1) * slot
+        if due < now:  # too slow for this slot: the next one
+            due = (now // slot + 1) * slot
+        return self._wait(due - now)
+
+    # Ends ------------------------------------------------------------------------------------
+
+    def _ended(self, message: Message) -> None:
+        """Take the coordinator's word that nobody will ask for this job again."""
+        self._ends[message.job] = _read_end(message)
+        self._end(message.job)
+
+    def _end(self, job: str) -> None:
+        with self._ending:
+            known = self._store.get(job)
+            if known is None or known.state not in OPEN:
+                self._ends.pop(job, None)
+                return
+            final, reason = self._ends[job]
+            whole = (self._results / job / MODEL).is_file()
+            if final == SiloState.DONE:
+                # Not if this very process approved it, and was never asked for a frame.
+                whole = known.state != SiloState.APPROVED or job in self._granted_before
+                if self._is_unsaved(job):
+                    return
+                if self._store.state(job) != SiloState.FINISHED:
+                    final = SiloState.FAILED
+                    reason = "the job is done, but not all of it reached this silo."
+            step = lifecycle.CLOSES[final]
+            self._store.move(job, step, reason=reason, by=known.decided_by or "coordinator")
+            del self._ends[job]
+            self._forget(job, whole=whole)
+        self._note()
+
+    def _is_unsaved(self, job: str) -> bool:
+        """Return whether there is a result that still cannot be written."""
+        client = None
+        with suppress(Exception):  # a crash came between the last answer and its result
+            client = self._client(job)
+        if client is None or not client.finished:
+            return False
+        self._finish(client)
+        return self._store.state(job) == SiloState.RUNNING
+
+    def _forget(self, job: str, *, whole: bool = False) -> None:
+        """Delete what a job could have sent again; return what it did not use, but for `whole`.
+
+        Nothing is returned of a job of which rounds may have left that the ledger does not know.
+        """
+        self._clients.pop(job, None)
+        self._plans.pop(job, None)
+        self._unsaved.discard(job)
+        self._over[job] = whole or job in self._ran_before
+        self._close_over()
+
+    def _close_over(self) -> None:
+        """Close jobs that are over in the ledger; those that a full disk leaves open, later."""
+        for job, whole in list(self._over.items()):
+            close_job(self._ledger, job, whole=whole)
+            self._over.pop(job, None)
+
+    def _catch_up(self) -> None:
+        """Do what could not be done when it was due."""
+        for client in list(self._clients.values()):
+            if client.finished:
+                self._finish(client)
+        for job in list(self._ends):
+            self._end(job)
+        self._close_over()
+
+    def _settle(self) -> None:
+        """Finish what a crash interrupted: no job that is over keeps a reservation."""
+        states = self._store.states()
+        for record in self._ledger.jobs(self._dataset):
+            state = states.get(record.job)
+            if record.is_open and state not in (None, *OPEN):
+                self._over[record.job] = record.job in self._ran_before
+            elif record.is_open and state == SiloState.RUNNING:
+                known = self._store.get(record.job)
+                assert known is not None
+                if len(record.rounds) == self._plan(known).rounds:
+                    self._is_unsaved(record.job)
+        self._close_over()
+        self._note()
+
+    def _note(self) -> None:
+        """Write every change of state to the audit file, the owner's commands' too."""
+        with self._noting:
+            for job in self._store.unnoted():
+                if job.state == SiloState.WITHDRAWN:
+                    self._forget(job.id)
+                self._audit.write(
+                    job.state.value,
+                    job=job.id,
+                    silo=self.name,
+                    by=job.decided_by,
+                    reason=job.reason,
+                )
+                _log.info("job is %s", job.state.value, extra={"job": job.id})
+                self._store.note(job)
+                if job.state == SiloState.WAITING:
+                    self._on_waiting(job)
+
+    def _plan(self, job: Job) -> Plan:
+        if job.id not in self._plans:
+            try:
+                self._plans[job.id] = Plan.from_dict(json.loads(job.plan), self._tasks)
+            except (ValueError, PlanError) as error:
+                raise LedgerError(
+                    f"the plan of job {job.id} was changed in the file of jobs; restore its copy."
+                ) from error
+        return self._plans[job.id]
+
+    def _tell_locally(self, what: str, job: str, error: Exception) -> None:
+        """Log why, without a word that could come from a record."""
+        why = str(error) if isinstance(error, CloisterError) else place_of(error)
+        _log.error("%s: %s", what, why, extra={"job": job})
+
+
+def close_job(ledger: Ledger, job: str, *, whole: bool = False) -> None:
+    """End a job in the ledger if it is there; what left stays charged, or the `whole` of it."""
+    if any(record.job == job for record in ledger.jobs()):
+        ledger.close(job, whole=whole)
+        ledger.forget_frames(job)
+
+
+# Messages ----------------------------------------------------------------------------------------
+
+
+def _read_offer(
+    message: Message, tasks: Mapping[str, type[Task]]
+) -> tuple[Plan, Mapping[str, Any], float | None]:
+    """Return plan, proposer and time of an offer, or say that it cannot be read."""
+    try:
+        if len(message.body) > MAX_PLAN_MODEL + _ENVELOPE:
+            raise PlanError(f"it has {len(message.body)} bytes.")
+        document = message.fields()
+        plan = Plan.from_dict(document["plan"], tasks)
+        plan.check_network_size()
+        given = document.get("proposer") or {}
+        if not isinstance(given, dict):
+            raise PlanError("proposer must be a table of name, fingerprint, public and signature.")
+        proposer = {name: printable(given.get(name, "")) for name in _PROPOSER} if given else {}
+        asked_at = None if document.get("time") is None else float(document["time"])
+    except PlanError as error:
+        raise PlanError(f"the plan cannot be read: {error}") from None
+    except Exception:  # whatever a stranger's document does to the reader
+        raise PlanError("the plan cannot be read; use the same version at every party.") from None
+    if plan.run_id != message.job:
+        raise PlanError(f"the plan is of job {plan.run_id}, but was offered as {message.job}.")
+    return plan, proposer, asked_at
+
+
+def _brief(plan: Plan) -> str:
+    return in_brief(plan.to_dict(), plan.digest)
+
+
+def _same_study(kept: str, name: str) -> bool:
+    """Whether a name that the ledger knows, perhaps from before there was a rule, is this study."""
+    try:
+        return study_name(kept) == name
+    except PlanError:
+        return False
+
+
+def _read_end(message: Message) -> tuple[SiloState, str]:
+    """Return how a job ended and why, in the coordinator's words."""
+    try:
+        document = message.fields()
+        status, reason = document.get("status"), printable(document.get("reason") or "")
+    except TransportError:
+        status, reason = "failed", "the coordinator did not say why."
+    final = {
+        "done": SiloState.DONE,
+        "cancelled": SiloState.CANCELLED,
+        "declined": SiloState.CANCELLED,
+    }
+    return final.get(str(status), SiloState.FAILED), reason
+
+
+def _decision(job: Job) -> Message:
+    if job.state in GRANTED:
+        return Message(Kind.DECISION, 0, job.id, in_json(decision="approved", reason=""))
+    reason = job.reason
+    if job.state == SiloState.WITHDRAWN:
+        reason = "withdrawn by its owner."
+    elif job.state != SiloState.DECLINED:
+        reason = f"the job is {job.state.value} here; submit it as a new job."
+    return _declined(job.id, reason)
+
+
+def _declined(job: str, reason: str) -> Message:
+    return Message(Kind.DECISION, 0, job, in_json(decision="declined", reason=reason))
+
+
+def _save(result: JobResult, folder: Path, attest: Callable[[bytes], Attestation]) -> None:
+    """Write the model so that it is there whole, or not at all, behind the signature over it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = folder / f".{MODEL}.new"
+    result.save(fresh)
+    attest(fresh.read_bytes()).save(folder / (MODEL + SUFFIX))
+    # On the disk before it gets its name: a loss of power must not leave the name alone.
+    with open(fresh, "rb") as written:
+        os.fsync(written.fileno())
+    fresh.replace(folder / MODEL)

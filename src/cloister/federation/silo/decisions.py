@@ -1,0 +1,200 @@
+"""What a silo's owner is shown of a job, and what the owner's decision does.
+
+The command line and the console show the same words and take the same steps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloister.app.jobs import target_of
+from cloister.app.report import listed, number, odds_sentence
+from cloister.core.display import Table
+from cloister.core.errors import BudgetExceeded, PlanError
+from cloister.federation.service import shown
+from cloister.federation.silo.site import Site
+from cloister.federation.silo.store import Job
+from cloister.privacy import accounting
+from cloister.privacy.filter import Cost, cheapest, tariffs
+from cloister.protocol.lifecycle import DENY, GRANTED, SiloState, Step
+from cloister.protocol.plan import Plan
+
+Pairs = tuple[tuple[str, str], ...]
+
+CONSENT = (
+    "Profile 'group': the guarantee rests on the aggregator really adding the noise, which no silo "
+    "can check."
+)
+_BEYOND = "beyond the lifetime cap, or the limits it is cut into for each law of noise"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a job asks of a silo, in words: facts, sentences, members and price."""
+
+    facts: Pairs
+    sentences: tuple[str, ...] = ()
+    members: Table | None = None
+    prices: Pairs = ()
+    needs_consent: bool = False
+    document: Mapping[str, Any] = field(default_factory=dict)
+
+
+def question(job: Job, site: Site) -> Question:
+    """Return what the owner needs to know of a job before a decision."""
+    facts = (
+        ("job", job.id),
+        ("state", job.state + (f", decided by {job.decided_by}" if job.decided_by else "")),
+        *([("because", job.reason)] if job.reason else []),
+        ("received", job.received_at),
+        ("asked by", f"{asker(job)}  {_pinned(job.proposer, site.settings.analysts)}"),
+        ("task and epsilon", priced(job)),
+    )
+    stored = json.loads(job.plan)
+    if "digest" in stored:  # all that is left of a job that the policy declined when it came
+        brief = (("study", stored["study"]), ("plan digest", stored["digest"]))
+        return Question((*facts, *brief), document={"plan_digest": stored["digest"]})
+    plan = plan_of(site, job)
+    refusal = site.refusal(plan, job.proposer)
+    cost = cost_of(plan, site, job)
+    consent = plan.profile == "group"
+    rest = (
+        ("study", plan.study),
+        ("plan digest", plan.digest.hex()),
+        ("columns", listed(plan.columns)),
+        *target_of(plan),
+        ("policy", "allows it" if refusal is None else f"refuses it: {refusal}"),
+        ("ledger", "allows it" if cost.get("fits", True) else f"refuses it: {_BEYOND}"),
+    )
+    odds = (odds_sentence(plan.events(), plan.unit),) if plan.budget else ()
+    members = _members(plan, site)
+    rows = tuple(tuple(member.values()) for member in members)
+    return Question(
+        (*facts, *rest),
+        (plan.describe(), *odds, *((CONSENT,) if consent else ())),
+        Table("Members", ("silo", "fingerprint", "pinned here"), rows),
+        tuple(cost_lines(cost)),
+        consent,
+        {
+            "refusal": refusal,
+            "needs_consent": consent,
+            "description": plan.describe(),
+            "members": members,
+            "cost": cost,
+            "plan": plan.to_dict(),
+            "plan_digest": plan.digest.hex(),
+        },
+    )
+
+
+def check_approval(site: Site, job: Job, *, accepts_aggregator_noise: bool) -> None:
+    """Say at once what would stop the agent; it looks again itself.
+
+    Raises
+    ------
+    PlanError, BudgetExceeded
+        If the policy, the missing consent or the ledger stands against the job.
+    """
+    plan = plan_of(site, job)
+    refusal = site.refusal(plan, job.proposer)
+    if refusal is not None:
+        raise PlanError(f"the policy refuses job {job.id}: {refusal}")
+    if plan.profile == "group" and not accepts_aggregator_noise:
+        raise PlanError(f"{CONSENT} Give --accept-aggregator-noise to accept that.")
+    cost = cost_of(plan, site, job)
+    if not cost.get("fits", True):
+        raise BudgetExceeded(
+            f"job {job.id} would bring the data set to epsilon={cost['after']:.4g}, above its "
+            f"lifetime cap of {cost['cap']:.6g}, or beyond its limits; deny it."
+        )
+
+
+def decide(site: Site, start: str, step: Step[SiloState], reason: str = "") -> str:
+    """Take a step of a job, if its state has that step; return the job's id."""
+    store = site.store()
+    try:
+        job = store.find(start)
+        if not store.move(job.id, step, reason=reason, by="owner"):
+            hint = "; use 'cloister jobs withdraw'" if step is DENY and job.state in GRANTED else ""
+            now = store.state(job.id)
+            raise PlanError(f"job {job.id} is {now} already and cannot be {step.target}{hint}.")
+        return job.id
+    finally:
+        store.dispose()
+
+
+def priced(job: Job) -> str:
+    """Return a job's task and its price, as lists of jobs show them."""
+    plan = json.loads(job.plan)
+    return shown.priced(plan["task"]["name"], plan["budget"])
+
+
+def plan_of(site: Site, job: Job) -> Plan:
+    """Read the plan of a job."""
+    return Plan.from_dict(json.loads(job.plan), site.tasks)
+
+
+def asker(job: Job) -> str:
+    """Return the name of who proposed a job."""
+    return str(job.proposer.get("name", "nobody"))
+
+
+def _pinned(party: Mapping[str, Any], pins: Mapping[str, str]) -> str:
+    fingerprint = str(party.get("fingerprint", ""))
+    known = fingerprint and pins.get(str(party.get("name"))) == fingerprint
+    return f"{fingerprint or 'without a fingerprint'}, {'pinned' if known else 'NOT PINNED'}"
+
+
+def _members(plan: Plan, site: Site) -> list[dict[str, str]]:
+    """Return each member with its fingerprint and what this silo has pinned for it."""
+    own = {site.settings.name: site.identity.fingerprint}
+    members = []
+    fingerprints = plan.fingerprints or ("",) * len(plan.silos)
+    for name, fingerprint in zip(plan.silos, fingerprints, strict=True):
+        pinned = {**site.settings.peers, **own}.get(name)
+        verdict = "NO" if pinned is None else "yes" if pinned == fingerprint else "ANOTHER ONE"
+        if name in own and pinned == fingerprint:
+            verdict = "this silo"
+        members.append({"silo": name, "fingerprint": fingerprint, "pinned": verdict})
+    return members
+
+
+def cost_of(plan: Plan, site: Site, job: Job) -> dict[str, Any]:
+    """Return what a job costs here: alone, and with all that was spent or reserved before."""
+    events, limits, so_far, booked = plan.events(), site.limits, Cost(), False
+    if site.settings.ledger.exists():
+        ledger = site.ledger()
+        booked = any(record.job == job.id for record in ledger.jobs())
+        limits, so_far = ledger.limits(site.schema.dataset), ledger.cost(site.schema.dataset)
+        ledger.dispose()
+    cost: dict[str, Any] = {
+        "alone": accounting.epsilon(events, limits.cap.delta),
+        "cap": limits.cap.epsilon,
+        "delta": limits.cap.delta,
+    }
+    after = so_far
+    if not booked:  # else its cost is in what was spent
+        cost["before"] = limits.epsilon(so_far)
+        cost["left_before"] = limits.epsilon_left(so_far)
+        after = so_far + tariffs(events, [limits])[0].cost(events)
+        cost["fits"] = cheapest(events, [(limits, so_far)]) is not None
+    return {**cost, "after": limits.epsilon(after), "left_after": limits.epsilon_left(after)}
+
+
+def cost_lines(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Write a cost down, line by line."""
+    meanings = {
+        "alone": "this job alone",
+        "before": "spent before it",
+        "left_before": "left before it, for one job",
+        "after": "spent with it",
+        "left_after": "left with it, for one more job",
+        "cap": "lifetime cap",
+    }
+    lines = [
+        (text, f"epsilon {number(cost[key])}") for key, text in meanings.items() if key in cost
+    ]
+    return [*lines, ("all at delta", f"{cost['delta']:.2g}")]

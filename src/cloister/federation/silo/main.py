@@ -1,0 +1,110 @@
+"""A silo's agent as a process: settings, files and connection together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from cloister.core.errors import LedgerError, PlanError, TransportError
+from cloister.data import Records
+from cloister.data.partitions import PartitionedRecords
+from cloister.federation.pki import KeyFolder, client_context, is_open_to_others
+from cloister.federation.service.audit import Audit
+from cloister.federation.service.process import prepare
+from cloister.federation.settings import SiloSettings
+from cloister.federation.silo.agent import Agent
+from cloister.federation.silo.connection import serve
+from cloister.federation.silo.notify import notice_of, tell
+from cloister.federation.silo.site import Site
+from cloister.federation.transports.http import Stream, StreamClient
+from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.protocol.client import Client
+from cloister.protocol.code import remember
+from cloister.protocol.plan import Plan
+
+
+def open_agent(
+    settings: SiloSettings,
+    *,
+    noise: NoiseSource | None = None,
+    wait: Callable[[float], bool],
+) -> Agent:
+    """Return the agent of a silo, with everything that its settings name opened.
+
+    Parameters
+    ----------
+    noise : NoiseSource, optional
+        The silo's own noise under profile "pairwise"; from the operating system unless a test
+        gives another.
+    wait : function of seconds
+        As in :class:`Agent`.
+
+    Raises
+    ------
+    PlanError, DataError, LedgerError, TransportError
+        If settings, schema, ledger or keys cannot be used.
+    """
+    KeyFolder(settings.keys).check_private()
+    site = Site.of(settings)
+    for file in (*_parts(settings.ledger), *_parts(site.store_path)):
+        if is_open_to_others(file):
+            raise LedgerError(f"others may read or write {str(file)!r}; chmod 600 it.")
+    ledger = site.ledger()
+    remember(site.tasks, site.policy.rules.tasks)
+
+    def join(plan: Plan, records: Records | PartitionedRecords) -> Client:
+        return Client(
+            plan, settings.name, records, None, ledger, identity=site.identity, noise=noise
+        )
+
+    return Agent(
+        site,
+        store=site.store(),
+        ledger=ledger,
+        audit=Audit(settings.audit_log),
+        join=join,
+        noise_label=(noise or DiscreteNoise).label,
+        wait=wait,
+        on_waiting=lambda job: tell(settings.notify, notice_of(settings.name, job)),
+    )
+
+
+def _parts(database: Path) -> list[Path]:
+    """Return the files of a database, and the head beside a ledger."""
+    return [database.with_name(database.name + end) for end in ("", "-wal", "-shm", ".head")]
+
+
+def run(
+    settings: SiloSettings,
+    *,
+    noise: NoiseSource | None = None,
+    stop: threading.Event | None = None,
+) -> None:
+    """Run a silo's agent until `stop` is set; parameters and errors as in :func:`open_agent`.
+
+    Raises
+    ------
+    DataError
+        If more rows of the data are left out than the owner accepts. That is looked at here and
+        never again: what a job meets must not depend on it.
+    """
+    stop = stop or threading.Event()
+    keys = prepare(settings.keys)
+    Site.of(settings).check_loss()
+    agent = open_agent(settings, noise=noise, wait=stop.wait)
+
+    def dial() -> Stream:
+        """Dial with the certificate that the folder has now: a renewed one needs no restart."""
+        try:
+            context = client_context(keys)
+        except PlanError as error:  # in the middle of an installation
+            raise TransportError(str(error)) from None
+        limit = settings.max_message_bytes
+        client = StreamClient(
+            settings.coordinator, context, settings.proxy, max_message_bytes=limit
+        )
+        return client.connect()
+
+    client_context(keys)  # a folder without keys is told at once
+    serve(agent, dial, stop, where=settings.coordinator)

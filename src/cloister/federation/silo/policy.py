@@ -1,0 +1,311 @@
+"""What a silo's owner allows, and why a job is refused.
+
+The policy is the silo's own: nothing a coordinator says changes it. What it does not allow by name
+is refused. Totals over studies and years are the ledger's business; the policy gives their caps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cloister.core.errors import PlanError
+from cloister.data.schema import Schema
+from cloister.federation.settings import PolicySettings
+from cloister.privacy.accounting import epsilon
+from cloister.protocol.code import other_code
+from cloister.protocol.plan import Plan, study_name
+from cloister.protocol.proposal import Proposer
+from cloister.protocol.task import BySilo, steps_of
+from cloister.shares.mpc.program import Program
+from cloister.shares.mpc.session import Session
+
+_SHOWN = 5  # names in a reason; a catalogue may have thousands
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a silo takes part in; by default in nothing.
+
+    Parameters
+    ----------
+    rules : PolicySettings
+        What the silo's file says.
+    """
+
+    rules: PolicySettings = field(default_factory=PolicySettings)
+
+    def refusal(
+        self,
+        plan: Plan,
+        *,
+        silo: str,
+        schema: Schema,
+        proposer: Proposer | None,
+        peers: Mapping[str, str],
+        analysts: Mapping[str, str],
+        fingerprint: str,
+    ) -> str | None:
+        """Return the first reason to refuse a plan, in one sentence, or None.
+
+        Parameters
+        ----------
+        silo, fingerprint : str
+            This silo's name and the fingerprint of its identity.
+        schema : Schema
+            This silo's own copy of the data contract.
+        peers, analysts : mapping of name to fingerprint
+            What the owner pinned.
+        """
+        checks = (
+            self._who(plan, silo, fingerprint, peers),
+            self._asked_by(plan, proposer, analysts),
+            self._study_of(plan.study),
+            self._share(plan, proposer),
+            self._what(plan),
+            self._cost(plan),
+            self._data(plan, schema),
+        )
+        return next((reason for check in checks for reason in check), None)
+
+    def session_refusal(
+        self,
+        session: Session,
+        *,
+        silo: str,
+        fingerprint: str,
+        peers: Mapping[str, str],
+        schema: Schema | None = None,
+    ) -> str | None:
+        """Return the first reason not to share records in a session, in one sentence, or None.
+
+        Parameters
+        ----------
+        silo, fingerprint : str
+            This silo's name in the session and the fingerprint of its identity.
+        peers : mapping of name to fingerprint
+            What the owner pinned; every party of the session must be among them.
+        schema : Schema
+            This silo's own, for a private opening.
+        """
+        program = session.program
+        members = {name: party.fingerprint for name, party in session.parties.items()}
+        checks = (
+            self._members(members, silo, fingerprint, peers, "session"),
+            self._program(program),
+            self._receivers(session),
+            self._others(session, silo),
+            self._study_of("default") if program.opening == "private" else (),
+            self._price(program, schema) if program.opening == "private" else (),
+        )
+        return next((reason for check in checks for reason in check), None)
+
+    def _program(self, program: Program) -> Iterator[str]:
+        if program.name not in self.rules.secure_programs:
+            yield (
+                f"program {program.name!r} is not among those allowed here: "
+                f"{_list(self.rules.secure_programs)}; the owner can add it to secure_programs."
+            )
+        if program.opening == "exact" and not self.rules.allow_exact_opening:
+            yield (
+                f"program {program.name!r} opens an exact function of the records, which is no "
+                "private release; the owner has to set allow_exact_opening."
+            )
+
+    def _others(self, session: Session, silo: str) -> Iterator[str]:
+        """Refuse an exact result over few owners: a sum of two tells each of them the other's."""
+        others = len(set(session.owners.values()) - {silo})
+        if session.program.opening == "exact" and others < self.rules.min_other_silos:
+            yield (
+                f"an exact opening must have tables of at least {self.rules.min_other_silos} "
+                f"other owners, got {others}; the owner can lower min_other_silos."
+            )
+
+    def _receivers(self, session: Session) -> Iterator[str]:
+        strange = [name for name in session.receivers if name not in session.owners.values()]
+        if strange and not self.rules.allow_publish:
+            yield (
+                f"receiver {strange[0]!r} gives no table; the owner has to set allow_publish for "
+                "results that go to others than the owners."
+            )
+
+    def _price(self, program: Program, schema: Schema | None) -> Iterator[str]:
+        event, cap = program.event(), self.rules.max_epsilon_per_job
+        if event is None or schema is None:
+            yield f"program {program.name!r} must say what its private opening costs, and whom."
+            return
+        if cap is None:
+            yield "no epsilon is allowed for a job here; the owner has to set max_epsilon_per_job."
+            return
+        if schema.unit != "row":  # nothing here keeps to max_rows of a person
+            yield f"a private opening on shares counts rows, and the unit here is {schema.unit!r}."
+        cost = epsilon(event, self.rules.max_delta)
+        if not cost <= cap:
+            yield (
+                f"epsilon must be at most {cap:g}, the cap of a job here, got {cost:.3g} at delta "
+                f"{self.rules.max_delta:g}."
+            )
+        for name, own in (
+            ("max_rows", schema.max_rows or 1),
+            ("max_silos", schema.max_silos_per_person),
+        ):
+            if (asked := getattr(program, name, 1)) != own:
+                yield f"{name} of the program must be {own}, as in this schema, got {asked}."
+
+    def _who(
+        self, plan: Plan, silo: str, fingerprint: str, peers: Mapping[str, str]
+    ) -> Iterator[str]:
+        if len(plan.fingerprints) != len(plan.silos):
+            yield "the plan names no fingerprints, so nobody knows who takes part; plan with them."
+            return
+        members = dict(zip(plan.silos, plan.fingerprints, strict=True))
+        yield from self._members(members, silo, fingerprint, peers, "plan")
+        if plan.min_silos - 1 < self.rules.min_other_silos:
+            yield (
+                f"min_silos must be at least {self.rules.min_other_silos + 1} for this silo, got "
+                f"{plan.min_silos}; a sum must hold {self.rules.min_other_silos} others."
+            )
+
+    @staticmethod
+    def _members(
+        members: Mapping[str, str],
+        silo: str,
+        fingerprint: str,
+        peers: Mapping[str, str],
+        what: str,
+    ) -> Iterator[str]:
+        """Say who of a plan or session is not who was pinned."""
+        who = "silo" if what == "plan" else "party"
+        if silo not in members:
+            yield f"{silo!r} is not a {who} of the {what}; plan with this silo."
+            return
+        if members[silo] != fingerprint:
+            yield (
+                f"the {what} has {members[silo]} for {silo!r}, this silo's own fingerprint is "
+                f"{fingerprint}; plan with that."
+            )
+        names = {pin: name for name, pin in peers.items()}
+        for name, shown in members.items():
+            if name == silo:
+                continue
+            if name not in peers and shown in names:
+                known = names[shown]
+                yield f"{who} {name!r} of the {what} is pinned here under the name {known!r}."
+            elif name not in peers:
+                yield f"{who} {name!r} is not pinned here; compare its fingerprint and pin it."
+            elif peers[name] != shown:
+                yield (
+                    f"{who} {name!r} has the fingerprint {shown} in the {what}, pinned here is "
+                    f"{peers[name]}; compare it with its owner."
+                )
+
+    def _asked_by(
+        self, plan: Plan, proposer: Proposer | None, analysts: Mapping[str, str]
+    ) -> Iterator[str]:
+        if proposer is None:
+            yield "nobody signed the proposal of this job; submit it with an analyst's keys."
+        elif proposer.name not in analysts:
+            yield f"{proposer.name!r} is not among the analysts who may propose jobs here."
+        elif analysts[proposer.name] != proposer.fingerprint:
+            yield (
+                f"analyst {proposer.name!r} has the fingerprint {proposer.fingerprint}, pinned "
+                f"here is {analysts[proposer.name]}; compare it with its owner."
+            )
+        elif not proposer.signed(plan):
+            yield f"the signature of {proposer.name!r} is not over this plan; submit it again."
+
+    def _share(self, plan: Plan, proposer: Proposer | None) -> Iterator[str]:
+        """Refuse an analyst who would charge the study, and so the share, of another."""
+        if self.rules.studies_of is None or proposer is None:
+            return
+        own = self.rules.studies_of.get(proposer.name, ())
+        if study_name(plan.study) not in map(study_name, own):
+            yield (
+                f"study {plan.study!r} is not among those that {proposer.name!r} may charge here: "
+                f"{_list(own)}; the owner can add it to studies_of."
+            )
+
+    def _study_of(self, study: str) -> Iterator[str]:
+        allowed = self.rules.studies
+        # With free names a cap on a study would bind nobody: the next job is of another study.
+        free = allowed is None and self.rules.studies_of is None
+        if free and self.rules.max_epsilon_per_study is not None:
+            allowed = ("default",)
+        try:
+            name = study_name(study)
+        except PlanError as error:
+            yield str(error)
+            return
+        if allowed is not None and name not in map(study_name, allowed):
+            yield (
+                f"study {name!r} is not among those allowed here: {_list(allowed)}; the owner can "
+                "add it to studies."
+            )
+
+    def _what(self, plan: Plan) -> Iterator[str]:
+        for name in (task.name for task in steps_of(plan.task)):
+            if name not in self.rules.tasks:
+                yield f"task {name!r} is not among those allowed here: {_list(self.rules.tasks)}."
+        if reason := other_code(plan):
+            yield reason
+        if plan.profile not in self.rules.profiles:
+            allowed = _list(self.rules.profiles)
+            yield f"profile {plan.profile!r} is not among those allowed here: {allowed}."
+        if plan.publish and not self.rules.allow_publish:
+            yield "publish must be False here; the result is for the silos alone."
+        if isinstance(plan.task, BySilo) and plan.task.silos and not self.rules.allow_breakdown:
+            yield (
+                "a breakdown by silo is not allowed here; plan without by_silo, or ask the owner "
+                "to set allow_breakdown."
+            )
+
+    def _cost(self, plan: Plan) -> Iterator[str]:
+        if plan.budget is None or not plan.task.private:
+            yield f"task {plan.task.name!r} is not private; only private jobs are allowed here."
+            return
+        if self.rules.max_epsilon_per_job is None:
+            yield "no epsilon is allowed for a job here; the owner has to set max_epsilon_per_job."
+        for per, cap in (
+            ("job", self.rules.max_epsilon_per_job),
+            ("study", self.rules.max_epsilon_per_study),
+            ("year", self.rules.max_epsilon_per_year),
+        ):
+            if cap is not None and plan.budget.epsilon > cap:
+                yield (
+                    f"epsilon must be at most {cap:g}, the cap of a {per} here, got "
+                    f"{plan.budget.epsilon:g}."
+                )
+        if plan.budget.delta > self.rules.max_delta:
+            yield f"delta must be at most {self.rules.max_delta:g} here, got {plan.budget.delta:g}."
+
+    def _data(self, plan: Plan, schema: Schema) -> Iterator[str]:
+        if plan.schema_digest != schema.digest():
+            yield (
+                f"schema_digest must be {schema.digest()}, that of this silo's schema, got "
+                f"{plan.schema_digest!r}; agree on one schema, see 'cloister schema diff'."
+            )
+        allowed = self.rules.columns
+        for name in plan.columns:
+            if allowed is not None and name not in allowed:
+                yield f"column {name!r} is not among those allowed here: {_list(allowed)}."
+        for name, asked, own in (
+            ("unit", plan.unit, schema.unit),
+            ("max_rows", plan.max_rows, schema.max_rows or 1),
+            ("max_silos_per_person", plan.max_silos_per_person, schema.max_silos_per_person),
+        ):
+            if asked != own:
+                yield f"{name} must be {own!r} as in this silo's schema, got {asked!r}."
+        try:
+            chosen = schema.select(plan.columns)
+        except PlanError as error:
+            yield str(error)
+            return
+        if plan.columns != chosen.names:
+            yield "columns must be different and in the order of this silo's schema."
+        if plan.grid != chosen.grid(plan.grid.frac_bits):
+            yield "the bounds of the plan must be those of this silo's schema."
+
+
+def _list(names: tuple[str, ...]) -> str:
+    shown = ", ".join(repr(name) for name in names[:_SHOWN]) or "none"
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

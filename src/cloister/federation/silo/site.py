@@ -1,0 +1,171 @@
+"""What a silo's settings name: its schema, policy, identity, files and records."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from cloister.core.errors import CloisterError, DataError, PlanError
+from cloister.data import MAX_LOSS, Records, check_file, is_above, read_source
+from cloister.data.dask import DaskWorkers
+from cloister.data.loss import whole_of
+from cloister.data.partitions import PartitionedRecords, partitions_of, read_partitions
+from cloister.data.schema import Schema
+from cloister.federation.pki import KeyFolder
+from cloister.federation.settings import SiloSettings
+from cloister.federation.silo.policy import Policy
+from cloister.federation.silo.store import Store
+from cloister.hazmat.signing import Identity
+from cloister.privacy.filter import Limits, Split
+from cloister.privacy.ledger import Ledger
+from cloister.protocol.plan import Plan
+from cloister.protocol.proposal import Proposer
+from cloister.shares.mpc.parties import Account
+from cloister.tasks import Catalogue, installed
+
+_log = logging.getLogger("cloister.federation.silo")
+TOO_MUCH_LOST = (
+    "more rows of this silo's data are left out than its owner accepts; run 'cloister check FILE "
+    "--schema SCHEMA' to see which, then mend the reading settings of the schema, or write "
+    "accept_loss under [data]."
+)
+"""It has no number, column or word: an agent's last words are often logged."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One silo, as its owner set it up; the agent and the owner's commands both start here."""
+
+    settings: SiloSettings
+    schema: Schema
+    policy: Policy
+    identity: Identity
+
+    @classmethod
+    def of(cls, settings: SiloSettings) -> Self:
+        """Read schema and identity from the files that the settings name."""
+        return cls(
+            settings,
+            Schema.load(settings.schema_file),
+            Policy(settings.policy),
+            KeyFolder(settings.keys).identity(),
+        )
+
+    @property
+    def store_path(self) -> Path:
+        """The file of jobs, beside the ledger."""
+        return self.settings.ledger.with_name(f"{self.settings.ledger.stem}.jobs.db")
+
+    def store(self) -> Store:
+        """Open the file of jobs."""
+        return Store(self.store_path)
+
+    def ledger(self) -> Ledger:
+        """Open the ledger with the data set in it, whose lifetime cap must be that of the settings.
+
+        Raises
+        ------
+        LedgerError
+            If the ledger knows another cap or unit, or another split than one that is given.
+        """
+        ledger, settings = Ledger(self.settings.ledger), self.settings
+        ledger.open_dataset(
+            self.schema.dataset, cap=settings.cap, unit=self.schema.unit, split=settings.split
+        )
+        return ledger
+
+    def account(self) -> Account:
+        """Return where a private opening on shares is charged: the ledger, with its caps."""
+        ledger, rules, dataset = self.ledger(), self.settings.policy, self.schema.dataset
+        cap, study_cap = self.settings.cap, rules.max_epsilon_per_study
+        if study_cap is not None and study_cap < cap.epsilon:
+            ledger.study_cap(dataset, "default", type(cap)(study_cap, cap.delta))
+        return Account(ledger, dataset, year_epsilon=rules.max_epsilon_per_year)
+
+    @property
+    def tasks(self) -> Catalogue:
+        """The tasks that jobs may name here: those that ship, and others that the owner named."""
+        of_packages = installed(self.settings.policy.tasks)
+        return Catalogue({**self.settings.tasks, **of_packages.places})
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that a ledger made from these settings has."""
+        cap = self.settings.cap
+        return Limits(cap, self.settings.split or Split.default(cap))
+
+    def refusal(self, plan: Plan, proposer: Mapping[str, Any]) -> str | None:
+        """Return why the policy refuses a job, in one sentence, or None.
+
+        Pins are read from the configuration file again each time.
+        """
+        try:
+            peers, analysts = self.settings.pins()
+        except PlanError as error:
+            _log.error("pins cannot be read: %s", error)
+            return "the pins of this silo cannot be read; its owner has to mend them."
+        return self.policy.refusal(
+            plan,
+            silo=self.settings.name,
+            schema=self.schema,
+            proposer=Proposer(**proposer) if proposer else None,
+            peers=peers,
+            analysts=analysts,
+            fingerprint=self.identity.fingerprint,
+        )
+
+    @cached_property
+    def _workers(self) -> DaskWorkers | None:
+        """The silo's own cluster, if its settings name one."""
+        address = self.settings.data.workers
+        return None if address is None else DaskWorkers(address)
+
+    @property
+    def loses_too_much(self) -> bool:
+        """Whether more rows are left out than the owner accepts, by all columns of the schema.
+
+        It is an answer about records, so it is for a start and for the owner, never for a job.
+
+        Raises
+        ------
+        DataError
+            If the records cannot be read.
+        """
+        data, workers = self.settings.data, self._workers
+        if workers:
+            assert data.file is not None
+            reports = read_partitions(partitions_of(data.file), self.schema, workers).reports
+        else:
+            reports = (check_file(data.source(), self.schema),)
+        return is_above(whole_of(reports), max(MAX_LOSS, data.accept_loss or 0.0))
+
+    def check_loss(self) -> None:
+        """Raise a DataError if too many rows are left out; it tells nothing of them.
+
+        Records that cannot be read are for each job to find.
+        """
+        too_much = False
+        with suppress(CloisterError, OSError):
+            too_much = self.loses_too_much
+        if too_much:
+            raise DataError(TOO_MUCH_LOST)
+
+    def records(self, plan: Plan) -> Records | PartitionedRecords:
+        """Read the columns of a plan, on its grid, or have workers read them."""
+        data, workers = self.settings.data, self._workers
+        part: dict[str, Any] = {"columns": plan.columns, "frac_bits": plan.grid.frac_bits}
+        records: Records | PartitionedRecords
+        if workers:
+            assert data.file is not None
+            records = read_partitions(partitions_of(data.file), self.schema, workers, **part)
+        else:
+            records = read_source(data.source(), self.schema, cache_dir=data.cache_dir, **part)
+        if isinstance(records, PartitionedRecords):
+            return records
+        wanted = self.settings.ordered_records and getattr(plan.task, "in_order", False)
+        return records.in_order if wanted else records

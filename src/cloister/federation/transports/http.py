@@ -1,0 +1,437 @@
+"""The service's wire: one WebSocket per silo over mutual TLS, and the silo's end of it.
+
+A silo dials out and keeps its stream open; the coordinator offers jobs and asks over it. Every
+message is binary: a header of 21 bytes and a body, a frame of the protocol or JSON. Who the other
+party is follows from its certificate alone, never from what it says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from cloister.core.errors import TransportError
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+PATH = "/v1/stream"
+VERSION = "cloister.1"  # the WebSocket subprotocol; a change of the wire changes the number
+MAX_MESSAGE_BYTES = 64 * 2**20
+MAX_WORDS = 64 * 2**10  # bytes of a JSON body that a silo sends
+
+# Kind, number, and the 16 bytes of the run id.
+_HEADER = struct.Struct(">BI16s")
+_LONGEST_REASON = 500
+_Answer = TypeVar("_Answer")
+_CLOSING = 1.0  # seconds for the other party to hang up as well
+
+
+class Kind(IntEnum):
+    """What a message is; below 16 from the coordinator, else from a silo."""
+
+    OFFER = 1  # JSON: plan, proposer
+    ASK = 2  # a frame
+    END = 3  # JSON: status, reason
+    DECISION = 17  # JSON: decision, reason
+    ANSWER = 18  # a frame, under the number of its ASK
+    REFUSE = 19  # JSON: reason, under the number of its ASK
+
+
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a stream.
+
+    Parameters
+    ----------
+    number : int
+        Of the question, below 2^32; an answer repeats it.
+    job : str
+        The plan's run id, 32 hexadecimal digits.
+    """
+
+    kind: Kind
+    number: int
+    job: str
+    body: bytes = field(repr=False)
+
+    def encode(self) -> bytes:
+        """Return the message as bytes."""
+        return _HEADER.pack(self.kind, self.number, bytes.fromhex(self.job)) + self.body
+
+    @classmethod
+    def decode(cls, data: object) -> Message:
+        """Read a message."""
+        if not isinstance(data, bytes):
+            raise TransportError("messages must be binary, got text.")
+        if len(data) < _HEADER.size:
+            raise TransportError(
+                f"messages must have at least {_HEADER.size} bytes, got {len(data)}."
+            )
+        number_of_kind, number, job = _HEADER.unpack_from(data)
+        kind = _KINDS.get(number_of_kind)
+        if kind is None:
+            raise TransportError(f"messages of kind {number_of_kind} are unknown to {VERSION}.")
+        return cls(kind, number, job.hex(), data[_HEADER.size :])
+
+    def fields(self) -> dict[str, Any]:
+        """Return a JSON body."""
+        try:
+            document = json.loads(self.body)
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            raise TransportError(f"the body of a message of kind {self.kind:d} must be JSON.")
+        return document
+
+
+def in_json(**fields: Any) -> bytes:
+    """Return the JSON body of a message."""
+    return json.dumps(fields, sort_keys=True).encode()
+
+
+def printable(text: object) -> str:
+    """Return what may be shown and kept of a text that another party wrote."""
+    return "".join(c if c.isprintable() else " " for c in str(text)[:_LONGEST_REASON])
+
+
+def check_size(data: bytes, limit: int) -> None:
+    """Refuse a message over the size limit."""
+    if len(data) > limit:
+        raise TransportError(
+            f"messages must have at most {limit} bytes, got {len(data)}; raise max_message_bytes "
+            "at every party or make the plan's vectors smaller."
+        )
+
+
+class _Loop:
+    """An event loop in a thread of its own, for callers that have none."""
+
+    def __init__(self) -> None:
+        self._over = asyncio.Event()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        threading.Thread(target=self._live, name="stream", daemon=True).start()
+
+    def _live(self) -> None:
+        with self._runner:
+            self._runner.run(self._over.wait())
+
+    def ask(self, work: Coroutine[Any, Any, _Answer]) -> Future[_Answer]:
+        """Begin a coroutine; one that comes too late is cancelled."""
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # the loop is closed
+            work.close()
+            late: Future[_Answer] = Future()
+            late.cancel()
+            return late
+
+    def close(self, last: Callable[[], object] = lambda: None) -> None:
+        """Call `last` in the loop and end it; what still waits there is cancelled."""
+        with suppress(RuntimeError):  # it is closed already
+            self._loop.call_soon_threadsafe(last)
+            self._loop.call_soon_threadsafe(self._over.set)
+
+
+class Stream:
+    """A silo's open stream to the coordinator, for threads.
+
+    One thread receives, any may send.
+    """
+
+    def __init__(
+        self, connection: ClientConnection, loop: _Loop, where: str, max_message_bytes: int
+    ) -> None:
+        self._connection = connection
+        self._loop = loop
+        self._where = where
+        self._max = max_message_bytes
+        # Waited for ahead, and beyond a time-out, so that no message is lost.
+        self._next: Future[Any] = loop.ask(connection.recv())
+
+    def receive(self, timeout: float | None = None) -> Message | None:
+        """Return the next message, or None if none came in `timeout` seconds."""
+        data = self._received(timeout)
+        if data is None:
+            return None
+        try:
+            message = Message.decode(data)
+            if message.kind >= Kind.DECISION:
+                raise TransportError(f"a silo does not take messages of kind {message.kind:d}.")
+        except TransportError as error:
+            self.close(1002, str(error))
+            raise
+        return message
+
+    def send(self, message: Message) -> None:
+        """Send a message.
+
+        Raises
+        ------
+        TransportError
+            If it is too large or the stream has ended.
+        """
+        data = message.encode()
+        check_size(data, self._max)
+        self._result(self._loop.ask(self._connection.send(data)))
+
+    def receive_bytes(self, timeout: float) -> bytes | None:
+        """Return the next binary frame as it is, or None if none came in `timeout` seconds."""
+        data = self._received(timeout)
+        if data is not None and not isinstance(data, bytes):
+            raise TransportError("messages must be binary, got text.")
+        return data
+
+    def begin(self, data: bytes) -> Future[None]:
+        """Send a frame as it is, after those before; :meth:`outcome` says how it went."""
+        return self._loop.ask(self._connection.send(data))
+
+    def outcome(self, sending: Future[None], timeout: float | None = None) -> None:
+        """Wait until a frame has left, or raise TransportError or TimeoutError."""
+        self._result(sending, timeout)
+
+    def _received(self, timeout: float | None) -> Any:
+        try:
+            data = self._result(self._next, timeout)
+        except TimeoutError:
+            return None
+        self._next = self._loop.ask(self._connection.recv())
+        return data
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """Hang up; what waits to be received is lost."""
+        farewell = self._loop.ask(self._connection.close(code, _shortened(reason)))
+        with suppress(TimeoutError, CancelledError):
+            farewell.result(2 * _CLOSING)
+        self._loop.close(self._connection.transport.abort)
+
+    def _result(self, answer: Future[_Answer], timeout: float | None = None) -> _Answer:
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            return answer.result(timeout)
+        except ConnectionClosed as error:
+            # Who closed first said why; the other frame only echoes it.
+            first = error.rcvd if error.rcvd_then_sent or error.sent is None else error.sent
+            why = _CLOSED.get(first.code, first.reason) if first else ""
+        except CancelledError:
+            why = "it was closed here"
+        raise TransportError(
+            f"the stream to {self._where} has ended: {printable(why) or 'the connection was lost'}."
+        )
+
+
+@dataclass(frozen=True)
+class StreamClient:
+    """Dials a coordinator.
+
+    Parameters
+    ----------
+    url : str
+        Such as ``https://coordinator.example.org:8443``.
+    ssl_context : SSLContext
+        With the silo's certificate, and the CA of the federation only.
+    proxy : str, optional
+        Such as ``http://proxy.example.org:3128``; it carries the encrypted stream and cannot read
+        it.
+    open_timeout, ping_interval, ping_timeout : float, seconds
+        A coordinator that is silent for the sum of the last two is taken for lost.
+    """
+
+    url: str
+    ssl_context: ssl.SSLContext = field(repr=False)
+    proxy: str | None = field(default=None, repr=False)  # it may hold a password
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    open_timeout: float = 10.0
+    ping_interval: float = 10.0
+    ping_timeout: float = 10.0
+
+    def connect(self, path: str = PATH, version: str | None = None) -> Stream:
+        """Open a stream; another path than a silo's stream has a wire and version of its own."""
+        host, port, where = self._address()
+        plain = None if self.proxy else self._dial(host, port, where)
+        loop = _Loop()
+        try:
+            connection = loop.ask(self._open(where, plain, path, version or VERSION)).result()
+        except BaseException as error:
+            loop.close()
+            if isinstance(error, Exception):
+                raise TransportError(self._why(error, where)) from None
+            raise
+        return Stream(connection, loop, where, self.max_message_bytes)
+
+    def _address(self) -> tuple[str, int, str]:
+        """Return the coordinator's host and port, and both as they are shown."""
+        try:
+            address = urlsplit(self.url)
+            host, port = address.hostname, address.port or 443
+        except ValueError:
+            host = None
+        if not host or address.scheme != "https":
+            raise TransportError(f"coordinator must be https://HOST:PORT, got {self.url!r}.")
+        # What is shown has no password: that stands before the @.
+        return host, port, address.netloc.rpartition("@")[2]
+
+    def _dial(self, host: str, port: int, where: str) -> socket.socket:
+        """Return a connection to the coordinator's port.
+
+        It is made in this thread: a pool's threads, where a loop looks up names, would hold up the
+        end of the process while the network is silent.
+        """
+        try:
+            return socket.create_connection((host, port), self.open_timeout)
+        except OSError as error:
+            why = self._unreachable(error, where)
+        raise TransportError(why)
+
+    async def _open(
+        self, where: str, plain: socket.socket | None, path: str, version: str
+    ) -> ClientConnection:
+        """Shake hands: of the proxy, of TLS and of the stream."""
+        from websockets.asyncio.client import ClientConnection, connect
+        from websockets.exceptions import InvalidMessage
+
+        alerts: list[Exception] = []
+
+        class Connection(ClientConnection):  # which forgets the alert of TLS that ended it
+            def connection_lost(self, exc: Exception | None) -> None:
+                alerts.extend([exc] if exc else [])
+                super().connection_lost(exc)
+
+        try:
+            connection = await connect(
+                f"wss://{where}{path}",
+                create_connection=Connection,
+                ssl=self.ssl_context,
+                proxy=self.proxy,
+                sock=plain,
+                subprotocols=[version],  # type: ignore[list-item]
+                compression=None,  # masked vectors do not compress
+                max_size=self.max_message_bytes,
+                open_timeout=self.open_timeout,
+                ping_interval=self.ping_interval,
+                ping_timeout=self.ping_timeout,
+                close_timeout=_CLOSING,
+            )
+        except InvalidMessage as error:
+            raise next(iter(alerts), error) from None
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # a ping cannot overtake a send that hangs
+            carrier = connection.transport.get_extra_info("socket")
+            patience = round(1000 * (self.ping_interval + self.ping_timeout))
+            carrier.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
+        if connection.subprotocol != version:
+            await connection.close(1002, f"we speak {version}")
+            raise TransportError(f"{where} speaks no {version}; {_SAME_VERSION}")
+        return connection
+
+    def _why(self, error: Exception, where: str) -> str:
+        """Say why there is no stream."""
+        from websockets.exceptions import InvalidProxy, InvalidStatus, NegotiationError, ProxyError
+
+        match error:
+            case TransportError():
+                return str(error)
+            case InvalidProxy():  # whose text has the password
+                return "proxy must be http://HOST:PORT or http://USER:PASSWORD@HOST:PORT."
+            case ProxyError():
+                return f"no connection to {where!r}: {printable(error)}; check proxy."
+            case InvalidStatus():
+                return _status(error.response, where)
+            case NegotiationError():
+                return f"{where} speaks no {VERSION}; {_SAME_VERSION}"
+            case ssl.SSLCertVerificationError():
+                return _verification(error, where)
+            case ssl.SSLError() | ConnectionResetError():
+                return _hung_up(error, where)
+            case OSError():
+                return self._unreachable(error, where)
+        return _hung_up(error, where)
+
+    def _unreachable(self, error: OSError, where: str) -> str:
+        """Say why nobody answers at the nearest hop."""
+        nearest, setting = where, "the coordinator's address"
+        if self.proxy:
+            nearest, setting = urlsplit(self.proxy).netloc.rpartition("@")[2], "proxy"
+        match error:
+            case TimeoutError():
+                return (
+                    f"no answer from {nearest!r} in {self.open_timeout:g} seconds; check the "
+                    "address and firewalls."
+                )
+            case socket.gaierror():
+                return f"the name in {nearest!r} does not resolve; check {setting} and DNS."
+            case ConnectionRefusedError():
+                return f"nobody listens at {nearest!r}; check {setting} and that it runs."
+        what = printable(error.strerror or error)
+        return f"no connection to {where!r}: {what}; check {setting}."
+
+
+_SAME_VERSION = "install the same version at every party."
+_CLOSED = {1009: "a message was larger than it takes; compare max_message_bytes"}
+# By OpenSSL's numbers, X509_V_ERR_*.
+_VERIFY = {
+    9: "its certificate is not valid yet; compare the clocks",
+    10: "its certificate has expired; it must be issued anew",
+    18: "its certificate was not issued by this federation's CA; compare ca.pem",
+    19: "its certificate was not issued by this federation's CA; compare ca.pem",
+    20: "its certificate was not issued by this federation's CA; compare ca.pem",
+    23: "its certificate was revoked",
+    62: "its certificate is for another name; use the name it was enrolled with",
+    64: "its certificate is for another address; use the name it was enrolled with",
+}
+_ALERTS = {
+    "CERTIFICATE_EXPIRED": "it has expired; enrol again",
+    "CERTIFICATE_REVOKED": "it was revoked; ask the operator",
+    "UNKNOWN_CA": "it was not issued by the federation's CA; enrol",
+    "CERTIFICATE_REQUIRED": "there is none; set keys to the folder of an enrolled party",
+}
+
+
+def _verification(error: ssl.SSLCertVerificationError, where: str) -> str:
+    """Say why we do not accept the coordinator's certificate."""
+    why = _VERIFY.get(error.verify_code, f"its certificate is refused: {error.verify_message}")
+    return f"{where} is not accepted as the coordinator: {why}."
+
+
+def _hung_up(error: Any, where: str) -> str:
+    """Say why the coordinator hung up before the stream was open."""
+    alert = (getattr(error, "reason", "") or "").rpartition("ALERT_")[2]
+    if why := _ALERTS.get(alert):
+        return f"{where} does not take this party's certificate: {why}."
+    if "VERSION" in alert:
+        return f"{where} takes no version of TLS that we speak; TLS 1.3 is needed."
+    return (  # an alert can be lost on its way
+        f"{where} hung up during the greeting; if it is the coordinator, it does not take this "
+        "party's certificate: see that it was enrolled, has not expired and was not revoked."
+    )
+
+
+def _status(response: Any, where: str) -> str:
+    """Say what the coordinator said when it refused the stream."""
+    try:
+        why = printable(json.loads(response.body or b"")["error"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        why = "this certificate is not enrolled as a silo, or was revoked; ask the operator."
+        if response.status_code not in (401, 403):
+            why = f"it answered with HTTP status {response.status_code}; check the address."
+    return f"{where} refuses the stream: {why}"
+
+
+def _shortened(reason: str) -> str:
+    """Return a reason that fits into a closing message, which has 123 bytes for it."""
+    return reason.encode()[:120].decode(errors="ignore")

@@ -1,0 +1,460 @@
+"""The code of a task: package, version and a digest of what it computes.
+
+A plan names the code that it was designed with, and a silo with other code refuses it: two silos
+that would sum different things can never start a round.
+
+The digest covers the source of the task and every source that it imports, at any depth, of its own
+package, of the files beside a lone file, and of cloister. Imports are followed as files; nothing is
+imported. What counts of a source is its canonical text (:mod:`cloister.core.syntax`), under the
+name of its module. So a comment, a docstring or an annotation is no change of a task, nor is a
+change of a command or a report.
+
+Some sources depend on more than that text, or on files that no import names. They are not guessed
+at: all their bytes count, or those of every file of the package and of cloister (:class:`_Weight`).
+
+Compiled modules do not count. A silo with a compiler and one without must not refuse each other,
+and the compiled loops of cloister compute what a source in the digest says, integer for integer
+(``docs/proofs/kernel.md``). A package of others that imports a compiled module of its own counts
+with all its files.
+
+A file is read once in a process. One that changes on disk later is not what runs here, so a process
+that lives long calls :func:`remember` as it starts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from hashlib import sha256
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from pathlib import Path
+
+from cloister.core.syntax import GUARD, Import, Syntax, read_syntax
+from cloister.protocol.plan import WITHOUT_LAYOUT, Code, Plan
+from cloister.protocol.task import Task, tasks_inside
+
+
+class _Weight(IntEnum):
+    """How much of the sources of a task counts."""
+
+    TEXT = 0
+    """The canonical text of the sources that its imports lead to."""
+    BYTES = 1
+    """All bytes of these: comments, docstrings and annotations may change what is computed."""
+    ALL_FILES = 2
+    """All bytes of every file: code or data may be loaded that no import names."""
+
+
+def _used(names: str) -> frozenset[str]:
+    """Return the words for names however they are reached: by themselves or as an attribute."""
+    return frozenset(word for name in names.split() for word in (name, f".{name}"))
+
+
+_READS_SOURCE = _used(
+    """__doc__ __annotations__ __annotate__ __type_params__ __dict__ __code__ __globals__
+    __traceback__ getdoc getcomments getsource getsourcelines get_type_hints get_annotations
+    get_overloads singledispatch singledispatchmethod attrgetter methodcaller inspect annotationlib
+    pydoc ast tokenize linecache traceback lineno tb_lineno f_lineno co_firstlineno
+    __getattribute__ __getstate__ __reduce__ __reduce_ex__ __subclasses__ Formatter"""
+) | {"getattr()", "hasattr()", "vars", "dir", "locals", "help"}
+"""Words of a source that may read docstrings, annotations or line numbers."""
+_READS_FILES = (
+    _used(
+        """__import__ __builtins__ __file__ __path__ __spec__ __loader__ __package__ __cached__
+        import_module find_spec spec_from_file_location module_from_spec run_path run_module
+        get_data get_loader iter_modules walk_packages entry_points modules builtins importlib
+        pkgutil runpy sys os io pathlib old_name open exec eval globals fromfile loadtxt
+        genfromtxt memmap open_memmap load_npz load_library ctypeslib f2py datasets
+        __self__ f_globals f_builtins f_locals gi_frame cr_frame tb_frame f_back"""
+    )
+    | {"compile", ".load", "__getattr__", "def __getattr__"}
+    | {"setattr()", "delattr()", f"{GUARD} ="}
+)
+"""Words of a source that may load code or data which no import names.
+
+``__getattr__`` of a module gives names that are not written in it.
+"""
+_LIBRARIES = ("numpy", "scipy", "typing_extensions")
+_KNOWN = frozenset(
+    [
+        *("__future__", "abc", "array", "base64", "binascii", "bisect", "calendar", "cmath"),
+        *("collections", "contextlib", "copy", "dataclasses", "datetime", "decimal", "enum"),
+        *("fractions", "functools", "hashlib", "heapq", "hmac", "itertools", "json", "math"),
+        *("numbers", "operator", "random", "re", "statistics", "string", "struct", "textwrap"),
+        *("time", "types", "typing", "unicodedata", "warnings", "zlib"),
+        *_LIBRARIES,
+    ]
+)
+"""Libraries that read no docstring and no annotation of a function that they are given."""
+
+_OURS = "cloister"
+_FOLDER = Path(__file__).absolute().parents[2]
+"""The folder that the package cloister is in."""
+_BY_NAME = frozenset({_OURS, "cloister.tasks"})
+"""Packages of ours that import what they are asked for by name.
+
+Tasks of ours ask `cloister.tasks` for the steps that a plan names. Each step is a field of its
+task then, and :func:`code_of` covers it.
+"""
+_CATALOGUE = "cloister.core.catalogue"
+"""Where names are. A line more in this table changes no task; what stands at a place is covered."""
+_NOTHING = (read_syntax(b""), read_syntax(b"from __future__ import annotations"))
+"""Sources without a statement that does anything."""
+_EXPLAINED: Mapping[str, frozenset[str]] = {
+    # Public names and old names, which nothing below the command line takes from the package.
+    _OURS: _used("import_module importlib __getattr__ old_name") | {"def __getattr__"},
+    "cloister.core.deprecated": _used("import_module old_name modules sys importlib __getattr__"),
+    "cloister.protocol.task": _used("old_name") | {"def __getattr__"},
+    "cloister.core.display": _used("old_name") | {"def __getattr__"},
+    # Looks tasks up by name: those of a plan are covered by their own classes.
+    "cloister.tasks": _used(
+        """import_module old_name modules sys importlib entry_points spec_from_file_location
+        module_from_spec pathlib"""
+    )
+    | {"def __getattr__"},
+    # Read annotations in bodies of classes, which count, and globals of their modules.
+    "cloister.core.declared": _used("get_type_hints sys modules"),
+    "cloister.tasks.state": _used("get_type_hints"),
+    # Names and defaults of parameters, which count.
+    "cloister.tasks.options": _used("inspect"),
+    # Which of two ways that compute the same integers, and how fast: a choice of a machine.
+    "cloister.core.compiled": _used("os"),
+    # Randomness of the operating system, which no source determines.
+    "cloister.core.randomness": _used("os"),
+}
+"""What modules of ours use although it is refused, and why it is safe there."""
+
+
+def code_of(task: Task) -> Code | None:
+    """Return the code of a task and of every task that it is made of.
+
+    Returns
+    -------
+    Code, or None
+        None for a class that stands in no file, such as one of a notebook: it runs in this process
+        only.
+    """
+    return _code(*dict.fromkeys(type(one) for one in tasks_inside(task)))
+
+
+def remember(tasks: Mapping[str, type[Task]], names: Iterable[str]) -> None:
+    """Import these tasks and take their digests now, while both come from the same files.
+
+    A task that cannot be imported is passed over: a plan that names it is refused with the reason.
+    """
+    for name in names:
+        with suppress(Exception):  # whatever another's file does
+            _code(tasks[name])
+
+
+def other_code(plan: Plan) -> str | None:
+    """Say in one sentence why the code of a plan is not ours, or return None if it is.
+
+    A plan of the protocol that named no code is taken as it is.
+    """
+    if not plan.opened:
+        return (
+            f"task {plan.task.name!r} is not installed here; install its package, or name its file "
+            "in this silo's settings."
+        )
+    theirs, ours = plan.code, code_of(plan.task)
+    if plan.protocol == WITHOUT_LAYOUT or (theirs is not None and theirs == ours):
+        return None
+    if theirs is None or ours is None:
+        return f"task {plan.task.name!r} comes from no file; write it to one and plan again."
+    return (
+        f"task {plan.task.name!r} was planned with {_shown(theirs)}, this silo has {_shown(ours)}; "
+        "use the same code at every party."
+    )
+
+
+def _shown(code: Code) -> str:
+    return f"{code.distribution} {code.version} (code {code.digest[:12]})".replace("  ", " ")
+
+
+@cache
+def _code(*kinds: type[Task]) -> Code | None:
+    homes = [home for kind in kinds if (home := _Home.of(kind)) is not None]
+    if len(homes) < len(kinds):
+        return None
+    sources: dict[str, Path] = {}
+    files: dict[str, Path] = {}
+    weight = _Weight.TEXT
+    for home in homes:
+        found = _followed(home)
+        weight = max(weight, *(_weight(home, name, path) for name, path in found.items()))
+        sources |= _that_count(found)
+        files |= _data_files(home, found)
+    if any("<locals>" in kind.__qualname__ for kind in kinds):  # arguments may come from anywhere
+        weight = _Weight.ALL_FILES
+    if weight is _Weight.ALL_FILES:
+        for home in homes:
+            files |= _all_files(home, _followed(home))
+    digest = sha256("\0".join(f"{k.__module__}:{k.__qualname__}" for k in kinds).encode())
+    for name, path in sorted(sources.items()):
+        source, syntax = _read(path)
+        counted = syntax.text.encode() if syntax and weight is _Weight.TEXT else source
+        digest.update(f"\0{name}\0{len(counted)}\0".encode() + counted)
+    for name, path in sorted(files.items()):
+        content = _content(path)
+        digest.update(f"\0{name}\0{len(content)}\0".encode() + content)
+    return Code(*_distribution(kinds[0]), digest.hexdigest())
+
+
+def _distribution(kind: type[Task]) -> tuple[str, str]:
+    """Return name and version of the package that a task came with."""
+    top = kind.__module__.partition(".")[0]
+    try:
+        return top, version(top)
+    except PackageNotFoundError:
+        pass
+    for name in _packages().get(top, ()):
+        return name, version(name)
+    return f"{top}.py", ""
+
+
+@cache
+def _packages() -> Mapping[str, list[str]]:
+    """Return the distributions of each top-level module; it reads the list of files of each."""
+    return packages_distributions()
+
+
+@dataclass(frozen=True)
+class _Home:
+    """Where the sources of a task are.
+
+    Parameters
+    ----------
+    module : str
+        Module of the task.
+    file : Path
+        The file of that module.
+    folder : Path
+        The folder that its top-level package is in, or its lone file.
+    lone : bool
+        Whether the file is loaded under a name that says nothing about its place.
+    """
+
+    module: str
+    file: Path
+    folder: Path
+    lone: bool
+
+    @classmethod
+    def of(cls, kind: type[Task]) -> _Home | None:
+        """Return where a task is, or None if it is in no file."""
+        name = getattr(sys.modules.get(kind.__module__), "__file__", None)
+        if not name or not Path(name).is_file():
+            return None
+        file = Path(name).absolute()
+        base = file.parent if file.stem == "__init__" else file.with_suffix("")
+        parts = tuple(kind.__module__.split("."))
+        if base.parts[-len(parts) :] == parts:
+            return cls(kind.__module__, file, base.parents[len(parts) - 1], lone=False)
+        return cls(kind.__module__, file, file.parent, lone=True)
+
+    @property
+    def top(self) -> str:
+        """Top-level package of the task."""
+        return self.module.partition(".")[0]
+
+    def file_of(self, name: str) -> Path | None:
+        """Return the source of a module of cloister or of the task's own, or None.
+
+        A module beside the task's package is its own unless another distribution installed it.
+        """
+        top = name.partition(".")[0]
+        if name == self.module:
+            return self.file
+        if top == _OURS:
+            return _module_file(_FOLDER, name)
+        if self.top == _OURS or top in _LIBRARIES or (top == self.top and self.lone):
+            return None
+        path = _module_file(self.folder, name)
+        if path is None or top == self.top:
+            return path
+        return None if set(_packages().get(top, ())) - set(_packages().get(self.top, ())) else path
+
+
+def _followed(home: _Home) -> dict[str, Path]:
+    """Return the source of a task and all that it imports, by module; imports nothing."""
+    found: dict[str, Path] = {}
+    waiting = [home.module]
+    while waiting:
+        name = waiting.pop()
+        path = home.file_of(name)
+        if name in found or path is None:
+            continue
+        found[name] = path
+        waiting += _parents(name)
+        _, syntax = _read(path)
+        for one in syntax.imports if syntax else ():
+            module = _module_of(one, name, path)
+            waiting += [module, f"{module}.{one.name}"] if one.name else [module]
+    return found
+
+
+def _that_count(found: Mapping[str, Path]) -> dict[str, Path]:
+    """Return sources without those that have no statement, and without the table of names."""
+    return {
+        name: path
+        for name, path in found.items()
+        if _read(path)[1] not in _NOTHING and not (name == _CATALOGUE and _is_table(path))
+    }
+
+
+def _sources(kind: type[Task]) -> dict[str, Path]:
+    """Return the sources whose text is in the digest of a task, by module."""
+    home = _Home.of(kind)
+    return _that_count(_followed(home)) if home else {}
+
+
+def _parents(name: str) -> list[str]:
+    """Return the packages that a module is in: importing it runs them first."""
+    parts = name.split(".")
+    return [".".join(parts[:length]) for length in range(1, len(parts))]
+
+
+def _module_of(one: Import, name: str, path: Path) -> str:
+    """Return the full name of the module that an import in module `name` asks for."""
+    if not one.level:
+        return one.module
+    package = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
+    package = package[: len(package) - one.level + 1]
+    return ".".join([*package, one.module] if one.module else package)
+
+
+def _weight(home: _Home, name: str, path: Path) -> _Weight:
+    """Return how much of the sources of a task counts because of one of them."""
+    _, syntax = _read(path)
+    if syntax is None:
+        return _Weight.ALL_FILES
+    words = syntax.words - _EXPLAINED.get(name, frozenset())
+    ours = name.partition(".")[0] == _OURS
+    if ours:  # by name they get fields of values; tests hold what they import
+        words -= {"getattr()", "hasattr()", "vars"}
+    if words & _READS_FILES:
+        return _Weight.ALL_FILES
+    weights = [_Weight.BYTES if words & _READS_SOURCE else _Weight.TEXT]
+    if not ours:
+        weights += [_weight_of(home, one, name, path) for one in syntax.imports]
+    return max(weights)
+
+
+def _weight_of(home: _Home, one: Import, name: str, path: Path) -> _Weight:
+    """Return how much of the sources of a task of others counts because of an import."""
+    module = _module_of(one, name, path)
+    parts = module.split(".")
+    if parts[0] in _KNOWN:
+        return _Weight.BYTES if "io" in parts or "testing" in parts else _Weight.TEXT
+    file = home.file_of(module)
+    if parts[0] not in {_OURS, home.top} and file is None and not one.level:
+        return _Weight.BYTES  # a library, which may read what it is given
+    # A package as a value leads to any module in it that somebody else imported.
+    if one.name is None:
+        value = home.file_of(module if one.alias else parts[0])
+        clear = file is not None and value is not None and value.stem != "__init__"
+    else:
+        value = home.file_of(f"{module}.{one.name}")
+        _, syntax = _read(file) if file else (b"", None)
+        defined = syntax is not None and one.name in syntax.bound and module not in _BY_NAME
+        clear = value.stem != "__init__" if value else defined
+    return _Weight.TEXT if clear else _Weight.ALL_FILES
+
+
+def _data_files(home: _Home, found: Mapping[str, Path]) -> dict[str, Path]:
+    """Return the files that are no sources, of the packages that a task of others is in."""
+    if home.top == _OURS:
+        return {}
+    packages = [
+        path.parent
+        for name, path in found.items()
+        if path.name == "__init__.py" and name.partition(".")[0] != _OURS
+    ]
+    return {
+        path.relative_to(home.folder).as_posix(): path
+        for package in packages
+        for path in _files_in(package, nested=False)
+        if not path.name.endswith((".py", ".pyi", ".pyc", *EXTENSION_SUFFIXES))
+    }
+
+
+def _all_files(home: _Home, found: Mapping[str, Path]) -> dict[str, Path]:
+    """Return every file that a task may use: of its package, of cloister, and beside a lone file.
+
+    Others' files may be beside a lone file, so that only those count that a source names.
+    """
+    ours = [path for path in _files_in(_FOLDER / _OURS) if path.suffix == ".py"]
+    package = home.folder / home.top
+    if home.top == _OURS or (package.is_dir() and not home.lone):
+        own = list(_files_in(package))
+    else:
+        own = [path for source in found.values() for path in _named_in(home.folder, source)]
+    return {
+        path.relative_to(root).as_posix(): path
+        for root, paths in ((_FOLDER, ours), (home.folder, own))
+        for path in paths
+    }
+
+
+def _files_in(folder: Path, nested: bool = True) -> Iterator[Path]:
+    """Yield the files of a folder and its folders; those of packages within it if `nested`."""
+    for path in sorted(folder.iterdir()):
+        if path.is_file():
+            yield path
+        elif not path.is_dir() or path.is_symlink() or path.name == "__pycache__":
+            continue
+        elif nested or not (path / "__init__.py").exists():
+            yield from _files_in(path, nested)
+
+
+def _named_in(folder: Path, source: Path) -> Iterator[Path]:
+    """Yield the files below a folder that a source names: data, or modules."""
+    _, syntax = _read(source)
+    for text in syntax.strings if syntax and source.is_relative_to(folder) else ():
+        for name in (text, text.replace(".", "/") + ".py"):
+            with suppress(OSError, ValueError):  # a text that is no name of a file
+                path = (folder / name).resolve()
+                if path.is_file() and path.is_relative_to(folder):
+                    yield path
+
+
+@cache
+def _read(path: Path) -> tuple[bytes, Syntax | None]:
+    """Return a source as it is on every system, and what it says to Python if that is readable."""
+    source = _content(path)
+    try:
+        return source, read_syntax(source)
+    except (SyntaxError, ValueError):  # a newer Python's, or no source
+        return source, None
+
+
+@cache
+def _content(path: Path) -> bytes:
+    """Return the bytes of a file, of a source with the ends of lines that all systems read."""
+    content = path.read_bytes()
+    return content.replace(b"\r\n", b"\n") if path.suffix == ".py" else content
+
+
+def _is_table(path: Path) -> bool:
+    """Return whether a source holds constants only: it uses no name that is not its own."""
+    _, syntax = _read(path)
+    lazily = {"__future__", ".annotations"}
+    return syntax is not None and syntax.words - lazily <= syntax.bound
+
+
+@cache
+def _module_file(folder: Path, name: str) -> Path | None:
+    """Return the source of a module below a folder, or None if there is none or it is compiled."""
+    base = folder.joinpath(*name.split("."))
+    if (package := base / "__init__.py").is_file():
+        return package
+    if any(base.with_name(base.name + suffix).is_file() for suffix in EXTENSION_SUFFIXES):
+        return None  # it comes before a source of its name
+    source = base.with_name(f"{base.name}.py")
+    return source if source.is_file() else None

@@ -1,0 +1,284 @@
+"""Released models for whoever scores without cloister: an object of scikit-learn, or ONNX.
+
+In both, a column of numbers is cut to its public range and scaled, others become one entry for each
+category or bin, and scores are weighted sums of these. Nothing is rounded to the grid, so a score
+differs from the model's own by what half a step of the grid changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.app.jobs import JobResult
+from cloister.core.arrays import Floats, Results
+from cloister.core.errors import DataError, PlanError
+from cloister.protocol.task import Task
+from cloister.shares.inference.linear import Entry, Label, scorer_of_task
+from cloister.tasks.preparation.pipeline import Pipeline
+from cloister.tasks.preparation.scaled import Scaled
+from cloister.tasks.supervised.linear import Linear
+from cloister.tasks.supervised.logistic import Logistic
+from cloister.tasks.supervised.naive_bayes import NaiveBayes
+
+_OUTPUTS = {"prediction", "probabilities"}
+_OPSET, _IR = 19, 9  # of ONNX: the first that compares text
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column, which becomes ``(clip(x, low, high) - centre) / half`` if it is of numbers."""
+
+    entry: Entry
+    low: float
+    high: float
+    centre: float
+    half: float
+
+    @property
+    def cells(self) -> list[Any]:
+        """Its categories or bins; those of a boolean are numbers."""
+        names = self.entry.categories
+        text = names and names != ("0", "1")
+        return list(names) if text else [float(cell) for cell in range(self.entry.cells)]
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Least and largest of the scaled numbers."""
+        return (self.low - self.centre) / self.half, (self.high - self.centre) / self.half
+
+
+@dataclass(frozen=True)
+class _Model:
+    """Weights of the entries, each category and bin among them; one score for each class.
+
+    Without classes the one score is the prediction. Of clusters, the largest score is that of the
+    nearest of `centres`, scaled.
+    """
+
+    columns: tuple[_Column, ...]
+    weights: Floats  # (n_scores, n_entries)
+    bias: Floats
+    classes: tuple[Label, ...]
+    centres: Floats | None = None
+
+
+def to_sklearn(model: Any) -> Any:
+    """Return a released model as a fitted ``sklearn.pipeline.Pipeline``.
+
+    Parameters
+    ----------
+    model : estimator or JobResult
+        Fitted: k-means of any kind, linear or logistic regression, or naive Bayes, which may have
+        steps "bounds" and "standardise" before it.
+
+    Returns
+    -------
+    Pipeline
+        What encodes each column, then KMeans, LinearRegression, or LogisticRegression, which naive
+        Bayes is of numbers and their squares. It takes data units, in an array if the columns have
+        no names, else in a DataFrame; categories are text, for k-means the numbers they stand for.
+        No value may be missing.
+
+    Raises
+    ------
+    PlanError
+        If the model is another.
+    """
+    import pandas as pd
+    from sklearn.cluster import KMeans
+    from sklearn.compose import ColumnTransformer
+    from sklearn.linear_model import LinearRegression, LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    found = _read(model)
+    names = [column.entry.name for column in found.columns]
+    nameless = names == [f"x{j}" for j in range(len(names))]
+    places = [[j if nameless else name] for j, name in enumerate(names)]
+    steps = zip(names, map(_encoder, found.columns), places, strict=True)
+    ends = [c.cells[:2] if c.entry.categories else [c.low, c.high] for c in found.columns]
+    table = pd.DataFrame(dict(zip(names, ends, strict=True)))  # public: two rows of ends
+    encoder = ColumnTransformer([*steps]).fit(table.to_numpy() if nameless else table)
+    for column in found.columns:
+        if column.entry.bins:  # parts of all of [-1, 1], of which a row may reach less
+            edges = np.linspace(-1, 1, column.entry.bins + 1)
+            encoder.named_transformers_[column.entry.name][-1].bin_edges_[0] = edges
+    last: Any
+    if found.centres is not None:
+        points = np.tile(np.arange(len(found.centres))[:, None], found.centres.shape[1])
+        last = KMeans(len(points), init=points, n_init=1).fit(points)
+        last.cluster_centers_ = np.ascontiguousarray(found.centres)
+    elif found.classes:
+        last, outputs = LogisticRegression(), slice(len(found.classes) == 2, None)
+        last.coef_, last.intercept_ = found.weights[outputs], found.bias[outputs]
+        last.classes_ = np.array(found.classes)
+    else:
+        last = LinearRegression()
+        last.coef_, last.intercept_ = found.weights[0], found.bias[0]
+    return make_pipeline(encoder, last)
+
+
+def to_onnx(model: Any) -> bytes:
+    """Return a released model as an ONNX file of numbers and standard operators.
+
+    Parameters
+    ----------
+    model : estimator or JobResult
+        As :func:`to_sklearn` takes it; needs the extra ``onnx``.
+
+    Returns
+    -------
+    bytes
+        A graph with an input of shape (n, 1) for each column, by its name: float64, or text of a
+        category; an unknown one makes all scores NaN. Outputs are "prediction", of shape (n,), and
+        of a classifier "probabilities", of shape (n, n_classes).
+
+    Raises
+    ------
+    PlanError, DataError
+        If the model is another; if the extra is missing.
+    """
+    try:
+        from onnx import TensorProto, helper, numpy_helper
+    except ImportError:
+        raise DataError("ONNX models need the extra: pip install 'cloister[onnx]'.") from None
+    found, nodes, constants = _read(model), list[Any](), list[Any]()
+    if taken := _OUTPUTS & {column.entry.name for column in found.columns}:
+        raise PlanError(f"column {min(taken)!r} is the name of an output; export to scikit-learn.")
+
+    def add(operator: str, *inputs: Any, output: str = "", **options: Any) -> str:
+        """Add a step whose inputs are names, or constants that are numbers or arrays."""
+        names = list(inputs)
+        for i, one in enumerate(inputs):
+            if not isinstance(one, str):
+                names[i] = f"/constant {len(constants)}"
+                constants.append(numpy_helper.from_array(np.asarray(one), names[i]))
+        output = output or f"/step {len(nodes)}"
+        nodes.append(helper.make_node(operator, names, [output], **options))
+        return output
+
+    def entries(column: _Column) -> Iterator[str]:
+        given, cells = column.entry.name, _array([column.cells])
+        if column.entry.categories:
+            ones = add("Cast", add("Equal", given, cells), to=TensorProto.DOUBLE)
+            yield add("Div", ones, add("ReduceSum", ones, np.array([1])))
+            return
+        cut = add("Min", add("Max", given, column.low), column.high)
+        number = add("Div", add("Sub", cut, column.centre), column.half)
+        if bins := column.entry.bins:
+            part = add("Floor", add("Mul", add("Add", number, 1.0), bins / 2))
+            there = add("Equal", add("Min", part, bins - 1.0), cells)
+            yield add("Cast", there, to=TensorProto.DOUBLE)
+            return
+        yield number
+        if column.entry.square:
+            yield add("Mul", number, number)
+
+    def described(name: str, like: Any, *shape: int) -> Any:
+        kind = helper.np_dtype_to_tensor_dtype(_array(like).dtype)
+        return helper.make_tensor_value_info(name, kind, ["n", *shape])
+
+    every = add("Concat", *(one for column in found.columns for one in entries(column)), axis=1)
+    scores = add("Add", add("MatMul", every, found.weights.T), found.bias)
+    outputs = [described("prediction", found.classes or [0.0])]
+    if found.classes:
+        best = add("ArgMax", scores, axis=1, keepdims=0)
+        add("Gather", _array(found.classes), best, output="prediction")
+    else:
+        add("Squeeze", scores, np.array([1]), output="prediction")
+    if found.classes and found.centres is None:
+        add("Softmax", scores, output="probabilities", axis=1)
+        outputs.append(described("probabilities", [0.0], len(found.classes)))
+    inputs = [described(c.entry.name, c.cells or [0.0], 1) for c in found.columns]
+    graph = helper.make_graph(nodes, "cloister", inputs, outputs, constants)
+    opset = helper.make_opsetid("", _OPSET)
+    made = helper.make_model(graph, opset_imports=[opset], ir_version=_IR)
+    return bytes(made.SerializeToString())
+
+
+def _read(model: Any) -> _Model:
+    """Return the weights of a released model."""
+    result = model if isinstance(model, JobResult) else getattr(model, "result_", None)
+    if not isinstance(result, JobResult):
+        raise PlanError(f"model must be one that cloister released, got a {type(model).__name__}.")
+    plan, task, results = result.plan, result.plan.task, result.results
+    names, grid, before = plan.columns, plan.grid, []
+    if isinstance(task, Pipeline):
+        before = [(step, task.results_of(i, results)) for i, step in enumerate(task.steps[:-1])]
+        results = task.results_of(len(before), results)
+        names, grid, task = task.reaching, task.last_grid, task.steps[-1]
+    box = np.array([plan.grid.low, plan.grid.high, plan.grid.centre, plan.grid.half_range])
+    for step, released in before:
+        _narrow(box, step, released)
+    at = dict(zip(plan.columns, box.T.tolist(), strict=True))
+    if "centres" in results:
+        centres = grid.normalise(results["centres"])
+        entries = tuple(map(Entry, names, grid.low, grid.high))
+        weights, bias = 2 * centres, -(centres**2).sum(axis=1)
+        columns = tuple(_Column(entry, *at[entry.name]) for entry in entries)
+        return _Model(columns, weights, bias, tuple(range(len(centres))), centres)
+    if not isinstance(task, Linear | Logistic | NaiveBayes):
+        raise _refused(task)
+    scorer = scorer_of_task(task, results, names, grid, getattr(model, "classes_", None))
+    entries, classes = scorer.layout.columns, scorer.layout.classes
+    starts = [0, *accumulate(entry.width for entry in entries)]
+    cells = [start for start, entry in zip(starts, entries, strict=False) if entry.cells]
+    weights, bias = np.insert(scorer.weights, cells, 0, axis=1), scorer.bias
+    if classes:
+        weights, bias = np.insert(weights, 0, 0, axis=0), np.insert(bias, 0, 0)
+    columns = tuple(_Column(entry, *at[entry.name]) for entry in entries)
+    return _Model(columns, weights, bias, classes)
+
+
+def _narrow(box: Floats, step: Task, results: Results) -> None:
+    """Change low, high, centre and half of the columns, rows of `box`, as a step scales them."""
+    if not isinstance(step, Scaled):
+        raise _refused(step)
+    low, high, centre, half = box[:, list(step.used)]
+    ends = step.scaled(results, np.array([step.used_box.low, step.used_box.high]))
+    slope = (ends[1] - ends[0]) / 2
+    centre = centre - half * (ends[0] + ends[1]) / 2 / slope
+    half = half / slope
+    low, high = np.clip([low, high], centre - half, centre + half)
+    box[:, list(step.used)] = low, high, centre, half
+
+
+def _refused(task: Task) -> PlanError:
+    return PlanError(
+        f"model is of task {task.name!r}, which has no such form in scikit-learn or ONNX: k-means, "
+        "linear and logistic regression and naive Bayes have, after steps 'bounds' and "
+        "'standardise'; score with cloister predict."
+    )
+
+
+def _encoder(column: _Column) -> Any:
+    """Return what encodes a column in scikit-learn, not fitted."""
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import (
+        KBinsDiscretizer,
+        MinMaxScaler,
+        OneHotEncoder,
+        PolynomialFeatures,
+    )
+
+    if column.entry.categories:
+        return OneHotEncoder(categories=[column.cells], sparse_output=False)
+    scaler = MinMaxScaler(column.ends, clip=True)
+    if bins := column.entry.bins:
+        return make_pipeline(
+            scaler, KBinsDiscretizer(bins, encode="onehot-dense", strategy="uniform")
+        )
+    if column.entry.square:
+        return make_pipeline(scaler, PolynomialFeatures(2, include_bias=False))
+    return scaler
+
+
+def _array(values: Any) -> NDArray[Any]:
+    """Return an array in which text is of objects, as ONNX has it."""
+    array = np.asarray(values)
+    return array.astype(object) if array.dtype.kind == "U" else array

@@ -1,0 +1,73 @@
+"""How many rows a caller may have scored: counted durably, before anything is computed.
+
+A linear model of d entries is known to whoever has d + 1 scores, so a limit below that is the only
+thing that keeps its weights from one caller; it does not keep them from callers who join.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cloister.core.errors import BudgetExceeded, PlanError
+from cloister.privacy.database import explained, keep_private, open_sqlite
+
+_TABLE = """CREATE TABLE IF NOT EXISTS answered (
+    caller TEXT NOT NULL, model TEXT NOT NULL, n_rows INTEGER NOT NULL, PRIMARY KEY (caller, model)
+)"""
+_HAD = "SELECT n_rows FROM answered WHERE caller = ? AND model = ?"
+_CHARGE = """INSERT INTO answered VALUES (?, ?, ?)
+    ON CONFLICT (caller, model) DO UPDATE SET n_rows = n_rows + excluded.n_rows"""
+
+
+class QueryLimit:
+    """At most so many rows for each caller of each model, over all time.
+
+    Parameters
+    ----------
+    rows : int, >= 1
+        Rows of public batches, so a padded row counts.
+    file : path
+        An SQLite file, for its owner alone; threads and processes may share it.
+
+    Raises
+    ------
+    LedgerError
+        Here and later, if the file cannot be read or written.
+    """
+
+    def __init__(self, rows: int, file: Path | str) -> None:
+        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+            raise PlanError(f"rows must be an integer >= 1, got {rows!r}.")
+        self.rows, self._name = rows, f"the limit of queries {file}"
+        keep_private(file)
+        self._engine = open_sqlite(Path(file))
+        with explained(self._name), self._engine.begin() as connection:
+            connection.exec_driver_sql(_TABLE)
+
+    def charge(self, caller: str, model: str, rows: int) -> None:
+        """Count rows for a caller, on the disk when this returns, or refuse all of them.
+
+        Raises
+        ------
+        BudgetExceeded
+            If the caller would have more rows than allowed; nothing is counted then.
+        """
+        with explained(self._name), self._engine.begin() as connection:
+            had = self._had(connection, caller, model)
+            if had + rows <= self.rows:
+                connection.exec_driver_sql(_CHARGE, (caller, model, rows))
+                return
+        raise BudgetExceeded(
+            f"{caller!r} may have {self.rows} rows of this model scored and has had {had}, "
+            f"so {rows} more are refused; ask its owner for a larger limit."
+        )
+
+    def left(self, caller: str, model: str) -> int:
+        """Return how many rows a caller may still have scored."""
+        with explained(self._name), self._engine.begin() as connection:
+            return max(0, self.rows - self._had(connection, caller, model))
+
+    @staticmethod
+    def _had(connection: Any, caller: str, model: str) -> int:
+        return connection.exec_driver_sql(_HAD, (caller, model)).scalar() or 0

@@ -1,0 +1,456 @@
+"""Linear models as plain values: what the caller may know, and what the owner keeps.
+
+A score is a weighted sum of *entries*, which the caller makes of a row: a number scaled to [-1, 1]
+by its public range, its square, or one entry for each category or bin but the first. The layout of
+entries is public; weights and bias are not. Models come from this package (least squares, logistic
+regression, naive Bayes) and from scikit-learn (least squares, ridge, logistic regression, behind
+scalers).
+
+The weights are found by asking the model about rows that differ in one entry, which folds every
+scale into them whatever it is; the result must then agree with the model on other rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cloister.app.jobs import JobResult
+from cloister.core.arrays import Results
+from cloister.core.declared import Length, Range, Rule, declared
+from cloister.core.errors import DataError, PlanError
+from cloister.core.randomness import public_generator
+from cloister.data import read_floats
+from cloister.data.schema import Schema, schema_of
+from cloister.estimators.tables import plain_schema, with_target
+from cloister.federation.pki import is_open_to_others, write_secret
+from cloister.hazmat.fixedpoint import Grid
+from cloister.protocol.task import PublicColumn
+from cloister.tasks.columns import bins_of
+from cloister.tasks.supervised.linear import Linear
+from cloister.tasks.supervised.logistic import Logistic
+from cloister.tasks.supervised.naive_bayes import NaiveBayes
+
+Floats = NDArray[np.float64]
+Label = str | int | float | bool
+FORMAT = "cloister-linear/1"
+_AGREE = 1e-9  # of the size of scores: a model that differs more from its weights is not linear
+_PROBES = 64
+
+
+@declared
+class Entry(PublicColumn):
+    """One column of a row and what it becomes: categories, bins, or a number.
+
+    Parameters
+    ----------
+    name, low, high, categories
+        As :class:`~cloister.protocol.task.PublicColumn` has them.
+    bins : int
+        Equal parts of the range, 0 for a number that enters as it is.
+    square : bool
+        Whether the square of the scaled number enters too.
+    """
+
+    bins: Annotated[int, Range(0, 1024), Rule("not 1", lambda bins: bins != 1)] = 0
+    square: bool = False
+
+    @property
+    def cells(self) -> int:
+        """How many categories or bins there are, 0 for a number."""
+        return self.levels or self.bins
+
+    @property
+    def width(self) -> int:
+        """How many entries it makes."""
+        return self.cells - 1 if self.cells else 1 + self.square
+
+    def at(self, share: float) -> float:
+        """Return the value at a share of the range below 1; of categories, their code."""
+        if self.categories:
+            return float(int(share * self.levels))
+        return self.low + share * (self.high - self.low)
+
+
+@declared
+class Layout:
+    """What a caller must know to encode its rows and to read their scores; public.
+
+    Parameters
+    ----------
+    columns : tuple of Entry
+    frac_bits : int
+        Numbers are rounded to multiples of ``2**-frac_bits`` of half their range, as the model's
+        own predictions do; 0 if they are not rounded.
+    classes : tuple of str or numbers
+        A row has a score for each class but the first: its log-odds against the first. Without
+        classes it has one score, the predicted value.
+    """
+
+    columns: Annotated[tuple[Entry, ...], Length(1)]
+    frac_bits: Annotated[int, Range(0, 24)] = 0
+    classes: Annotated[tuple[Label, ...], Rule("none or two and more", lambda c: len(c) != 1)] = ()
+
+    def __post_init__(self) -> None:
+        self._grid  # noqa: B018 - refuses columns that are none
+
+    @cached_property
+    def _schema(self) -> Schema:
+        return schema_of(self.columns)
+
+    @cached_property
+    def _grid(self) -> Grid:
+        return self._schema.grid(self.frac_bits or 24)
+
+    @property
+    def width(self) -> int:
+        """How many entries a row makes."""
+        return sum(column.width for column in self.columns)
+
+    @property
+    def n_scores(self) -> int:
+        """How many scores a row has."""
+        return len(self.classes) - 1 if self.classes else 1
+
+    def encode(self, X: Any) -> Floats:
+        """Return the entries of rows, all in [-1, 1].
+
+        Parameters
+        ----------
+        X : array, table or path
+            Data units. Columns of a table or file are found by name; those of an array are in
+            order. A cell of a category is its text.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, width)
+
+        Raises
+        ------
+        DataError
+            If the table has no rows or lacks a column, or a value is missing, out of range or an
+            unknown category: with the column and its range, never the value.
+        """
+        values = read_floats(X, self._schema.names, self._schema)
+        good = (values >= self._grid.low) & (values <= self._grid.high)  # NaN is neither
+        if not len(values):
+            raise DataError("rows must be at least one, got none.")
+        if not good.all():
+            column = self.columns[int(good.all(axis=0).argmin())]
+            rule = (
+                f"one of {list(column.categories)}"
+                if column.categories
+                else f"finite and in [{column.low:g}, {column.high:g}]"
+            )
+            raise DataError(
+                f"column {column.name!r} must be {rule} in every row; clip it or leave such "
+                "rows out, nothing was encrypted."
+            )
+        return self.entries(values)
+
+    def entries(self, values: Floats) -> Floats:
+        """Return the entries of numbers within the ranges, a category by its code from 0."""
+        steps = self._grid.encode(values)
+        scaled = steps / self._grid.one if self.frac_bits else self._grid.normalise(values)
+        made: list[NDArray[Any]] = []
+        for j, column in enumerate(self.columns):
+            if column.cells:
+                found: NDArray[Any] = values[:, j]
+                if column.bins:
+                    found = bins_of(steps[:, j], column.bins, self._grid.frac_bits)
+                made += [found == cell for cell in range(1, column.cells)]
+            else:
+                made += [scaled[:, j], scaled[:, j] ** 2][: column.width]
+        return np.column_stack(made).astype(np.float64)
+
+    def predictions(self, scores: Floats) -> Floats:
+        """Return what scores stand for.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n_samples, n_scores)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_classes)
+            The predicted value, or the probability of each class.
+        """
+        if not self.classes:
+            return scores[:, 0].copy()
+        logs = np.column_stack([np.zeros(len(scores)), scores])
+        odds = np.exp(logs - logs.max(axis=1, keepdims=True))
+        probabilities: Floats = odds / odds.sum(axis=1, keepdims=True)
+        return probabilities
+
+    @classmethod
+    def from_document(cls, document: Any) -> Self:
+        """Read what ``asdict`` made of a layout, before or after JSON.
+
+        Raises
+        ------
+        TypeError, KeyError, PlanError
+            If it is no such document; whoever reads all of it says what it is.
+        """
+        columns = tuple(Entry(**column) for column in document["columns"])
+        return cls(**{**document, "columns": columns})
+
+
+@dataclass(frozen=True, eq=False)
+class LinearScorer:
+    """A linear model: its layout is public, its weights are not.
+
+    Parameters
+    ----------
+    layout : Layout
+    weights : ndarray of shape (n_scores, layout.width)
+        For entries in [-1, 1].
+    bias : ndarray of shape (n_scores,)
+    """
+
+    layout: Layout
+    weights: Floats = field(repr=False)
+    bias: Floats = field(repr=False)
+
+    def __post_init__(self) -> None:
+        shape = self.layout.n_scores, self.layout.width
+        for name, wanted in (("weights", shape), ("bias", shape[:1])):
+            value = np.array(getattr(self, name), dtype=np.float64)
+            if value.shape != wanted or not np.isfinite(value).all():
+                raise PlanError(
+                    f"{name} must be finite numbers of shape {wanted}, got shape {value.shape}; "
+                    "make them with linear_scorer."
+                )
+            value.flags.writeable = False
+            object.__setattr__(self, name, value)
+
+    @property
+    def score_bound(self) -> float:
+        """No row within the ranges has a score larger in size."""
+        return float((np.abs(self.weights).sum(axis=1) + np.abs(self.bias)).max())
+
+    @property
+    def norm(self) -> float:
+        """L2 norm of the weights of the score that has the largest."""
+        return float(np.sqrt((self.weights**2).sum(axis=1)).max())
+
+    @cached_property
+    def digest(self) -> str:
+        """Of layout and weights; it names the model where its queries are counted."""
+        return hashlib.sha256(self._text()).hexdigest()
+
+    def scores(self, X: Any) -> Floats:
+        """Return the scores in the clear, (n_samples, n_scores); for the owner of the model."""
+        return self.layout.encode(X) @ self.weights.T + self.bias
+
+    def predict(self, X: Any) -> Floats:
+        """Return what the scores in the clear stand for; see :meth:`Layout.predictions`."""
+        return self.layout.predictions(self.scores(X))
+
+    def _text(self) -> bytes:
+        numbers = {"weights": self.weights.tolist(), "bias": self.bias.tolist()}
+        document = {"format": FORMAT, "layout": asdict(self.layout), **numbers}
+        return json.dumps(document, sort_keys=True).encode()
+
+    def save(self, path: Path | str) -> None:
+        """Write the model, weights included, into a new file that only its owner can read."""
+        write_secret(Path(path), self._text())
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """Read the file of :meth:`save`.
+
+        Raises
+        ------
+        DataError
+            If others may read it too, it cannot be read, or it is no such file.
+        """
+        if is_open_to_others(Path(path)):
+            raise DataError(f"model {str(path)!r} may be read by others; chmod 600 it.")
+        try:
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            if document.pop("format") == FORMAT:
+                return cls(**{**document, "layout": Layout.from_document(document["layout"])})
+        except (OSError, AttributeError, TypeError, KeyError, ValueError, RecursionError):
+            pass
+        raise DataError(
+            f"model {str(path)!r} must be a file {FORMAT!r} of a linear scorer, as it was written; "
+            "write it again with LinearScorer.save."
+        )
+
+
+def mean_scorer(scorers: Sequence[LinearScorer]) -> LinearScorer:
+    """Return the scorer of the mean score of an ensemble: linear again, and no dearer than one.
+
+    For log-odds it is the mean of log-odds, not of probabilities. The caller sees no member's
+    score.
+
+    Raises
+    ------
+    PlanError
+        If the members differ in layout.
+    """
+    if len({scorer.layout for scorer in scorers}) != 1:
+        raise PlanError(
+            "scorers of an ensemble must have the same columns, ranges and classes; make them with "
+            "the same public bounds."
+        )
+    weights: Floats = np.mean([scorer.weights for scorer in scorers], axis=0)
+    return LinearScorer(scorers[0].layout, weights, np.mean([s.bias for s in scorers], axis=0))
+
+
+# From models --------------------------------------------------------------------------------------
+
+
+def linear_scorer(model: Any, bounds: tuple[ArrayLike, ArrayLike] | None = None) -> LinearScorer:
+    """Return a model as a linear scorer.
+
+    Parameters
+    ----------
+    model : DPLinearRegression, DPLogisticRegression, DPNaiveBayes, JobResult, or of scikit-learn
+        Fitted. Of scikit-learn: LinearRegression, Ridge or LogisticRegression, alone or in a
+        Pipeline behind StandardScaler, MinMaxScaler, MaxAbsScaler or RobustScaler.
+    bounds : (low, high), optional
+        Public ranges of the columns, two numbers or two sequences; required for scikit-learn's
+        models. Ours have their own.
+
+    Raises
+    ------
+    PlanError
+        If the model is no such model; nothing else is linear in what a caller can encode.
+    """
+    result = model if isinstance(model, JobResult) else getattr(model, "result_", None)
+    if not isinstance(result, JobResult):
+        return _of_sklearn(model, bounds)
+    if bounds is not None:
+        raise PlanError("bounds of a private model are its own; leave them out.")
+    return _of_result(result, getattr(model, "classes_", None))
+
+
+def _of_result(result: JobResult, classes: NDArray[Any] | None) -> LinearScorer:
+    plan, task = result.plan, result.plan.task
+    if not isinstance(task, Linear | Logistic | NaiveBayes):
+        raise _refused(f"the task {task.name!r}")
+    return scorer_of_task(task, result.results, plan.columns, plan.grid, classes)
+
+
+def scorer_of_task(
+    task: Linear | Logistic | NaiveBayes,
+    results: Results,
+    names: Sequence[str],
+    grid: Grid,
+    classes: NDArray[Any] | None,
+) -> LinearScorer:
+    """Return what a task released as a linear scorer; `classes` in place of its own names."""
+    labels: tuple[Any, ...] = () if isinstance(task, Linear) else task.classes
+    layout = Layout(
+        columns=tuple(_entries_of(names, task)),
+        frac_bits=grid.frac_bits,
+        classes=labels if classes is None else tuple(classes.tolist()),
+    )
+
+    def score(X: Floats) -> Floats:
+        records = with_target(X, task.target, grid)
+        if isinstance(task, Linear):
+            return task.predict(results, records)[:, None]
+        of_classes = task.decision if isinstance(task, Logistic) else task.log_joint
+        return _against_first(of_classes(results, records))
+
+    return _probed(layout, score)
+
+
+def _entries_of(names: Sequence[str], task: Linear | Logistic | NaiveBayes) -> Iterator[Entry]:
+    """Yield what each column but the target becomes, as the task itself reads it."""
+    labels = iter(() if isinstance(task, NaiveBayes) else task.names)
+    for j, (name, low, high) in enumerate(zip(names, task.low, task.high, strict=True)):
+        if j == task.target:
+            continue
+        if isinstance(task, NaiveBayes):
+            bins = task.cells[j] if task.kinds[j] == "binned" else 0
+            square = task.kinds[j] == "gaussian"
+            yield Entry(name, low, high, task.categories[j], bins=bins, square=square)
+        else:  # a column of the design is named "column=category"
+            own = [next(labels) for _ in range(task.levels[j] or 1)]
+            values = [label.removeprefix(f"{name}=") for label in own] if task.levels[j] else []
+            yield Entry(name, low, high, tuple(values))
+
+
+def _against_first(scores: Floats) -> Floats:
+    """Return scores less that of the first class; those of two classes are so already."""
+    return scores if scores.shape[1] == 1 else scores[:, 1:] - scores[:, :1]
+
+
+def _of_sklearn(model: Any, bounds: tuple[ArrayLike, ArrayLike] | None) -> LinearScorer:
+    from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+    from sklearn.pipeline import Pipeline
+    from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, RobustScaler, StandardScaler
+    from sklearn.utils.validation import check_is_fitted
+
+    *before, last = [step for _, step in model.steps] if type(model) is Pipeline else [model]
+    for step in before:
+        known = type(step) in (StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler)
+        if not known or getattr(step, "clip", False):
+            raise _refused(f"a step {type(step).__name__}")
+    if type(last) not in (LinearRegression, Ridge, LogisticRegression):
+        raise _refused(f"a {type(last).__name__}")
+    check_is_fitted(last)
+    names = getattr(model, "feature_names_in_", [f"x{j}" for j in range(model.n_features_in_)])
+    columns = plain_schema(bounds, list(map(str, names)), None).public
+    classes = tuple(last.classes_.tolist()) if isinstance(last, LogisticRegression) else ()
+    layout = Layout(columns=tuple(Entry(**vars(c)) for c in columns), classes=classes)
+    answer = model.decision_function if classes else model.predict
+
+    def score(X: Floats) -> Floats:
+        with warnings.catch_warnings():  # a model of a DataFrame asks for names
+            warnings.simplefilter("ignore", UserWarning)
+            found = np.asarray(answer(X), dtype=np.float64).reshape(len(X), -1)
+            expected = model.predict_proba(X) if classes else found
+        if not classes and found.shape[1] > 1:
+            raise _refused("several targets")
+        scores = _against_first(found)
+        if classes and not np.allclose(layout.predictions(scores), expected, rtol=0, atol=_AGREE):
+            raise _refused("probabilities that are no softmax of its scores")
+        return scores
+
+    return _probed(layout, score)
+
+
+def _refused(what: str) -> PlanError:
+    return PlanError(
+        f"model has {what}, which cannot be scored under encryption: one multiplication is all "
+        "there is; use a linear, logistic or naive Bayes model, or score on shares."
+    )
+
+
+def _probed(layout: Layout, score: Callable[[Floats], Floats]) -> LinearScorer:
+    """Return the weights of a model that is linear in the entries; `score` takes numbers."""
+    columns = layout.columns
+    start = [column.at(0 if column.cells else 0.5) for column in columns]
+    rows = np.tile(start, (layout.width + 1, 1))  # each row but the last is of another entry
+    probes = ((j, value) for j, column in enumerate(columns) for value in _probes(column))
+    for row, (j, value) in zip(rows, probes, strict=False):
+        row[j] = value
+    equations = np.column_stack([layout.entries(rows), np.ones(len(rows))])
+    *weights, bias = np.linalg.solve(equations, score(rows)).astype(np.float64)
+    scorer = LinearScorer(layout, np.transpose(weights), bias)
+    shares = public_generator("linear-scorer").random((_PROBES, len(columns)))
+    rows = np.array([[c.at(part) for c, part in zip(columns, of, strict=True)] for of in shares])
+    off = np.abs(layout.entries(rows) @ scorer.weights.T + scorer.bias - score(rows)).max()
+    if not off <= _AGREE * max(1.0, scorer.score_bound):
+        raise _refused("scores that are not linear in its columns")
+    return scorer
+
+
+def _probes(column: Entry) -> list[float]:
+    """Return as many values of a column as it has entries, each of which changes another."""
+    if column.cells:
+        return [column.at((cell + 0.5) / column.cells) for cell in range(1, column.cells)]
+    return [column.high, column.low][: column.width]

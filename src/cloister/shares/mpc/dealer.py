@@ -1,0 +1,186 @@
+"""The dealer's side, and what a server keeps of it.
+
+The dealer knows shapes and nothing else: no share, no opened value, no message between the
+servers ever reaches it. Server 1 asks for each item by number; server 0 needs no message at all
+after its key, since all its shares are drawn from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from math import prod
+
+import numpy as np
+
+from cloister.core.declared import settled
+from cloister.core.errors import LocalProtocolError, RemoteProtocolError
+from cloister.core.randomness import new_key
+from cloister.federation.transports.links import Link
+from cloister.hazmat.prg import KEY_BYTES, PadContext, Usage, expand
+from cloister.hazmat.ring import WORD_BYTES, Words, from_bytes, to_bytes
+from cloister.shares.mpc.material import BitAsWord, Bits, Material, Product, Square, Truncation
+
+MOST_WORDS = 1 << 27
+"""Of one item, a gibibyte: a request for more is refused before anything is drawn."""
+
+_KINDS: Mapping[str, type[Material]] = {
+    kind.__name__: kind for kind in (Product, Square, Truncation, Bits, BitAsWord)
+}
+_END = b"end"
+
+
+class Dealer:
+    """Deals random material to two servers; together with either of them it would see everything.
+
+    Parameters
+    ----------
+    links : (Link, Link)
+        To server 0 and to server 1.
+    """
+
+    def __init__(self, links: tuple[Link, Link]) -> None:
+        self._links = links
+        self._keys = (new_key(), new_key())
+        self.items = 0
+
+    def serve(self) -> int:
+        """Deal until server 1 says that the run has ended; return the number of items.
+
+        Raises
+        ------
+        RemoteProtocolError
+            If a request is malformed, too large, or for a number that was dealt before.
+        """
+        for link, key in zip(self._links, self._keys, strict=True):
+            link.send(key)
+        while (request := self._links[1].receive()) != _END:
+            self._links[1].send(self._deal(request))
+        return self.items
+
+    def _deal(self, request: bytes) -> bytes:
+        serial, material = _read(request)
+        if serial != self.items:
+            raise RemoteProtocolError(
+                f"material must be asked for in order, next is number {self.items}, got {serial}; "
+                "an item that was dealt is never dealt again."
+            )
+        self.items += 1
+        drawn_by, derived_by = material.sharing
+        own = [_drawn(key, index, serial, material) for index, key in enumerate(self._keys)]
+        value = material.derive(*(drawn_by.join(*pair) for pair in zip(*own, strict=True)))
+        rest = derived_by.rest(value, _derived(self._keys[0], serial, material))
+        return _number(serial) + to_bytes(rest.ravel())
+
+    def __repr__(self) -> str:
+        return f"Dealer(items={self.items})"
+
+
+class Supply:
+    """One server's end: expands its shares of the material, each item once.
+
+    Parameters
+    ----------
+    index : {0, 1}
+    link : Link
+        To the dealer.
+    """
+
+    def __init__(self, index: int, link: Link) -> None:
+        self._index = index
+        self._link = link
+        self._key = link.receive()
+        if len(self._key) != KEY_BYTES:
+            raise RemoteProtocolError(
+                f"the dealer's key must have {KEY_BYTES} bytes, got {len(self._key)}."
+            )
+        self._taken = self._awaited = 0
+        self.bytes_received = KEY_BYTES
+
+    def take(self, material: Material) -> tuple[list[Words], Callable[[], Words]]:
+        """Return this server's shares of the next item.
+
+        Returns
+        -------
+        drawn : list of ndarray, uint64
+        derived : callable
+            Returns the share of what depends on them. The dealer works while the servers open;
+            so ask as late as possible, and in the order of the items.
+        """
+        serial, self._taken = self._taken, self._taken + 1
+        if self._index == 1:
+            request = [serial, type(material).__name__, *vars(material).values()]
+            self._link.send(json.dumps(request).encode())
+        drawn = _drawn(self._key, self._index, serial, material)
+        return drawn, lambda: self._derived(serial, material)
+
+    def close(self) -> None:
+        """Tell the dealer that the run has ended."""
+        if self._index == 1:
+            self._link.send(_END)
+
+    def _derived(self, serial: int, material: Material) -> Words:
+        if serial != self._awaited:
+            raise LocalProtocolError(
+                f"material is used once and in order: next is number {self._awaited}, got {serial}."
+            )
+        self._awaited += 1
+        if self._index == 0:
+            return _derived(self._key, serial, material)
+        body = self._link.receive()
+        self.bytes_received += len(body)
+        if body[:WORD_BYTES] != _number(serial):
+            raise RemoteProtocolError(f"the dealer sent another item than number {serial}.")
+        shape = material.derived()
+        return from_bytes(body[WORD_BYTES:], prod(shape)).reshape(shape)
+
+    def __repr__(self) -> str:
+        return f"Supply(server={self._index}, taken={self._taken})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("Supply holds a key and cannot be stored; start a new run.")
+
+
+def _drawn(key: bytes, index: int, serial: int, material: Material) -> list[Words]:
+    """Return a server's shares of what is drawn: one stream, cut to the shapes."""
+    sizes = [prod(shape) for shape in material.drawn()]
+    words = _expand(key, serial, f"drawn {index}", sum(sizes))
+    parts = np.split(words, np.cumsum(sizes)[:-1])
+    return [part.reshape(shape) for part, shape in zip(parts, material.drawn(), strict=True)]
+
+
+def _derived(key: bytes, serial: int, material: Material) -> Words:
+    """Return server 0's share of what is derived."""
+    shape = material.derived()
+    return _expand(key, serial, "derived 0", prod(shape)).reshape(shape)
+
+
+def _expand(key: bytes, serial: int, what: str, size: int) -> Words:
+    """Return a stream of its own: number and name keep any two apart."""
+    return expand(key, PadContext("", serial, 0, what, ""), size, Usage.MATERIAL)
+
+
+def _number(serial: int) -> bytes:
+    return serial.to_bytes(WORD_BYTES, "big")
+
+
+def _read(request: bytes) -> tuple[int, Material]:
+    """Return number and kind of a request, or refuse it by a RemoteProtocolError."""
+    try:
+        serial, name, *fields = json.loads(request)
+        material = _KINDS[name](*(settled(field) for field in fields))
+        shapes = (*material.drawn(), material.derived())
+        words = sum(prod(shape) for shape in shapes)
+        sizes = [size for shape in shapes for size in shape]
+        sound = type(serial) is int and all(type(size) is int and size >= 0 for size in sizes)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise RemoteProtocolError(
+            "a request for material must name a number, a kind and its shapes; the sender runs "
+            "another version."
+        ) from error
+    if not sound or words > MOST_WORDS:
+        raise RemoteProtocolError(
+            f"an item must have at most {MOST_WORDS} words of non-negative shapes, got {words}; "
+            "compute in smaller batches."
+        )
+    return serial, material

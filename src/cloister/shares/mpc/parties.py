@@ -1,0 +1,341 @@
+"""One party's part of a session: gives tables, serves, deals or receives.
+
+All messages travel over sealed links. In order: an owner sends server 0 a key and server 1 a share
+for each of its tables; the servers run the program; each sends every receiver its refreshed shares
+of the results, and every owner and receiver the word that it is done. Who stops hangs up, so that
+all others stop too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import ArrayLike, NDArray
+
+from cloister.core.errors import DataError, PlanError, RemoteProtocolError
+from cloister.federation.transports.links import Carrier, Link, link_to_self
+from cloister.federation.transports.tcp import dial, let_in
+from cloister.hazmat.prg import KEY_BYTES
+from cloister.hazmat.ring import Words, from_bytes, to_bytes, to_integers
+from cloister.hazmat.signing import Identity
+from cloister.privacy.database import sync_folder
+from cloister.shares.mpc.dealer import Dealer, Supply
+from cloister.shares.mpc.material import Shape
+from cloister.shares.mpc.opening import MARKS
+from cloister.shares.mpc.program import Opening, Program
+from cloister.shares.mpc.sealed import seal
+from cloister.shares.mpc.server import Cost, Server
+from cloister.shares.mpc.session import Session
+from cloister.shares.mpc.shares import combine, decode, encode, expand_share, split
+
+if TYPE_CHECKING:
+    from cloister.privacy.events import Event
+    from cloister.privacy.ledger import Ledger
+
+PATIENCE = 600.0
+"""Seconds to wait for a party to come, and for its next message: at a receiver, for the run."""
+
+_DONE = b"done"
+_USED = "share-sessions"  # a file for each session, in the party's folder
+
+
+@dataclass(frozen=True)
+class Account:
+    """Where an owner's part of a private opening is charged.
+
+    Parameters
+    ----------
+    dataset : str
+        Of the ledger, which knows it.
+    year_epsilon : float, optional
+        Cap of a calendar year.
+    """
+
+    ledger: Ledger
+    dataset: str
+    year_epsilon: float | None = None
+
+    def reserve(self, session: Session, event: Event, tables: Mapping[str, Words]) -> None:
+        """Set aside what a session costs, or raise BudgetExceeded."""
+        content = hashlib.sha256(b"".join(map(to_bytes, tables.values())))
+        self.ledger.reserve(
+            dataset=self.dataset,
+            study="default",
+            job=session.id,
+            events=event,
+            content=content.digest(),
+            year_epsilon=self.year_epsilon,
+        )
+
+    def spend(self, session: Session, event: Event) -> None:
+        """Charge it. Nothing is sent again: what is lost on the way stays charged."""
+        digest = session.digest().encode()
+        self.ledger.commit(job=session.id, round=0, event=event, frame=digest)
+        self.ledger.close(session.id)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a party has after its part: decoded results at a receiver, the cost at a server."""
+
+    opening: Opening
+    results: dict[str, NDArray[Any]] = field(default_factory=dict, repr=False)
+    cost: Cost | None = None
+
+    @property
+    def mark(self) -> str:
+        """What is said of the results wherever they are shown."""
+        return MARKS[self.opening]
+
+
+def words_of(program: Program, table: str, values: ArrayLike) -> Words:
+    """Return an owner's table as words of its public shape.
+
+    A program with ``words(table, values)`` encodes and pads by itself; for any other the values
+    must have the public shape.
+
+    Raises
+    ------
+    DataError
+        If the shape is another, or a value is not finite or too large.
+    """
+    own = getattr(program, "words", None)
+    words: Words = encode(values) if own is None else own(table, values)
+    _check_shape(table, words, program.tables()[table])
+    return words
+
+
+def take_part(
+    session: Session,
+    name: str,
+    links: Callable[[], AbstractContextManager[Mapping[str, Link]]],
+    folder: Path,
+    *,
+    tables: Mapping[str, Words] | None = None,
+    account: Account | None = None,
+) -> Outcome:
+    """Do one party's part of a session, all its roles.
+
+    Semi-honest; the dealer together with either server sees every table.
+
+    Parameters
+    ----------
+    links : callable
+        Opens the sealed links to :meth:`Session.peers_of`, such as :func:`connected`.
+    folder : Path
+        Of this party alone; keeps which sessions it took part in.
+    tables : mapping of ndarray, uint64
+        What an owner gives, of the public shapes; see :func:`words_of`.
+    account : Account
+        Of an owner, where the opening is private. It is charged before the first share leaves.
+
+    Raises
+    ------
+    PlanError, DataError
+        Before anything is sent: for a wrong table, a missing ledger, or a session that was used.
+    BudgetExceeded
+        Likewise, if the ledger refuses.
+    RemoteProtocolError
+        If another party breaks the protocol or stops. What was charged stays charged, and the
+        session cannot be used again.
+    """
+    given = _checked(session, name, tables or {}, account)
+    event = session.program.event() if given else None
+    if (folder / _USED / session.id).exists():  # said now, not when all others have come
+        raise _used(session)
+    with links() as opened:
+        ends = {**opened, name: link_to_self()}
+        if account is not None and event is not None:
+            account.reserve(session, event, given)
+        _use_once(folder, session)
+        if account is not None and event is not None:
+            account.spend(session, event)  # before the first share leaves
+        first, second = (ends[server] for server in session.servers)
+        if name == session.dealer:
+            Dealer((first, second)).serve()
+            return Outcome(session.program.opening)
+        for words in given.values():
+            key, rest = split(words)
+            first.send(key)
+            second.send(to_bytes(rest.ravel()))
+        serves = name in session.servers
+        cost = _serve(session, session.servers.index(name), ends) if serves else None
+        results = _receive(session, ends) if name in session.receivers else {}
+        for server in () if serves else session.servers:
+            if ends[server].receive() != _DONE:
+                raise RemoteProtocolError(f"{server!r} did not say that it is done; ask it.")
+        return Outcome(session.program.opening, results, cost)
+
+
+def _checked(
+    session: Session, name: str, tables: Mapping[str, Words], account: Account | None
+) -> dict[str, Words]:
+    """Return what a party gives, in the order of the program."""
+    if name not in session.parties:
+        raise PlanError(f"{name!r} is no party of the session; use one of its names.")
+    own = session.tables_of(name)
+    if set(tables) != set(own):
+        raise PlanError(f"{name!r} must give the tables {list(own)}, got {list(tables)}.")
+    for table, words in tables.items():
+        _check_shape(table, words, session.program.tables()[table])
+    private = session.program.event() is not None
+    if (session.program.opening == "private") != private:
+        raise PlanError("a program must have a cost where its opening is private, and only there.")
+    if own and private and account is None:
+        raise PlanError("a private opening is charged; give the owner's ledger.")
+    return {table: tables[table] for table in own}
+
+
+def _check_shape(table: str, words: Words, shape: Shape) -> None:
+    if words.shape != tuple(shape):
+        raise DataError(f"table {table!r} must have shape {tuple(shape)}, got {words.shape}.")
+
+
+def _serve(session: Session, index: int, ends: Mapping[str, Link]) -> Cost:
+    """Collect the shares, run the program, send the shares of its results."""
+    program, other = session.program, session.servers[1 - index]
+    shares = {
+        table: _share(ends[session.owners[table]], index, shape)
+        for table, shape in program.tables().items()
+    }
+    server = Server(index, ends[other], Supply(index, ends[session.dealer]))
+    results = program.run(server, shares)
+    shapes = {what: tuple(shape) for what, shape in program.results().items()}
+    if shapes != {what: words.shape for what, words in results.items()}:
+        raise PlanError(f"program {program.name!r} gave other results than it declares; mend it.")
+    fresh = [server.refresh(results[what]) for what in shapes]
+    for name in session.receivers:
+        for words in fresh:
+            ends[name].send(to_bytes(words.ravel()))
+    server.supply.close()
+    for name in session.clients():
+        ends[name].send(_DONE)
+    return server.cost
+
+
+def _share(link: Link, index: int, shape: Shape) -> Words:
+    """Return a server's share of a table from its owner."""
+    if index == 1:
+        return from_bytes(link.receive(), prod(shape)).reshape(shape)
+    if len(key := link.receive()) != KEY_BYTES:
+        raise RemoteProtocolError(
+            f"server 0 must get a key of {KEY_BYTES} bytes for each table, got {len(key)}."
+        )
+    return expand_share(key, tuple(shape))
+
+
+def _receive(session: Session, ends: Mapping[str, Link]) -> dict[str, NDArray[Any]]:
+    program = session.program
+    shares = [
+        [from_bytes(ends[name].receive(), prod(s)).reshape(s) for s in program.results().values()]
+        for name in session.servers
+    ]
+    return {
+        what: _values(program, what, combine(*both))
+        for what, both in zip(program.results(), zip(*shares, strict=True), strict=True)
+    }
+
+
+def _values(program: Program, what: str, words: Words) -> NDArray[Any]:
+    """Return opened words as numbers; a program with ``values(result, words)`` says how."""
+    plain = to_integers if program.opening == "label" else decode
+    own = getattr(program, "values", lambda _, words: plain(words))
+    return own(what, words)
+
+
+def _use_once(folder: Path, session: Session) -> None:
+    """Record durably that this party takes part in a session; refuse a second time."""
+    used = folder / _USED
+    try:
+        used.mkdir(mode=stat.S_IRWXU, exist_ok=True)
+        with (used / session.id).open("x") as note:
+            note.write(session.digest() + "\n")
+            note.flush()
+            os.fsync(note.fileno())
+        sync_folder(used)
+    except FileExistsError:
+        raise _used(session) from None
+    except OSError as error:
+        raise DataError(f"folder {str(folder)!r} cannot be written: {error.strerror}.") from None
+
+
+def _used(session: Session) -> PlanError:
+    return PlanError(
+        f"session {session.id} was used here already, and a second run would be a new query; "
+        "agree on a new id."
+    )
+
+
+# Connecting ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def connected(
+    session: Session,
+    name: str,
+    identity: Identity,
+    *,
+    timeout: float = PATIENCE,
+    listen: str | None = None,
+    relay: Callable[[str], Carrier] | None = None,
+) -> Iterator[dict[str, Link]]:
+    """Connect a party to its peers over TCP or the relay, seal every link, close all at the end.
+
+    Parameters
+    ----------
+    listen : str, optional
+        HOST:PORT to listen at, where that is not the address that others dial.
+    relay : callable
+        Opens a link to a peer over the coordinator, for a session with one.
+
+    Raises
+    ------
+    PlanError
+        If the identity is not that of `name` in the session.
+    TransportError, RemoteProtocolError
+        If somebody does not come, or is not who was pinned.
+    """
+    if identity.fingerprint != session.parties[name].fingerprint:
+        raise PlanError(
+            f"the session has {session.parties[name].fingerprint} for {name!r}, this identity is "
+            f"{identity.fingerprint}; use its keys, or agree on another session."
+        )
+    digest = session.digest()
+
+    def sealed(peer: str, link: Link) -> Link:
+        return seal(link, identity, name, peer, session.parties[peer].fingerprint, digest)
+
+    def reach(peer: str) -> Carrier:
+        if (server := session.listener(name, peer)) is not None:
+            return dial(session.parties[server].address or "", name, timeout)
+        if relay is None:
+            raise PlanError("the session needs a relay; connect over the coordinator.")
+        return relay(peer)
+
+    arriving = [peer for peer in session.peers_of(name) if session.listener(name, peer) == name]
+    links: dict[str, Link] = {}
+    with ExitStack() as stack:
+        for peer in session.peers_of(name):  # one after the other: their order allows it
+            if peer not in arriving:
+                carrier = reach(peer)
+                stack.push(_closes(carrier))
+                links[peer] = sealed(peer, carrier)
+        address = listen or session.parties[name].address
+        if arriving and address is not None:
+            for peer, (carrier, link) in let_in(address, arriving, sealed, timeout).items():
+                stack.push(_closes(carrier))
+                links[peer] = link
+        yield links
+
+
+def _closes(link: Carrier) -> Callable[..., None]:
+    """Return what closes a link at the end of a block: at once after an error."""
+    return lambda kind, error, trace: link.close(at_once=error is not None)

@@ -1,0 +1,212 @@
+"""What all trainings on shares have: tables of owners, padded to a public number of rows.
+
+A row that is not there is all zero, its validity bit too, which is shared as the last column.
+Validity multiplies the row out once more on shares, so that no sum depends on what lies in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from math import frexp, sqrt
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cloister.core.declared import Length, Range, declared
+from cloister.core.errors import DataError, PlanError
+from cloister.hazmat.fixedpoint import Grid
+from cloister.hazmat.ring import Integers, Words
+from cloister.shares.mpc.compare import negative, select
+from cloister.shares.mpc.material import VALUE_BITS, Shape
+from cloister.shares.mpc.products import multiply, truncate
+from cloister.shares.mpc.program import Names, Program
+from cloister.shares.mpc.server import Server
+from cloister.shares.mpc.shares import FRAC_BITS
+
+ONE = 1 << FRAC_BITS
+"""1.0 on shares, in lattice steps."""
+
+Steps = Annotated[int, Range(1, 10_000)]
+Step = Annotated[float, Range(above=0, most=100), "of the mean gradient"]
+
+
+def require(holds: bool, name: str, rule: str, value: object) -> None:
+    """Refuse public parameters that do not go together, by a PlanError."""
+    if not holds:
+        raise PlanError(f"{name} must be {rule}, got {value!r}.")
+
+
+@declared
+class Training(Program):
+    """A training on the rows of several owners; the dealer with either server sees every row."""
+
+    owners: Annotated[Names, Length(1), "one table each"]
+    rows: Annotated[int, Range(1, 1 << 24), "public; each owner pads its table to so many"]
+    low: Annotated[tuple[float, ...], "of the public box, mapped to [-1, 1]; data units"]
+    high: Annotated[tuple[float, ...], "likewise"]
+
+    @cached_property
+    def _grid(self) -> Grid:
+        return Grid(self.low, self.high, FRAC_BITS)
+
+    @property
+    def _all_rows(self) -> int:
+        return self.rows * len(self.owners)
+
+    @property
+    def _n_targets(self) -> int:
+        """Columns between the features and validity."""
+        return 0
+
+    def tables(self) -> Mapping[str, Shape]:
+        """Return the shape of features, targets and validity, the same for each owner."""
+        columns = self._grid.n_features + self._n_targets + 1
+        return dict.fromkeys(self.owners, (self.rows, columns))
+
+    def _stacked(self, tables: Mapping[str, Words]) -> tuple[Words, Words, Words]:
+        """Return shares of all owners' features, targets, and validity as one column."""
+        table = np.concatenate([tables[owner] for owner in self.owners])
+        d = self._grid.n_features
+        return table[:, :d], table[:, d:-1], table[:, -1:]
+
+
+@declared
+class Descent(Training):
+    """Gradient descent in full batches on rows of length at most 1, each with a label."""
+
+    steps: Steps
+    step: Step
+    nominal_n: Annotated[
+        int, Range(0, 1 << 30), "public number of records of the mean; all padded rows if 0"
+    ] = 0
+
+    @property
+    def _radius(self) -> float:
+        """By what rows of the box are divided; it shortens none."""
+        return sqrt(self._grid.n_features)
+
+    @property
+    def _rate(self) -> float:
+        """By what a summed gradient of 32 fraction bits moves weights, lattice steps of both."""
+        return self.step / (self.nominal_n or self._all_rows) / ONE
+
+    def table(self, X: ArrayLike, y: ArrayLike) -> Words:
+        """Return an owner's table, ready to be split.
+
+        Parameters
+        ----------
+        X : array_like of shape (n, d), data units, without NaN
+        y : array_like of shape (n,), integers from 0
+
+        Raises
+        ------
+        DataError
+            If shapes differ, a value is missing, a label is no class, or rows are too many.
+        """
+        features, n = in_unit_ball(self._grid, X, self._radius), self._n_targets
+        targets = indicator(y, max(2, n))[:, -n:]  # one column tells two classes apart
+        if len(features) != len(targets):
+            raise DataError("records and labels must be as many, one label a row; they are not.")
+        return padded(np.hstack([features, targets]), self.rows)
+
+    def words(self, name: str, values: ArrayLike) -> Words:
+        """Return an owner's table; the last column is the label, see :meth:`table`."""
+        columns = np.atleast_2d(np.asarray(values, dtype=np.float64))
+        return self.table(columns[..., :-1], columns[..., -1])
+
+    def _design(self, server: Server, tables: Mapping[str, Words]) -> tuple[Words, Words]:
+        """Return rows with a unit as their last column, and targets.
+
+        A row that is not there is zero with its unit: it adds nothing to a gradient, whatever its
+        target.
+        """
+        features, targets, valid = self._stacked(tables)
+        unit = valid * np.uint64(ONE)
+        return np.hstack([multiply(server, features, valid), unit]), targets
+
+
+def padded(columns: Integers, rows: int) -> Words:
+    """Return an owner's table: its columns, a 1 for each row, and zeros up to `rows` rows.
+
+    Raises
+    ------
+    DataError
+        If there are more rows than the public number; how many is not said.
+    """
+    if len(columns) > rows:
+        raise DataError(
+            f"a table must have at most the public {rows} rows; agree on more, or keep fewer."
+        )
+    table = np.zeros((rows, columns.shape[1] + 1), dtype=np.int64)
+    table[: len(columns), :-1] = columns
+    table[: len(columns), -1] = 1
+    return table.view(np.uint64)
+
+
+def in_unit_ball(grid: Grid, X: ArrayLike, radius: float) -> Integers:
+    """Return rows as integers of norm at most 2^16; shape (n, d).
+
+    Values are clipped to the public box, which is mapped to [-1, 1] and rounded; rows are divided
+    by `radius`, or by their own length where that is larger, and cut toward zero: a norm never
+    grows. A row that still breaks the bound is zeroed, so the bound is a fact about integers.
+    """
+    real = grid.encode(X).astype(np.float64)
+    lengths = np.sqrt(np.einsum("ij,ij->i", real, real))
+    rows: Integers = (real * (ONE / np.maximum(lengths, radius * ONE))[:, None]).astype(np.int64)
+    rows[np.einsum("ij,ij->i", rows, rows) > ONE**2] = 0
+    return rows
+
+
+def indicator(labels: ArrayLike, n_labels: int) -> NDArray[np.int64]:
+    """Return rows of 0 and 2^16 that name labels 0 to `n_labels` - 1; shape (n, n_labels).
+
+    Raises
+    ------
+    DataError
+        If one is none of them; it is not named.
+    """
+    found = np.asarray(labels)
+    known = found[:, None] == np.arange(n_labels) if found.ndim == 1 else np.zeros((1, 1), bool)
+    if not known.any(axis=1).all():
+        raise DataError(f"labels must be one column of integers in [0, {n_labels - 1}].")
+    return known.astype(np.int64) * ONE
+
+
+# Steps on shares that hold for every word ---------------------------------------------------------
+
+
+def rescaling(factor: float, largest: float) -> tuple[int, int]:
+    """Return the integer and the bits of :func:`rescale`; ask when a program is planned.
+
+    Raises
+    ------
+    PlanError
+        If there is no room for them.
+    """
+    bits = min(VALUE_BITS - 1, VALUE_BITS - 1 - frexp(largest * factor)[1])
+    mantissa = round(factor * 2.0**bits) if bits >= 1 else 0
+    require(mantissa >= 64, "a step", "larger for so many rows, or noise weaker", factor)
+    return mantissa, bits
+
+
+def rescale(server: Server, x: Words, factor: float, largest: float) -> Words:
+    """Return shares of x * factor (semi-honest; the dealer with either server sees all).
+
+    In lattice steps, less than one off, for |x| <= `largest` (public). The factor is rounded to as
+    many bits as there is room for below 2^62. One round.
+    """
+    mantissa, bits = rescaling(factor, largest)
+    return truncate(server, x * np.uint64(mantissa), bits)
+
+
+def clamp(server: Server, x: Words, bound: int) -> Words:
+    """Return shares of x within +-bound (semi-honest; the dealer with either server sees all).
+
+    Integers; for *every* word of the ring the result is within, so what follows has a worst case
+    even where noise or an overflow came before. Ten rounds.
+    """
+    edge = server.constant(np.full(x.shape, float(bound)), 0)
+    low, high = negative(server, np.stack([x + edge, edge - x]))
+    return select(server, high, select(server, low, x, -edge), edge)

@@ -1,0 +1,62 @@
+"""Several curves in one picture: each has a name, bands, and an end where nothing is known."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cloister.app.report import as_table
+from cloister.app.report.notebook import release_axes, release_frame
+from cloister.app.report.plots import alt_text, draw, figure_of
+from cloister.core.display import Between, Curve
+
+PLACES = np.array([0.0, 1.0, 2.0])
+VALUES = np.array([[1.0, 0.5, np.nan], [1.0, 0.75, 0.5]])
+
+
+def curves(**more: object) -> Curve:
+    ends = VALUES - 0.125, VALUES + 0.125
+    made = {"axes": ("months", "part"), "names": ("old", "new"), **more}
+    return Curve("Left", PLACES, VALUES, *ends, **made)
+
+
+def test_cells_are_empty_where_a_curve_is_not_shown() -> None:
+    cells = list(curves().cells())
+    assert [[isinstance(cell, Between) for cell in stop] for stop in cells] == [
+        [True, True],
+        [True, True],
+        [False, True],
+    ]
+    assert cells[1][0] == Between(0.5, 0.375, 0.625, known=True)
+
+
+def test_the_table_has_a_column_for_each_curve_and_for_its_population() -> None:
+    table = as_table(curves())
+    assert table.headings == ("months", "old", "new")
+    assert table.rows[2][:2] == ("2", "")
+    wide = as_table(curves(population=(VALUES - 0.25, VALUES + 0.25)))
+    assert wide.headings == ("months", "old", "population 95 %", "new", "population 95 %")
+    assert wide.rows[2][1:3] == ("", "")
+
+
+def test_one_curve_is_shown_as_before() -> None:
+    one = Curve("Gap", PLACES, *(VALUES[1] + shift for shift in (0, -0.125, 0.125)), chosen=1.0)
+    table = as_table(one)
+    assert table.headings == ("x", "value")
+    assert table.rows[1][0] == "1 (chosen)"
+    assert "legend" not in draw(one, "a")
+
+
+def test_the_picture_names_the_curves_and_ends_the_one_that_ends() -> None:
+    (axes,) = figure_of(curves(population=(VALUES - 0.25, VALUES + 0.25))).axes
+    old, new = axes.lines
+    assert np.isnan(old.get_ydata()[2])
+    assert old.get_color() != new.get_color()
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["old", "new"]
+    assert len(axes.collections) == 4
+    assert "old, new" in alt_text(curves())
+
+
+def test_a_notebook_has_each_number_of_each_curve() -> None:
+    frame = release_frame([curves()])
+    assert len(frame) == 5
+    assert release_axes([curves()]).get_title() == "Left"

@@ -1,0 +1,166 @@
+"""What a plan says before anything is spent: a budget too small for the sums it asks for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cloister.app.jobs import make_plan
+from cloister.app.report.forecast import category_warnings, size_warnings
+from cloister.cli import main
+from cloister.data.schema import Column, Schema, schema_of
+from cloister.privacy.budget import Budget
+from cloister.protocol.plan import Plan
+from cloister.tasks import installed
+from cloister.tasks.clustering.auto_mean import MeanRoute
+from cloister.tasks.examples import example_of
+
+TASKS = installed()  # the laboratory's, too
+
+DELTA = 1e-6
+
+
+def plan_of(task: str, epsilon: float, nominal_n: int) -> Plan:
+    example = example_of(TASKS[task])
+    schema, budget = schema_of(example.columns), Budget(epsilon, DELTA)
+    return make_plan(
+        TASKS[task], schema, ["here"], budget=budget, nominal_n=nominal_n, **example.options
+    )
+
+
+def numbers(said: str) -> tuple[float, int]:
+    """Return the epsilon and the number of records that would fit."""
+    found = re.search(r"about epsilon ([\d.e+]+) or ([\d,]+) records would fit", said)
+    assert found, said
+    return float(found[1]), int(found[2].replace(",", ""))
+
+
+@pytest.mark.parametrize("task", [name for name, task in TASKS.items() if task.private])
+def test_a_budget_too_small_is_said_of_every_task_and_what_would_fit_does(task: str) -> None:
+    (said, *_) = size_warnings(plan_of(task, 0.02, 300))
+    assert "too small" in said
+    if "would fit" in said:  # of clusters it says how many records each should have
+        epsilon, records = numbers(said)
+        assert size_warnings(plan_of(task, 1.2 * epsilon, 300)) == ()
+        assert size_warnings(plan_of(task, 0.02, 2 * records)) == ()
+    assert size_warnings(plan_of(task, 8.0, 100_000)) == ()
+
+
+def plan_of_groups(epsilon: float, nominal_n: int, n_columns: int, n_clusters: int) -> Plan:
+    columns = [Column(name=f"x{j}", type="number", min=0, max=1) for j in range(n_columns)]
+    schema = Schema(dataset="ward", unit="row", columns=tuple(columns))
+    return make_plan(
+        TASKS["auto"],
+        schema,
+        ["here"],
+        budget=Budget(epsilon, DELTA),
+        nominal_n=nominal_n,
+        n_clusters=n_clusters,
+    )
+
+
+@pytest.mark.parametrize(
+    ("nominal_n", "n_columns", "k"), [(300, 10, 3), (2_000, 100, 8), (200, 4, 20)]
+)
+def test_where_no_group_can_be_found_it_is_said_and_what_would_help_does(
+    nominal_n: int, n_columns: int, k: int
+) -> None:
+    plan = plan_of_groups(0.05, nominal_n, n_columns, k)
+    assert isinstance(plan.task.route, MeanRoute)
+    (said,) = size_warnings(plan)
+    assert f"of {n_columns} columns: noise would drown every difference between groups" in said
+    found = re.search(r"about epsilon ([\d.e+]+) or ([\d,]+) records", said)
+    assert found, said
+    epsilon, records = float(found[1]), int(found[2].replace(",", ""))
+    for part, blind in ((0.9, True), (1.0, False)):
+        for other in (
+            plan_of_groups(part * epsilon, nominal_n, n_columns, k),
+            plan_of_groups(0.05, round(part * records), n_columns, k),
+        ):
+            assert isinstance(other.task.route, MeanRoute) == blind
+            assert any("would drown" in words for words in size_warnings(other)) == blind
+
+
+@pytest.mark.parametrize("n_columns", [1, 2, 3])
+def test_of_few_columns_a_histogram_is_always_asked(n_columns: int) -> None:
+    said = size_warnings(plan_of_groups(0.01, 100, n_columns, 5))
+    assert said
+    assert not any("would drown" in words for words in said)
+
+
+def test_the_doubt_is_told_before_anything_is_spent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ill.toml").write_text(
+        'dataset = "ward"\nunit = "row"\n'
+        '[[columns]]\nname = "age"\ntype = "number"\nmin = 0\nmax = 100\n'
+        '[[columns]]\nname = "ill"\ntype = "boolean"\n'
+    )
+    Path("a.csv").write_text("age,ill\n" + "50,1\n20,0\n" * 20)
+    asked = ["--schema", "ill.toml", "--epsilon", "0.05", "--nominal-n", "40"]
+    assert main(["plan", *asked, "--task", "logistic", "--set", "target=ill"]) == 0
+    said = capsys.readouterr()
+    assert "epsilon 0.05 is too small for 40 records" in said.err
+    assert re.search(r"^target +ill$", said.out, re.MULTILINE)
+    classify = ["classify", "a.csv", *asked, "--target", "ill", "--out", "out"]
+    classify += ["--cap-epsilon", "1"]
+    assert main([*classify, "--quiet"]) == 0
+    assert "epsilon 0.05 is too small for 40 records" in capsys.readouterr().err
+
+
+def test_nothing_is_said_of_a_number_of_records_that_nobody_gave(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ages.toml").write_text(
+        'dataset = "ward"\nunit = "row"\n'
+        '[[columns]]\nname = "age"\ntype = "number"\nmin = 0\nmax = 100\n'
+    )
+    Path("a.csv").write_text("age\n" + "50\n20\n" * 200)
+    asked = ["cluster", "a.csv", "--schema", "ages.toml", "--k", "2", "--epsilon", "2"]
+    asked += ["--cap-epsilon", "9"]
+    assert main([*asked, "--out", "bought", "--quiet"]) == 0
+    assert "too small" not in capsys.readouterr().err
+    assert main([*asked, "--nominal-n", "4", "--out", "given", "--quiet"]) == 0
+    assert "too small" in capsys.readouterr().err
+
+
+def test_categories_that_would_count_as_lengths_are_named() -> None:
+    columns = tuple(
+        Column(name=name, type="category", categories=words)
+        for name, words in (("work", ("desk", "field", "none")), ("ill", ("no", "yes")))
+    )
+    schema = Schema(dataset="ward", unit="row", columns=columns)
+
+    def said(task: str, **options: object) -> tuple[str, ...]:
+        budget = Budget(8.0, DELTA)
+        plan = make_plan(TASKS[task], schema, ["here"], budget=budget, nominal_n=9000, **options)
+        return category_warnings(plan, schema)
+
+    for task, options in (
+        ("auto", {"n_clusters": 2}),
+        ("selectk", {"min_clusters": 2, "max_clusters": 3}),
+    ):
+        (doubt,) = said(task, **options)
+        assert "work" in doubt
+        assert "ill" not in doubt  # two words are 0 and 1
+    assert said("naive-bayes", target="ill") == ()
+
+
+def test_a_delta_that_would_allow_to_release_a_record_is_doubted() -> None:
+    example = example_of(TASKS["count"])
+
+    def said(delta: float) -> str:
+        budget = Budget(8.0, delta)
+        schema = schema_of(example.columns)
+        return " ".join(
+            size_warnings(
+                make_plan(TASKS["count"], schema, ["here"], budget=budget, nominal_n=1000)
+            )
+        )
+
+    assert "delta 0.001 is not below 1 / nominal_n" in said(1e-3)
+    assert "delta" not in said(1e-4)

@@ -1,0 +1,543 @@
+"""The report: self-contained, accessible, escaped, and made from the numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cloister import DPKMeans
+from cloister.app.jobs import JobResult, run_job
+from cloister.app.report import (
+    as_table,
+    between,
+    listed,
+    number,
+    odds_sentence,
+    plus_minus,
+    render_report,
+    strength_sentence,
+    write_report,
+)
+from cloister.app.report.summary import summarise
+from cloister.app.report.text import cell_text, who_saw_what
+from cloister.core.display import (
+    Bars,
+    Between,
+    Curve,
+    Display,
+    Graph,
+    Heatmap,
+    Measured,
+    Scatter,
+    Table,
+)
+from cloister.core.html import clean
+from cloister.data import read_source
+from cloister.data.schema import Column, Schema, schema_of
+from cloister.privacy.budget import Budget
+from cloister.privacy.events import NonPrivateEvent
+from cloister.tasks import TASKS
+from cloister.tasks.examples import example_of
+from cloister.testing import SimulatedNoise, ZeroNoise
+
+VOID = {"meta", "br", "link", "img"}
+NASTY = (
+    '<script>alert("1")</script>',
+    '"><img src=x onerror=y>',
+    "cost $x_1$ & more",
+    "a]]>b\x1b",
+    "{{ 7 * 191000000000 }}{% raw %}' onclick='z",
+)
+
+
+def schema(*names: str) -> Schema:
+    columns = tuple(Column(name=name, type="number", min=-1.0, max=1.0) for name in names)
+    return Schema(dataset="d", unit="row", columns=columns)
+
+
+def job(
+    n_clusters: int = 3,
+    names: tuple[str, ...] = ("age", "bmi"),
+    silos: tuple[str, ...] = ("north", "south"),
+    task: str = "fastlloyd",
+    epsilon: float | None = 1.0,
+    **options: object,
+) -> JobResult:
+    rng = np.random.default_rng(0)
+    contract = schema(*names)
+    records = {name: read_source(rng.uniform(-1, 1, (60, len(names))), contract) for name in silos}
+    return run_job(
+        TASKS[task],
+        contract,
+        records,
+        epsilon=epsilon,
+        nominal_n=1000,
+        n_clusters=n_clusters,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+class Page(HTMLParser):
+    """Collects the tags of a page and checks that they are closed in order."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(html)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attrs for name, attrs in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def result() -> JobResult:
+    return job()
+
+
+@pytest.fixture(scope="module")
+def html(result: JobResult) -> str:
+    return render_report(result, budget_lines=[("lifetime cap", "epsilon 10")])
+
+
+def test_report_fetches_nothing(html: str) -> None:
+    page = Page(html)
+    assert not {"script", "link", "img", "iframe", "object", "base", "form"} & {
+        tag for tag, _ in page.tags
+    }
+    for _, attrs in page.tags:
+        for name, value in attrs.items():
+            if name in ("src", "href", "xlink:href", "action", "data"):
+                assert (value or "").startswith(("#", "data:image/png"))
+    assert "@import" not in html
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", html))
+
+
+def test_ids_are_unique_and_every_reference_has_its_target(html: str) -> None:
+    page = Page(html)
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    wanted = {attrs["aria-labelledby"] for _, attrs in page.tags if "aria-labelledby" in attrs}
+    wanted |= set(re.findall(r"url\(#([^)]*)\)", html))
+    wanted |= {attrs["xlink:href"][1:] for attrs in page.all("use") if attrs["xlink:href"]}
+    assert wanted <= set(ids)
+
+
+def test_pictures_have_words_tables_have_captions_and_headings_go_down_in_steps(html: str) -> None:
+    page = Page(html)
+    assert page.all("html") == [{"lang": "en"}]
+    assert len(page.all("svg")) == 3
+    for picture in page.all("svg"):
+        assert picture["role"] == "img"
+        assert len(picture["aria-label"] or "") > 20
+    assert len(page.all("table")) == len(page.all("caption"))
+    assert all("scope" in attrs for attrs in page.all("th"))
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+def test_statement_is_made_from_the_numbers(result: JobResult, html: str) -> None:
+    assert "(epsilon 1, delta 1e-06)" in html
+    assert odds_sentence(result.spent, "row").replace("'", "&#39;") in html
+    assert "The unit of privacy is one row, in one silo only." in html
+    assert "2 silos: north, south." in html
+    assert result.plan.digest.hex() in html
+    assert result.plan.task.describe() in html
+    dearer = render_report(job(epsilon=3.0))
+    assert "(epsilon 3, delta 1e-06)" in dearer
+    assert "(epsilon 1, delta 1e-06)" not in dearer
+
+
+def test_unit_of_a_person_is_named_with_its_limits() -> None:
+    columns = (Column(name="age", type="number", min=-1.0, max=1.0),)
+    contract = Schema(
+        dataset="d", unit="patient", max_rows=3, max_silos_per_person=2, columns=columns
+    )
+    records = {"a": read_source(pd.DataFrame({"age": [0.1, 0.2], "patient": ["p", "q"]}), contract)}
+    done = run_job(TASKS["count"], contract, records, epsilon=1.0, nominal_n=10)
+    html = render_report(done)
+    assert "all rows of one patient, at most 3 in a silo" in html
+    assert "in at most 2 silos" in html
+
+
+def test_a_bought_count_is_part_of_the_cost() -> None:
+    rng = np.random.default_rng(0)
+    records = {"a": read_source(rng.uniform(-1, 1, (50, 2)), schema("x", "y"))}
+    done = run_job(TASKS["fastlloyd"], schema("x", "y"), records, epsilon=1.0, n_clusters=2)
+    html = render_report(done)
+    assert "(epsilon 1, delta 1e-06)" in html
+    assert "noisy count of all records that was bought first" in html
+
+
+@pytest.mark.parametrize("noise", [ZeroNoise(), SimulatedNoise(1)])
+def test_test_doubles_are_flagged(noise: ZeroNoise | SimulatedNoise) -> None:
+    html = render_report(job(noise=noise))
+    assert '<p class="alert">NOT PRIVATE: noise from: ' in html
+    assert html.count("no guarantee") == 2
+    assert "Not at all in this run" in html
+
+
+def test_a_task_without_privacy_is_flagged() -> None:
+    html = render_report(job(task="lloyd", epsilon=None))
+    assert '<p class="alert">NOT PRIVATE: the task &#39;lloyd&#39;' in html
+    assert "Nothing was charged" in html
+    assert "no record, no exact count" not in html
+
+
+def test_real_noise_is_not_flagged(html: str) -> None:
+    assert 'class="alert"' not in html
+    assert "operating system" in html
+
+
+def test_laplace_is_named() -> None:
+    html = render_report(job(task="sulloyd"))
+    assert re.search(r"\d × Laplace noise of scale", html)
+
+
+def test_names_from_outside_are_escaped_everywhere(tmp_path: Path) -> None:
+    done = job(names=(*NASTY[:3], NASTY[4]), silos=(*NASTY[:2], NASTY[4]))
+    done = replace(done, plan=replace(done.plan, study=NASTY[0]))
+    path = tmp_path / "report.html"
+    write_report(done, path, budget_lines=[(NASTY[0], NASTY[3]), (NASTY[4], NASTY[1])])
+    html = path.read_text(encoding="utf-8")
+    assert "cost $x_1$ &amp; more" in html
+    check_harmless(html)
+
+
+def check_harmless(html: str) -> None:
+    page = Page(html)
+    assert not {"script", "img"} & {tag for tag, _ in page.tags}
+    assert not {name for _, attrs in page.tags for name in attrs if name.startswith("on")}
+    assert "\x1b" not in html
+    assert "1337000000000" not in html  # what it makes; so many digits are in no digest
+    assert "{{ 7 * 191000000000 }}{% raw %}&#39; onclick=&#39;z" in html
+
+
+def test_categories_cannot_inject_anything() -> None:
+    categories = tuple(text for text in NASTY if text.isprintable())
+    columns = (
+        Column(name=NASTY[0], type="number", min=-1.0, max=1.0),
+        Column(name=NASTY[4], type="category", categories=categories),
+    )
+    contract = Schema(dataset=NASTY[0], unit="row", columns=columns)
+    table = pd.DataFrame({NASTY[0]: 0.1, NASTY[4]: list(categories)})
+    records = {"a": read_source(table, contract)}
+    task = TASKS["naive-bayes"]
+    done = run_job(task, contract, records, epsilon=9.0, nominal_n=9, target=NASTY[4])
+    check_harmless(render_report(done))
+
+
+def test_what_a_task_shows_cannot_inject_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, names = np.ones(len(NASTY)), NASTY
+    nasty, axes = NASTY[4] + NASTY[0], (NASTY[4], NASTY[1])
+    shown = (
+        Table(nasty, names, (names,), note=nasty),
+        Heatmap(nasty, names, names, np.outer(one, one), note=nasty),
+        Bars(nasty, names, one, unit=nasty, note=nasty),
+        Scatter(nasty, names, np.outer(one, one)[:, :2], axes=axes, note=nasty),
+        Curve(nasty, one, one, one, one, axes=axes, note=nasty),
+        Graph(nasty, names, one, ((0, 1, 1.0, nasty),), note=nasty),
+    )
+    done = job()
+    monkeypatch.setattr(type(done.plan.task), "displays", lambda *_: shown)
+    monkeypatch.setattr(type(done.plan.task), "describe", lambda _: nasty)
+    check_harmless(render_report(done))
+
+
+def test_a_model_in_a_notebook_cannot_inject_anything() -> None:
+    model = DPKMeans(3, epsilon=1.0, bounds=(-1, 1))
+    model._keep(job(names=(*NASTY[:3], NASTY[4])))
+    check_harmless(model._repr_mimebundle_()["text/html"])
+
+
+def test_budget_lines_or_their_absence_are_shown(result: JobResult, html: str) -> None:
+    assert "lifetime cap" in html
+    assert "not charged to a ledger" not in html
+    assert "not charged to a ledger" in render_report(result)
+
+
+def test_who_saw_what_follows_the_profile_and_the_place(result: JobResult) -> None:
+    parties, remarks = who_saw_what(result.plan, in_process=True)
+    assert parties.rows[1][0] == "The aggregator"
+    assert any("one process on one machine" in remark for remark in remarks)
+    _, remarks = who_saw_what(result.plan, in_process=False)
+    assert any("Do not give this report to the operator" in remark for remark in remarks)
+    alone = job(silos=("only",))
+    parties, _ = who_saw_what(alone.plan, in_process=True)
+    assert len(parties.rows) == 2
+    assert "Nothing was sent to anybody." in render_report(alone)
+
+
+@pytest.mark.parametrize(("n_clusters", "n_features"), [(1, 1), (1, 100), (100, 1), (60, 60)])
+def test_any_shape_gives_a_page_of_bounded_pictures(n_clusters: int, n_features: int) -> None:
+    names = tuple(f"column {j}" for j in range(n_features))
+    html = render_report(job(n_clusters, names, epsilon=50.0))
+    Page(html)
+    for width, height in re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', html):
+        assert float(width) < 26 * 72
+        assert float(height) < 26 * 72
+    assert len(html) < 3_000_000
+    assert f"column {n_features - 1}" in html
+
+
+def test_every_display_has_its_numbers_as_a_table() -> None:
+    values = np.array([[1.0, 2.0]])
+    heat = as_table(Heatmap("t", ("r",), ("a", "b"), values, margin=np.array([[0.5, 0.0]])))
+    assert heat.headings == ("", "a", "b")
+    assert heat.rows == (("r", "1.00 ± 0.50", "2"),)
+    bars = as_table(Bars("t", ("r", "s"), np.array([3.0, -4.25])))
+    assert bars.rows == (("r", "3"), ("s", "-4.25"))
+    three, ends = np.array([1.0, np.nan, 2.0]), (np.array([0.9, 0, 1]), np.array([1.6, 1, np.inf]))
+    bars = as_table(Bars("t", ("r", "s", "u"), three, None, "", "", *ends, absent="<5"))
+    assert bars.rows == (("r", "1.00 [0.90, 1.60]"), ("s", "<5"), ("u", "2 [1, no upper bound]"))
+    low, high = np.array([[0.9, -3.0]]), np.array([[1.6, 1.0]])
+    heat = as_table(Heatmap("t", ("r",), ("a", "b"), values, low=low, high=high))
+    assert heat.rows == (("r", "1.00 [0.90, 1.60]", "2.0 [-3.0, 1.0]"),)
+    curve = as_table(Curve("t", np.array([2.0, 3.0]), values[0], low[0], high[0], 3.0, ("k", "y")))
+    assert curve.headings == ("k", "y")
+    assert curve.rows == (("2", "1.00 [0.90, 1.60]"), ("3 (chosen)", "2.0 [-3.0, 1.0]"))
+    dots = as_table(Scatter("t", ("r",), values, sizes=np.array([9.0]), axes=("x", "")))
+    assert dots.headings == ("", "x", "y", "size")
+    assert dots.rows == (("r", 1.0, 2.0, 9.0),)
+
+
+@pytest.mark.parametrize(
+    "display",
+    [
+        Heatmap("t", ("r",), ("a", "b"), np.array([[np.nan, 1e300]])),
+        Heatmap("t", ("r", "s"), ("a",), np.zeros((2, 1)), margin=np.zeros((2, 1))),
+        Heatmap(
+            "t", ("r", "s"), ("a",), np.eye(2)[:, :1], low=-np.ones((2, 1)), high=np.eye(2)[:, :1]
+        ),
+        Curve("t", np.array([2.0, 3.0]), np.zeros(2), np.array([-1.0, np.nan]), np.ones(2), 3.0),
+        Bars("t", ("r",), np.array([-5.0]), margin=np.array([np.inf])),
+        Bars("t", ("r",), np.array([0.0])),
+        Bars("t", ("r", "s"), np.array([np.nan, 2.0]), low=np.zeros(2), high=np.array([1, np.inf])),
+        Scatter("t", ("r",), np.zeros((1, 2))),
+        Graph("t", (), np.zeros(0), ()),
+        Graph("t", ("r",), np.zeros(1), ((0, 0, 1.0, ""),)),
+        Graph("t", ("a$b", "s", "alone"), np.ones(3), ((0, 1, np.inf, "$"), (1, 0, 1.0, "1 %"))),
+    ],
+)
+def test_odd_values_are_still_drawn(display: Display) -> None:
+    from cloister.app.report import plots
+
+    assert not isinstance(display, Table)
+    assert plots.draw(display, "p").startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (1.0, "1"),
+        (123.456, "123.5"),
+        (1234567.0, "1,234,567"),
+        (0.00123456, "0.001235"),
+        (1e-9, "1e-09"),
+        (1e12, "1e+12"),
+        (-0.5, "-0.5"),
+        (float("inf"), "∞"),
+        (float("nan"), "not a number"),
+    ],
+)
+def test_numbers_have_four_digits(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "spread", "text"),
+    [
+        (141.234, 29.9, "141 ± 30"),
+        (52.91, 4.26, "52.9 ± 4.3"),
+        (0.12345, 0.0431, "0.123 ± 0.043"),
+        (-0.001, 4.0, "0.0 ± 4.0"),
+        (5.0, 0.0, "5"),
+        (1e9, 12.0, "1e+09 ± 12"),
+        (1.0, float("nan"), "1"),
+    ],
+)
+def test_values_are_rounded_to_two_digits_of_their_noise(
+    value: float, spread: float, text: str
+) -> None:
+    assert plus_minus(value, spread) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "text"),
+    [
+        (52.91, 50.1, 60.2, "52.9 [50.1, 60.2]"),
+        (0.12345, 0.2, 0.9, "0.12 [0.20, 0.90]"),  # a centre that was shrunk
+        (-0.001, -5.0, 3.0, "0.0 [-5.0, 3.0]"),
+        (5.0, 5.0, 5.0, "5"),
+        (1e9, -12.0, 12.0, "1e+09 [-12, 12]"),
+        (1.0, float("nan"), 2.0, "1"),
+    ],
+)
+def test_both_ends_are_rounded_like_the_value(
+    value: float, low: float, high: float, text: str
+) -> None:
+    assert between(value, low, high) == text
+
+
+def test_an_interval_is_drawn_as_it_is_not_around_its_value() -> None:
+    from cloister.app.report import plots
+
+    values = np.array([[0.0], [1.0]])
+    ends = {"low": values - 0.1, "high": values + 0.3}
+    drawn = Heatmap("t", ("r", "s"), ("a",), values, **ends)
+    centred = Heatmap("t", ("r", "s"), ("a",), values, margin=np.full((2, 1), 0.2))
+    assert plots.has_intervals(drawn)
+    assert not plots.has_intervals(replace(drawn, low=values, high=values))
+
+    def lines(display: Heatmap) -> set[float]:
+        """Lengths of the thick lines, in points."""
+        svg = plots.draw(display, "p")
+        paths = re.findall(
+            r'd="M ([\d.]+) ([\d.]+) \nL ([\d.]+) \2 ?\n?"[^>]*stroke-width: 1.6', svg
+        )
+        return {round(float(a), 1) for a, _, _ in paths}
+
+    assert lines(drawn)
+    assert lines(drawn) != lines(centred)
+
+
+@pytest.mark.parametrize(
+    ("unit", "who"),
+    [
+        ("row", "whether one row was used"),
+        ("patient", "whether the rows of one patient were used"),
+        ("silo", "whether one silo's records were used"),
+    ],
+)
+def test_the_sentence_on_odds_names_the_unit_of_privacy_and_nobody_else(
+    unit: str, who: str
+) -> None:
+    said = odds_sentence(Budget(1.0, 1e-6), unit)
+    assert who in said
+    assert "person" not in said
+
+
+def test_odds_are_rounded_against_us_and_said_in_hundreds() -> None:
+    one = odds_sentence(Budget(1.0, 1e-6), "row")
+    assert "at most 74 times in 100" in one  # (e + delta) / (e + 1)
+    assert "hardly anything is protected" in odds_sentence(Budget(8.0, 1e-6), "row")
+    assert "hardly anything is protected" in odds_sentence(NonPrivateEvent(), "row")
+
+
+def test_strength_says_factor_epsilon_and_delta() -> None:
+    sentence = strength_sentence(1.0, 1e-6, "patient")
+    assert "at most 2.72 times as likely" in sentence
+    assert "as likely if the rows of one patient were used as if not" in sentence
+    assert "and the other way round" in sentence
+    assert "(epsilon 1, delta 1e-06), apart from a probability of at most 1e-06" in sentence
+    assert "apart from" not in strength_sentence(1.0, 0.0, "row")
+    assert "e^50" in strength_sentence(50.0, 0.0, "row")
+
+
+def test_unprintable_characters_cannot_steer_a_terminal() -> None:
+    assert clean("a\x1b[31mb\x07") == "a�[31mb�"
+
+
+def test_the_names_of_a_catalogue_do_not_fill_the_screen() -> None:
+    names = [f"x{i}" for i in range(10_000)]
+    assert listed(names[:30]) == ", ".join(names[:30])
+    assert listed(names).endswith("x29 and 9,970 more")
+    assert listed(()) == ""
+
+
+def test_three_lines_come_before_any_table(result: JobResult, html: str) -> None:
+    summary = summarise(result)
+    assert summary.title == "Three groups of records"
+    assert summary.found.startswith("Three groups of records, of about ")
+    assert "Epsilon 1 at delta 1e-06." in summary.cost
+    assert "clusters stand" in summary.sure
+    begun = html.index("<table")
+    for _, sentence in summary.lines:
+        assert html.index(sentence.replace("'", "&#39;")) < begun
+    assert html.index("<h2") < html.index('id="privacy-in-plain-words"')
+
+
+@pytest.mark.parametrize(
+    ("unit", "name"), [("patient", "patients"), ("person", "people"), ("customer_id", "customers")]
+)
+def test_records_are_called_what_the_schema_calls_a_row(unit: str, name: str) -> None:
+    contract = schema("age", "bmi").model_copy(update={"unit": unit, "max_rows": 1})
+    table = pd.DataFrame({unit: range(60), "age": 0.1, "bmi": 0.2})
+    answer = run_job(
+        TASKS["fastlloyd"],
+        contract,
+        {"north": read_source(table, contract)},
+        epsilon=1.0,
+        nominal_n=1000,
+        n_clusters=2,
+    )
+    assert summarise(answer).title == f"Two groups of {name}"
+
+
+def test_a_number_that_noise_could_have_made_has_a_question_mark() -> None:
+    rows = (("a", Measured(1.0, 2.0)), ("b", Measured(3.0, 2.0)), ("c", Between(1.0, 0.5, 2.0)))
+    shown = as_table(Table("T", ("", "value"), (*rows, ("d", Between(5.0, 4.0, 6.0, known=False)))))
+    texts = [cell_text(row[1]) for row in shown.rows]
+    assert [text.endswith(" ?") for text in texts] == [True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: job(noise=SimulatedNoise(0)),
+        lambda: job(task="lloyd", epsilon=None),
+    ],
+)
+def test_no_line_promises_what_the_run_does_not_keep(answer: Callable[[], JobResult]) -> None:
+    summary = summarise(answer())
+    assert summary.cost == "Nothing is promised: this is NOT PRIVATE."
+
+
+def test_a_centre_at_zero_is_known_and_one_of_noise_is_not() -> None:
+    """0 means nothing to a centre: the size of its cluster says whether it is there."""
+    at_zero, of_noise = (Between(0.0, -0.1, 0.1, known=known) for known in (True, False))
+    assert (at_zero.clear, of_noise.clear) == (True, False)
+    assert not Between(0.0, -0.1, 0.1).clear
+
+
+@pytest.mark.parametrize(("name", "says"), [("linear", "A model that predicts"), ("count", "All")])
+def test_found_names_the_model_or_the_number(name: str, says: str) -> None:
+    case = example_of(TASKS[name], n_features=3, n_clusters=2)
+    contract = schema_of(case.columns)
+    table = np.random.default_rng(0).uniform(
+        [c.low for c in case.columns], [c.high for c in case.columns], (50, len(case.columns))
+    )
+    answer = run_job(
+        TASKS[name],
+        contract,
+        {"north": read_source(pd.DataFrame(table, columns=contract.names), contract)},
+        epsilon=1.0,
+        nominal_n=50,
+        max_loss=1.0,  # few of these numbers are categories
+        **case.options,
+    )
+    assert summarise(answer).found.startswith(says)
