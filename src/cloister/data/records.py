@@ -25,7 +25,7 @@ from cloister.data.baskets import Baskets, is_catalogue, open_baskets, proposed_
 from cloister.data.cache import GridCache
 from cloister.data.cells import CellType
 from cloister.data.dialect import Dialect
-from cloister.data.encoding import ABSENT, OUTSIDE
+from cloister.data.encoding import ABSENT, OUTSIDE, StepTables
 from cloister.data.reading import ReadingReport, Tally
 from cloister.data.rules import Chunk, Judged, Marked, Rules, dialect_of, matrix
 from cloister.data.sources import (
@@ -430,8 +430,9 @@ class _Reading:
         """Yield the records of one pass, in chunks that are not empty."""
         positions = np.flatnonzero(self.rules.used)
         every = bool(self.rules.used.all())
+        tables = StepTables()
         for raw in self.table.chunks(rows):
-            judged = self.rules.judge(raw)
+            judged = self.rules.judge(raw, tables)
             seal.add(judged)
             keep = limit.keep(raw.units, judged.usable)
             if tally:

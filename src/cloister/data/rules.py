@@ -19,6 +19,7 @@ from cloister.data.encoding import (
     CellFlags,
     CellRules,
     Columns,
+    StepTables,
     encode_columns,
 )
 
@@ -122,10 +123,10 @@ class Rules:
         wrong = [right if read.wrong is None else read.wrong for read in found]
         return values, np.stack(wrong, axis=1)
 
-    def judge(self, raw: Raw) -> Judged:
+    def judge(self, raw: Raw, tables: StepTables | None = None) -> Judged:
         """Apply the rules for missing cells, types and range, each record by itself."""
         cells, wrong = self.read(raw)
-        steps, flags = encode_columns(cells, self.cells)
+        steps, flags = encode_columns(cells, self.cells, tables)
         if wrong is not None:
             flags |= wrong * WRONG
         usable: Flags = np.ones(len(steps), dtype=bool)
