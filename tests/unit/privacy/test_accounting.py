@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
+from scipy.stats import gamma
 
 from cloister.errors import PlanError
 from cloister.privacy import accounting
 from cloister.privacy.accounting import (
     attacker_odds,
+    cover_delta,
     gdp_delta,
     gdp_epsilon,
     gdp_mu,
@@ -20,6 +23,7 @@ from cloister.privacy.accounting import (
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import (
     ComposedEvent,
+    CoverEvent,
     Event,
     GaussianEvent,
     LaplaceEvent,
@@ -158,6 +162,42 @@ def test_delta_outside_its_range_is_refused(delta: float) -> None:
 def test_epsilon_outside_its_range_is_refused() -> None:
     with pytest.raises(PlanError, match="epsilon"):
         accounting.delta(MIXED, -1.0)
+
+
+# Max covers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("pick_epsilon", [0.02, 0.5, 2.0, 6.0])
+def test_a_max_cover_is_as_private_as_two_exponential_variables(
+    pick_epsilon: float, added: bool
+) -> None:
+    """Their likelihood ratio is monotone, so the best event is a ray; here one of many is it."""
+    ends, r = np.linspace(0, 40, 1_000_001), math.exp(pick_epsilon / 2)
+    without, with_it = np.exp(-ends), np.exp(-r * ends)  # of the rays from there on
+    for eps in (-4.0, -0.5 * pick_epsilon, -0.2, 0.0, 0.1, 0.5 * pick_epsilon, 1.0, 5.0):
+        if added:
+            best = ((1 - with_it) - math.exp(eps) * (1 - without)).max()
+        else:
+            best = (without - math.exp(eps) * with_it).max()
+        best = max(best, 1 - math.exp(eps), 0.0)  # the sure event, and none
+        assert cover_delta(pick_epsilon, eps, added=added) == pytest.approx(best, abs=1e-8)
+
+
+@pytest.mark.parametrize(("pick_epsilon", "covers"), [(1.0, 1), (0.4, 3)])
+def test_covers_compose_like_sums_of_exponential_variables(
+    pick_epsilon: float, covers: int
+) -> None:
+    log_r, a, r = pick_epsilon / 2, math.expm1(pick_epsilon / 2), math.exp(pick_epsilon / 2)
+    event = RepeatedEvent(CoverEvent(pick_epsilon), covers)
+    for eps in (0.0, 0.3 * log_r, 2 * log_r, 8 * a):
+        far, near = (eps + covers * log_r) / a, max(0.0, covers * log_r - eps) / a
+        exact = max(
+            gamma.sf(far, covers) - math.exp(eps) * gamma.sf(r * far, covers),
+            gamma.cdf(r * near, covers) - math.exp(eps) * gamma.cdf(near, covers),
+        )
+        found = accounting.delta(event, eps)
+        assert exact * (1 - 1e-9) <= found <= exact * 1.002
 
 
 # What an attacker can do ----------------------------------------------------------------------
