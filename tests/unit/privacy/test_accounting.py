@@ -153,6 +153,14 @@ def test_delta_inverts_epsilon(event: Event) -> None:
         assert accounting.delta(event, eps) == pytest.approx(delta, rel=1e-6)
 
 
+def test_delta_is_never_above_a_closed_form() -> None:
+    """The numerical one cuts its tails, and counts what it cuts as lost."""
+    pure = RepeatedEvent(LaplaceEvent(4.0), 3)
+    assert accounting.delta(pure, 0.74) > 0
+    assert [accounting.delta(pure, eps) for eps in (0.75, 0.76, 50.0)] == [0, 0, 0]
+    assert 0 < accounting.delta(MIXED, 4.0) <= zcdp_delta(zcdp_rho(MIXED), 4.0) < 1e-20
+
+
 @pytest.mark.parametrize("delta", [-0.1, 1.0, math.nan])
 def test_delta_outside_its_range_is_refused(delta: float) -> None:
     with pytest.raises(PlanError, match="delta"):

@@ -98,6 +98,8 @@ def test_sampling_everybody_costs_what_no_sampling_costs(rounds: int) -> None:
         plain = accounting.epsilon(RepeatedEvent(GaussianEvent(z), rounds), 1e-6)
         event = RepeatedEvent(SampledGaussianEvent(z, 1 - 1e-9), rounds)
         assert 0.999 * plain <= accounting.epsilon(event, 1e-6) <= plain
+        plain = accounting.delta(RepeatedEvent(GaussianEvent(z), rounds), 1.0)
+        assert 0.999 * plain <= accounting.delta(event, 1.0) <= plain
 
 
 def test_sampling_nobody_costs_nothing() -> None:
