@@ -143,6 +143,7 @@ def test_gdp_epsilon_inverts_gdp_delta() -> None:
         for delta in (1e-12, 1e-6, 1e-4):
             assert gdp_delta(mu, gdp_epsilon(mu, delta)) == pytest.approx(delta, rel=1e-9)
     assert gdp_epsilon(0.5, 0.5) == 0  # delta is above the total variation distance
+    assert gdp_epsilon(0.5, gdp_delta(0.5, 0.0)) == 0
     assert gdp_epsilon(0.5, 0.0) == math.inf
 
 
