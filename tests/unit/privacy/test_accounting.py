@@ -147,6 +147,18 @@ def test_gdp_epsilon_inverts_gdp_delta() -> None:
     assert gdp_epsilon(0.5, 0.0) == math.inf
 
 
+def test_gdp_epsilon_is_the_least_at_which_delta_is_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(accounting, "gdp_delta", lambda mu, eps: 1e-6 if eps >= 0.7 else 0.1)
+    assert gdp_epsilon(2.0, 1e-6) == 0.7
+
+
+def test_gdp_epsilon_is_finite_where_floats_can_hold_it() -> None:
+    """It tends to mu**2 / 2, the mean of the loss."""
+    assert gdp_epsilon(4.4e153, 1e-6) == pytest.approx(4.4e153**2 / 2, rel=1e-9)
+
+
 @pytest.mark.parametrize("event", [MIXED, RepeatedEvent(LaplaceEvent(50.0), 100)])
 def test_delta_inverts_epsilon(event: Event) -> None:
     for delta in (1e-10, 1e-6, 1e-3):
@@ -191,6 +203,15 @@ def test_a_max_cover_is_as_private_as_two_exponential_variables(
             best = (without - math.exp(eps) * with_it).max()
         best = max(best, 1 - math.exp(eps), 0.0)  # the sure event, and none
         assert cover_delta(pick_epsilon, eps, added=added) == pytest.approx(best, abs=1e-8)
+
+
+def test_a_record_that_is_added_to_a_max_cover_never_shows_more_than_half_of_epsilon() -> None:
+    """Then delta is 0, and it is never below, however floats round."""
+    for pick_epsilon in np.arange(0.05, 10, 0.05).tolist():
+        half = pick_epsilon / 2
+        assert cover_delta(pick_epsilon, half, added=True) == 0
+        below = [half * (1 - i * 4e-16) for i in range(1, 6)]
+        assert all(0 <= cover_delta(pick_epsilon, eps, added=True) < 1e-11 for eps in below)
 
 
 @pytest.mark.parametrize(("pick_epsilon", "covers"), [(1.0, 1), (0.4, 3)])
