@@ -138,6 +138,21 @@ def test_absurd_noise_is_never_free_and_never_breaks(kind: type[GaussianEvent]) 
     assert accounting.epsilon(kind(1e200), 1e-6) < 1e-90
 
 
+@pytest.mark.parametrize(
+    ("multiplier", "cost"),
+    [
+        *((1e-101, math.inf), (0.98e-100, math.inf), (1e-100, math.inf), (1.02e-100, 1e100 / 1.02)),
+        *((0.98e100, 1e-100 / 0.98), (1e100, 1e-100), (1.02e100, 1e-100), (1e300, 1e-100)),
+    ],
+)
+def test_costs_whose_squares_floats_cannot_hold_are_rounded_up(
+    multiplier: float, cost: float
+) -> None:
+    assert 1 / 1e-100 == 1e100
+    for found in (pure_epsilon(LaplaceEvent(multiplier)), gdp_mu(GaussianEvent(multiplier))):
+        assert found == pytest.approx(cost, rel=1e-14, abs=0)
+
+
 def test_gdp_epsilon_inverts_gdp_delta() -> None:
     for mu in (0.01, 0.3, 2.0, 9.0):
         for delta in (1e-12, 1e-6, 1e-4):
