@@ -29,6 +29,8 @@ from cloister.privacy.events import (
     LaplaceEvent,
     NonPrivateEvent,
     RepeatedEvent,
+    SampledGaussianEvent,
+    mechanism_counts,
 )
 
 NOTHING = ComposedEvent(())
@@ -243,6 +245,71 @@ def test_covers_compose_like_sums_of_exponential_variables(
         )
         found = accounting.delta(event, eps)
         assert exact * (1 - 1e-9) <= found <= exact * 1.002
+
+
+@pytest.mark.parametrize("pick_epsilon", [701.0, 1500.0, 1e300])
+def test_a_max_cover_whose_losses_overflow_hides_nothing(pick_epsilon: float) -> None:
+    event = ComposedEvent((CoverEvent(pick_epsilon), LaplaceEvent(1.0)))
+    assert accounting.epsilon(event, 1e-6) == math.inf
+    assert accounting.delta(event, 1e9) == 1
+
+
+# The steps of numerical losses ----------------------------------------------------------------
+
+
+def steps(*events: Event) -> float:
+    """Return how wide the steps of the losses of some events are."""
+    return accounting._width(tuple(mechanism_counts(ComposedEvent(events)).items()))
+
+
+def test_a_step_is_a_20_000th_of_an_epsilon_at_a_millionth() -> None:
+    """A narrower one takes longer, a wider one costs more than need be."""
+    assert steps(RepeatedEvent(LaplaceEvent(2.0), 3)) == pytest.approx(1.5 / 20_000)
+    many = RepeatedEvent(LaplaceEvent(100.0), 400)
+    assert steps(many) == pytest.approx(zcdp_epsilon(zcdp_rho(many), 1e-6) / 20_000)
+    assert steps(MIXED) == pytest.approx(zcdp_epsilon(0.07, 1e-6) / 20_000)
+
+
+def test_a_step_of_covers_is_a_20_000th_of_their_epsilons_and_of_the_rest() -> None:
+    alone = 20_000 * steps(CoverEvent(1.0))
+    assert cover_delta(1.0, alone, added=False) == pytest.approx(1e-6)
+    assert steps(RepeatedEvent(CoverEvent(1.0), 3)) == pytest.approx(3 * alone / 20_000)
+    rest = RepeatedEvent(LaplaceEvent(2.0), 3)
+    assert steps(CoverEvent(1.0), rest) == pytest.approx((alone + 1.5) / 20_000)
+    # Of a weak one delta is below a millionth at half of its epsilon already.
+    weak = CoverEvent(1e-6)
+    assert cover_delta(1e-6, 5e-7, added=False) < 1e-6
+    assert steps(weak) == pytest.approx(5e-7 / 20_000)
+    assert math.isfinite(steps(CoverEvent(700.0)))
+
+
+def test_a_step_of_sampled_rounds_is_a_4_000th_of_the_epsilon_to_which_they_tend() -> None:
+    mu = 0.1 * math.sqrt(math.e - 1)  # of one, in the limit of many
+    rounds = RepeatedEvent(SampledGaussianEvent(1.0, 0.1), 10)
+    assert steps(rounds) == pytest.approx(zcdp_epsilon(5 * mu**2, 1e-6) / 4_000)
+    both = 5 * mu**2 + 0.5 / 4
+    assert steps(rounds, GaussianEvent(2.0)) == pytest.approx(zcdp_epsilon(both, 1e-6) / 4_000)
+    # Sampled often, they cost what they cost unsampled.
+    often = RepeatedEvent(SampledGaussianEvent(1.0, 0.9), 10)
+    assert steps(often) == pytest.approx(zcdp_epsilon(5.0, 1e-6) / 4_000)
+    cover = 20_000 * steps(CoverEvent(1.0))
+    assert steps(rounds, CoverEvent(1.0)) == pytest.approx(steps(rounds) + cover / 4_000)
+
+
+@pytest.mark.parametrize(("multiplier", "furthest"), [(1.0, 10.5), (0.25, 48.0), (0.2, 62.5)])
+def test_losses_of_a_rare_client_have_20_000_steps(multiplier: float, furthest: float) -> None:
+    """The furthest loss is that of ten deviations, less what the coin hides."""
+    loss = math.log(1 - 1e-6 + 1e-6 * math.exp(furthest))
+    rare = SampledGaussianEvent(multiplier, 1e-6)
+    assert steps(rare) == pytest.approx(loss / 20_000)
+    assert steps(SampledGaussianEvent(100.0, 1e-6), rare) == pytest.approx(loss / 20_000)
+
+
+@pytest.mark.parametrize("multiplier", [1 / 21, 1 / 28, 1 / 29, 0.01])
+def test_with_very_little_noise_sampling_saves_too_little_to_count(multiplier: float) -> None:
+    """Neither does any exponential overflow."""
+    found = steps(SampledGaussianEvent(multiplier, 1e-9))
+    assert found == pytest.approx(zcdp_epsilon(0.5 / multiplier**2, 1e-6) / 4_000)
 
 
 # What an attacker can do ----------------------------------------------------------------------
