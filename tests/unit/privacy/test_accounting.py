@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
-from scipy.stats import gamma
+from scipy.stats import gamma, norm
 
 from cloister.errors import PlanError
 from cloister.privacy import accounting
@@ -247,6 +248,50 @@ def test_covers_compose_like_sums_of_exponential_variables(
         assert exact * (1 - 1e-9) <= found <= exact * 1.002
 
 
+def test_a_max_cover_has_an_epsilon_at_a_tiny_delta() -> None:
+    """Its losses are cut where next to nothing of them is left."""
+    exact = math.expm1(1.0) * math.log((1 - math.exp(-1.0)) / 1e-13) - 1.0
+    assert exact <= accounting.epsilon(CoverEvent(2.0), 1e-13) <= 1.002 * exact
+
+
+def bounds_of_delta(parts: Sequence[tuple[np.ndarray, ...]], epsilon: float) -> list[float]:
+    """Return bounds from cells of independent losses: masses, and the losses at their ends."""
+    width, found = 4e-3, []
+    for end, rounder in ((1, np.floor), (2, np.ceil)):
+        pmf, first = np.ones(1), 0
+        for part in parts:
+            places = rounder(part[end] / width).astype(int)
+            pmf = np.convolve(pmf, np.bincount(places - places.min(), weights=part[0]))
+            first += int(places.min())
+        losses = (first + np.arange(len(pmf))) * width
+        over = losses > epsilon
+        found.append(float((pmf[over] * -np.expm1(epsilon - losses[over])).sum()))
+    return found
+
+
+def test_a_max_cover_and_sampled_noise_compose_in_each_direction_by_itself() -> None:
+    """With and without a record; one with the other would be another price."""
+    pick_epsilon, z, q = 2.0, 1.0, 0.2
+    r, a = math.exp(pick_epsilon / 2), math.expm1(pick_epsilon / 2)
+    waits, noised = np.linspace(0, 20, 20_001), np.linspace(-8, 9, 20_001)
+    none = np.diff(norm.cdf(noised / z))
+    mixed = (1 - q) * none + q * np.diff(norm.cdf((noised - 1) / z))
+    sampled = np.log1p(q * np.expm1((2 * noised - 1) / (2 * z * z)))
+    cover = pick_epsilon / 2 - a * waits
+    added = [
+        (-np.diff(np.exp(-r * waits)), cover[1:], cover[:-1]),
+        (mixed, sampled[:-1], sampled[1:]),
+    ]
+    removed = [
+        (-np.diff(np.exp(-waits)), -cover[:-1], -cover[1:]),
+        (none, -sampled[1:], -sampled[:-1]),
+    ]
+    event = ComposedEvent((CoverEvent(pick_epsilon), SampledGaussianEvent(z, q)))
+    for eps in (0.5, 1.2, 3.0):
+        lower, upper = map(max, *(bounds_of_delta(parts, eps) for parts in (added, removed)))
+        assert lower <= accounting.delta(event, eps) <= 1.002 * upper
+
+
 @pytest.mark.parametrize("pick_epsilon", [701.0, 1500.0, 1e300])
 def test_a_max_cover_whose_losses_overflow_hides_nothing(pick_epsilon: float) -> None:
     event = ComposedEvent((CoverEvent(pick_epsilon), LaplaceEvent(1.0)))
@@ -284,8 +329,8 @@ def test_a_step_of_covers_is_a_20_000th_of_their_epsilons_and_of_the_rest() -> N
 
 
 def test_a_step_of_sampled_rounds_is_a_4_000th_of_the_epsilon_to_which_they_tend() -> None:
-    mu = 0.1 * math.sqrt(math.e - 1)  # of one, in the limit of many
-    rounds = RepeatedEvent(SampledGaussianEvent(1.0, 0.1), 10)
+    mu = 0.1 * math.sqrt(math.exp(0.25) - 1)  # of one, in the limit of many
+    rounds = RepeatedEvent(SampledGaussianEvent(2.0, 0.1), 10)
     assert steps(rounds) == pytest.approx(zcdp_epsilon(5 * mu**2, 1e-6) / 4_000)
     both = 5 * mu**2 + 0.5 / 4
     assert steps(rounds, GaussianEvent(2.0)) == pytest.approx(zcdp_epsilon(both, 1e-6) / 4_000)
@@ -296,19 +341,24 @@ def test_a_step_of_sampled_rounds_is_a_4_000th_of_the_epsilon_to_which_they_tend
     assert steps(rounds, CoverEvent(1.0)) == pytest.approx(steps(rounds) + cover / 4_000)
 
 
-@pytest.mark.parametrize(("multiplier", "furthest"), [(1.0, 10.5), (0.25, 48.0), (0.2, 62.5)])
-def test_losses_of_a_rare_client_have_20_000_steps(multiplier: float, furthest: float) -> None:
+@pytest.mark.parametrize(
+    ("multiplier", "rate", "furthest"),
+    [(1.0, 1e-6, 10.5), (0.25, 1e-6, 48.0), (0.2, 1e-6, 62.5), (0.05, 1e-100, 400.0)],
+)
+def test_losses_of_a_rare_client_have_20_000_steps(
+    multiplier: float, rate: float, furthest: float
+) -> None:
     """The furthest loss is that of ten deviations, less what the coin hides."""
-    loss = math.log(1 - 1e-6 + 1e-6 * math.exp(furthest))
-    rare = SampledGaussianEvent(multiplier, 1e-6)
+    loss = math.log(1 - rate + rate * math.exp(furthest))
+    rare = SampledGaussianEvent(multiplier, rate)
     assert steps(rare) == pytest.approx(loss / 20_000)
     assert steps(SampledGaussianEvent(100.0, 1e-6), rare) == pytest.approx(loss / 20_000)
 
 
-@pytest.mark.parametrize("multiplier", [1 / 21, 1 / 28, 1 / 29, 0.01])
+@pytest.mark.parametrize("multiplier", [1 / 20.1, 1 / 28, 1 / 29, 0.01])
 def test_with_very_little_noise_sampling_saves_too_little_to_count(multiplier: float) -> None:
     """Neither does any exponential overflow."""
-    found = steps(SampledGaussianEvent(multiplier, 1e-9))
+    found = steps(SampledGaussianEvent(multiplier, 1e-100))
     assert found == pytest.approx(zcdp_epsilon(0.5 / multiplier**2, 1e-6) / 4_000)
 
 
