@@ -167,6 +167,24 @@ def test_columns_whose_type_another_library_chose_stop_nothing(tmp_path: Path) -
         assert [row for chunk in read_source(source, schema) for row in chunk.tolist()] == expected
 
 
+@pytest.mark.parametrize("cells", [["b", "a", "c"], [b"b", b"a", b"c"]])
+def test_an_array_of_words_is_read_like_their_list(cells: list[Any]) -> None:
+    kind = CellType("category", (("a", 0), ("b", 1)))
+    for array in (cells, np.array(cells), np.array(cells, dtype=object)):
+        found = kind.read(array)
+        np.testing.assert_array_equal(found.values, [1, 0, np.nan])
+        assert found.wrong is not None
+        assert found.wrong.tolist() == [False, False, True]
+
+
+def test_what_an_arrow_type_of_somebody_is_made_of_is_read() -> None:
+    words = CellType("category", (("true", 5), ("false", 7), ("1", 0)))
+    truths = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0, None], pa.int8()))
+    np.testing.assert_array_equal(words.read(truths).values, [5, 7, np.nan])
+    texts = pa.ExtensionArray.from_storage(pa.json_(), pa.array(["1", "true", None]))
+    np.testing.assert_array_equal(words.read(texts).values, [0, 5, np.nan])
+
+
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", "UTC"])
 def test_a_moment_at_the_end_of_a_types_range_is_a_moment(zone: str) -> None:
     """Its own clock is beyond what pandas can hold."""
