@@ -23,7 +23,7 @@ from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute, spread_out
 from cloister.tasks.clustering.auto_pca import PcaRoute
-from cloister.tasks.clustering.auto_rounds import growing
+from cloister.tasks.clustering.auto_rounds import growing, lloyd_contribution
 from cloister.tasks.clustering.surrogate import Surrogate
 from cloister.tasks.clustering.synopsis import (
     cell_centres,
@@ -100,6 +100,14 @@ def test_clipped_sums_are_those_of_a_plain_loop() -> None:
     origin = centres[0]
     whole = clipped((table - origin).astype(np.float64), 1000.0).sum(axis=0)
     np.testing.assert_allclose(sum_clipped(table, origin, 1000, ONE) / ONE, whole, atol=0.1)
+
+
+def test_a_radius_in_a_round_is_one_step_at_least() -> None:
+    rows = np.array([[1, 0], [0, -3]], dtype=np.int32)
+    for radius, length in ((0, 1), (1, 1), (2, 2), (3, 3)):
+        radii, centres = np.array([radius]), np.zeros((1, 2), dtype=np.int64)
+        found = lloyd_contribution({"centres": centres, "radii": radii}, rows, ONE)
+        assert found.tolist() == [ONE // length, -ONE, 2 * ONE]
 
 
 def test_one_record_does_not_change_what_another_adds() -> None:
