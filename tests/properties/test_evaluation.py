@@ -169,6 +169,24 @@ TASKS = {
         n_features=3, centres=((0, 0, 0), (ONE, -ONE, ONE), (0, 0, 0)), n_bins=5
     ),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "tables"),
+    [
+        ("scores of two classes", {"confusion": (1, 2, 2), "scores": (1, 1, 2, 8)}),
+        ("scores on any scale", {"scores": (1, 1, 2, 8)}),  # which say no class
+        ("score and prediction", {"confusion": (1, 2, 2), "scores": (1, 1, 2, 8)}),
+        ("predictions of four classes", {"confusion": (2, 4, 4)}),
+        ("a model of three classes", {"confusion": (1, 3, 3), "scores": (1, 3, 2, 6)}),
+    ],
+)
+def test_tables_are_those_of_what_is_known_of_a_record(
+    name: str, tables: dict[str, tuple[int, ...]]
+) -> None:
+    assert {block.name: block.shape for block in TASKS[name].blocks(0)} == tables
+
+
 WORST = st.lists(
     st.lists(
         st.one_of(st.sampled_from((-ONE, ONE, 0, 1, -1, ONE - 1)), st.integers(-ONE, ONE)),
