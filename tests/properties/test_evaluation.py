@@ -187,6 +187,26 @@ def test_tables_are_those_of_what_is_known_of_a_record(
     assert {block.name: block.shape for block in TASKS[name].blocks(0)} == tables
 
 
+def test_a_prediction_counts_where_the_score_says_another_class() -> None:
+    record = np.array([[ONE, -ONE, ONE]], dtype=np.int32)  # of class 1, as predicted; score 0
+    found = TASKS["score and prediction"].contribute(0, {}, record) // ONE
+    assert found.tolist() == [0, 0, 0, 1, *[0] * 8, 1, *[0] * 7]
+
+
+class Unsure(Linear):
+    """A classifier that knows nothing of the first of three classes."""
+
+    def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        return np.tile([np.nan, 0.4, 0.2], (len(records), 1))
+
+
+def test_what_a_model_does_not_know_is_a_class_like_all_others() -> None:
+    model = Unsure(n_features=3, target=2, classes=("x", "y", "z"))
+    task = replace(TASKS["a model of three classes"], model=model)
+    confusion = task.contribute(0, {}, np.zeros((1, 3), dtype=np.int32))[:9] // ONE
+    assert confusion.tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0]
+
+
 WORST = st.lists(
     st.lists(
         st.one_of(st.sampled_from((-ONE, ONE, 0, 1, -1, ONE - 1)), st.integers(-ONE, ONE)),

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from cloister.data import Labelled, check_file, read_source
-from cloister.data.cells import CellType, shown
+from cloister.data.cells import CellType, _digits, shown
 from cloister.dates import decimal_years
 from cloister.schema import Schema
 
@@ -175,6 +175,26 @@ def test_an_array_of_words_is_read_like_their_list(cells: list[Any]) -> None:
         np.testing.assert_array_equal(found.values, [1, 0, np.nan])
         assert found.wrong is not None
         assert found.wrong.tolist() == [False, False, True]
+
+
+TEXTS = ("utf8", "large_utf8", "string_view", "binary", "large_binary", "binary_view")
+
+
+@pytest.mark.parametrize("kind", [getattr(pa, name)() for name in TEXTS] + [pa.binary(3)], ids=str)
+def test_every_arrow_type_of_texts_is_text(kind: pa.DataType) -> None:
+    texts = pa.array(["1.5", None, "abc", "2e1"]).cast(pa.binary())
+    found = CellType().read(texts.cast(kind) if kind != pa.binary() else texts)
+    np.testing.assert_array_equal(found.values, [1.5, np.nan, np.nan, 20.0])
+    assert found.wrong is not None
+    assert found.wrong.tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(20210702.0, "20210702"), (-3.0, "-3"), (0.5, "0.5"), (1e15, "1" + 15 * "0"), (1e16, "1e+16")],
+)
+def test_a_number_has_the_digits_that_a_text_table_has(number: float, text: str) -> None:
+    assert _digits(number) == text
 
 
 def test_what_an_arrow_type_of_somebody_is_made_of_is_read() -> None:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from cloister import data
 from cloister.data import Records, array_records, as_silos, check_file, header, read_source
+from cloister.data.records import default_rows
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.schema import Schema
@@ -126,6 +127,14 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
     "dataset in memory": lambda _: pads.dataset(pa.Table.from_pandas(FRAME)),
     "dataset of text": lambda p: pads.dataset(write(p / "t.csv", text(",")), format="csv"),
 }
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows"),
+    [(0, 65_536), (1, 65_536), (8, 65_536), (9, 58_254), (512, 1024), (513, 1024), (9999, 1024)],
+)
+def test_a_chunk_has_half_a_million_cells_or_1024_to_65_536_rows(columns: int, rows: int) -> None:
+    assert default_rows(columns) == rows
 
 
 @pytest.mark.parametrize("kind", SOURCES)
