@@ -207,6 +207,19 @@ def test_what_a_model_does_not_know_is_a_class_like_all_others() -> None:
     assert confusion.tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0]
 
 
+def test_a_record_at_its_centre_has_the_best_silhouette() -> None:
+    at_centre = np.array([[ONE, -ONE, ONE]], dtype=np.int32)  # the second of three, with 5 bins
+    found = TASKS["centres"].contribute(1, {"reach": np.array([ONE])}, at_centre) // ONE
+    assert found[9:].tolist() == [*[0] * 9, 1, *[0] * 5]
+
+
+def test_a_truth_beside_the_box_is_that_at_its_edge() -> None:
+    edge = np.array([[ONE, 0, 0]], dtype=np.int32)
+    beside = np.array([[3 * ONE, 0, 0]], dtype=np.int32)
+    found = [TASKS["numbers"].contribute(0, {}, one).tolist() for one in (edge, beside)]
+    assert found[0] == found[1]
+
+
 WORST = st.lists(
     st.lists(
         st.one_of(st.sampled_from((-ONE, ONE, 0, 1, -1, ONE - 1)), st.integers(-ONE, ONE)),

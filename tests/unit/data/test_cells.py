@@ -126,6 +126,24 @@ def test_moments_of_every_unit_have_their_day(unit: str, ticks: int) -> None:
         assert words.read(np.array([-1, 0], dtype=np.int64).view("M8[h]")).values.tolist() == [0, 1]
 
 
+def test_a_number_is_a_year_of_four_digits_or_within_the_bounds_or_a_date() -> None:
+    kind = CellType("date", low=-50, high=50)
+    for numbers, years in (
+        ([1000, 1500.5, 9999.9, -50, 0.5, 50], [1000, 1500.5, 9999.9, -50, 0.5, 50]),
+        ([999, 999.9, 10000, -50.5, 51, np.inf, np.nan], [np.nan] * 7),
+        ([20210702, -20210702], [2021 + 182 / 365, np.nan]),
+    ):
+        found = kind.read(np.array(numbers))
+        np.testing.assert_array_equal(found.values, years)
+        assert found.wrong is not None
+        assert found.wrong.tolist() == (np.isnan(years) & np.isfinite(numbers)).tolist()
+
+
+def test_a_number_is_a_date_by_the_format_of_its_column() -> None:
+    found = CellType("date", form="%d%m%y", low=1900, high=2100).read(np.array([120721.0, 999999]))
+    np.testing.assert_array_equal(found.values, [2021 + 192 / 365, np.nan])
+
+
 def test_a_category_is_found_by_number_whatever_the_other_words_are() -> None:
     kind = CellType("category", (("male", 0), ("1", 0), ("female", 1), ("2", 1)))
     assert kind.read([1.0, 2, "1.0", "2e0", True]).values.tolist()[:4] == [0, 1, 0, 1]
