@@ -214,10 +214,17 @@ def test_a_record_at_its_centre_has_the_best_silhouette() -> None:
 
 
 def test_a_truth_beside_the_box_is_that_at_its_edge() -> None:
-    edge = np.array([[ONE, 0, 0]], dtype=np.int32)
-    beside = np.array([[3 * ONE, 0, 0]], dtype=np.int32)
-    found = [TASKS["numbers"].contribute(0, {}, one).tolist() for one in (edge, beside)]
-    assert found[0] == found[1]
+    for side in (ONE, -ONE):
+        both = np.array([[side, 0, 0], [3 * side, 0, 0]], dtype=np.int32)
+        edge, beside = (TASKS["numbers"].contribute(0, {}, one[None]).tolist() for one in both)
+        assert edge == beside
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_error_beyond_the_bound_counts_as_the_bound(sign: int) -> None:
+    far = np.array([[-sign * ONE, sign * ONE, 0]], dtype=np.int32)
+    found = TASKS["numbers"].contribute(0, {}, far) / ONE
+    assert found.tolist() == [1, sign, 1, 1, -sign, 1]
 
 
 WORST = st.lists(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloister.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import to_words
 from cloister.jobs import make_plan
@@ -20,7 +21,7 @@ from cloister.schema import schema_of
 from cloister.task import Integers
 from cloister.tasks import installed
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, OTHER_NUMBER, numbers
-from cloister.tasks.moments import PRODUCT, SQUARE, sum_products, unpack_products
+from cloister.tasks.moments import PRODUCT, SQUARE, lattice_bits, sum_products, unpack_products
 from cloister.tasks.preparation.pca import rounded_to_unit
 from cloister.tasks.state import read, written
 from cloister.tasks.supervised.class_tables import centred_moments
@@ -136,6 +137,17 @@ def test_the_packed_products_of_a_record_are_no_longer_than_five_times_its_squar
     row = np.random.default_rng(seed).integers(-(1 << 12), 1 << 12, (1, d), endpoint=True)
     packed = sum(int(v) ** 2 for v in sum_products(row))
     assert packed <= SQUARE**2 * sum(int(v) ** 2 for v in row[0]) ** 2
+
+
+def test_products_lie_on_the_finest_lattice_that_leaves_room_for_their_sum() -> None:
+    """With one more bit for each factor, the norm of a record would not be below 2**24 steps."""
+    for bits in range(4, 12):
+        largest = (1 << 24 >> 2 * bits) - 1
+        assert lattice_bits(largest, 16) == bits
+        assert largest << 2 * bits < 1 << 24 <= (largest + 1) << 2 * bits
+    assert lattice_bits(1, 5) == 5, "the records lie on no finer one"
+    with pytest.raises(PlanError, match="use fewer columns"):
+        lattice_bits(1 << 16, 16)
 
 
 def test_noise_on_the_diagonal_is_as_much_larger_as_an_integer_bound_allows() -> None:

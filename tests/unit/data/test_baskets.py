@@ -44,6 +44,12 @@ FRAME = pd.DataFrame(LONG, columns=["receipt", "item"])
 SHARED = Path(__file__).resolve().parents[3].parent / "shared" / "data"
 
 
+def test_baskets_have_no_header_in_any_encoding() -> None:
+    for encoding in ("", "latin1"):
+        with pytest.raises(DataError, match="baskets have no columns of their own"):
+            header(Baskets([["milk"]], "lines"), encoding)
+
+
 def table(source: Any, rules: Schema = RULES, **options: Any) -> list[list[int]]:
     """Return the records as zeros and ones."""
     chunks = list(read_source(source, rules, **options))
