@@ -19,7 +19,7 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.schema import schema_of
 from cloister.task import Integers
-from cloister.tasks import installed
+from cloister.tasks import installed, moments
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, OTHER_NUMBER, numbers
 from cloister.tasks.moments import PRODUCT, SQUARE, lattice_bits, sum_products, unpack_products
 from cloister.tasks.preparation.pca import rounded_to_unit
@@ -128,6 +128,14 @@ def test_sums_of_products_are_exact_however_many_records_there_are() -> None:
     rows[:, 1] -= 1
     wanted = [SQUARE * n * top**2, PRODUCT * n * top * (top - 1), SQUARE * n * (top - 1) ** 2]
     assert sum_products(rows).tolist() == wanted
+
+
+def test_a_row_of_more_columns_than_a_part_holds_is_summed_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(moments, "_CHUNK_VALUES", 1)
+    rows = np.array([[1, 2], [3, 4]])
+    assert sum_products(rows).tolist() == [10 * SQUARE, 14 * PRODUCT, 20 * SQUARE]
 
 
 @given(seed=seeds, d=st.integers(1, 12))

@@ -139,6 +139,16 @@ def test_a_number_is_a_year_of_four_digits_or_within_the_bounds_or_a_date() -> N
         assert found.wrong.tolist() == (np.isnan(years) & np.isfinite(numbers)).tolist()
 
 
+def test_a_moment_is_the_category_that_a_text_table_writes() -> None:
+    moment, day = datetime.datetime(2021, 7, 2, 13, 5, 59), datetime.date(2021, 7, 2)
+    kind = CellType("category", (("2021-07-02 13:05:59", 1), ("2021-07-02", 2)))
+    midnight = datetime.datetime(2021, 7, 2)
+    assert kind.read([moment, day, midnight]).values.tolist() == [1, 2, 2]
+    array = np.array([moment, midnight, midnight], "M8[ms]")
+    for cells in (array, pa.array(array), list(array)):
+        assert kind.read(cells).values.tolist() == [1, 2, 2]
+
+
 def test_a_number_is_a_date_by_the_format_of_its_column() -> None:
     found = CellType("date", form="%d%m%y", low=1900, high=2100).read(np.array([120721.0, 999999]))
     np.testing.assert_array_equal(found.values, [2021 + 192 / 365, np.nan])
