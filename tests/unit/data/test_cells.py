@@ -6,6 +6,7 @@ import datetime
 import decimal
 import fractions
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,13 @@ def test_a_number_is_a_year_of_four_digits_or_within_the_bounds_or_a_date() -> N
         np.testing.assert_array_equal(found.values, years)
         assert found.wrong is not None
         assert found.wrong.tolist() == (np.isnan(years) & np.isfinite(numbers)).tolist()
+
+
+def test_a_number_within_the_bounds_is_a_year_even_if_its_digits_are_a_date() -> None:
+    wide = CellType("date", low=0, high=1e9)
+    assert wide.read(np.array([20210702.0])).values.tolist() == [20210702.0]
+    formatted = replace(wide, form="%d%m%Y")
+    assert formatted.read(np.array([12072021.0, 5.0])).values.tolist() == [2021 + 192 / 365, 5.0]
 
 
 def test_a_moment_is_the_category_that_a_text_table_writes() -> None:

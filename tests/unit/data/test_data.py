@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cloister import data
+from cloister.compiled import can_order
 from cloister.data import Records, array_records, as_silos, check_file, header, read_source
 from cloister.data.records import default_rows
 from cloister.errors import DataError, PlanError
@@ -150,6 +151,21 @@ def test_every_source_gives_the_same_grid(
         np.testing.assert_array_equal(found, expected)
         np.testing.assert_array_equal(stacked(records), expected)  # again and again
         assert all(len(chunk) <= (chunk_rows or len(ROWS)) for chunk in records)
+
+
+@pytest.mark.skipif(not can_order(), reason="nothing is compiled here")
+def test_records_in_memory_are_ordered_once_and_others_are_left_as_they_are(
+    tmp_path: Path,
+) -> None:
+    records = read_source(ROWS, TWO, chunk_rows=100)
+    (first,), (second,) = records.in_order, records.in_order
+    assert first is second
+    found = stacked(records)
+    assert sorted(first.tolist()) == sorted(found.tolist())
+    assert first.tolist() != found.tolist()
+    assert list(read_source(ROWS[:0], TWO).in_order) == []
+    again = read_source(write(tmp_path / "t.csv", text(",")), TWO, memory_limit=0)
+    assert again.in_order is again
 
 
 def test_plain_bounds_read_all_columns_in_order(tmp_path: Path) -> None:
