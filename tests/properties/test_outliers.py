@@ -52,6 +52,18 @@ def release(X: Any, schema: Schema, **options: Any) -> JobResult:
     return run_job(Outliers, schema, {"one": [schema.grid(16).encode(X)]}, **settings)
 
 
+@pytest.mark.parametrize(("columns", "pictures"), [(1, 1), (2, 1), (4, 4)])
+def test_a_picture_is_a_line_of_cells_for_one_column_else_a_square(
+    columns: int, pictures: int
+) -> None:
+    facts = {"budget": Budget(2.0, 1e-6), "nominal_n": 4000}
+    plan = make_plan(Outliers, schema_of(columns), ["one"], **facts, method="density")
+    assert isinstance(plan.task, Outliers)
+    cells = plan.task.n_cells
+    (shape,) = [b.shape for t in range(plan.rounds) for b in plan.blocks(t) if b.name == "cells"]
+    assert shape == (pictures, cells if columns == 1 else cells**2)
+
+
 def quality(result: JobResult, X: Any, far: Any) -> tuple[float, float]:
     """Return recall and precision of the flags."""
     task = result.plan.task

@@ -120,6 +120,9 @@ TICKS = {"h": 24, "m": 1440} | {
 def test_moments_of_every_unit_have_their_day(unit: str, ticks: int) -> None:
     moments = np.array([ticks], dtype=np.int64).view(f"M8[{unit}]")
     day = np.array([ticks // TICKS[unit]]).view("M8[D]")  # in whole numbers of Python
+    twice = np.array([ticks // 2], dtype=np.int64).view(f"M8[2{unit}]")  # the same, or a tick less
+    assert twice.astype(moments.dtype) == moments - ticks % 2
+    assert YEARS.read(twice).values == YEARS.read(moments - ticks % 2).values
     for cells in (moments, list(moments), moments.astype(f">M8[{unit}]")):
         assert YEARS.read(cells).values.tolist() == decimal_years(day).tolist()
     words = CellType("category", (("1969-12-31 23:00:00", 0), ("1970-01-01", 1)))

@@ -8,12 +8,14 @@ import gzip
 import math
 import subprocess
 import sys
+import time
 import traceback
 import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from pickle import PicklingError, dumps
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,7 @@ from numpy.typing import NDArray
 from cloister import data
 from cloister.compiled import can_order
 from cloister.data import Records, array_records, as_silos, check_file, header, read_source
-from cloister.data.records import default_rows
+from cloister.data.records import _Seal, default_rows
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.schema import Schema
@@ -151,6 +153,39 @@ def test_every_source_gives_the_same_grid(
         np.testing.assert_array_equal(found, expected)
         np.testing.assert_array_equal(stacked(records), expected)  # again and again
         assert all(len(chunk) <= (chunk_rows or len(ROWS)) for chunk in records)
+
+
+def test_a_parquet_file_says_what_its_columns_are(tmp_path: Path) -> None:
+    found = {
+        "boolean": [pa.bool_()],
+        "date": [pa.date32(), pa.date64(), pa.timestamp("ns"), pa.timestamp("s", "UTC")],
+        "integer": [pa.int8(), pa.uint64()],
+        "number": [pa.float32(), pa.float64(), pa.decimal128(9, 2)],
+        "category": [pa.string(), pa.large_binary(), pa.list_(pa.int8())],
+    }
+    kinds = {str(kind): (name, kind) for name, types in found.items() for kind in types}
+    empty = pa.table({column: pa.array([], kind) for column, (_, kind) in kinds.items()})
+    pq.write_table(empty, tmp_path / "t.PQ")
+    expected = {column: {"type": name} for column, (name, _) in kinds.items()}
+    assert data.declared_types(tmp_path / "t.PQ") == expected
+    (tmp_path / "t.csv").write_text("a,b\n")
+    assert data.declared_types(tmp_path / "t.csv") == {}
+    assert data.declared_types(tmp_path / "none.parquet") == {}
+
+
+def test_chunks_are_sealed_in_their_order_however_long_one_takes() -> None:
+    ended = []
+
+    class Slow(_Seal):
+        def _update(self, steps: Any, marked: Any) -> None:
+            time.sleep(0.02 if steps == "first" else 0)
+            ended.append(steps)
+
+    seal = Slow(2)
+    for steps in ("first", "second", "third"):
+        seal.add(SimpleNamespace(steps=steps, marked=None))  # type: ignore[arg-type]
+    seal.digest()
+    assert ended == ["first", "second", "third"]
 
 
 @pytest.mark.skipif(not can_order(), reason="nothing is compiled here")
@@ -566,6 +601,25 @@ def test_fingerprint_depends_on_records_order_and_key_only(tmp_path: Path) -> No
     assert read_source(ROWS[::-1], TWO).fingerprint(KEY) != base
     assert read_source(ROWS[:-1], TWO).fingerprint(KEY) != base
     assert read_source(ROWS, TWO).fingerprint(bytes(32)) != base
+
+
+def test_fingerprint_depends_on_which_cells_are_missing_and_on_no_chunk() -> None:
+    rows = ROWS.copy()
+    rows[[3, 77, 200], [0, 1, 0]] = np.nan
+    base = read_source(rows, TWO).fingerprint(KEY)
+    assert base != read_source(ROWS, TWO).fingerprint(KEY)
+    for chunk_rows in (1, 10, 100):
+        assert read_source(rows, TWO, chunk_rows=chunk_rows).fingerprint(KEY) == base
+    rows[[77, 78], 1] = rows[[78, 77], 1]
+    assert read_source(rows, TWO).fingerprint(KEY) != base
+
+
+def test_a_header_is_read_in_an_encoding_that_python_knows(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", "größe,b\n1,2\n", "cp850")
+    assert header(path, "cp850") == ("größe", "b")
+    for source in (path, ROWS):
+        with pytest.raises(DataError, match="encoding must be one that Python knows, got 'kling"):
+            header(source, "klingon")
 
 
 def test_fingerprint_tells_the_shape_apart() -> None:
