@@ -64,6 +64,35 @@ def test_a_picture_is_a_line_of_cells_for_one_column_else_a_square(
     assert shape == (pictures, cells if columns == 1 else cells**2)
 
 
+def made_up(monkeypatch: pytest.MonkeyPatch, beyond: float, **options: Any) -> list[int]:
+    """Return what two records add in the last round, if they score so far beyond the cutoff."""
+    facts = {"budget": Budget(2.0, 1e-6), "nominal_n": 4000}
+    task = make_plan(Outliers, schema_of(2), ["one"], **facts, **options).task
+    state = {name: round_to_grid(value, 16) for name, value in task.start().items()}
+
+    def scores(self: Outliers, results: Any, records: Any) -> Any:
+        return np.full(len(records), results["cutoff"][0] + beyond)
+
+    monkeypatch.setattr(Outliers, "scores", scores)
+    found = task.contribute(task.rounds - 1, state, np.zeros((2, 2), dtype=np.int32))
+    return (found // ONE).tolist()
+
+
+@pytest.mark.parametrize(("beyond", "place"), [(1e12, 63), (-1e12, 0)])
+def test_the_rarest_and_the_most_usual_records_are_in_the_outer_bins(
+    beyond: float, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = made_up(monkeypatch, beyond, method="density")
+    assert found == [2 * (i == place) for i in range(64)]
+
+
+@pytest.mark.parametrize(("beyond", "flagged"), [(0.0, 0), (1e-6, 2)])
+def test_a_record_at_the_cutoff_is_not_flagged(
+    beyond: float, flagged: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert made_up(monkeypatch, beyond, method="zscore", count_share=0.2) == [flagged]
+
+
 def quality(result: JobResult, X: Any, far: Any) -> tuple[float, float]:
     """Return recall and precision of the flags."""
     task = result.plan.task

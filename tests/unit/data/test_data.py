@@ -635,6 +635,14 @@ def test_fingerprint_refuses_a_key_of_a_wrong_size(size: int) -> None:
         array_records(ROWS, BOX).fingerprint(bytes(size))
 
 
+def test_a_table_in_memory_is_read_once_however_large_it_is() -> None:
+    table = ROWS.copy()
+    records = read_source(table, TWO, memory_limit=0)
+    expected = stacked(records)
+    table[:] = 0
+    np.testing.assert_array_equal(stacked(records), expected)
+
+
 def test_a_small_file_is_read_once(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", text(","))
     records = read_source(path, TWO)
