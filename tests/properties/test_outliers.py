@@ -64,6 +64,18 @@ def test_a_picture_is_a_line_of_cells_for_one_column_else_a_square(
     assert shape == (pictures, cells if columns == 1 else cells**2)
 
 
+def test_bins_of_rarities_reach_from_all_in_one_cell_to_cells_of_noise() -> None:
+    """In bits: of 2**5 cells, from -5 on, and over one bit at least."""
+    facts = {"budget": Budget(2.0, 1e-6), "nominal_n": 4000}
+    task = make_plan(Outliers, schema_of(1), ["one"], **facts, method="density").task
+    assert isinstance(task, Outliers)
+    assert task.n_cells == 32
+    for records, floor, high in ((3200.0, 0.5, np.log2(200)), (32.0, 50.0, -4.0), (0.0, 1.0, -4.0)):
+        results = {"cells": np.full((1, 32), records / 32), "floor": np.array([floor])}
+        low, width = task._rarity_bins(results)
+        assert (low, low + 64 * width) == (-5.0, pytest.approx(high))
+
+
 def made_up(monkeypatch: pytest.MonkeyPatch, beyond: float, **options: Any) -> list[int]:
     """Return what two records add in the last round, if they score so far beyond the cutoff."""
     facts = {"budget": Budget(2.0, 1e-6), "nominal_n": 4000}

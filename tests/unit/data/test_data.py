@@ -190,7 +190,7 @@ def test_chunks_are_sealed_in_their_order_however_long_one_takes() -> None:
 
 @pytest.mark.skipif(not can_order(), reason="nothing is compiled here")
 def test_records_in_memory_are_ordered_once_and_others_are_left_as_they_are(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = read_source(ROWS, TWO, chunk_rows=100)
     (first,), (second,) = records.in_order, records.in_order
@@ -201,6 +201,9 @@ def test_records_in_memory_are_ordered_once_and_others_are_left_as_they_are(
     assert list(read_source(ROWS[:0], TWO).in_order) == []
     again = read_source(write(tmp_path / "t.csv", text(",")), TWO, memory_limit=0)
     assert again.in_order is again
+    monkeypatch.setenv("CLOISTER_ORDERED", "off")
+    unordered = read_source(ROWS, TWO)
+    assert unordered.in_order is unordered
 
 
 def test_plain_bounds_read_all_columns_in_order(tmp_path: Path) -> None:
@@ -633,6 +636,11 @@ def test_fingerprint_tells_the_shape_apart() -> None:
 def test_fingerprint_refuses_a_key_of_a_wrong_size(size: int) -> None:
     with pytest.raises(PlanError, match=f"got {size}"):
         array_records(ROWS, BOX).fingerprint(bytes(size))
+
+
+def test_fingerprint_takes_a_key_of_16_to_64_bytes() -> None:
+    found = {array_records(ROWS, BOX).fingerprint(bytes(size)) for size in (16, 17, 63, 64)}
+    assert sorted(map(len, found)) == [32] * 4
 
 
 def test_a_table_in_memory_is_read_once_however_large_it_is() -> None:
