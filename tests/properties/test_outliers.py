@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import chi2, norm
 from sklearn.covariance import EllipticEnvelope, EmpiricalCovariance
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
@@ -17,9 +18,10 @@ from cloister import Budget, DPOutlierDetector, JobResult, Schema, make_plan, ru
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
+from cloister.task import INTERVAL_95
 from cloister.tasks import TASKS
 from cloister.tasks.count import Count
-from cloister.tasks.patterns.outliers import Outliers
+from cloister.tasks.patterns.outliers import Outliers, _definite
 from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, check_task, zero_noise
 
 ONE = 1 << 16
@@ -74,6 +76,28 @@ def test_bins_of_rarities_reach_from_all_in_one_cell_to_cells_of_noise() -> None
         results = {"cells": np.full((1, 32), records / 32), "floor": np.array([floor])}
         low, width = task._rarity_bins(results)
         assert (low, low + 64 * width) == (-5.0, pytest.approx(high))
+
+
+def test_squared_distances_of_normal_records_have_normal_scores() -> None:
+    """By Wilson and Hilferty, to a twentieth."""
+    schema, facts = schema_of(3), {"budget": Budget(2.0, 1e-6), "nominal_n": 4000}
+    task = make_plan(Outliers, schema, ["one"], **facts, method="mahalanobis").task
+    assert isinstance(task, Outliers)
+    share = np.array([0.5, 0.9, 0.99, 0.999])
+    records = np.zeros((4, 3))
+    records[:, 1] = 2 + 0.5 * np.sqrt(chi2.ppf(share, 3))
+    results = {"location": np.array([0, 2, 0]), "spread": np.array([1, 0.5, 1])}
+    results["covariance"] = np.diag(results["spread"] ** 2)
+    scores = task.scores(results, schema.grid(16).encode(records))
+    np.testing.assert_allclose(scores, norm.ppf(share), atol=0.05)
+
+
+def test_no_direction_of_a_covariance_is_narrower_than_its_noise() -> None:
+    covariance, noise, spread = np.diag([4.0, 1e-9]), 0.03, np.array([2.0, 1.0])
+    margin = noise * INTERVAL_95["gaussian"] * np.outer(spread, spread)
+    usual = {"covariance": covariance}
+    usual |= {"covariance_low": covariance - margin, "covariance_high": covariance + margin}
+    np.testing.assert_allclose(_definite(usual, spread), np.diag([4.0, noise]), atol=1e-12)
 
 
 def made_up(monkeypatch: pytest.MonkeyPatch, beyond: float, **options: Any) -> list[int]:
