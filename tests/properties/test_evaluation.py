@@ -227,6 +227,17 @@ def test_an_error_beyond_the_bound_counts_as_the_bound(sign: int) -> None:
     assert found.tolist() == [1, sign, 1, 1, -sign, 1]
 
 
+def test_a_probability_is_in_the_bin_of_its_log_odds() -> None:
+    chosen = np.concatenate([np.linspace(0.001, 0.999, 999), [1.0, 0.0]])
+    found = scores.probability_bins(chosen, 1 - chosen, 1 << 20)
+    with np.errstate(divide="ignore"):
+        odds = np.log(chosen[:-2] / (1 - chosen[:-2]))
+    wanted = scores.unit_bins(scores.log_odds_to_unit(odds), 1 << 20)
+    assert np.abs(found[:-2] - wanted).max() <= 1  # but for rounding of logarithms
+    assert (np.diff(found[:-1]) >= 0).all()
+    assert found[-1] < found[0]
+
+
 WORST = st.lists(
     st.lists(
         st.one_of(st.sampled_from((-ONE, ONE, 0, 1, -1, ONE - 1)), st.integers(-ONE, ONE)),

@@ -92,6 +92,17 @@ def test_moments_of_a_class_are_cut_toward_zero(x: int, word: int) -> None:
     np.testing.assert_array_equal(found, cut(exact, 32))
 
 
+@pytest.mark.parametrize("bits", [8, 12, 16])
+def test_moments_of_a_class_are_of_values_cut_to_the_box_on_any_grid(bits: int) -> None:
+    one, word, label = 1 << bits, 1000, np.zeros(1, dtype=np.int64)
+    for x in (-one, -one // 3, 0, 1, one // 2, one):
+        (found,) = centred_moments(label, np.array([x], np.int32), 1, word, bits)
+        exact = np.array([x * word << bits, (2 * x**2 - one**2) * word])
+        np.testing.assert_array_equal(found, cut(exact, 2 * bits))
+        (beside,) = centred_moments(label, np.array([x + 3 * one], np.int32), 1, word, bits)
+        assert beside.tolist() == [word, word]
+
+
 @given(seed=seeds, clip=st.floats(1e-3, 1e3))
 def test_an_update_of_a_client_is_never_longer_than_it_was(seed: int, clip: float) -> None:
     update = np.random.default_rng(seed).normal(0, clip, (1, 5))

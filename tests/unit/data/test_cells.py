@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from cloister.data import Labelled, check_file, read_source
-from cloister.data.cells import CellType, _digits, shown
+from cloister.data.cells import CellType, _days_of, _digits, shown
 from cloister.dates import decimal_years
 from cloister.schema import Schema
 
@@ -163,6 +163,26 @@ def test_a_moment_is_the_category_that_a_text_table_writes() -> None:
 def test_a_number_is_a_date_by_the_format_of_its_column() -> None:
     found = CellType("date", form="%d%m%y", low=1900, high=2100).read(np.array([120721.0, 999999]))
     np.testing.assert_array_equal(found.values, [2021 + 192 / 365, np.nan])
+
+
+def test_a_truth_value_is_the_category_of_its_word_or_else_of_its_number() -> None:
+    truths = np.array([False, True])
+    for words, codes in (
+        ((("0", 5), ("1", 6)), [5, 6]),
+        ((("False", 7), ("1", 6), ("0", 5)), [7, 6]),
+        ((("TRUE", 3), ("1", 6)), [np.nan, 3]),
+    ):
+        np.testing.assert_array_equal(CellType("category", words).read(truths).values, codes)
+
+
+def test_days_have_whole_seconds_and_none_where_there_is_no_day() -> None:
+    found = _days_of(np.array(["2021-07-02T13:05:01", "NaT", "1969-12-31T23:59:59"], "M8[s]"))
+    assert found.seconds is not None
+    assert found.seconds.dtype == np.int64
+    assert found.seconds.tolist() == [47_101, 0, 86_399]
+    np.testing.assert_array_equal(
+        found.days, np.array(["2021-07-02", "NaT", "1969-12-31"], "M8[D]")
+    )
 
 
 def test_a_category_is_found_by_number_whatever_the_other_words_are() -> None:

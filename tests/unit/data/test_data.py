@@ -651,6 +651,19 @@ def test_a_table_in_memory_is_read_once_however_large_it_is() -> None:
     np.testing.assert_array_equal(stacked(records), expected)
 
 
+def test_a_file_is_read_again_if_its_records_are_a_byte_too_many(tmp_path: Path) -> None:
+    size = stacked(read_source(ROWS, TWO)).nbytes
+    for limit, is_kept in ((size, True), (size - 1, False)):
+        path = write(tmp_path / "t.csv", text(","))
+        records = read_source(path, TWO, memory_limit=limit)
+        path.unlink()
+        if is_kept:
+            assert len(stacked(records)) == len(ROWS)
+        else:
+            with pytest.raises(DataError, match="cannot be read"):
+                list(records)
+
+
 def test_a_small_file_is_read_once(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", text(","))
     records = read_source(path, TWO)

@@ -20,7 +20,16 @@ from cloister.report import write_report
 from cloister.schema import schema_of
 from cloister.task import INTERVAL_95, Classifier, PublicColumn, Regressor, Transformer
 from cloister.tasks import TASKS
-from cloister.tasks.preparation.quantiles import agreeing, quantiles_of, running_variance
+from cloister.tasks.moments import products_norm_squared
+from cloister.tasks.preparation.quantiles import (
+    _crossing,
+    _first,
+    _rising,
+    agreeing,
+    quantiles_of,
+    running_variance,
+)
+from cloister.tasks.preparation.statistics import Statistics
 from cloister.testing import SimulatedNoise, ZeroNoise, toy_schema
 
 NUMBERS = (PublicColumn("age", 0.0, 100.0), PublicColumn("weight", 0.0, 200.0))
@@ -113,6 +122,34 @@ def test_the_interval_of_a_quantile_is_of_all_cells_that_noise_allows_by_hand(tr
             last = 4 - [below for _, below in allowed[::-1]].index(True)
             low, high = found.population if sampled else (found.low, found.high)
             assert (low[tree, j], high[tree, j]) == (max(first - 1, 0), min(last + 1, 4))
+
+
+def test_running_sums_that_noise_lets_fall_are_made_to_rise_halfway_between() -> None:
+    falling = np.array([[[0.0, 3.0, 1.0, 2.0], [-1.0, -2.0, 4.0, 4.0]]])
+    assert _rising(falling).tolist() == [[[0, 2, 2, 2.5], [-1.5, -1.5, 4, 4]]]
+
+
+def test_a_place_is_the_first_that_is_true_and_the_last_where_none_is() -> None:
+    true = np.array([[[False, True, True], [False] * 3, [True] * 3, [False, False, True]]])
+    assert _first(true).tolist() == [[1, 2, 0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("excess", "place"),
+    [
+        *(
+            ([0.0, 1.0, 2.0], 10),
+            ([1.0, 1.0, 2.0], 10),
+            ([-1.0, 1.0, 2.0], 12),
+            ([-3.0, 1.0, 2.0], 13),
+        ),
+        *(([-3.0, -1.0, 1.0], 17), ([-3.0, -2.0, -1.0], 20), ([-1.0, 0.0, 0.0], 14)),
+    ],
+)
+def test_a_quantile_is_where_the_line_between_two_edges_crosses(
+    excess: list[float], place: float
+) -> None:
+    assert _crossing(np.array(excess), np.array([10.0, 14.0, 20.0])) == place
 
 
 # --- quantiles and bounds
@@ -235,6 +272,16 @@ def test_standardised_records_have_mean_zero_and_deviation_one() -> None:
     )
     np.testing.assert_allclose(Z.mean(axis=0), 0, atol=0.01)
     np.testing.assert_allclose(Z.std(axis=0), 1, atol=0.01)
+
+
+@pytest.mark.parametrize(("columns", "bits"), [(2, 10), (12, 8), (206, 6)])
+def test_products_of_columns_lie_on_the_finest_lattice_with_norms_below_2_24(
+    columns: int, bits: int
+) -> None:
+    task = Statistics(n_features=columns, used=tuple(range(columns)), covariance=True)
+    assert task._bits == bits
+    below, next_one = (products_norm_squared(columns + 1, b) for b in (bits, bits + 1))
+    assert below < 1 << 48 <= next_one
 
 
 # --- principal components

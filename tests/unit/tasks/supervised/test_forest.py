@@ -125,6 +125,16 @@ def test_leaves_of_boosted_trees_sum_gradients_of_the_forest_before_them() -> No
     assert np.allclose(result.results["class_sizes"], np.bincount(labels), atol=0.05)
 
 
+def test_a_gradient_that_breaks_the_bound_is_none() -> None:
+    """No probabilities make one; the bound is a fact about integers all the same."""
+    result = run(table(), kind="boosted", n_trees=1)
+    shares = np.array([[0.5, -0.05, np.nan], [0.25, 1.2, 0.5], [0.25, -0.15, 0.5]])
+    found = task_of(result)._gradients(shares, np.zeros(3, dtype=np.int64)) / (1 << 16)
+    assert found[:, 0].tolist() == [0.5, -0.25, -0.25, 1 - 0.375]
+    assert (1.05**2 + 1.2**2 + 0.15**2) > 2
+    assert not found[:, 1:].any()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_forest_learns_what_no_single_column_tells(kind: str) -> None:
     rng = np.random.default_rng(0)
