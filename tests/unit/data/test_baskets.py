@@ -63,6 +63,10 @@ def test_baskets_are_proposed_for_a_file_and_not_for_a_table(tmp_path: Path) -> 
     with pytest.raises(DataError, match="has no column") as caught:
         read_source(FRAME, RULES)
     assert "--baskets" not in str(caught.value)
+    numbers = [{"name": "a", "type": "number", "min": 0, "max": 1}]
+    with pytest.raises(DataError, match="has no column") as caught:
+        read_source(path, Schema(dataset="d", unit="row", columns=numbers))
+    assert "--baskets" not in str(caught.value)
 
 
 def table(source: Any, rules: Schema = RULES, **options: Any) -> list[list[int]]:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from cloister import data
 from cloister.compiled import can_order
 from cloister.data import Records, array_records, as_silos, check_file, header, read_source
-from cloister.data.records import _Seal, default_rows
+from cloister.data.records import _Seal, default_rows, read_rows
 from cloister.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.schema import Schema
@@ -582,6 +582,14 @@ def test_records_without_a_unit_are_dropped() -> None:
     assert values(read_source(empty, rules), rules) == []
 
 
+def test_rows_are_as_the_rules_have_them_and_nan_where_one_drops_its_record() -> None:
+    rows = np.array([[5.0, 0.5], [11.0, 0.5], [math.nan, 3.0]])
+    columns = [{"name": "a", "missing": "max"}, {"name": "b", "min": -1, "max": 1}]
+    assert read_rows(rows, schema(*columns)).tolist() == [[5, 0.5], [11, 0.5], [10, 3]]
+    found = read_rows(rows, schema(*({**one, "out_of_range": "drop"} for one in columns)))
+    np.testing.assert_array_equal(found, [[5, 0.5], [math.nan, 0.5], [10, math.nan]])
+
+
 def test_dropped_records_do_not_use_up_a_units_rows() -> None:
     rules = visits(1, out_of_range="drop")
     frame = pd.DataFrame({"id": [1, 1, 1], "a": [math.nan, 101.0, 7.0]})
@@ -604,6 +612,13 @@ def test_fingerprint_depends_on_records_order_and_key_only(tmp_path: Path) -> No
     assert read_source(ROWS[::-1], TWO).fingerprint(KEY) != base
     assert read_source(ROWS[:-1], TWO).fingerprint(KEY) != base
     assert read_source(ROWS, TWO).fingerprint(bytes(32)) != base
+
+
+def test_fingerprint_is_the_same_in_every_version() -> None:
+    """Or a ledger would not know the data again."""
+    rows = [[1, 0.5], [math.nan, 0], [20, -1]]
+    known = "2c5d7e30f0af9c5e17953aba50208b5518154fb0309eceac7a86154c787c3f45"
+    assert read_source(np.array(rows), TWO).fingerprint(KEY).hex() == known
 
 
 def test_fingerprint_depends_on_which_cells_are_missing_and_on_no_chunk() -> None:
