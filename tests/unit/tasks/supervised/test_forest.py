@@ -146,6 +146,15 @@ def test_a_newton_step_is_shrunk_by_its_spread_and_by_noise_by_hand() -> None:
     assert not found[1:].any()
 
 
+def test_a_random_tree_gives_its_part_of_evidence_for_each_look_at_a_column() -> None:
+    """Of three columns; and never more than the root of all trees."""
+    for trees in (2, 16):
+        task = designed(n_trees=trees, depth=3)
+        looks = sum(len(tree.columns) for tree in task.trees)
+        assert task._part == pytest.approx(min(3 / looks, 1 / np.sqrt(trees)))
+    assert task._part < 0.25
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_forest_learns_what_no_single_column_tells(kind: str) -> None:
     rng = np.random.default_rng(0)
