@@ -165,6 +165,13 @@ def test_a_number_is_a_date_by_the_format_of_its_column() -> None:
     np.testing.assert_array_equal(found.values, [2021 + 192 / 365, np.nan])
 
 
+@pytest.mark.parametrize("word", ["inf", "-Infinity", "nan", "NaN"])
+def test_a_text_that_says_no_finite_number_is_missing_among_numbers(word: str) -> None:
+    found = CellType().read(pa.array(["1", word, None]))
+    np.testing.assert_array_equal(found.values, [1, np.nan, np.nan])
+    assert found.wrong is None or not found.wrong.any()
+
+
 def test_a_truth_value_is_the_category_of_its_word_or_else_of_its_number() -> None:
     truths = np.array([False, True])
     for words, codes in (
@@ -250,7 +257,13 @@ def test_every_arrow_type_of_texts_is_text(kind: pa.DataType) -> None:
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(20210702.0, "20210702"), (-3.0, "-3"), (0.5, "0.5"), (1e15, "1" + 15 * "0"), (1e16, "1e+16")],
+    [
+        (20210702.0, "20210702"),
+        (-3.0, "-3"),
+        (0.5, "0.5"),
+        (9.9e15, "99" + 14 * "0"),
+        (1e16, "1e+16"),
+    ],
 )
 def test_a_number_has_the_digits_that_a_text_table_has(number: float, text: str) -> None:
     assert _digits(number) == text

@@ -25,8 +25,14 @@ from cloister.schema import Column
 from cloister.task import Classifier, Regressor, Task
 from cloister.tasks import TASKS
 from cloister.tasks.columns import Encoding
-from cloister.tasks.supervised.frame import row_length, solve
-from cloister.tasks.supervised.least_squares import EDGES, cut_of, unseen_square, usual_length
+from cloister.tasks.supervised.frame import count_sizes, row_length, solve, usual_square
+from cloister.tasks.supervised.least_squares import (
+    EDGES,
+    curvature_of,
+    cut_of,
+    unseen_square,
+    usual_length,
+)
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
 from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, zero_noise
@@ -87,6 +93,27 @@ def relative(found: np.ndarray, wanted: np.ndarray) -> float:
 # --- without noise it is scikit-learn's
 
 exactly = partial(fitted, Logistic, shrinkage=False, frac_bits=24)
+
+
+def test_a_usual_row_has_one_for_each_number_and_less_for_a_category() -> None:
+    assert usual_square(()) == 1.0  # the constant
+    assert usual_square((0, 0, 3, 2)) == pytest.approx(1 + 2 + 2 * 0.6)
+
+
+def test_sizes_are_counted_up_to_each_edge_and_the_largest_at_the_end() -> None:
+    one = count_sizes(np.array(EDGES))
+    assert one.tolist() == [one[0]] * len(EDGES)
+    assert count_sizes(np.array([0.0, 1e300])).tolist() == [one[0], *[0] * (len(EDGES) - 2), one[0]]
+
+
+def test_products_are_drawn_to_zero_as_far_as_they_are_noise_but_within_a_category() -> None:
+    products = np.full((5, 5), 6.0) + np.diag([100.0, 200, 300, 400, 500])
+    found = curvature_of(products, 3.0, np.zeros(5), (0, 2, 0))
+    kept = (36 - 9) / 36  # the noise adds its variance to the mean square
+    expected = np.where(np.eye(5, dtype=bool), products, kept * products)
+    expected[1, 2] = expected[2, 1] = 6.0
+    np.testing.assert_allclose(found.matrix, expected)
+    assert found.noise_std == pytest.approx(3 * np.sqrt(kept))
 
 
 @pytest.mark.parametrize(
