@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,12 @@ def test_sizes_are_counted_up_to_each_edge_and_the_largest_at_the_end() -> None:
     one = count_sizes(np.array(EDGES))
     assert one.tolist() == [one[0]] * len(EDGES)
     assert count_sizes(np.array([0.0, 1e300])).tolist() == [one[0], *[0] * (len(EDGES) - 2), one[0]]
+
+
+@pytest.mark.parametrize(("rounds", "turn"), [(2, 0), (6, 0), (7, 4), (10, 6), (21, 12)])
+def test_sizes_are_counted_a_little_after_half_of_the_rounds(rounds: int, turn: int) -> None:
+    found = Logistic._turn.fget(SimpleNamespace(rounds=rounds))  # type: ignore[attr-defined]
+    assert found == turn
 
 
 def test_products_are_drawn_to_zero_as_far_as_they_are_noise_but_within_a_category() -> None:
