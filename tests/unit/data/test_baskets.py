@@ -69,6 +69,11 @@ def test_baskets_are_proposed_for_a_file_and_not_for_a_table(tmp_path: Path) -> 
     assert "--baskets" not in str(caught.value)
 
 
+def test_rows_without_a_basket_are_no_reason_to_refuse_all_baskets() -> None:
+    baskets = Baskets(FRAME, "long", basket="receipt", item="item")
+    assert read_floats(baskets, ITEMS).tolist() == LONG_TABLE
+
+
 def table(source: Any, rules: Schema = RULES, **options: Any) -> list[list[int]]:
     """Return the records as zeros and ones."""
     chunks = list(read_source(source, rules, **options))

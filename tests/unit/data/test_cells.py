@@ -212,6 +212,15 @@ def test_arrow_types_that_store_a_cell_once_are_read_in_slices() -> None:
                     assert np.array_equal(found, expected, equal_nan=True)
 
 
+def test_a_row_without_a_place_in_a_dictionary_is_a_missing_cell() -> None:
+    coded = pa.DictionaryArray.from_arrays(pa.array([0, None, 1, 2]), pa.array(["1", "2", "x"]))
+    for cells in (coded, coded.cast(pa.dictionary(pa.int8(), pa.large_string()))):
+        found = CellType().read(cells)
+        np.testing.assert_array_equal(found.values, [1, np.nan, 2, np.nan])
+        assert found.wrong is not None
+        assert found.wrong.tolist() == [False, False, False, True]
+
+
 def test_columns_whose_type_another_library_chose_stop_nothing(tmp_path: Path) -> None:
     column = {"name": "x", "type": "number", "min": -10, "max": 10, "missing": "max"}
     schema = Schema(dataset="d", unit="row", columns=[column])
