@@ -30,6 +30,7 @@ from cloister.tasks.preparation.quantiles import (
     running_variance,
 )
 from cloister.tasks.preparation.statistics import Statistics
+from cloister.tasks.state import part_of
 from cloister.testing import SimulatedNoise, ZeroNoise, toy_schema
 
 NUMBERS = (PublicColumn("age", 0.0, 100.0), PublicColumn("weight", 0.0, 200.0))
@@ -282,6 +283,11 @@ def test_products_of_columns_lie_on_the_finest_lattice_with_norms_below_2_24(
     assert task._bits == bits
     below, next_one = (products_norm_squared(columns + 1, b) for b in (bits, bits + 1))
     assert below < 1 << 48 <= next_one
+
+
+def test_a_part_of_a_state_has_its_own_names_and_no_others() -> None:
+    state = {"first.mean": np.zeros(1), "first.count": np.ones(1), "second.mean": np.ones(2)}
+    assert part_of(state, "first.") == {"mean": state["first.mean"], "count": state["first.count"]}
 
 
 # --- principal components

@@ -113,6 +113,15 @@ def test_sizes_are_counted_a_little_after_half_of_the_rounds(rounds: int, turn: 
     assert found == turn
 
 
+def test_bounds_of_the_first_round_are_those_of_even_classes_by_hand() -> None:
+    two, three = (SimpleNamespace(_outputs=outputs, _turn=4) for outputs in (1, 3))
+    bounds = [Logistic._residual_squared(task, t) for task in (two, three) for t in (2, 3, 5)]  # type: ignore[arg-type]
+    assert bounds == [1 / 4, 1, 1, pytest.approx((2 / 3) ** 2 + 2 / 9), 2, 1]
+    pairs = SimpleNamespace(classes="abc", _pairs=np.triu_indices(3, 1))
+    assert Logistic._curvature_bound(pairs, 2) == (1, pytest.approx((1 / 3) * (1 / 3)))  # type: ignore[arg-type]
+    assert Logistic._curvature_bound(pairs, 3) == (3, 1 / 2 * 1 / 2)  # type: ignore[arg-type]
+
+
 def test_products_are_drawn_to_zero_as_far_as_they_are_noise_but_within_a_category() -> None:
     products = np.full((5, 5), 6.0) + np.diag([100.0, 200, 300, 400, 500])
     found = curvature_of(products, 3.0, np.zeros(5), (0, 2, 0))
