@@ -182,6 +182,13 @@ def test_a_truth_value_is_the_category_of_its_word_or_else_of_its_number() -> No
         np.testing.assert_array_equal(CellType("category", words).read(truths).values, codes)
 
 
+def test_a_truth_value_is_no_date() -> None:
+    found = YEARS.read(np.array([True, False]))
+    np.testing.assert_array_equal(found.values, [np.nan, np.nan])
+    assert found.wrong is not None
+    assert found.wrong.tolist() == [True, True]
+
+
 def test_days_have_whole_seconds_and_none_where_there_is_no_day() -> None:
     found = _days_of(np.array(["2021-07-02T13:05:01", "NaT", "1969-12-31T23:59:59"], "M8[s]"))
     assert found.seconds is not None

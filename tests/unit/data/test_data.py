@@ -8,6 +8,7 @@ import gzip
 import math
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import tracemalloc
@@ -186,6 +187,8 @@ def test_chunks_are_sealed_in_their_order_however_long_one_takes() -> None:
         seal.add(SimpleNamespace(steps=steps, marked=None))  # type: ignore[arg-type]
     seal.digest()
     assert ended == ["first", "second", "third"]
+    names = [thread.name for thread in threading.enumerate()]
+    assert not any(name.startswith("cloister-seal") for name in names), "it left its thread"
 
 
 @pytest.mark.skipif(not can_order(), reason="nothing is compiled here")
