@@ -279,6 +279,7 @@ def test_every_arrow_type_of_texts_is_text(kind: pa.DataType) -> None:
         (0.5, "0.5"),
         (9.9e15, "99" + 14 * "0"),
         (1e16, "1e+16"),
+        (-1e16, "-1e+16"),
     ],
 )
 def test_a_number_has_the_digits_that_a_text_table_has(number: float, text: str) -> None:
