@@ -182,6 +182,12 @@ def test_a_truth_value_is_the_category_of_its_word_or_else_of_its_number() -> No
         np.testing.assert_array_equal(CellType("category", words).read(truths).values, codes)
 
 
+def test_a_number_beyond_all_floats_is_infinite() -> None:
+    cells = [10**400, decimal.Decimal("-1e999"), fractions.Fraction(10**400, 3), "x"]
+    assert CellType().read(cells[:3]).values.tolist() == [np.inf, -np.inf, np.inf]
+    assert CellType().read(cells).values[:3].tolist() == [np.inf, -np.inf, np.inf]
+
+
 def test_a_truth_value_is_no_date() -> None:
     found = YEARS.read(np.array([True, False]))
     np.testing.assert_array_equal(found.values, [np.nan, np.nan])

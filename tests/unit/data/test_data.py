@@ -593,6 +593,14 @@ def test_rows_are_as_the_rules_have_them_and_nan_where_one_drops_its_record() ->
     np.testing.assert_array_equal(found, [[5, 0.5], [math.nan, 0.5], [10, math.nan]])
 
 
+def test_a_row_that_is_too_long_is_no_row_to_be_counted() -> None:
+    rows = [[1, 0.5], [2, 0.5, 7], [3, 0.5]]
+    assert values(read_source(rows, TWO), TWO) == [[1, 0.5], [3, 0.5]]
+    for read in (data.read_floats, lambda source: read_rows(source, TWO)):
+        with pytest.raises(DataError, match="rows with too many fields"):
+            read(rows)
+
+
 def test_dropped_records_do_not_use_up_a_units_rows() -> None:
     rules = visits(1, out_of_range="drop")
     frame = pd.DataFrame({"id": [1, 1, 1], "a": [math.nan, 101.0, 7.0]})
