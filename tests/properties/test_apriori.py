@@ -25,6 +25,12 @@ LIMITS = ["weight", "truncate"]
 CATALOGUE = catalogue_schema([f"item {i}" for i in range(ITEMS)], dataset="shop")
 
 
+def test_bins_of_loads_begin_at_every_root_of_two_by_hand() -> None:
+    assert load_edges(1) == (0, 1, 2)
+    assert load_edges(20) == (0, 1, 2, 3, 4, 6, 8, 11, 16, 21)
+    assert load_edges(100) == (0, 1, 2, 3, 4, 6, 8, 11, 16, 23, 33, 47, 66, 93, 101)
+
+
 def task_of(limit: str = "weight", **options: object) -> Apriori:
     settings = {"max_size": 3, "min_support": 0.1, "basket_size": 2, "most_candidates": 30}
     return Apriori(n_features=ITEMS, limit=limit, **{**settings, **options})  # type: ignore[arg-type]

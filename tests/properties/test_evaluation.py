@@ -169,6 +169,75 @@ TASKS = {
         n_features=3, centres=((0, 0, 0), (ONE, -ONE, ONE), (0, 0, 0)), n_bins=5
     ),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "tables"),
+    [
+        ("scores of two classes", {"confusion": (1, 2, 2), "scores": (1, 1, 2, 8)}),
+        ("scores on any scale", {"scores": (1, 1, 2, 8)}),  # which say no class
+        ("score and prediction", {"confusion": (1, 2, 2), "scores": (1, 1, 2, 8)}),
+        ("predictions of four classes", {"confusion": (2, 4, 4)}),
+        ("a model of three classes", {"confusion": (1, 3, 3), "scores": (1, 3, 2, 6)}),
+    ],
+)
+def test_tables_are_those_of_what_is_known_of_a_record(
+    name: str, tables: dict[str, tuple[int, ...]]
+) -> None:
+    assert {block.name: block.shape for block in TASKS[name].blocks(0)} == tables
+
+
+def test_a_prediction_counts_where_the_score_says_another_class() -> None:
+    record = np.array([[ONE, -ONE, ONE]], dtype=np.int32)  # of class 1, as predicted; score 0
+    found = TASKS["score and prediction"].contribute(0, {}, record) // ONE
+    assert found.tolist() == [0, 0, 0, 1, *[0] * 8, 1, *[0] * 7]
+
+
+class Unsure(Linear):
+    """A classifier that knows nothing of the first of three classes."""
+
+    def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        return np.tile([np.nan, 0.4, 0.2], (len(records), 1))
+
+
+def test_what_a_model_does_not_know_is_a_class_like_all_others() -> None:
+    model = Unsure(n_features=3, target=2, classes=("x", "y", "z"))
+    task = replace(TASKS["a model of three classes"], model=model)
+    confusion = task.contribute(0, {}, np.zeros((1, 3), dtype=np.int32))[:9] // ONE
+    assert confusion.tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0]
+
+
+def test_a_record_at_its_centre_has_the_best_silhouette() -> None:
+    at_centre = np.array([[ONE, -ONE, ONE]], dtype=np.int32)  # the second of three, with 5 bins
+    found = TASKS["centres"].contribute(1, {"reach": np.array([ONE])}, at_centre) // ONE
+    assert found[9:].tolist() == [*[0] * 9, 1, *[0] * 5]
+
+
+def test_a_truth_beside_the_box_is_that_at_its_edge() -> None:
+    for side in (ONE, -ONE):
+        both = np.array([[side, 0, 0], [3 * side, 0, 0]], dtype=np.int32)
+        edge, beside = (TASKS["numbers"].contribute(0, {}, one[None]).tolist() for one in both)
+        assert edge == beside
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_error_beyond_the_bound_counts_as_the_bound(sign: int) -> None:
+    far = np.array([[-sign * ONE, sign * ONE, 0]], dtype=np.int32)
+    found = TASKS["numbers"].contribute(0, {}, far) / ONE
+    assert found.tolist() == [1, sign, 1, 1, -sign, 1]
+
+
+def test_a_probability_is_in_the_bin_of_its_log_odds() -> None:
+    chosen = np.concatenate([np.linspace(0.001, 0.999, 999), [1.0, 0.0]])
+    found = scores.probability_bins(chosen, 1 - chosen, 1 << 20)
+    with np.errstate(divide="ignore"):
+        odds = np.log(chosen[:-2] / (1 - chosen[:-2]))
+    wanted = scores.unit_bins(scores.log_odds_to_unit(odds), 1 << 20)
+    assert np.abs(found[:-2] - wanted).max() <= 1  # but for rounding of logarithms
+    assert (np.diff(found[:-1]) >= 0).all()
+    assert found[-1] < found[0]
+
+
 WORST = st.lists(
     st.lists(
         st.one_of(st.sampled_from((-ONE, ONE, 0, 1, -1, ONE - 1)), st.integers(-ONE, ONE)),

@@ -250,6 +250,16 @@ def test_trees_part_cells_by_thresholds_of_numbers_and_use_columns_equally(
             assert len(np.unique(tree.leaf)) <= cells[tree.columns[0]]
 
 
+def test_a_tree_that_is_deep_enough_tells_every_combination_of_codes_apart() -> None:
+    cells = [2, 3, 2, 2]  # the last is the target; the others need 1 + 2 + 1 splits at most
+    for tree in grow(
+        cells, [True, False, True, True], skip=3, n_trees=20, depth=4, columns_per_tree=3,
+        public_seed=5,
+    ):  # fmt: skip
+        assert sorted(tree.columns) == [0, 1, 2]
+        assert len(set(tree.leaf.tolist())) == 12
+
+
 def test_a_table_of_cells_stays_small() -> None:
     (tree,) = grow(
         [2, 60000, 50000],

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import chi2, norm
 from sklearn.covariance import EllipticEnvelope, EmpiricalCovariance
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
@@ -17,9 +18,10 @@ from cloister import Budget, DPOutlierDetector, JobResult, Schema, make_plan, ru
 from cloister.core.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
+from cloister.protocol.task import INTERVAL_95
 from cloister.tasks import TASKS
 from cloister.tasks.count import Count
-from cloister.tasks.patterns.outliers import Outliers
+from cloister.tasks.patterns.outliers import Outliers, _definite
 from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, check_task, zero_noise
 
 ONE = 1 << 16
@@ -50,6 +52,81 @@ def planted(n: int = 4000, d: int = 4, seed: int = 0) -> tuple[Any, Any]:
 def release(X: Any, schema: Schema, **options: Any) -> JobResult:
     settings = {"epsilon": 2.0, "nominal_n": len(X), "noise": ZeroNoise(), **options}
     return run_job(Outliers, schema, {"one": [schema.grid(16).encode(X)]}, **settings)
+
+
+@pytest.mark.parametrize(("columns", "pictures"), [(1, 1), (2, 1), (4, 4)])
+def test_a_picture_is_a_line_of_cells_for_one_column_else_a_square(
+    columns: int, pictures: int
+) -> None:
+    facts = {"budget": Budget(2.0, 1e-6), "nominal_n": 4000}
+    plan = make_plan(Outliers, schema_of(columns), ["one"], **facts, method="density")
+    assert isinstance(plan.task, Outliers)
+    cells = plan.task.n_cells
+    (shape,) = [b.shape for t in range(plan.rounds) for b in plan.blocks(t) if b.name == "cells"]
+    assert shape == (pictures, cells if columns == 1 else cells**2)
+
+
+def test_bins_of_rarities_reach_from_all_in_one_cell_to_cells_of_noise() -> None:
+    """In bits: of 2**5 cells, from -5 on, and over one bit at least."""
+    facts = {"budget": Budget(2.0, 1e-6), "nominal_n": 4000}
+    task = make_plan(Outliers, schema_of(1), ["one"], **facts, method="density").task
+    assert isinstance(task, Outliers)
+    assert task.n_cells == 32
+    for records, floor, high in ((3200.0, 0.5, np.log2(200)), (32.0, 50.0, -4.0), (0.0, 1.0, -4.0)):
+        results = {"cells": np.full((1, 32), records / 32), "floor": np.array([floor])}
+        low, width = task._rarity_bins(results)
+        assert (low, low + 64 * width) == (-5.0, pytest.approx(high))
+
+
+def test_squared_distances_of_normal_records_have_normal_scores() -> None:
+    """By Wilson and Hilferty, to a twentieth."""
+    schema, facts = schema_of(3), {"budget": Budget(2.0, 1e-6), "nominal_n": 4000}
+    task = make_plan(Outliers, schema, ["one"], **facts, method="mahalanobis").task
+    assert isinstance(task, Outliers)
+    share = np.array([0.5, 0.9, 0.99, 0.999])
+    records = np.zeros((4, 3))
+    records[:, 1] = 2 + 0.5 * np.sqrt(chi2.ppf(share, 3))
+    results = {"location": np.array([0, 2, 0]), "spread": np.array([1, 0.5, 1])}
+    results["covariance"] = np.diag(results["spread"] ** 2)
+    scores = task.scores(results, schema.grid(16).encode(records))
+    np.testing.assert_allclose(scores, norm.ppf(share), atol=0.05)
+
+
+def test_no_direction_of_a_covariance_is_narrower_than_its_noise() -> None:
+    covariance, noise, spread = np.diag([4.0, 1e-9]), 0.03, np.array([2.0, 1.0])
+    margin = noise * INTERVAL_95["gaussian"] * np.outer(spread, spread)
+    usual = {"covariance": covariance}
+    usual |= {"covariance_low": covariance - margin, "covariance_high": covariance + margin}
+    np.testing.assert_allclose(_definite(usual, spread), np.diag([4.0, noise]), atol=1e-12)
+
+
+def made_up(monkeypatch: pytest.MonkeyPatch, beyond: float, **options: Any) -> list[int]:
+    """Return what two records add in the last round, if they score so far beyond the cutoff."""
+    facts = {"budget": Budget(2.0, 1e-6), "nominal_n": 4000}
+    task = make_plan(Outliers, schema_of(2), ["one"], **facts, **options).task
+    state = {name: round_to_grid(value, 16) for name, value in task.start().items()}
+
+    def scores(self: Outliers, results: Any, records: Any) -> Any:
+        return np.full(len(records), results["cutoff"][0] + beyond)
+
+    monkeypatch.setattr(Outliers, "scores", scores)
+    found = task.contribute(task.rounds - 1, state, np.zeros((2, 2), dtype=np.int32))
+    return (found // ONE).tolist()
+
+
+@pytest.mark.parametrize(("beyond", "place"), [(1e12, 63), (-1e12, 0)])
+def test_the_rarest_and_the_most_usual_records_are_in_the_outer_bins(
+    beyond: float, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = made_up(monkeypatch, beyond, method="density")
+    assert found == [2 * (i == place) for i in range(64)]
+
+
+@pytest.mark.parametrize(("beyond", "flagged"), [(0.0, 0), (1e-6, 2)])
+def test_a_record_at_the_cutoff_is_not_flagged(
+    beyond: float, flagged: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert made_up(monkeypatch, beyond, method="zscore", count_share=0.2) == [flagged]
 
 
 def quality(result: JobResult, X: Any, far: Any) -> tuple[float, float]:

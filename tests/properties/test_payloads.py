@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.app.jobs import make_plan
+from cloister.core.errors import PlanError
 from cloister.data.schema import schema_of
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import to_words
@@ -18,9 +19,9 @@ from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.protocol.task import Integers
-from cloister.tasks import installed
+from cloister.tasks import installed, moments
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, OTHER_NUMBER, numbers
-from cloister.tasks.moments import PRODUCT, SQUARE, sum_products, unpack_products
+from cloister.tasks.moments import PRODUCT, SQUARE, lattice_bits, sum_products, unpack_products
 from cloister.tasks.preparation.pca import rounded_to_unit
 from cloister.tasks.state import read, written
 from cloister.tasks.supervised.class_tables import centred_moments
@@ -91,6 +92,17 @@ def test_moments_of_a_class_are_cut_toward_zero(x: int, word: int) -> None:
     np.testing.assert_array_equal(found, cut(exact, 32))
 
 
+@pytest.mark.parametrize("bits", [8, 12, 16])
+def test_moments_of_a_class_are_of_values_cut_to_the_box_on_any_grid(bits: int) -> None:
+    one, word, label = 1 << bits, 1000, np.zeros(1, dtype=np.int64)
+    for x in (-one, -one // 3, 0, 1, one // 2, one):
+        (found,) = centred_moments(label, np.array([x], np.int32), 1, word, bits)
+        exact = np.array([x * word << bits, (2 * x**2 - one**2) * word])
+        np.testing.assert_array_equal(found, cut(exact, 2 * bits))
+        (beside,) = centred_moments(label, np.array([x + 3 * one], np.int32), 1, word, bits)
+        assert beside.tolist() == [word, word]
+
+
 @given(seed=seeds, clip=st.floats(1e-3, 1e3))
 def test_an_update_of_a_client_is_never_longer_than_it_was(seed: int, clip: float) -> None:
     update = np.random.default_rng(seed).normal(0, clip, (1, 5))
@@ -129,6 +141,14 @@ def test_sums_of_products_are_exact_however_many_records_there_are() -> None:
     assert sum_products(rows).tolist() == wanted
 
 
+def test_a_row_of_more_columns_than_a_part_holds_is_summed_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(moments, "_CHUNK_VALUES", 1)
+    rows = np.array([[1, 2], [3, 4]])
+    assert sum_products(rows).tolist() == [10 * SQUARE, 14 * PRODUCT, 20 * SQUARE]
+
+
 @given(seed=seeds, d=st.integers(1, 12))
 def test_the_packed_products_of_a_record_are_no_longer_than_five_times_its_square(
     seed: int, d: int
@@ -136,6 +156,17 @@ def test_the_packed_products_of_a_record_are_no_longer_than_five_times_its_squar
     row = np.random.default_rng(seed).integers(-(1 << 12), 1 << 12, (1, d), endpoint=True)
     packed = sum(int(v) ** 2 for v in sum_products(row))
     assert packed <= SQUARE**2 * sum(int(v) ** 2 for v in row[0]) ** 2
+
+
+def test_products_lie_on_the_finest_lattice_that_leaves_room_for_their_sum() -> None:
+    """With one more bit for each factor, the norm of a record would not be below 2**24 steps."""
+    for bits in range(4, 12):
+        largest = (1 << 24 >> 2 * bits) - 1
+        assert lattice_bits(largest, 16) == bits
+        assert largest << 2 * bits < 1 << 24 <= (largest + 1) << 2 * bits
+    assert lattice_bits(1, 5) == 5, "the records lie on no finer one"
+    with pytest.raises(PlanError, match="use fewer columns"):
+        lattice_bits(1 << 16, 16)
 
 
 def test_noise_on_the_diagonal_is_as_much_larger_as_an_integer_bound_allows() -> None:

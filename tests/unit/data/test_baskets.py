@@ -44,6 +44,36 @@ FRAME = pd.DataFrame(LONG, columns=["receipt", "item"])
 SHARED = Path(__file__).resolve().parents[3].parent / "shared" / "data"
 
 
+def test_baskets_have_no_header_in_any_encoding() -> None:
+    for encoding in ("", "latin1"):
+        with pytest.raises(DataError, match="baskets have no columns of their own"):
+            header(Baskets([["milk"]], "lines"), encoding)
+
+
+def test_a_layout_is_proposed_to_the_owner_of_a_file_read_by_another(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.txt", b"milk;7\ntea;milk\n")
+    report = read_source(Baskets(path, "lines", delimiter=","), RULES).report
+    assert report.layout == "lines:;"
+
+
+def test_baskets_are_proposed_for_a_file_and_not_for_a_table(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", TEXT.encode())
+    with pytest.raises(DataError, match="--baskets lines"):
+        read_source(path, RULES)
+    with pytest.raises(DataError, match="has no column") as caught:
+        read_source(FRAME, RULES)
+    assert "--baskets" not in str(caught.value)
+    numbers = [{"name": "a", "type": "number", "min": 0, "max": 1}]
+    with pytest.raises(DataError, match="has no column") as caught:
+        read_source(path, Schema(dataset="d", unit="row", columns=numbers))
+    assert "--baskets" not in str(caught.value)
+
+
+def test_rows_without_a_basket_are_no_reason_to_refuse_all_baskets() -> None:
+    baskets = Baskets(FRAME, "long", basket="receipt", item="item")
+    assert read_floats(baskets, ITEMS).tolist() == LONG_TABLE
+
+
 def table(source: Any, rules: Schema = RULES, **options: Any) -> list[list[int]]:
     """Return the records as zeros and ones."""
     chunks = list(read_source(source, rules, **options))

@@ -6,6 +6,7 @@ import datetime
 import decimal
 import fractions
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from cloister.core.dates import decimal_years
 from cloister.data import Labelled, check_file, read_source
-from cloister.data.cells import CellType, shown
+from cloister.data.cells import CellType, _days_of, _digits, shown
 from cloister.data.schema import Schema
 
 YEARS = CellType("date", low=1900, high=2100)
@@ -119,11 +120,89 @@ TICKS = {"h": 24, "m": 1440} | {
 def test_moments_of_every_unit_have_their_day(unit: str, ticks: int) -> None:
     moments = np.array([ticks], dtype=np.int64).view(f"M8[{unit}]")
     day = np.array([ticks // TICKS[unit]]).view("M8[D]")  # in whole numbers of Python
+    twice = np.array([ticks // 2], dtype=np.int64).view(f"M8[2{unit}]")  # the same, or a tick less
+    assert twice.astype(moments.dtype) == moments - ticks % 2
+    assert YEARS.read(twice).values == YEARS.read(moments - ticks % 2).values
     for cells in (moments, list(moments), moments.astype(f">M8[{unit}]")):
         assert YEARS.read(cells).values.tolist() == decimal_years(day).tolist()
     words = CellType("category", (("1969-12-31 23:00:00", 0), ("1970-01-01", 1)))
     if unit == "h":
         assert words.read(np.array([-1, 0], dtype=np.int64).view("M8[h]")).values.tolist() == [0, 1]
+
+
+def test_a_number_is_a_year_of_four_digits_or_within_the_bounds_or_a_date() -> None:
+    kind = CellType("date", low=-50, high=50)
+    for numbers, years in (
+        ([1000, 1500.5, 9999.9, -50, 0.5, 50], [1000, 1500.5, 9999.9, -50, 0.5, 50]),
+        ([999, 999.9, 10000, -50.5, 51, np.inf, np.nan], [np.nan] * 7),
+        ([20210702, -20210702], [2021 + 182 / 365, np.nan]),
+    ):
+        found = kind.read(np.array(numbers))
+        np.testing.assert_array_equal(found.values, years)
+        assert found.wrong is not None
+        assert found.wrong.tolist() == (np.isnan(years) & np.isfinite(numbers)).tolist()
+
+
+def test_a_number_within_the_bounds_is_a_year_even_if_its_digits_are_a_date() -> None:
+    wide = CellType("date", low=0, high=1e9)
+    assert wide.read(np.array([20210702.0])).values.tolist() == [20210702.0]
+    formatted = replace(wide, form="%d%m%Y")
+    assert formatted.read(np.array([12072021.0, 5.0])).values.tolist() == [2021 + 192 / 365, 5.0]
+
+
+def test_a_moment_is_the_category_that_a_text_table_writes() -> None:
+    moment, day = datetime.datetime(2021, 7, 2, 13, 5, 59), datetime.date(2021, 7, 2)
+    kind = CellType("category", (("2021-07-02 13:05:59", 1), ("2021-07-02", 2)))
+    midnight = datetime.datetime(2021, 7, 2)
+    assert kind.read([moment, day, midnight]).values.tolist() == [1, 2, 2]
+    array = np.array([moment, midnight, midnight], "M8[ms]")
+    for cells in (array, pa.array(array), list(array)):
+        assert kind.read(cells).values.tolist() == [1, 2, 2]
+
+
+def test_a_number_is_a_date_by_the_format_of_its_column() -> None:
+    found = CellType("date", form="%d%m%y", low=1900, high=2100).read(np.array([120721.0, 999999]))
+    np.testing.assert_array_equal(found.values, [2021 + 192 / 365, np.nan])
+
+
+@pytest.mark.parametrize("word", ["inf", "-Infinity", "nan", "NaN"])
+def test_a_text_that_says_no_finite_number_is_missing_among_numbers(word: str) -> None:
+    found = CellType().read(pa.array(["1", word, None]))
+    np.testing.assert_array_equal(found.values, [1, np.nan, np.nan])
+    assert found.wrong is None or not found.wrong.any()
+
+
+def test_a_truth_value_is_the_category_of_its_word_or_else_of_its_number() -> None:
+    truths = np.array([False, True])
+    for words, codes in (
+        ((("0", 5), ("1", 6)), [5, 6]),
+        ((("False", 7), ("1", 6), ("0", 5)), [7, 6]),
+        ((("TRUE", 3), ("1", 6)), [np.nan, 3]),
+    ):
+        np.testing.assert_array_equal(CellType("category", words).read(truths).values, codes)
+
+
+def test_a_number_beyond_all_floats_is_infinite() -> None:
+    cells = [10**400, decimal.Decimal("-1e999"), fractions.Fraction(10**400, 3), "x"]
+    assert CellType().read(cells[:3]).values.tolist() == [np.inf, -np.inf, np.inf]
+    assert CellType().read(cells).values[:3].tolist() == [np.inf, -np.inf, np.inf]
+
+
+def test_a_truth_value_is_no_date() -> None:
+    found = YEARS.read(np.array([True, False]))
+    np.testing.assert_array_equal(found.values, [np.nan, np.nan])
+    assert found.wrong is not None
+    assert found.wrong.tolist() == [True, True]
+
+
+def test_days_have_whole_seconds_and_none_where_there_is_no_day() -> None:
+    found = _days_of(np.array(["2021-07-02T13:05:01", "NaT", "1969-12-31T23:59:59"], "M8[s]"))
+    assert found.seconds is not None
+    assert found.seconds.dtype == np.int64
+    assert found.seconds.tolist() == [47_101, 0, 86_399]
+    np.testing.assert_array_equal(
+        found.days, np.array(["2021-07-02", "NaT", "1969-12-31"], "M8[D]")
+    )
 
 
 def test_a_category_is_found_by_number_whatever_the_other_words_are() -> None:
@@ -146,6 +225,15 @@ def test_arrow_types_that_store_a_cell_once_are_read_in_slices() -> None:
                     assert np.array_equal(found, expected, equal_nan=True)
 
 
+def test_a_row_without_a_place_in_a_dictionary_is_a_missing_cell() -> None:
+    coded = pa.DictionaryArray.from_arrays(pa.array([0, None, 1, 2]), pa.array(["1", "2", "x"]))
+    for cells in (coded, coded.cast(pa.dictionary(pa.int8(), pa.large_string()))):
+        found = CellType().read(cells)
+        np.testing.assert_array_equal(found.values, [1, np.nan, 2, np.nan])
+        assert found.wrong is not None
+        assert found.wrong.tolist() == [False, False, False, True]
+
+
 def test_columns_whose_type_another_library_chose_stop_nothing(tmp_path: Path) -> None:
     column = {"name": "x", "type": "number", "min": -10, "max": 10, "missing": "max"}
     schema = Schema(dataset="d", unit="row", columns=[column])
@@ -165,6 +253,51 @@ def test_columns_whose_type_another_library_chose_stop_nothing(tmp_path: Path) -
         ([], []),
     ):
         assert [row for chunk in read_source(source, schema) for row in chunk.tolist()] == expected
+
+
+@pytest.mark.parametrize("cells", [["b", "a", "c"], [b"b", b"a", b"c"]])
+def test_an_array_of_words_is_read_like_their_list(cells: list[Any]) -> None:
+    kind = CellType("category", (("a", 0), ("b", 1)))
+    for array in (cells, np.array(cells), np.array(cells, dtype=object)):
+        found = kind.read(array)
+        np.testing.assert_array_equal(found.values, [1, 0, np.nan])
+        assert found.wrong is not None
+        assert found.wrong.tolist() == [False, False, True]
+
+
+TEXTS = ("utf8", "large_utf8", "string_view", "binary", "large_binary", "binary_view")
+
+
+@pytest.mark.parametrize("kind", [getattr(pa, name)() for name in TEXTS] + [pa.binary(3)], ids=str)
+def test_every_arrow_type_of_texts_is_text(kind: pa.DataType) -> None:
+    texts = pa.array(["1.5", None, "abc", "2e1"]).cast(pa.binary())
+    found = CellType().read(texts.cast(kind) if kind != pa.binary() else texts)
+    np.testing.assert_array_equal(found.values, [1.5, np.nan, np.nan, 20.0])
+    assert found.wrong is not None
+    assert found.wrong.tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (20210702.0, "20210702"),
+        (-3.0, "-3"),
+        (0.5, "0.5"),
+        (9.9e15, "99" + 14 * "0"),
+        (1e16, "1e+16"),
+        (-1e16, "-1e+16"),
+    ],
+)
+def test_a_number_has_the_digits_that_a_text_table_has(number: float, text: str) -> None:
+    assert _digits(number) == text
+
+
+def test_what_an_arrow_type_of_somebody_is_made_of_is_read() -> None:
+    words = CellType("category", (("true", 5), ("false", 7), ("1", 0)))
+    truths = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0, None], pa.int8()))
+    np.testing.assert_array_equal(words.read(truths).values, [5, 7, np.nan])
+    texts = pa.ExtensionArray.from_storage(pa.json_(), pa.array(["1", "true", None]))
+    np.testing.assert_array_equal(words.read(texts).values, [0, 5, np.nan])
 
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", "UTC"])

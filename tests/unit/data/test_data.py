@@ -8,12 +8,15 @@ import gzip
 import math
 import subprocess
 import sys
+import threading
+import time
 import traceback
 import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from pickle import PicklingError, dumps
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,8 +31,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cloister import data
+from cloister.core.compiled import can_order
 from cloister.core.errors import DataError, PlanError
 from cloister.data import Records, array_records, as_silos, check_file, header, read_source
+from cloister.data.records import _Seal, default_rows, read_rows
 from cloister.data.schema import Schema
 from cloister.hazmat.fixedpoint import Grid
 
@@ -128,6 +133,14 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("columns", "rows"),
+    [(0, 65_536), (1, 65_536), (8, 65_536), (9, 58_254), (512, 1024), (513, 1024), (9999, 1024)],
+)
+def test_a_chunk_has_half_a_million_cells_or_1024_to_65_536_rows(columns: int, rows: int) -> None:
+    assert default_rows(columns) == rows
+
+
 @pytest.mark.parametrize("kind", SOURCES)
 @pytest.mark.parametrize("chunk_rows", [None, 7, 100])
 def test_every_source_gives_the_same_grid(
@@ -141,6 +154,59 @@ def test_every_source_gives_the_same_grid(
         np.testing.assert_array_equal(found, expected)
         np.testing.assert_array_equal(stacked(records), expected)  # again and again
         assert all(len(chunk) <= (chunk_rows or len(ROWS)) for chunk in records)
+
+
+def test_a_parquet_file_says_what_its_columns_are(tmp_path: Path) -> None:
+    found = {
+        "boolean": [pa.bool_()],
+        "date": [pa.date32(), pa.date64(), pa.timestamp("ns"), pa.timestamp("s", "UTC")],
+        "integer": [pa.int8(), pa.uint64()],
+        "number": [pa.float32(), pa.float64(), pa.decimal128(9, 2)],
+        "category": [pa.string(), pa.large_binary(), pa.list_(pa.int8())],
+    }
+    kinds = {str(kind): (name, kind) for name, types in found.items() for kind in types}
+    empty = pa.table({column: pa.array([], kind) for column, (_, kind) in kinds.items()})
+    pq.write_table(empty, tmp_path / "t.PQ")
+    expected = {column: {"type": name} for column, (name, _) in kinds.items()}
+    assert data.declared_types(tmp_path / "t.PQ") == expected
+    (tmp_path / "t.csv").write_text("a,b\n")
+    assert data.declared_types(tmp_path / "t.csv") == {}
+    assert data.declared_types(tmp_path / "none.parquet") == {}
+
+
+def test_chunks_are_sealed_in_their_order_however_long_one_takes() -> None:
+    ended = []
+
+    class Slow(_Seal):
+        def _update(self, steps: Any, marked: Any) -> None:
+            time.sleep(0.02 if steps == "first" else 0)
+            ended.append(steps)
+
+    seal = Slow(2)
+    for steps in ("first", "second", "third"):
+        seal.add(SimpleNamespace(steps=steps, marked=None))  # type: ignore[arg-type]
+    seal.digest()
+    assert ended == ["first", "second", "third"]
+    names = [thread.name for thread in threading.enumerate()]
+    assert not any(name.startswith("cloister-seal") for name in names), "it left its thread"
+
+
+@pytest.mark.skipif(not can_order(), reason="nothing is compiled here")
+def test_records_in_memory_are_ordered_once_and_others_are_left_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = read_source(ROWS, TWO, chunk_rows=100)
+    (first,), (second,) = records.in_order, records.in_order
+    assert first is second
+    found = stacked(records)
+    assert sorted(first.tolist()) == sorted(found.tolist())
+    assert first.tolist() != found.tolist()
+    assert list(read_source(ROWS[:0], TWO).in_order) == []
+    again = read_source(write(tmp_path / "t.csv", text(",")), TWO, memory_limit=0)
+    assert again.in_order is again
+    monkeypatch.setenv("CLOISTER_ORDERED", "off")
+    unordered = read_source(ROWS, TWO)
+    assert unordered.in_order is unordered
 
 
 def test_plain_bounds_read_all_columns_in_order(tmp_path: Path) -> None:
@@ -519,6 +585,22 @@ def test_records_without_a_unit_are_dropped() -> None:
     assert values(read_source(empty, rules), rules) == []
 
 
+def test_rows_are_as_the_rules_have_them_and_nan_where_one_drops_its_record() -> None:
+    rows = np.array([[5.0, 0.5], [11.0, 0.5], [math.nan, 3.0]])
+    columns = [{"name": "a", "missing": "max"}, {"name": "b", "min": -1, "max": 1}]
+    assert read_rows(rows, schema(*columns)).tolist() == [[5, 0.5], [11, 0.5], [10, 3]]
+    found = read_rows(rows, schema(*({**one, "out_of_range": "drop"} for one in columns)))
+    np.testing.assert_array_equal(found, [[5, 0.5], [math.nan, 0.5], [10, math.nan]])
+
+
+def test_a_row_that_is_too_long_is_no_row_to_be_counted() -> None:
+    rows = [[1, 0.5], [2, 0.5, 7], [3, 0.5]]
+    assert values(read_source(rows, TWO), TWO) == [[1, 0.5], [3, 0.5]]
+    for read in (data.read_floats, lambda source: read_rows(source, TWO)):
+        with pytest.raises(DataError, match="rows with too many fields"):
+            read(rows)
+
+
 def test_dropped_records_do_not_use_up_a_units_rows() -> None:
     rules = visits(1, out_of_range="drop")
     frame = pd.DataFrame({"id": [1, 1, 1], "a": [math.nan, 101.0, 7.0]})
@@ -543,6 +625,32 @@ def test_fingerprint_depends_on_records_order_and_key_only(tmp_path: Path) -> No
     assert read_source(ROWS, TWO).fingerprint(bytes(32)) != base
 
 
+def test_fingerprint_is_the_same_in_every_version() -> None:
+    """Or a ledger would not know the data again."""
+    rows = [[1, 0.5], [math.nan, 0], [20, -1]]
+    known = "2c5d7e30f0af9c5e17953aba50208b5518154fb0309eceac7a86154c787c3f45"
+    assert read_source(np.array(rows), TWO).fingerprint(KEY).hex() == known
+
+
+def test_fingerprint_depends_on_which_cells_are_missing_and_on_no_chunk() -> None:
+    rows = ROWS.copy()
+    rows[[3, 77, 200], [0, 1, 0]] = np.nan
+    base = read_source(rows, TWO).fingerprint(KEY)
+    assert base != read_source(ROWS, TWO).fingerprint(KEY)
+    for chunk_rows in (1, 10, 100):
+        assert read_source(rows, TWO, chunk_rows=chunk_rows).fingerprint(KEY) == base
+    rows[[77, 78], 1] = rows[[78, 77], 1]
+    assert read_source(rows, TWO).fingerprint(KEY) != base
+
+
+def test_a_header_is_read_in_an_encoding_that_python_knows(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", "größe,b\n1,2\n", "cp850")
+    assert header(path, "cp850") == ("größe", "b")
+    for source in (path, ROWS):
+        with pytest.raises(DataError, match="encoding must be one that Python knows, got 'kling"):
+            header(source, "klingon")
+
+
 def test_fingerprint_tells_the_shape_apart() -> None:
     line = Grid(low=(0.0,), high=(10.0,))
     square = Grid(low=(0.0, 0.0), high=(10.0, 10.0))
@@ -554,6 +662,32 @@ def test_fingerprint_tells_the_shape_apart() -> None:
 def test_fingerprint_refuses_a_key_of_a_wrong_size(size: int) -> None:
     with pytest.raises(PlanError, match=f"got {size}"):
         array_records(ROWS, BOX).fingerprint(bytes(size))
+
+
+def test_fingerprint_takes_a_key_of_16_to_64_bytes() -> None:
+    found = {array_records(ROWS, BOX).fingerprint(bytes(size)) for size in (16, 17, 63, 64)}
+    assert sorted(map(len, found)) == [32] * 4
+
+
+def test_a_table_in_memory_is_read_once_however_large_it_is() -> None:
+    table = ROWS.copy()
+    records = read_source(table, TWO, memory_limit=0)
+    expected = stacked(records)
+    table[:] = 0
+    np.testing.assert_array_equal(stacked(records), expected)
+
+
+def test_a_file_is_read_again_if_its_records_are_a_byte_too_many(tmp_path: Path) -> None:
+    size = stacked(read_source(ROWS, TWO)).nbytes
+    for limit, is_kept in ((size, True), (size - 1, False)):
+        path = write(tmp_path / "t.csv", text(","))
+        records = read_source(path, TWO, memory_limit=limit)
+        path.unlink()
+        if is_kept:
+            assert len(stacked(records)) == len(ROWS)
+        else:
+            with pytest.raises(DataError, match="cannot be read"):
+                list(records)
 
 
 def test_a_small_file_is_read_once(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from cloister.core.dates import decimal_years
 from cloister.core.errors import DataError, PlanError
 from cloister.data import check_file, read_rows, read_source, text
+from cloister.data.cells import CellType
 from cloister.data.dialect import Dialect, Recoded
 from cloister.data.schema import Column, Schema, _is_charset
 
@@ -114,6 +115,30 @@ def test_a_file_in_a_wrong_encoding_stops_nothing(tmp_path: Path) -> None:
         assert np.concatenate(list(read_source(file, schema))).shape == (1, 2)
     text = Recoded(io.BytesIO("ä€".encode("utf-16") * 3), "utf-16")
     assert text.read(1) + text.read() == "ä€\ufeffä€\ufeffä€".encode()
+
+
+def test_a_recoded_stream_fills_its_buffer_and_reads_no_further_than_it_must() -> None:
+    words = "ä€x" * 100
+    stream, buffer = Recoded(io.BytesIO(words.encode("utf-16-le")), "utf-16-le"), bytearray(7)
+    parts = []
+    while n := stream.readinto(memoryview(buffer)):
+        parts.append(bytes(buffer[:n]))
+    assert b"".join(parts) == words.encode()
+    assert [len(part) for part in parts] == [7] * 85 + [5]
+    plain = io.BytesIO(b"abc" * 100)
+    assert Recoded(plain, "ascii").readinto(memoryview(buffer)) == plain.tell() == 7
+    assert io.BufferedReader(Recoded(io.BytesIO(b"\xe4"), "latin1")).read() == "ä".encode()
+
+
+def test_signs_hold_in_a_column_in_which_every_cell_looks_plain() -> None:
+    cells = pa.array(["1.234", "5.678", None])
+    for dialect, numbers in (
+        (Dialect(",", "."), [1234, 5678, np.nan]),
+        (Dialect(","), [1.234, 5.678, np.nan]),
+        (Dialect(), [1.234, 5.678, np.nan]),
+    ):
+        found = CellType(dialect=dialect).read(cells).values
+        np.testing.assert_array_equal(found, numbers)
 
 
 def test_typed_days_need_no_format(tmp_path: Path) -> None:

@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 from cloister import data
 from cloister.data import array_records, check_file, encoding, read_floats, read_source, text
 from cloister.data.cells import CellType, array_of
-from cloister.data.encoding import MISSING, OUTSIDE, WRONG, CellRules, encode_columns
+from cloister.data.encoding import (
+    MISSING,
+    OUTSIDE,
+    WRONG,
+    CellRules,
+    StepTables,
+    encode_columns,
+)
 from cloister.data.schema import Schema
 from cloister.hazmat.fixedpoint import Grid
 
@@ -44,6 +51,18 @@ def plain(cell: Any, rules: CellRules, j: int) -> tuple[int, int]:
         value = centre if math.isnan(rules.fill[j]) else float(rules.fill[j])
     step = round((value - centre) * (grid.one / half))  # Python's round takes ties to even, too
     return max(-grid.one, min(grid.one, step)), flag
+
+
+def test_tables_of_a_reading_share_blocks_that_grow_to_eight_of_them() -> None:
+    memory = StepTables()
+    tables = [memory.take(10, 3) for _ in range(40)]
+    for i, table in enumerate(tables):
+        assert (table.shape, table.dtype) == ((10, 3), np.int32)
+        table[:] = i
+    assert [int(table[0, 0]) for table in tables] == list(range(40)), "no two lie on each other"
+    blocks = [id(table.base) for table in tables]
+    assert [blocks.count(block) for block in dict.fromkeys(blocks)] == [1, 1, 2, 4, 8, 8, 8, 8]
+    assert memory.take(1000, 3).base.size == 3000, "one that is larger than all has a block alone"
 
 
 def ulps(start: float, count: int) -> float:

@@ -245,3 +245,8 @@ def test_a_word_is_the_same_in_a_text_table_and_in_a_frame(tmp_path: Path) -> No
     assert list(read_words(path, ["a"])) == [(word,) for word in words]
     path.write_bytes("a\nä\nx\n".encode("latin1"))
     assert list(read_words(path, ["a"])) == [("ä",), ("x",)]
+
+
+def test_words_of_a_workbook_are_read_row_by_row() -> None:
+    words = list(read_words(Path(__file__).parent / "ward.xlsx", ["sex", "born"]))
+    assert words == [("männlich", "1962-01-01"), ("2.0", "2.7.2021"), ("1.0", "1.1.2024")]

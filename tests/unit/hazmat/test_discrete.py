@@ -119,6 +119,24 @@ def test_gaussian_refuses_a_lane_when_one_of_its_coins_shows_tails() -> None:
     assert not rand.steps
 
 
+def test_gaussian_goes_on_after_a_block_of_which_no_lane_is_left() -> None:
+    # All lanes have V = 2, and its coin e^-1 shows tails; the next block is that worked by hand.
+    two = [HALF_YES, HALF_YES, HALF_NO]
+    trials = [word(2 * 3, 20), word(2, 10), word(3, 20)]
+    rand = Script(*two, ONE_NO, *two, ONE_YES, *trials, [word(3, 10)] * 68)
+    assert discrete_gaussian(10, 1, rand).tolist() == [23]
+    assert not rand.steps
+
+
+@pytest.mark.parametrize("scale", [7, 10, MAX_SCALE])
+def test_offset_and_sign_are_of_a_word_below_the_last_full_width(scale: int) -> None:
+    refused = 2 * scale * ((2**64 - 1) // (2 * scale))
+    rand = Script(refused, refused - 1)
+    offset, minus = discrete._offset_and_sign(scale, 1, rand)
+    assert (offset.tolist(), minus.tolist()) == ([scale - 1], [True])
+    assert not rand.steps
+
+
 @pytest.mark.parametrize("law", SAMPLERS)
 def test_minus_zero_is_refused_and_plus_zero_is_kept(law: str) -> None:
     # Scale 1, so U = 0, and e^-0 fails trial 1: heads. Lane 0 is -0 and refused, lane 1 is +0 and
@@ -136,7 +154,8 @@ def test_minus_zero_is_refused_and_plus_zero_is_kept(law: str) -> None:
 @pytest.mark.parametrize("inverse", [1, 2])
 def test_constant_coin_is_within_one_part_in_its_total_of_the_exponential(inverse: int) -> None:
     # The undecided value, one in `total`, holds what is left: heads <= total e^-g <= heads + 1.
-    total, heads = discrete._COINS[inverse]
+    total, heads = discrete._coin_table(inverse)
+    assert discrete._COINS[inverse] == (total, heads)
     with localcontext(prec=60):
         exact = total * (Decimal(-1) / inverse).exp()
     assert heads < exact < heads + 1
@@ -149,6 +168,27 @@ def test_undecided_coin_goes_on_with_trial_13(inverse: int, ends: int) -> None:
     rand = Script(word(total - 1, total), *trials)
     assert discrete._coin(inverse, 1, rand).tolist() == [ends % 2 == 1]
     assert not rand.steps
+
+
+@pytest.mark.parametrize("inverse", [1, 2])
+def test_a_coin_is_undecided_at_its_last_value_only(inverse: int) -> None:
+    total, heads = discrete._COINS[inverse]
+    values = [heads - 1, heads, total - 2, total - 1]
+    rand = Script([word(value, total) for value in values], word(1, 13 * inverse))
+    assert discrete._coin(inverse, 4, rand).tolist() == [True, False, False, True]
+    assert not rand.steps
+    # Also where no lane goes on.
+    rand = Script([word(value, total) for value in values[:3]])
+    assert discrete._coin(inverse, 3, rand).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("start", [1, 2, 3, 4])
+def test_a_lane_that_fails_its_first_trial_shows_heads_if_that_was_odd(start: int) -> None:
+    def fails(live: np.ndarray, k: int) -> np.ndarray:
+        return np.zeros(live.size, dtype=np.bool_)
+
+    heads = discrete._algorithm_1(2, fails, start)
+    assert heads.tolist() == [start % 2 == 1] * 2
 
 
 @pytest.mark.parametrize("bound", [1, 2, 3, 10, 2**40 - 1, 2**41, 2**63 + 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from cloister.core.errors import DataError, PlanError
+from cloister.hazmat import fixedpoint
 from cloister.hazmat.fixedpoint import MAX_FRAC_BITS, Contract, Grid, from_grid, round_to_grid
 
 UNIT = Grid((-1.0, -1.0), (1.0, 1.0))
@@ -86,6 +88,22 @@ def test_a_record_does_not_depend_on_the_others() -> None:
     assert (UNIT.encode(X[:1000]) == steps[:1000]).all()
 
 
+def test_a_row_longer_than_a_chunk_is_read_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixedpoint, "_CHUNK_VALUES", 1)
+    assert UNIT.encode([[0, 1], [1, 0]]).tolist() == [[0, UNIT.one], [UNIT.one, 0]]
+
+
+def test_a_large_table_is_never_copied_whole_as_floats() -> None:
+    X = np.zeros((1 << 20, 2), dtype=np.int8)
+    tracemalloc.start()
+    try:
+        steps = UNIT.encode(X)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * steps.nbytes  # its copy would add twice as much
+
+
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i8", "u1", "?", ">f8"])
 def test_any_real_type_is_read(dtype: str) -> None:
     X = np.array([[0, 1], [1, 0]]).astype(dtype)
@@ -155,6 +173,12 @@ def test_public_state_on_the_grid_stays_there(steps: np.ndarray, bits: int) -> N
 def test_public_state_is_finite_and_fits_the_ring(value: float) -> None:
     with pytest.raises(PlanError, match="finite"):
         round_to_grid([0.0, value], 16)
+
+
+def test_public_state_just_inside_the_ring_is_taken() -> None:
+    largest = np.nextafter(2.0**63, 0)
+    edges = np.array([largest, -largest])
+    assert round_to_grid(edges / 2.0**16, 16).tolist() == [2**63 - 1024, 1024 - 2**63]
 
 
 # --- The contract of records ----------------------------------------------------------------------

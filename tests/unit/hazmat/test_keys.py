@@ -69,12 +69,28 @@ def test_a_wrong_share_is_noticed_or_gives_another_secret() -> None:
     assert shamir.combine({1: shares[0], 2: shares[1]}, 32) == KEY
 
 
+def test_shares_of_a_number_that_has_a_bit_too_many_do_not_belong_together() -> None:
+    largest = 2**256 - 1
+    assert shamir.combine({1: largest.to_bytes(66, "big")}, 32) == b"\xff" * 32
+    with pytest.raises(RemoteProtocolError, match="belong together"):
+        shamir.combine({1: (largest + 1).to_bytes(66, "big")}, 32)
+
+
 @pytest.mark.parametrize(
     ("threshold", "holders"), [(0, [1]), (3, [1, 2]), (1, [0, 1]), (1, [1, 1]), (1, [shamir.PRIME])]
 )
 def test_sharing_that_cannot_work_is_refused(threshold: int, holders: list[int]) -> None:
     with pytest.raises(LocalProtocolError):
         shamir.split(KEY, threshold, holders, stream(KEY))
+
+
+def test_a_secret_has_64_bytes_at_most() -> None:
+    """A longer one might not be below the prime, and would come back as another."""
+    largest = b"\xff" * 64
+    (share,) = shamir.split(largest, 1, [1], stream(KEY))
+    assert shamir.combine({1: share}, 64) == largest
+    with pytest.raises(LocalProtocolError, match="at most 64 bytes"):
+        shamir.split(bytes(65), 1, [1], stream(KEY))
 
 
 # --- Agreed keys and boxes ------------------------------------------------------------------------

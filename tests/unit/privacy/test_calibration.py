@@ -200,4 +200,5 @@ def test_gdp_delta_has_its_limits() -> None:
     assert gdp_delta(0.0, 1.0) == 0
     assert gdp_delta(math.inf, 1.0) == 1
     assert gdp_delta(1e-300, 1.0) == 0
+    assert gdp_delta(1e-320, 1.0) == 0  # epsilon / mu overflows
     assert gdp_delta(1e300, 1.0) == 1

@@ -52,10 +52,27 @@ def test_json_round_trip_is_exact(event: Event) -> None:
         {"event": "repeated", "count": 2},
         {"event": "repeated", "count": 2.0, "of": {"event": "non_private"}},
         [],
+        [["event", "non_private"]],
+        "gaussian",
+        None,
     ],
 )
 def test_unknown_descriptions_are_refused(data: Any) -> None:
     with pytest.raises(PlanError):
+        event_from_dict(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ([], "must be a JSON object, got list"),
+        ({"event": "gaussian"}, "'gaussian' has missing, unknown or ill-typed keys"),
+        ({"event": "composed"}, "'composed' has missing, unknown or ill-typed keys"),
+        ({"event": "magic"}, "one of the kinds .*, got 'magic'"),
+    ],
+)
+def test_a_refused_description_says_what_is_wrong(data: Any, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
         event_from_dict(data)
 
 
@@ -77,6 +94,15 @@ def test_only_events_can_be_composed() -> None:
         ComposedEvent((1.0,))  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="an event is needed"):
         RepeatedEvent("gaussian", 2)  # type: ignore[arg-type]
+
+
+def test_a_composition_is_a_value_of_its_own() -> None:
+    parts: list[Event] = [GaussianEvent(1.0), LaplaceEvent(2.0)]
+    event = ComposedEvent(parts)  # type: ignore[arg-type]
+    same = ComposedEvent(tuple(parts))
+    parts.clear()
+    assert event == same
+    assert len({event, same, ComposedEvent(same.events[:1])}) == 2
 
 
 def test_counts_multiply_through_repetition_and_add_through_composition() -> None:

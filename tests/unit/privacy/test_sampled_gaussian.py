@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import norm
 
 from cloister.core.errors import BudgetExceeded, PlanError
-from cloister.privacy import accounting
+from cloister.privacy import accounting, calibration
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import (
     gaussian_noise_multiplier,
@@ -21,6 +21,7 @@ from cloister.privacy.calibration import (
 )
 from cloister.privacy.events import (
     ComposedEvent,
+    Event,
     GaussianEvent,
     RepeatedEvent,
     SampledGaussianEvent,
@@ -97,6 +98,8 @@ def test_sampling_everybody_costs_what_no_sampling_costs(rounds: int) -> None:
         plain = accounting.epsilon(RepeatedEvent(GaussianEvent(z), rounds), 1e-6)
         event = RepeatedEvent(SampledGaussianEvent(z, 1 - 1e-9), rounds)
         assert 0.999 * plain <= accounting.epsilon(event, 1e-6) <= plain
+        plain = accounting.delta(RepeatedEvent(GaussianEvent(z), rounds), 1.0)
+        assert 0.999 * plain <= accounting.delta(event, 1.0) <= plain
 
 
 def test_sampling_nobody_costs_nothing() -> None:
@@ -146,6 +149,82 @@ def test_the_noise_that_is_found_costs_the_budget_and_no_more(
 def test_a_round_never_has_less_noise_than_can_be_priced() -> None:
     """A fifth of the sensitivity in each round, however large the budget."""
     assert sampled_noise_multiplier(50.0, 1e-6, 0.01, [0.25] * 4) == 0.2 * math.sqrt(0.25)
+
+
+SEARCHES = [
+    (1.0, 0.1, (0.05,) * 20),
+    (2.0, 0.3, (0.05,) * 8 + (0.15,) * 4),
+    (20.0, 0.001, (0.9, 0.1)),  # the guess is below the least noise that can be priced
+    (4.0, 0.9, (1.0,)),  # the guess is above the noise of rounds without coins
+]
+
+
+def searched(budget: Budget, rate: float, weights: tuple[float, ...]) -> float:
+    """Return what the search finds, and leave nothing in its cache."""
+    return float(calibration._sampled.__wrapped__(budget, rate, weights))
+
+
+@pytest.mark.parametrize(("epsilon", "rate", "weights"), SEARCHES)
+@pytest.mark.parametrize("place", [-1.0, 0.01, 0.3, 0.6, 0.99, 2.0])
+def test_a_search_ends_a_thousandth_above_the_least_noise_that_is_enough(
+    epsilon: float,
+    rate: float,
+    weights: tuple[float, ...],
+    place: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With made-up prices, under which any noise may be the first that is enough."""
+    budget, most = Budget(epsilon, 1e-6), gaussian_noise_multiplier(epsilon, 1e-6)
+    least = 0.2 * math.sqrt(max(weights))
+    enough = least * (most / least) ** place
+
+    def price(event: Event, delta: float) -> float:
+        assert delta == 1e-6
+        squares = 0.0
+        for round, n in mechanism_counts(event).items():
+            assert isinstance(round, SampledGaussianEvent)
+            assert round.rate == rate
+            assert round.noise_multiplier >= 0.2 * (1 - 1e-12), "it takes too long to be priced"
+            squares += n / round.noise_multiplier**2
+        found = 1 / math.sqrt(squares)  # weights sum to 1
+        assert found < most, "it is enough without coins"
+        # Prices are numerical, so one that is too near to the budget is none that it allows.
+        return epsilon * (1 - 1e-4) if found >= enough else epsilon * (1 - 0.99e-4)
+
+    monkeypatch.setattr(calibration, "priced", price)
+    found = searched(budget, rate, weights)
+    if place < 0:
+        assert found == least
+    elif place > 1:
+        assert found == most
+    else:
+        assert enough * (1 - 1e-12) <= found <= 1.001 * enough
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "rate", "rounds"), [(1.0, 0.1, 20), (1.0, 0.01, 100), (8.0, 0.05, 10)]
+)
+@pytest.mark.parametrize(("off", "prices"), [(1 / 1.3, 11), (0.95, 9), (1.05, 9), (1.3, 11)])
+def test_a_search_prices_nine_times_where_its_guess_is_near(
+    epsilon: float,
+    rate: float,
+    rounds: int,
+    off: float,
+    prices: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A price may take a second. In the limit of many rounds it is as here, with noise `off`."""
+    asked = []
+
+    def price(event: Event, delta: float) -> float:
+        ((round, n),) = mechanism_counts(event).items()
+        asked.append(round)
+        mu = rate * math.sqrt(n * math.expm1((off / round.noise_multiplier) ** 2))  # type: ignore[union-attr]
+        return accounting.gdp_epsilon(mu, delta)
+
+    monkeypatch.setattr(calibration, "priced", price)
+    searched(Budget(epsilon, 1e-6), rate, (1 / rounds,) * rounds)
+    assert len(asked) <= prices
 
 
 def test_rounds_of_different_shares_cost_the_budget_together() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, dataclass, fields, replace
-from math import ceil, sqrt
+from math import ceil, isqrt, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from cloister.protocol.task import Block, Task
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
 from cloister.tasks.count import Count
-from cloister.testing import SimulatedNoise, toy_plan
+from cloister.testing import SimulatedNoise, toy_federation, toy_plan
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 PLANS = json.loads((VECTORS / "plans.json").read_text())["plans"]
@@ -459,6 +459,65 @@ def test_a_value_honest_silos_can_reach_is_taken(place: int, silos: int) -> None
     values[place] = -most
     assert plan.decode(0, values)["sums"].values.ravel()[place] == -most
     assert most < 2**63
+
+
+def largest_word(plan: Plan, deviation: int) -> int:
+    """Return what 2**32 records of each silo and 40 deviations of noise reach together."""
+    block = plan.task.blocks(0)[0]
+    return len(plan.silos) * MAX_RECORDS * (isqrt(block.l2_squared) + 1) + 40 * deviation
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("profile", ["group", "pairwise"])
+def test_the_range_of_a_word_ends_at_40_deviations_of_the_noise_of_all_silos(
+    profile: str, sign: int
+) -> None:
+    plan = toy_plan(silos=5, profile=profile)
+    block = plan.task.blocks(0)[0]
+    # Under pairwise masks the deviation is sqrt(5) shares, which three are enough for.
+    deviation = plan.noise_scale(block) if profile == "group" else 3 * plan.share_scale(block)
+    values = np.zeros(6, dtype=np.int64)
+    values[0] = sign * largest_word(plan, deviation)
+    assert plan.decode(0, values)["sums"].values.ravel()[0] == values[0]
+    values[0] += sign
+    with pytest.raises(RemoteProtocolError, match="outside the plan's range"):
+        plan.decode(0, values)
+
+
+def test_over_a_network_a_word_under_the_group_mask_is_cut_to_the_range(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A refusal would tell the aggregator whether the exact sum is above a bound of its choice."""
+    plan, _ = toy_federation(3, "group")
+    most = largest_word(plan, plan.noise_scale(plan.task.blocks(0)[0]))
+    inside = plan.decode(0, np.array([7, -most, most, 0, 0, 0]))
+    assert inside["sums"].values.ravel().tolist() == [7, -most, most, 0, 0, 0]
+    assert not caplog.records
+    cut = plan.decode(0, np.array([7, -most - 1, most + 1, 2**63 - 1, 0, 0]))
+    assert cut["sums"].values.ravel().tolist() == [7, -most, most, most, 0, 0]
+    assert len(caplog.records) == 1
+
+
+def test_over_a_network_a_word_under_pairwise_masks_is_refused() -> None:
+    plan, _ = toy_federation(3, "pairwise")
+    with pytest.raises(RemoteProtocolError, match="outside the plan's range"):
+        plan.decode(0, np.array([2**62, 0, 0, 0, 0, 0]))
+
+
+class Bare(Count):
+    """A round with a block of no words, such as the sums over no columns."""
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        return (
+            Block("none", (0, 2), 1 << 16, 1 << 32, 0.5),
+            Block("b", (1,), 1 << 16, 1 << 32, 0.5),
+        )
+
+
+def test_a_block_of_no_words_is_decoded() -> None:
+    released = toy_plan(Bare(n_features=2)).decode(0, np.array([5]))
+    assert released["none"].values.shape == (0, 2)
+    assert released["b"].values.tolist() == [5]
 
 
 def test_a_wrong_pad_is_noticed() -> None:

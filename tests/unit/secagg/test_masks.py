@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import copy
 import pickle
+from itertools import combinations
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.core.errors import PlanError
+from cloister.core.errors import LocalProtocolError, PlanError, RemoteProtocolError
 from cloister.core.randomness import new_key
-from cloister.hazmat.prg import PadContext, Usage
+from cloister.hazmat import kex
+from cloister.hazmat.prg import PadContext, Usage, expand, join
 from cloister.hazmat.ring import to_integers, to_words
-from cloister.secagg.masks import TAG_BYTES, GroupMask, Masker, NoMask
+from cloister.secagg.dropout import RoundKeys, commitment, open_secret, share_secret
+from cloister.secagg.masks import TAG_BYTES, GroupMask, Masker, NoMask, PairwiseMask
 
 KEY = bytes(range(32))
 NAMES = ("north", "south", "west", "Bärenthal", "5")
@@ -112,3 +115,74 @@ def test_a_key_is_not_shown_copied_or_stored() -> None:
 def test_a_key_of_another_length_is_refused(size: int) -> None:
     with pytest.raises(PlanError, match="32 bytes"):
         GroupMask(bytes(size))
+
+
+# --- Pairwise masks -------------------------------------------------------------------------------
+
+ORDER = ("west", "east", "north")  # that of the plan, which is not the alphabet's
+PRIVATE = {name: bytes([i]) * 32 for i, name in enumerate(ORDER, 1)}
+SEEDS = {name: bytes([i]) * 32 for i, name in enumerate(ORDER, 11)}
+PUBLIC = RoundKeys(
+    ORDER,
+    {name: (kex.public_of(private),) for name, private in PRIVATE.items()},
+    {name: (commitment(seed),) for name, seed in SEEDS.items()},
+)
+
+
+def test_every_silo_has_a_common_key_for_each_usage_and_context() -> None:
+    masker, twin = GroupMask(KEY), GroupMask(KEY)
+    pairwise = PairwiseMask("west", PUBLIC, (PRIVATE["west"],), (SEEDS["west"],), {}, twin)
+    key = masker.common_key(Usage.STATE_BOX, b"a")
+    assert twin.common_key(Usage.STATE_BOX, b"a") == key
+    assert pairwise.common_key(Usage.STATE_BOX, b"a") == key
+    others = {
+        masker.common_key(Usage.STATE_BOX, b"b"),
+        masker.common_key(Usage.STATE_TAG, b"a"),
+        GroupMask(bytes(32)).common_key(Usage.STATE_BOX, b"a"),
+    }
+    assert len({key, *others}) == 4
+
+
+def test_a_silo_without_peers_has_no_common_key() -> None:
+    with pytest.raises(LocalProtocolError, match="no key in common"):
+        NoMask().common_key(Usage.STATE_BOX, b"a")
+
+
+def test_nothing_is_shared_under_a_mask_that_every_silo_can_take_away() -> None:
+    for masker in (GroupMask(KEY), NoMask()):
+        assert masker.shares(0, ORDER, ORDER[:2]) == {}
+
+
+def test_the_pad_of_a_pair_is_added_by_the_first_in_the_order_of_the_plan() -> None:
+    """This is part of the protocol: silos of two versions come to the same pad and sign."""
+    context = pad("west")
+    between = join((context.session.encode(), b"west", b"east"))
+    public = kex.public_of(PRIVATE["east"])
+    key = kex.agree(PRIVATE["west"], public, Usage.PAIR_PAD, between)
+    common = expand(key, context.of(""), 3, Usage.PAIR_PAD)
+    members = ORDER[:2]
+    added = PUBLIC.pair_pads("west", PRIVATE["west"], members, context, 3)
+    assert added.tolist() == common.tolist()
+    taken = PUBLIC.pair_pads("east", PRIVATE["east"], members, context, 3)
+    assert (added + taken).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_only_what_a_silo_committed_to_opens_its_masks(lost: bool) -> None:
+    """Of a silo that survived its seed, of one that was lost its private key, and nothing else."""
+    survivors = ORDER[:2] if lost else ORDER
+    right, other = (PRIVATE, SEEDS) if lost else (SEEDS, PRIVATE)
+    opened = {**SEEDS, "north": right["north"]}
+    PUBLIC.left_over(pad(""), 3, ORDER, survivors, opened)
+    for secret in (b"", right["north"][:-1], right["north"] + b"\0", bytes(32), other["north"]):
+        with pytest.raises(RemoteProtocolError, match="'north' in round 0 is missing or wrong"):
+            PUBLIC.left_over(pad(""), 3, ORDER, survivors, {**opened, "north": secret})
+    with pytest.raises(RemoteProtocolError, match="'north' in round 0 is missing or wrong"):
+        PUBLIC.left_over(pad(""), 3, ORDER, survivors, {k: opened[k] for k in ORDER[:2]})
+
+
+def test_a_secret_has_one_share_for_each_holder_from_1_on() -> None:
+    shares = share_secret(KEY, 2, 3, bytes(32))
+    assert len(shares) == 3
+    for pair in combinations(range(3), 2):
+        assert open_secret({i + 1: shares[i] for i in pair}) == KEY

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.tasks.clipped import clip_to_unit, sum_clipped_near
+from cloister.tasks.clipped import chunks, clip_to_unit, differences, sum_clipped_near
 
 pytestmark = pytest.mark.usefixtures("each_instruction_set")
 
@@ -70,6 +70,28 @@ def test_a_clipped_row_is_its_definition_to_the_last_bit(case: tuple) -> None:
     found = clip_to_unit(differences, int(radii[0]), unit)
     assert found.dtype == np.int64
     assert found.tolist() == [clipped(row, int(radii[0]), unit) for row in differences.tolist()]
+
+
+def test_a_row_that_rounding_leaves_too_long_is_set_to_zero() -> None:
+    """Its length is rounded to that of its first number, so its squared norm would be 2**52 + 1."""
+    unit = 1 << 26
+    row = [17 * unit, 17]
+    assert [int(v * unit / sqrt(row[0] ** 2 + row[1] ** 2)) for v in row] == [unit, 1]
+    assert clip_to_unit(np.array([row, [2 * unit, 1]]), 1, unit).tolist() == [[0, 0], [unit, 0]]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(70_000, 0), (70_000, 1), (300, 257), (300, 4096)])
+def test_parts_of_records_hold_65_536_numbers_or_256_rows(rows: int, columns: int) -> None:
+    parts = chunks(np.zeros((rows, columns), dtype=np.int32))
+    most = 256 if columns > 256 else 65_536
+    assert [part.shape for part in parts] == [(most, columns), (rows - most, columns)]
+
+
+def test_differences_have_a_row_for_each_column_and_are_exact() -> None:
+    records = np.array([[2**31 - 1, -(2**31)], [5, 7]], dtype=np.int32)
+    (found,) = differences(records, np.array([-(2**31), 3]))
+    assert found.tolist() == [[2**32 - 1, 2**31 + 5], [-(2**31) - 3, 4]]
+    assert found.flags.c_contiguous, "a column is read in one piece"
 
 
 @pytest.mark.parametrize(("n", "k", "d"), [(20_000, 3, 2), (5_000, 100, 3), (3_000, 5, 40)])

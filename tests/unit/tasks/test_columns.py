@@ -56,6 +56,13 @@ def test_categories_and_bins_are_those_of_plain_integers(
                 assert found.tolist() == [min(max(v, 0), parts - 1) for v in plain]
 
 
+@pytest.mark.parametrize("parts", range(2, 20))
+def test_a_bin_begins_with_the_first_grid_value_at_its_edge(parts: int) -> None:
+    steps = np.arange(-16, 17)
+    below = [min((v + 16) * parts // 32, parts - 1) for v in steps.tolist()]
+    assert bins_of(steps, parts, 4).tolist() == below
+
+
 @given(data=st.data(), frac_bits=st.integers(4, 24))
 def test_cells_are_counted_as_records_one_by_one(data: st.DataObject, frac_bits: int) -> None:
     """In tables of any columns, and in many parts."""

@@ -23,7 +23,7 @@ from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute, spread_out
 from cloister.tasks.clustering.auto_pca import PcaRoute
-from cloister.tasks.clustering.auto_rounds import growing
+from cloister.tasks.clustering.auto_rounds import growing, lloyd_contribution
 from cloister.tasks.clustering.surrogate import Surrogate
 from cloister.tasks.clustering.synopsis import (
     cell_centres,
@@ -100,6 +100,14 @@ def test_clipped_sums_are_those_of_a_plain_loop() -> None:
     origin = centres[0]
     whole = clipped((table - origin).astype(np.float64), 1000.0).sum(axis=0)
     np.testing.assert_allclose(sum_clipped(table, origin, 1000, ONE) / ONE, whole, atol=0.1)
+
+
+def test_a_radius_in_a_round_is_one_step_at_least() -> None:
+    rows = np.array([[1, 0], [0, -3]], dtype=np.int32)
+    for radius, length in ((0, 1), (1, 1), (2, 2), (3, 3)):
+        radii, centres = np.array([radius]), np.zeros((1, 2), dtype=np.int64)
+        found = lloyd_contribution({"centres": centres, "radii": radii}, rows, ONE)
+        assert found.tolist() == [ONE // length, -ONE, 2 * ONE]
 
 
 def test_one_record_does_not_change_what_another_adds() -> None:
@@ -368,6 +376,41 @@ def test_the_frame_of_cells_holds_whatever_is_detected() -> None:
         assert route.n_cells >= d  # or the branch that sees nothing would not fit
 
 
+# By clusters, columns, records and mu: the route, its rounds, all its words, the shares of its
+# first and of its last sum, and how often too large noise is.
+DESIGNS: dict[tuple[int, int, int, float], tuple[type, int, int, float, float, float]] = {
+    (2, 2, 10_000, 0.25): (GridRoute, 10, 232, 0.08, 0.0862876, 0.0),
+    (3, 2, 300, 0.1): (GridRoute, 6, 75, 0.45, 0.125552, 0.0),
+    (8, 1, 5_000, 0.5): (GridRoute, 10, 640, 0.08, 0.0862876, 0.0),
+    (8, 3, 2_000, 0.05): (GridRoute, 6, 200, 0.45, 0.125552, 0.0),
+    (30, 2, 1_000_000, 1.0): (GridRoute, 10, 2584, 0.08, 0.0862876, 0.0),
+    (5, 3, 1_000, 0.02): (GridRoute, 4, 90, 0.45, 0.184331, 0.0),
+    (4, 2, 3_000, 0.03): (GridRoute, 8, 114, 0.45, 0.10116, 0.0),
+    (1, 5, 1_000, 0.25): (MeanRoute, 2, 10, 0.35, 0.35, 0.0),
+    (9, 60, 300, 0.05): (MeanRoute, 2, 120, 0.35, 0.35, 3.76399),
+    (2, 10, 10_000, 0.25): (PcaRoute, 8, 202, 0.0819672, 0.142484, 0.00434629),
+    (3, 10, 400, 0.1): (PcaRoute, 9, 283, 0.0819672, 0.114613, 0.332693),
+    (5, 8, 10_000, 0.25): (PcaRoute, 10, 2862, 0.0819672, 0.110916, 0.00614658),
+    (6, 100, 3_000, 0.25): (PcaRoute, 14, 12174, 0.0819672, 0.0879797, 0.079352),
+    (12, 30, 50_000, 0.5): (PcaRoute, 14, 8351, 0.0819672, 0.0879797, 0.00184397),
+    (2, 4, 1_000, 0.1): (PcaRoute, 8, 76, 0.0819672, 0.142484, 0.0687208),
+    (4, 5, 200, 0.1): (PcaRoute, 9, 181, 0.0819672, 0.114613, 0.543286),
+}
+
+
+@pytest.mark.parametrize("facts", DESIGNS, ids=str)
+def test_silos_of_two_versions_design_the_same_rounds(facts: tuple[int, int, int, float]) -> None:
+    """Else one refuses the plan of the other."""
+    k, d, n, mu = facts
+    task = Auto(n_clusters=k, n_features=d, nominal_n=n, mu=mu)
+    blocks = [block for t in range(task.rounds) for block in task.blocks(t)]
+    route, rounds, words, *numbers = DESIGNS[facts]
+    assert type(task.route) is route
+    assert (task.rounds, sum(block.size for block in blocks)) == (rounds, words)
+    found = [blocks[0].weight, blocks[-2].weight, task.drowned]
+    assert found == pytest.approx(numbers, rel=1e-5)
+
+
 def test_shares_grow_and_add_up() -> None:
     shares = growing(0.6, 1.2, 5)
     assert sum(shares) == pytest.approx(0.6)
@@ -545,6 +588,20 @@ def test_a_box_is_never_empty_or_larger_than_the_whole(
     assert (high - low >= 2 * 2 / 32).all()
 
 
+def test_records_are_counted_between_public_distances_by_hand() -> None:
+    """Nine edges, of which each is the root of two times the one before; here of 0.8 / 8 on."""
+    task = Auto(n_clusters=3, n_features=4, nominal_n=1000, mu=1.0)
+    edges = 0.8 * 2.0 ** (np.arange(-6, 3) / 2)
+    state = {**on_grid(task, task.start()), "mean": np.zeros(4, dtype=np.int64)}
+    lengths = np.outer(edges, (0.99, 1.01)).ravel() / 2  # of four equal parts
+    table = np.rint(np.repeat(lengths[:, None], 4, axis=1) * ONE).astype(np.int32)
+    assert task.contribute(1, state, table).tolist() == [ONE, *[2 * ONE] * 8, ONE]
+    # (0.1 * ONE)**2 = 42,949,672.96 lies between the squares of these two lengths.
+    near = np.array([[6552, 144, 14, 6], [6553, 86, 18, 12]], dtype=np.int32)
+    assert (near.astype(np.int64) ** 2).sum(axis=1).tolist() == [42_949_672, 42_949_673]
+    assert task.contribute(1, state, near).tolist() == [ONE, ONE, *[0] * 8]
+
+
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_records_are_counted_in_the_cells_of_numpys_histogram(d: int) -> None:
     task, route = grid_task(4, d, 3000)
@@ -553,7 +610,8 @@ def test_records_are_counted_in_the_cells_of_numpys_histogram(d: int) -> None:
     low = rng.integers(-ONE, -ONE // 2, d)
     high = low + rng.integers(ONE // 2, ONE, d)
     state = {**on_grid(task, task.start()), "box_low": low, "box_high": high}
-    bins = route.histogram_of(route._known(state))[1]
+    half, bins = route.histogram_of(route._known(state))
+    np.testing.assert_allclose(half, (high - low) / 2 / ONE)
     edges = [  # each side of a cell belongs to the cell above
         np.ceil(a + np.arange(m + 1) * (b - a) / m) for a, b, m in zip(low, high, bins, strict=True)
     ]

@@ -106,6 +106,17 @@ def test_rounds_jump_at_the_thresholds(
     assert rounds == [2, 3]
 
 
+@pytest.mark.parametrize("task", [*PRIVATE, Lloyd])
+@pytest.mark.parametrize("d", [1, 2, 9])
+def test_a_radius_is_the_same_in_coordinates_and_in_squared_steps(task: Any, d: int) -> None:
+    own = {"first_radius": 0.9 * sqrt(d), "radius": 0.5} if task is FastLloyd else {}
+    planned = task(n_clusters=2, n_features=d, rounds=2, **own)
+    for payload in map(planned.payload, range(2)):
+        assert payload.radius_squared == pytest.approx((payload.radius * ONE) ** 2, rel=1e-4)
+    if task is Lloyd:  # no record is left out, wherever its centre lies in the box
+        assert payload.radius == 2 * sqrt(d)
+
+
 @pytest.mark.parametrize(("d", "ratio"), [(2, 1.68179), (784, 7.48331)])
 def test_the_split_between_sums_and_counts_is_the_table(d: int, ratio: float) -> None:
     task = FastLloyd(n_clusters=2, n_features=d, rounds=2, first_radius=1.0, radius=1.0)

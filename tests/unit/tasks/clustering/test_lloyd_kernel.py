@@ -12,6 +12,7 @@ from cloister.core.errors import PlanError
 from cloister.tasks.clipped import sum_clipped_near
 from cloister.tasks.clustering.kmeans import FAR
 from cloister.tasks.clustering.lloyd_kernel import (
+    _largest,
     check_exact,
     nearest_centres,
     sum_near_centres,
@@ -248,6 +249,13 @@ def test_ties_go_to_the_smaller_index() -> None:
             records, np.array(centres), radius_squared=99, relative=False, count_word=1
         )
         assert total[:, -1].tolist() == [1, 0]
+
+
+def test_the_largest_coordinate_counts_either_way_and_is_1_at_least() -> None:
+    """By it a loop is chosen that is exact up to there."""
+    for rows, largest in (([[-7, 3]], 7), ([[3, -2]], 3), ([[-7, -2]], 7), ([[0, 0]], 1)):
+        assert _largest(np.array(rows, dtype=np.int32)) == largest
+    assert _largest(np.empty((0, 2), dtype=np.int32)) == 1
 
 
 # The largest sizes each lattice allows: just inside, all distances are exact.

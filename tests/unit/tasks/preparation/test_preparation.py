@@ -18,9 +18,19 @@ from cloister.app.report import write_report
 from cloister.data.schema import schema_of
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import Classifier, PublicColumn, Regressor, Transformer
+from cloister.protocol.task import INTERVAL_95, Classifier, PublicColumn, Regressor, Transformer
 from cloister.tasks import TASKS
-from cloister.tasks.preparation.quantiles import agreeing, running_variance
+from cloister.tasks.moments import products_norm_squared
+from cloister.tasks.preparation.quantiles import (
+    _crossing,
+    _first,
+    _rising,
+    agreeing,
+    quantiles_of,
+    running_variance,
+)
+from cloister.tasks.preparation.statistics import Statistics
+from cloister.tasks.state import part_of
 from cloister.testing import SimulatedNoise, ZeroNoise, toy_schema
 
 NUMBERS = (PublicColumn("age", 0.0, 100.0), PublicColumn("weight", 0.0, 200.0))
@@ -86,7 +96,74 @@ def test_the_variance_of_running_sums_is_that_of_the_estimate(depth: int) -> Non
     np.testing.assert_allclose(inner[1:] + (np.arange(1, n + 1) / n) ** 2 * total, of_sums)
 
 
+@pytest.mark.parametrize("trees", [1, 3])
+def test_the_interval_of_a_quantile_is_of_all_cells_that_noise_allows_by_hand(trees: int) -> None:
+    """Of four cells each; trees have one total, which is known from the noise of all."""
+    rng, edges = np.random.default_rng(trees), np.tile(np.arange(5.0), (trees, 1))
+    shares, leaves = [0.1, 0.5, 0.8], np.arange(4 * trees)
+    for _ in range(30):
+        cells = rng.integers(1, 30, 4)
+        counts, noise = (
+            np.stack([rng.permutation(cells) for _ in range(trees)]),
+            rng.uniform(0.3, 4),
+        )
+        found = quantiles_of(edges, counts.astype(float), noise, shares)
+        assert found.population is not None
+        for tree, j, sampled in np.ndindex(trees, 3, 2):
+            share, allowed = shares[j], []
+            for i in range(5):
+                # the first i cells, less their part of the tree's total, more it of the common one
+                own = (leaves // 4 == tree) * ((leaves % 4 < i) - i / 4)
+                variance = noise**2 * ((own + (i / 4 - share) / trees) ** 2).sum()
+                variance += sampled * share * (1 - share) * cells.sum()
+                gap = counts[tree, :i].sum() - share * cells.sum()
+                reach = INTERVAL_95["gaussian"] * np.sqrt(variance)
+                allowed.append((gap + reach >= 0, gap - reach <= 0))
+            first = [above for above, _ in allowed].index(True)
+            last = 4 - [below for _, below in allowed[::-1]].index(True)
+            low, high = found.population if sampled else (found.low, found.high)
+            assert (low[tree, j], high[tree, j]) == (max(first - 1, 0), min(last + 1, 4))
+
+
+def test_running_sums_that_noise_lets_fall_are_made_to_rise_halfway_between() -> None:
+    falling = np.array([[[0.0, 3.0, 1.0, 2.0], [-1.0, -2.0, 4.0, 4.0]]])
+    assert _rising(falling).tolist() == [[[0, 2, 2, 2.5], [-1.5, -1.5, 4, 4]]]
+
+
+def test_a_place_is_the_first_that_is_true_and_the_last_where_none_is() -> None:
+    true = np.array([[[False, True, True], [False] * 3, [True] * 3, [False, False, True]]])
+    assert _first(true).tolist() == [[1, 2, 0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("excess", "place"),
+    [
+        *(
+            ([0.0, 1.0, 2.0], 10),
+            ([1.0, 1.0, 2.0], 10),
+            ([-1.0, 1.0, 2.0], 12),
+            ([-3.0, 1.0, 2.0], 13),
+        ),
+        *(([-3.0, -1.0, 1.0], 17), ([-3.0, -2.0, -1.0], 20), ([-1.0, 0.0, 0.0], 14)),
+    ],
+)
+def test_a_quantile_is_where_the_line_between_two_edges_crosses(
+    excess: list[float], place: float
+) -> None:
+    assert _crossing(np.array(excess), np.array([10.0, 14.0, 20.0])) == place
+
+
 # --- quantiles and bounds
+
+
+def test_a_record_is_in_the_last_cell_that_begins_at_it_or_before() -> None:
+    task = planned("quantiles", schema_of(NUMBERS[:1]), levels=2, refine=False).task
+    one = 1 << 16
+    state = {name: np.rint(v * one).astype(np.int64) for name, v in task.start().items()}
+    records = np.array([[-one], [-one // 2], [-1], [0], [one // 2], [one]], dtype=np.int32)
+    found = task.contribute(0, state, records) // one
+    assert found[:4].tolist() == [1, 2, 1, 2]
+    assert np.flatnonzero(found[4:]).tolist() == [0, 4, 7, 8, 12, 15]
 
 
 def test_quantiles_without_noise_are_exact_to_a_cell() -> None:
@@ -198,7 +275,28 @@ def test_standardised_records_have_mean_zero_and_deviation_one() -> None:
     np.testing.assert_allclose(Z.std(axis=0), 1, atol=0.01)
 
 
+@pytest.mark.parametrize(("columns", "bits"), [(2, 10), (12, 8), (206, 6)])
+def test_products_of_columns_lie_on_the_finest_lattice_with_norms_below_2_24(
+    columns: int, bits: int
+) -> None:
+    task = Statistics(n_features=columns, used=tuple(range(columns)), covariance=True)
+    assert task._bits == bits
+    below, next_one = (products_norm_squared(columns + 1, b) for b in (bits, bits + 1))
+    assert below < 1 << 48 <= next_one
+
+
+def test_a_part_of_a_state_has_its_own_names_and_no_others() -> None:
+    state = {"first.mean": np.zeros(1), "first.count": np.ones(1), "second.mean": np.ones(2)}
+    assert part_of(state, "first.") == {"mean": state["first.mean"], "count": state["first.count"]}
+
+
 # --- principal components
+
+
+def test_records_are_shortened_to_the_root_of_their_columns_where_a_category_counts_twice() -> None:
+    for clip, length in ((1.0, 2.0), (0.5, 1.0), (3.0, 4.0)):  # of 1 + 1 + 2 squares
+        task = planned("pca", schema_of(MIXED), clip=clip).task
+        assert task._radius == int(length * (1 << 16))  # type: ignore[attr-defined]
 
 
 def test_components_without_noise_are_those_of_scikit_learn() -> None:

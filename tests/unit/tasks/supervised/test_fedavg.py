@@ -33,7 +33,7 @@ from cloister.tasks import TASKS
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.examples import example_of
 from cloister.tasks.supervised.fedavg import ClientUpdates, FedAvg, FedAvgRegression
-from cloister.tasks.supervised.local_training import NORM, Network, bounded, clipped
+from cloister.tasks.supervised.local_training import _CELLS, NORM, Network, alike, bounded, clipped
 from cloister.testing import Faults, SimulatedNoise, Wire, ZeroNoise, check_task
 
 ONE = 1 << 16
@@ -79,6 +79,18 @@ def wild(task: Any, seed: int) -> GridState:
 
 
 # --- who a client is ---
+
+
+def test_an_update_beyond_the_bound_is_zero_and_the_others_stay() -> None:
+    rows = np.array([[NORM, 0], [NORM + 1, 0], [1, -2], [NORM, 1], [1 << 62, 1 << 62]])
+    assert bounded(rows).tolist() == [[NORM, 0], [0, 0], [1, -2], [0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("cells", [1, _CELLS // 2, _CELLS])
+def test_every_row_of_an_owner_comes_once_and_in_order(cells: int) -> None:
+    owners = np.array([7, 3, 7, 5, 3, 9, 7, 5, 1], dtype=np.int32)
+    found = [rows for part in alike(owners, cells) for rows in part.tolist()]
+    assert sorted(found) == [[0, 2, 6], [1, 4], [3, 7], [5], [8]]
 
 
 def test_the_unit_of_the_schema_says_who_a_client_is() -> None:

@@ -25,7 +25,7 @@ from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import Classifier
 from cloister.tasks import TASKS
-from cloister.tasks.supervised.forest import RandomForest
+from cloister.tasks.supervised.forest import _STEP_VARIANCE, RandomForest
 from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, zero_noise
 
 KINDS = ["random", "boosted"]
@@ -123,6 +123,36 @@ def test_leaves_of_boosted_trees_sum_gradients_of_the_forest_before_them() -> No
         assert np.allclose(leaves[:, :3].sum(axis=0), (one_hot - shares).sum(axis=0), atol=0.05)
         assert np.isclose(leaves[:, 3].sum(), (1 - (shares**2).sum(axis=1)).sum(), atol=0.05)
     assert np.allclose(result.results["class_sizes"], np.bincount(labels), atol=0.05)
+
+
+def test_a_gradient_that_breaks_the_bound_is_none() -> None:
+    """No probabilities make one; the bound is a fact about integers all the same."""
+    result = run(table(), kind="boosted", n_trees=1)
+    shares = np.array([[0.5, -0.05, np.nan], [0.25, 1.2, 0.5], [0.25, -0.15, 0.5]])
+    found = task_of(result)._gradients(shares, np.zeros(3, dtype=np.int64)) / (1 << 16)
+    assert found[:, 0].tolist() == [0.5, -0.25, -0.25, 1 - 0.375]
+    assert (1.05**2 + 1.2**2 + 0.15**2) > 2
+    assert not found[:, 1:].any()
+
+
+def test_a_newton_step_is_shrunk_by_its_spread_and_by_noise_by_hand() -> None:
+    """Of 3 classes: a slope of 4 / 2, and a spread of 2**2 (1 - 1/3) + 4 / 3, which is 4."""
+    task = task_of(run(table(), kind="boosted", n_trees=1))
+    leaves = np.zeros((1, len(task._reached[0]), 4))
+    leaves[0, 0] = [4.0, 1.0, -2.0, 4.0]  # less their mean: 3, 0, -3
+    found = task._steps(leaves, 2.0)[0]
+    step = task.rate * task._reached[0, 0] * 2 * _STEP_VARIANCE * 3 / (4 * _STEP_VARIANCE + 4)
+    np.testing.assert_allclose(found[0], [step, 0, -step], atol=1e-12)
+    assert not found[1:].any()
+
+
+def test_a_random_tree_gives_its_part_of_evidence_for_each_look_at_a_column() -> None:
+    """Of three columns; and never more than the root of all trees."""
+    for trees in (2, 16):
+        task = designed(n_trees=trees, depth=3)
+        looks = sum(len(tree.columns) for tree in task.trees)
+        assert task._part == pytest.approx(min(3 / looks, 1 / np.sqrt(trees)))
+    assert task._part < 0.25
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,14 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.task import Classifier, Regressor, Task
 from cloister.tasks import TASKS
 from cloister.tasks.columns import Encoding
-from cloister.tasks.supervised.frame import row_length, solve
-from cloister.tasks.supervised.least_squares import EDGES, cut_of, unseen_square, usual_length
+from cloister.tasks.supervised.frame import count_sizes, row_length, solve, usual_square
+from cloister.tasks.supervised.least_squares import (
+    EDGES,
+    curvature_of,
+    cut_of,
+    unseen_square,
+    usual_length,
+)
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
 from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, zero_noise
@@ -87,6 +94,42 @@ def relative(found: np.ndarray, wanted: np.ndarray) -> float:
 # --- without noise it is scikit-learn's
 
 exactly = partial(fitted, Logistic, shrinkage=False, frac_bits=24)
+
+
+def test_a_usual_row_has_one_for_each_number_and_less_for_a_category() -> None:
+    assert usual_square(()) == 1.0  # the constant
+    assert usual_square((0, 0, 3, 2)) == pytest.approx(1 + 2 + 2 * 0.6)
+
+
+def test_sizes_are_counted_up_to_each_edge_and_the_largest_at_the_end() -> None:
+    one = count_sizes(np.array(EDGES))
+    assert one.tolist() == [one[0]] * len(EDGES)
+    assert count_sizes(np.array([0.0, 1e300])).tolist() == [one[0], *[0] * (len(EDGES) - 2), one[0]]
+
+
+@pytest.mark.parametrize(("rounds", "turn"), [(2, 0), (6, 0), (7, 4), (10, 6), (21, 12)])
+def test_sizes_are_counted_a_little_after_half_of_the_rounds(rounds: int, turn: int) -> None:
+    found = Logistic._turn.fget(SimpleNamespace(rounds=rounds))  # type: ignore[attr-defined]
+    assert found == turn
+
+
+def test_bounds_of_the_first_round_are_those_of_even_classes_by_hand() -> None:
+    two, three = (SimpleNamespace(_outputs=outputs, _turn=4) for outputs in (1, 3))
+    bounds = [Logistic._residual_squared(task, t) for task in (two, three) for t in (2, 3, 5)]  # type: ignore[arg-type]
+    assert bounds == [1 / 4, 1, 1, pytest.approx((2 / 3) ** 2 + 2 / 9), 2, 1]
+    pairs = SimpleNamespace(classes="abc", _pairs=np.triu_indices(3, 1))
+    assert Logistic._curvature_bound(pairs, 2) == (1, pytest.approx((1 / 3) * (1 / 3)))  # type: ignore[arg-type]
+    assert Logistic._curvature_bound(pairs, 3) == (3, 1 / 2 * 1 / 2)  # type: ignore[arg-type]
+
+
+def test_products_are_drawn_to_zero_as_far_as_they_are_noise_but_within_a_category() -> None:
+    products = np.full((5, 5), 6.0) + np.diag([100.0, 200, 300, 400, 500])
+    found = curvature_of(products, 3.0, np.zeros(5), (0, 2, 0))
+    kept = (36 - 9) / 36  # the noise adds its variance to the mean square
+    expected = np.where(np.eye(5, dtype=bool), products, kept * products)
+    expected[1, 2] = expected[2, 1] = 6.0
+    np.testing.assert_allclose(found.matrix, expected)
+    assert found.noise_std == pytest.approx(3 * np.sqrt(kept))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from cloister import DPCox, JobResult, Schema, run_job
 from cloister.core.errors import PlanError
 from cloister.data import read_source
-from cloister.tasks.survival.cox import Cox
+from cloister.tasks.survival.cox import _WORTH, Cox
 from cloister.tasks.survival.score import Series
 from cloister.testing import SimulatedNoise, ZeroNoise, zero_noise
 
@@ -63,6 +64,13 @@ def released(table: pd.DataFrame | dict[str, Any], noise: Any = None, **changes:
     given = {"epsilon": 4.0, "nominal_n": 4000, "nominal_events": 2500, **OPTIONS, **changes}
     records = {name: read_source(part, SCHEMA) for name, part in silos.items()}
     return run_job(Cox, SCHEMA, records, delta=1e-6, noise=noise or ZeroNoise(), **given)
+
+
+@pytest.mark.parametrize("top", [0.25, 1.0, 4.0])
+def test_a_hazard_counts_as_much_at_any_height_up_to_one(top: float) -> None:
+    unit, worth = Cox._scales(SimpleNamespace(order=2), top)  # type: ignore[arg-type]
+    assert worth == pytest.approx(_WORTH / min(top, 1.0))
+    assert unit**2 == pytest.approx(2 * max(1.0, top) ** 2 + 3 * (worth * top) ** 2)
 
 
 @pytest.mark.parametrize("strength", ["mild", "strong"])

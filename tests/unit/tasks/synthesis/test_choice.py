@@ -11,6 +11,11 @@ from cloister.tasks.synthesis.choice import MOST_CELLS, chosen_tables, excess, g
 from cloister.tasks.synthesis.junction import junction_tree
 
 
+def test_levels_of_equal_mass_go_to_groups_in_turn() -> None:
+    """On every machine: silos must come to the same groups."""
+    assert grouped(np.full(60, 5.0), 3, ordered=False).tolist() == [0, 1, 2] * 20
+
+
 def test_ordered_levels_are_cut_into_runs_of_equal_mass() -> None:
     groups = grouped(np.array([50.0, 10, 10, 10, 10, 10, 50]), 3, True)
     assert groups.tolist() == [0, 1, 1, 1, 1, 1, 2]
