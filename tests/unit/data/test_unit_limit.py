@@ -33,6 +33,18 @@ def test_the_name_of_a_unit_by_hand(value: Any, name: str | None) -> None:
     assert unit_name(value) == name
 
 
+def test_an_identifier_has_at_most_65536_characters() -> None:
+    assert unit_name("x" * 65536) == "x" * 65536
+    assert unit_name("x" * 65537) is None
+
+
+def test_identifiers_that_show_nothing_are_no_unit_written_in_two_ways() -> None:
+    limit = UnitLimit(1, spellings=True)
+    keep = limit.keep(["\u200b", "\u200b\u200b"], np.ones(2, dtype=bool))
+    assert not keep.any()
+    assert limit.merged == ()
+
+
 @pytest.mark.parametrize(
     ("name", "unit"),
     [
