@@ -31,6 +31,8 @@ dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 cloudpickle = pytest.importorskip("cloudpickle")
 
+pytestmark = pytest.mark.slow  # workers are processes, and threads here talk to them
+
 SCHEMA = Schema(
     dataset="d",
     unit="row",
