@@ -18,9 +18,8 @@ import math
 import os
 import platform
 import re
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from importlib.metadata import version
 from itertools import compress
@@ -124,14 +123,17 @@ def command_faces(
     for option, value in case.options.items():
         common += ["--set", f"{option}={json.dumps(value)}"]
     common += ["--nominal-n", "600", "--ledger", str(folder / "ledger.db")]
-    yield "command without a budget", said(*run_command([*common, "--out", str(folder / "none")]))
+    yield (
+        "command without a budget",
+        transcript(*run_command([*common, "--out", str(folder / "none")])),
+    )
     for budget in BUDGETS if TASKS[name].private else (None,):
         limits = ["--not-private"]
         if budget:
             limits = ["--epsilon", str(budget), "--delta", "1e-6", "--cap-epsilon", "50"]
         out = folder / f"out-{budget}"
         title = f"command at epsilon {budget}"
-        yield title, said(*run_command([*common, *limits, "--out", str(out)]))
+        yield title, transcript(*run_command([*common, *limits, "--out", str(out)]))
         made = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
         yield f"files of the {title}", "\n".join(made)
         if bits:
@@ -141,7 +143,7 @@ def command_faces(
             code, printed, errors = run_command([*common, *limits, "--out", str(out), "--json"])
             if not bits and printed.startswith("{"):
                 printed = lines_of(shortened(json.loads(printed)))
-            yield f"json of the {title}", said(code, printed, errors)
+            yield f"json of the {title}", transcript(code, printed, errors)
 
 
 def run_command(argv: list[str]) -> tuple[Any, str, str]:
@@ -159,7 +161,7 @@ def run_command(argv: list[str]) -> tuple[Any, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-def said(code: Any, printed: str, errors: str) -> str:
+def transcript(code: Any, printed: str, errors: str) -> str:
     return f"exit {code}\n{printed}--- errors\n{errors}"
 
 
@@ -266,17 +268,13 @@ def golden_text(name: str, *, bits: bool = False) -> str:
     return "".join(f"=== {title}\n{text.rstrip()}\n" for title, text in found)
 
 
-def write_all(folder: Path, write: Callable[[str], str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in TASKS:
-        (folder / f"{name}.txt").write_text(write(name), encoding="utf-8")
-        print(name, flush=True)
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Write all faces of all tasks' examples.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--bits", action="store_true", help="with pictures and all digits")
-    asked = parser.parse_args()
-    write_all(asked.folder, lambda name: golden_text(name, bits=asked.bits))
-    sys.exit(0)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for task in TASKS:
+        text = golden_text(task, bits=options.bits)
+        (options.folder / f"{task}.txt").write_text(text, encoding="utf-8")
+        print(task, flush=True)

@@ -43,7 +43,7 @@ def run(
     ready: Callable[[int], None] | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Run a coordinator until it is told to stop.
+    """Run a coordinator until a signal stops it.
 
     Parameters
     ----------

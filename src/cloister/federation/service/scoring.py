@@ -81,7 +81,7 @@ def run(
     ready: Callable[[int], None] | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Run a scorer until it is told to stop; see :func:`cloister.federation.service.main.run`."""
+    """Run a scorer until a signal stops it; see :func:`cloister.federation.service.main.run`."""
     keys = prepare(settings.keys)
     scorer = LinearScorer.load(settings.model)
     limit = QueryLimit(settings.max_rows_per_caller, settings.queries)
