@@ -28,7 +28,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # where another script imports t
 
 from run import machine
 
-from cloister.app.jobs import make_plan, run_plan
+from cloister.app.in_process import run_plan
+from cloister.app.job import make_plan
 from cloister.data import read_source
 from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget

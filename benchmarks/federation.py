@@ -30,7 +30,7 @@ from statistics import median
 
 import numpy as np
 
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.data.schema import Column, Schema
 from cloister.federation.local import LocalFederation
 from cloister.federation.pki import KeyFolder, local_federation, server_context

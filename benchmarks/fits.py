@@ -42,7 +42,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # where another script imports t
 from run import BUDGET, machine, turns
 
 from cloister import DPLogisticRegression, DPNaiveBayes, DPRandomForestClassifier
-from cloister.app.jobs import make_plan, run_plan
+from cloister.app.in_process import run_plan
+from cloister.app.job import make_plan
 from cloister.data import array_records
 from cloister.data.schema import Column, Schema
 from cloister.tasks import TASKS

@@ -30,7 +30,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cloister.app.jobs import make_plan, run_plan
+from cloister.app.in_process import run_plan
+from cloister.app.job import make_plan
 from cloister.data import read_source
 from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget

@@ -21,7 +21,7 @@ from statistics import median
 
 import numpy as np
 
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.app.stability import rerun
 from cloister.core.randomness import public_generator
 from cloister.data.schema import Column, Schema

@@ -39,7 +39,8 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from cloister import DPKMeans
-from cloister.app.jobs import make_plan, run_plan
+from cloister.app.in_process import run_plan
+from cloister.app.job import make_plan
 from cloister.core.compiled import (
     CHOICE,
     NUMPY,

@@ -141,7 +141,7 @@ def levels_of(frame: Any, schema: Any, contract: Contract) -> tuple[Any, list[in
 
 def ours(job: dict[str, Any], frame: Any, schema: Any, contract: Contract) -> Any:
     """Return records of our own."""
-    from cloister.app.jobs import run_job
+    from cloister.app.job import run_job
     from cloister.data import read_source
     from cloister.estimators.synthesiser import records_of
     from cloister.tasks import TASKS

@@ -35,7 +35,7 @@ import pandas as pd
 from scipy.special import gammaln, ndtr
 
 from cloister import Schema
-from cloister.app.jobs import run_job
+from cloister.app.job import run_job
 from cloister.core.arrays import Floats
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.tasks.intervals import fieller

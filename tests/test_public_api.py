@@ -41,7 +41,7 @@ NAMES = [
     "DataError",
     "DataLossWarning",
     "FederatedLearner",
-    "JobResult",
+    "Release",
     "KSelection",
     "Ledger",
     "LedgerError",

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import DPKMeans, DPNaiveBayes, JobResult, Ledger, Schema
+from cloister import DPKMeans, DPNaiveBayes, Ledger, Release, Schema
 from cloister.core.errors import PlanError
 from cloister.federation.pki import local_federation
 from cloister.federation.service.audit import verify
@@ -74,7 +74,7 @@ def test_a_silo_knows_its_jobs_its_ledger_and_its_results(kept: Path) -> None:
     assert done.state == SiloState.DONE
     plan = Plan.from_dict(json.loads(done.plan), TASKS)
     assert {record.job for record in site.ledger().jobs()} == set(jobs.values())
-    result = JobResult.load(site.settings.results / jobs["done"] / "model.json")
+    result = Release.load(site.settings.results / jobs["done"] / "model.json")
     assert result.plan == plan
     assert result.results["centres"].shape == (2, 3)
     verify(site.settings.audit_log)

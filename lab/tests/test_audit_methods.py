@@ -19,7 +19,7 @@ from scipy import stats
 
 from cloister import DPKMeans
 from cloister.app.in_process import InProcess
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.audit import Audit, audit_task, checks
 from cloister.audit.bounds import (
     Check,

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.app.in_process import Handler, InProcess
-from cloister.app.jobs import handlers, make_clients
+from cloister.app.in_process import Handler, InProcess, handlers, make_clients
 from cloister.core.arrays import GridState, Records, State
 from cloister.core.errors import PlanError, RemoteProtocolError
 from cloister.data.schema import Column, Schema

@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.core.errors import TransportError
 from cloister.data.schema import Column, Schema
 from cloister.federation.local import COORDINATOR, LocalFederation

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.core.errors import LedgerError, TransportError
 from cloister.data import read_source
 from cloister.federation.local import COORDINATOR, LocalFederation

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.cli import main
 from cloister.data.schema import Schema, catalogue_schema
 from cloister.federation.settings import DataSettings

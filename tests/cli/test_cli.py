@@ -21,10 +21,10 @@ import pandas as pd
 import pytest
 
 from cloister import cli
-from cloister.app.jobs import JobResult
+from cloister.app.files import name_silos
+from cloister.app.release import Release
 from cloister.cli import COMMANDS, EXIT_CODES, main
 from cloister.cli.output import Output
-from cloister.cli.release import name_silos
 from cloister.core.display import Table
 from cloister.core.errors import PlanError, RemoteProtocolError, TransportError
 from cloister.privacy.budget import Budget
@@ -141,7 +141,7 @@ def test_cluster_writes_model_report_and_centres_and_says_what_it_cost(
     assert told["charged"]["cap_epsilon"] == 2
     assert told["private"] is True
     assert told["warnings"] == []
-    model = JobResult.load("out/model.json")
+    model = Release.load("out/model.json")
     np.testing.assert_array_equal(told["results"]["centres"], model.results["centres"])
     assert model.plan.digest.hex() == told["plan_digest"]
     rows = list(csv.DictReader(Path("out/centres.csv").read_text(encoding="utf-8").splitlines()))
@@ -397,7 +397,7 @@ def test_a_broken_protocol_is_code_7(
     def fail(*_: object, **__: object) -> None:
         raise error("round 0 was answered twice.")
 
-    monkeypatch.setattr("cloister.cli.release.run_job", fail)
+    monkeypatch.setattr("cloister.app.job.Job.run", fail)
     assert main(cluster("--cap-epsilon", "9", "--quiet")) == 7
     assert "answered twice" in one_sentence(capsys)
 
@@ -408,7 +408,7 @@ def test_an_unexpected_error_is_code_1_and_its_message_is_kept_back(
     def fail(*_: object, **__: object) -> None:
         raise ValueError(f"cannot convert {REAL}")
 
-    monkeypatch.setattr("cloister.cli.release.run_job", fail)
+    monkeypatch.setattr("cloister.app.job.Job.run", fail)
     assert main(cluster("--quiet")) == 1
     sentence = one_sentence(capsys)
     assert "unexpected ValueError" in sentence
@@ -503,7 +503,7 @@ def test_run_needs_epsilon_and_takes_only_the_tasks_own_options(ward: Path, caps
     more = ["--set", "n_clusters=2", "--set", "post=fold", "--epsilon", "1", "--quiet"]
     more += ["--cap-epsilon", "1"]
     assert main([*command, *more]) == 0
-    assert JobResult.load("out/model.json").plan.to_dict()["task"]["post"] == "fold"
+    assert Release.load("out/model.json").plan.to_dict()["task"]["post"] == "fold"
 
 
 def test_tasks_are_listed_with_what_they_promise(capsys: Said) -> None:
@@ -581,7 +581,7 @@ def test_predict_labels_every_row_and_says_that_labels_are_not_private(
     labels = pd.read_csv("labels.csv")
     assert list(labels["row"]) == list(range(1, 501))
     assert np.isnan(labels["cluster"][3])
-    model = JobResult.load("out/model.json")
+    model = Release.load("out/model.json")
     grid, columns = model.plan.grid, list(model.plan.columns)
     kept = np.arange(500) != 3
     points = grid.encode(frame[columns].to_numpy()[kept])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.cli import main
 from cloister.core.display import Between, Table
 
@@ -104,7 +104,7 @@ def test_a_model_of_some_columns_is_told_measured_and_used_over_those(
 ) -> None:
     some = "--columns ill,pressure"
     run(f"classify {FILES} {some} --target ill --epsilon 4 --out model", capsys)
-    assert JobResult.load(ward / "model" / "model.json").plan.columns == ("pressure", "ill")
+    assert Release.load(ward / "model" / "model.json").plan.columns == ("pressure", "ill")
     run("predict model/model.json test.csv --schema s.toml --out p.csv", capsys)
     assert len([row for row in told(ward / "p.csv") if row["ill"]]) == 600, "no age, no matter"
     measure = "evaluate test.csv --model model/model.json --schema s.toml --max-loss 0.05"
@@ -119,7 +119,7 @@ def test_steps_before_are_one_plan_with_one_cost(ward: Path, capsys: Said) -> No
     found = run(f"{words} --shares 0.2,0.8", capsys)
     assert found["task"] == "pipeline"
     assert found["budget"]["epsilon"] == pytest.approx(2, abs=1e-3)
-    plan = JobResult.load(ward / "model" / "model.json").plan
+    plan = Release.load(ward / "model" / "model.json").plan
     assert plan.task.shares == (0.2, 0.8)  # type: ignore[attr-defined]
     run("predict model/model.json test.csv --schema s.toml --out p.csv", capsys)
     truth = [row["ill"] for row in told(ward / "test.csv")]
@@ -146,7 +146,7 @@ def test_a_regression_tells_a_number_in_its_units(ward: Path, capsys: Said) -> N
 
 def display(folder: Path, title: str) -> dict[str, Any]:
     """Return the rows of a table of a released model, by their first cell."""
-    found = JobResult.load(folder / "model.json")
+    found = Release.load(folder / "model.json")
     tables = found.plan.task.displays(found.results, found.plan.columns)
     rows = next(t.rows for t in tables if isinstance(t, Table) and t.title.startswith(title))
     return {str(row[0]): row[1] for row in rows}
@@ -177,7 +177,7 @@ def test_odds_ratios_are_against_the_reference(ward: Path, capsys: Said) -> None
         capsys,
     )
     told = display(ward / "model", "Odds ratios")
-    found = JobResult.load(ward / "model" / "model.json")
+    found = Release.load(ward / "model" / "model.json")
     coef = dict(zip(found.plan.task.names, found.results["coef"][0], strict=False))  # type: ignore[attr-defined]  # of a regression
     apart = np.exp(coef["work=state"] - coef["work=none"])
     assert told["work=state"].value == pytest.approx(apart)

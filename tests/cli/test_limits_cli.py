@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.cli import main
 from cloister.cli.plan import _limits
 from cloister.core.errors import BudgetExceeded
@@ -96,17 +96,20 @@ def test_a_run_whose_budget_is_the_cap_is_accepted_with_its_noisy_count(
     assert main(cluster(algorithm, "--quiet")) == 5
 
 
-def test_a_new_data_set_is_never_opened_with_limits_that_refuse_its_first_job(
+def test_a_new_data_set_is_opened_with_limits_that_hold_its_first_job(
     ward: Path, capsys: Said
 ) -> None:
-    new = ["--nominal-n", "400", "--ledger", "all.db", "--cap-epsilon", "1.5", "--quiet"]
-    assert main(cluster("sulloyd", *new)) == 5
-    assert "--pure-share 1 --failure-share 0" in capsys.readouterr().err
-    assert not Path("all.db").exists()
-    assert main(cluster("sulloyd", *new, "--pure-share", "1")) == 0
-    assert main(cluster("sulloyd", *new, "--pure-share", "0.5")) == 3
-    assert "pure share 1, failure share 0" in capsys.readouterr().err
-    assert main(cluster("sulloyd", *new, "--pure-share", "2")) == 3
+    """Gaussian limits do not hold pure noise, so that the data set gets pure ones, and says so."""
+    new = ["--nominal-n", "400", "--ledger", "all.db", "--cap-epsilon", "1.5"]
+    assert main(cluster("sulloyd", *new)) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "and the limits pure share 1, failure share 0." in said
+    assert str(Ledger("all.db").limits("ward").split) == "pure share 1, failure share 0"
+    assert main(cluster("sulloyd", *new[:-1], "2", "--quiet")) == 3  # the cap is in the ledger
+    gaussian = [*new[:3], "gaussian.db", *new[4:], "--quiet"]
+    assert main(cluster("fastlloyd", *gaussian)) == 0
+    assert str(Ledger("gaussian.db").limits("ward").split) == "pure share 0, failure share 0"
+    assert main(cluster("sulloyd", *gaussian)) == 5  # limits never change
 
 
 def test_plan_says_which_limits_a_plan_needs_and_the_cap_without_them(
@@ -115,12 +118,15 @@ def test_plan_says_which_limits_a_plan_needs_and_the_cap_without_them(
     command = ["plan", "--schema", "ward.toml", "--k", "2", "--epsilon", "1", "--nominal-n", "400"]
     assert main([*command, "--algorithm", "sulloyd"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "must be opened for this plan: with --pure-share 1 --failure-share 0." in said
+    assert "gets limits for this plan: pure share 1, failure share 0." in said
     assert main([*command, "--algorithm", "sulloyd", "--json"]) == 0
     least = json.loads(capsys.readouterr().out)["limits"]["default_cap"]
-    enough = ["--nominal-n", "400", "--quiet", "--ledger", "l.db", "--cap-epsilon"]
-    assert main(cluster("sulloyd", *enough, f"{least * 0.999}")) == 5
-    assert main(cluster("sulloyd", *enough, f"{least * 1.001}")) == 0
+    enough = ["--nominal-n", "400", "--quiet", "--ledger"]
+    for path, cap, code in (("less.db", 0.999 * least, 5), ("more.db", 1.001 * least, 0)):
+        ledger = Ledger(path)
+        ledger.open_dataset("ward", cap=Budget(cap, 1e-6))
+        ledger.dispose()
+        assert main(cluster("sulloyd", *enough, path, "--cap-epsilon", repr(cap))) == code
     assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["limits"] is None
 

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 from cloister import Budget, DPKMeans, DPLogisticRegression, Ledger, UncountedWarning, mine_rules
+from cloister.app.payment import default_ledger
 from cloister.cli import main
-from cloister.cli.options import default_ledger
 from cloister.data.schema import Schema
 from cloister.estimators.release import say_uncounted
 

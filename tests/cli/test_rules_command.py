@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.cli import main
 from cloister.data.schema import Schema
 from cloister.estimators.association import RuleSet
@@ -51,7 +51,7 @@ def test_lines_of_baskets_become_tables_a_report_and_a_contract(shop: Path, caps
     assert "written  out/schema.toml" in said
     sets, rules = rows_of("out/itemsets.csv"), rows_of("out/rules.csv")
     assert {"bread", "butter", "bread + butter"} <= {row["items"] for row in sets}
-    found = RuleSet(JobResult.load("out/model.json"))
+    found = RuleSet(Release.load("out/model.json"))
     assert len(sets) == len(found.itemsets)
     assert [(r["antecedent"], r["consequent"]) for r in rules] == [
         (" + ".join(r.antecedent), " + ".join(r.consequent)) for r in found.rules

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister.app.jobs import JobResult, run_job
-from cloister.app.report import render_report
+from cloister.app.job import run_job
+from cloister.app.release import Release
+from cloister.app.report.page import render_report
 from cloister.cli import main
 from cloister.cli.options import load_task
 from cloister.data import read_source
@@ -70,7 +71,7 @@ def test_a_toy_task_runs_from_the_command_line_and_shows_in_the_report(
     report = (out / "report.html").read_text()
     assert "Toy histogram of age" in report
     assert "bin 2" in report
-    model = JobResult.from_dict(
+    model = Release.from_dict(
         json.loads((out / "model.json").read_text()), {"toy-histogram": load_task(SPEC)}
     )
     assert render_report(model).count("Toy histogram of age") >= 1

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.data.samples import HOSPITALS
 
 ROUNDS = 10
@@ -52,7 +52,7 @@ def test_the_demonstration_goes_on_in_the_round_in_which_its_coordinator_was_kil
     assert after
     assert len({*before, *after}) == len(before) + len(after), "a round was done twice"
     results = [
-        JobResult.load(tmp_path / name / "results" / document["job"] / "model.json")
+        Release.load(tmp_path / name / "results" / document["job"] / "model.json")
         for name in HOSPITALS
     ]
     assert all(len(result.survivors) == ROUNDS for result in results)

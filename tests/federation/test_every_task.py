@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister.app.jobs import JobResult, make_plan, run_plan
+from cloister.app.in_process import run_plan
+from cloister.app.job import make_plan
+from cloister.app.release import Release
 from cloister.data import read_source
 from cloister.data.schema import Schema, schema_of
 from cloister.federation.local import LocalFederation
@@ -107,7 +109,7 @@ def test_a_task_over_the_network_gives_what_it_gives_in_one_process(
             federation.wait_results(job)
             local = run_plan(plan, records, noise=ZeroNoise())
             for silo in SILOS:
-                result = JobResult.load(federation.results(silo, job))
+                result = Release.load(federation.results(silo, job))
                 assert result.results.keys() == local.results.keys()
                 for key, value in local.results.items():
                     np.testing.assert_array_equal(result.results[key], value, err_msg=key)

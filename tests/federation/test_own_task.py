@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from cloister import Column, Schema
-from cloister.app.jobs import JobResult, run_plan
+from cloister.app.in_process import run_plan
+from cloister.app.release import Release
 from cloister.cli import main
 from cloister.data import read_source
 from cloister.federation.local import ANALYST, LocalFederation
@@ -103,7 +104,7 @@ def test_one_file_runs_from_a_desk_to_a_federation(
         assert main(["jobs", "result", job, "--config", config, "--report", str(report)]) == 0
         assert "Records of each class" in report.read_text()
         tasks = {NAME: from_file(TASK)}
-        result = JobResult.load(federated.results("east", job), tasks)
+        result = Release.load(federated.results("east", job), tasks)
     records = {name: read_source(file, SCHEMA) for name, file in files.items()}
     local = run_plan(result.plan, records, noise=ZeroNoise())
     for name, value in local.results.items():

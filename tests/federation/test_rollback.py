@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.cli import main
 from cloister.core.errors import LedgerError
 from cloister.federation.local import LocalFederation

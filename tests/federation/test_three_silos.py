@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister.app.jobs import JobResult, make_plan, run_plan
+from cloister.app.in_process import run_plan
+from cloister.app.job import make_plan
+from cloister.app.release import Release
 from cloister.cli import main
 from cloister.data import read_source
 from cloister.federation.local import ANALYST, LocalFederation
@@ -66,7 +68,7 @@ def test_one_silo_refuses_with_a_reason_on_both_sides_and_two_finish(
         assert reason in json.dumps(shown["decisions"])
         assert main(["jobs", "show", job, "--config", str(federation.config("north"))]) == 0
         assert reason in " ".join(capsys.readouterr().out.split())
-        results = [JobResult.load(federation.results(name, job)) for name in ("east", "south")]
+        results = [Release.load(federation.results(name, job)) for name in ("east", "south")]
     assert results[0].survivors == (("east", "south"),) * 3
     assert (results[0].results["centres"] == results[1].results["centres"]).all()
     assert not federation.results("north", job).exists()
@@ -130,7 +132,7 @@ def test_a_job_uses_the_columns_that_it_names_and_no_silo_gives_another(
         job = submit("--columns", "x1")
         assert federation.wait_job(job)["state"] == "done"
         federation.wait_results(job)
-        result = JobResult.load(federation.results("north", job))
+        result = Release.load(federation.results("north", job))
         refused = federation.wait_job(submit())
     records = {name: read_source(path, SCHEMA, columns=["x1"]) for name, path in files.items()}
     local = run_plan(result.plan, records, noise=ZeroNoise())

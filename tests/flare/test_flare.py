@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cloister.app.in_process import InProcess
-from cloister.app.jobs import JobResult, make_plan, run_plan
+from cloister.app.in_process import InProcess, run_plan
+from cloister.app.job import make_plan
+from cloister.app.release import Release
 from cloister.data import read_source
 from cloister.federation.flare.kit import write_job
 from cloister.federation.pki import KeyFolder
@@ -80,7 +81,7 @@ def write_proposal(federation: Federation, folder: Path, plan: Plan) -> Path:
     return folder
 
 
-def in_one_process(federation: Federation, plan: Plan) -> JobResult:
+def in_one_process(federation: Federation, plan: Plan) -> Release:
     """Run the same task over the same files with no masks worth the name and no noise."""
     here = replace(plan, profile="group", collusion=0, fingerprints=())
     files = {silo: federation.kits / silo / "local" / "records.csv" for silo in SILOS}
@@ -88,7 +89,7 @@ def in_one_process(federation: Federation, plan: Plan) -> JobResult:
     return run_plan(here, records, noise=ZeroNoise())
 
 
-def same_centres(found: JobResult, expected: JobResult) -> bool:
+def same_centres(found: Release, expected: Release) -> bool:
     """Whether two results are the same after every round; their error bars may differ."""
     return len(found.history) == len(expected.history) and all(
         (there[name] == here[name]).all()
@@ -110,7 +111,7 @@ def test_a_job_gives_bit_for_bit_the_centres_of_one_process(
     assert ended.get("status") == "FINISHED:COMPLETED", federation.log("localhost")[-5000:]
     expected = in_one_process(federation, plan)
     for silo in SILOS:
-        found = JobResult.load(released(federation, silo, plan))
+        found = Release.load(released(federation, silo, plan))
         assert same_centres(found, expected)
     (seconds,) = re.findall(rf"{plan.rounds} rounds in ([\d.]+) s", federation.log("localhost"))[:1]
     print(f"mean round time over FLARE: {1000 * float(seconds) / plan.rounds:.1f} ms")
@@ -129,7 +130,7 @@ def test_a_job_that_flare_stopped_goes_on_when_it_is_submitted_again(
     assert "is taken up at round" in federation.log("localhost")
     expected = in_one_process(federation, plan)
     for silo in SILOS:
-        found = JobResult.load(released(federation, silo, plan))
+        found = Release.load(released(federation, silo, plan))
         assert same_centres(found, expected)
 
 

@@ -29,9 +29,10 @@ from unittest import mock
 
 import numpy as np
 
-from cloister.app.jobs import JobResult, run_job
-from cloister.app.report import render_report
+from cloister.app.job import run_job
+from cloister.app.release import Release
 from cloister.app.report.notebook import release_frame, release_html
+from cloister.app.report.page import render_report
 from cloister.cli import main
 from cloister.data import read_source
 from cloister.data.schema import schema_of
@@ -108,7 +109,7 @@ def _results(
     frame = release_frame(displays)
     columns = frame.reset_index().to_dict("list")
     yield "frame", frame.to_csv() if bits else lines_of(shortened(columns))
-    yield "notebook", text_of(release_html("Model", done, displays))
+    yield "notebook", text_of(release_html("Model", done))
     if bits:
         yield "report", text_of(render_report(done))
         yield "pictures", "\n".join(picture_digests(render_report(done)))
@@ -165,7 +166,7 @@ def transcript(code: Any, printed: str, errors: str) -> str:
     return f"exit {code}\n{printed}--- errors\n{errors}"
 
 
-def model_text(done: JobResult, *, bits: bool) -> str:
+def model_text(done: Release, *, bits: bool) -> str:
     """Return the results of a release as JSON, without identifiers, digests and versions."""
     stored = done.to_dict()
     for key in ("plan_digest", "versions"):

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister.app.jobs import JobResult, run_plan
+from cloister.app.in_process import run_plan
+from cloister.app.release import Release
 from cloister.cli import main
 from cloister.cli import mpi as ranks
 from cloister.cli.over_files import run as run_command
@@ -106,7 +107,7 @@ def test_the_conformance_suite_holds_over_mpi(tmp_path: Path) -> None:
 def test_a_job_over_mpi_equals_the_job_in_one_process_bit_for_bit(ward: Path) -> None:
     done = watched(ward, "none", "-m", "mpi4py")
     assert done.returncode == 0, done.stderr
-    result = JobResult.load(ward / "out" / "model.json")
+    result = Release.load(ward / "out" / "model.json")
     schema = Schema.load(ward / "ward.toml")
     records = {silo: read_source(ward / f"{silo}.csv", schema) for silo in SILOS}
     here = run_plan(result.plan, records, noise=ZeroNoise())
@@ -169,7 +170,7 @@ def test_with_a_cache_the_result_is_the_same_and_no_file_is_left(ward: Path) -> 
     (ward / "fast").mkdir()
     options = ("--cache-dir", "fast")
     assert watched(ward, "none", "-m", "mpi4py", options=options).returncode == 0
-    result = JobResult.load(ward / "out" / "model.json")
+    result = Release.load(ward / "out" / "model.json")
     schema = Schema.load(ward / "ward.toml")
     records = {silo: read_source(ward / f"{silo}.csv", schema) for silo in SILOS}
     assert result.to_dict() == run_plan(result.plan, records, noise=ZeroNoise()).to_dict()

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cloister.app.jobs import make_plan, run_plan
+from cloister.app.in_process import run_plan
+from cloister.app.job import make_plan
 from cloister.core.randomness import public_generator
 from cloister.data.schema import catalogue_schema
 from cloister.hazmat.fixedpoint import round_to_grid

@@ -15,7 +15,7 @@ from sklearn import metrics
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris, load_wine
 
-from cloister import Budget, JobResult, Schema, make_plan, run_job, run_plan
+from cloister import Budget, Release, Schema, make_plan, run_job, run_plan
 from cloister.core.display import Bars, Heatmap, Table
 from cloister.core.errors import PlanError
 from cloister.federation.settings import PolicySettings
@@ -122,7 +122,7 @@ def of_three(**options: Any) -> Plan:
     )
 
 
-def release(task: Any, schema: Schema, table: Floats, **options: Any) -> JobResult:
+def release(task: Any, schema: Schema, table: Floats, **options: Any) -> Release:
     records = schema.grid(16).encode(table)
     settings = {"epsilon": 1.0, "nominal_n": len(table), "noise": ZeroNoise(), **options}
     return run_job(task, schema, {"one": [records]}, **settings)

@@ -14,7 +14,7 @@ from scipy.stats import chi2, norm
 from sklearn.covariance import EllipticEnvelope, EmpiricalCovariance
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from cloister import Budget, DPOutlierDetector, JobResult, Schema, make_plan, run_job
+from cloister import Budget, DPOutlierDetector, Release, Schema, make_plan, run_job
 from cloister.core.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
@@ -49,7 +49,7 @@ def planted(n: int = 4000, d: int = 4, seed: int = 0) -> tuple[Any, Any]:
     return X, far
 
 
-def release(X: Any, schema: Schema, **options: Any) -> JobResult:
+def release(X: Any, schema: Schema, **options: Any) -> Release:
     settings = {"epsilon": 2.0, "nominal_n": len(X), "noise": ZeroNoise(), **options}
     return run_job(Outliers, schema, {"one": [schema.grid(16).encode(X)]}, **settings)
 
@@ -129,7 +129,7 @@ def test_a_record_at_the_cutoff_is_not_flagged(
     assert made_up(monkeypatch, beyond, method="zscore", count_share=0.2) == [flagged]
 
 
-def quality(result: JobResult, X: Any, far: Any) -> tuple[float, float]:
+def quality(result: Release, X: Any, far: Any) -> tuple[float, float]:
     """Return recall and precision of the flags."""
     task = result.plan.task
     assert isinstance(task, Outliers)
@@ -365,7 +365,7 @@ def test_a_result_survives_its_file(tmp_path: Any) -> None:
     X, _ = planted(500)
     model = DPOutlierDetector(epsilon=2.0, bounds=(-12, 12), nominal_n=500, method="density")
     model.fit(X).save(tmp_path / "m.json")
-    again = JobResult.load(tmp_path / "m.json")
+    again = Release.load(tmp_path / "m.json")
     rows = again.plan.grid.encode(X)
     task = again.plan.task
     assert isinstance(task, Outliers)

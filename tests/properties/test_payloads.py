@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.core.errors import PlanError
 from cloister.data.schema import schema_of
 from cloister.hazmat.fixedpoint import round_to_grid

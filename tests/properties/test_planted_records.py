@@ -21,7 +21,7 @@ import pytest
 
 from cloister import Account, Budget, DPKMeans, Ledger, Schema, run_plan
 from cloister.app.in_process import InProcess
-from cloister.app.report import write_report
+from cloister.app.report.page import write_report
 from cloister.audit.emissions import OWNER_CHANNEL, observe
 from cloister.core.errors import CloisterError, DataLossWarning
 from cloister.data import array_records, read_source

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister.app.jobs import make_plan, run_plan
+from cloister.app.in_process import run_plan
+from cloister.app.job import make_plan
 from cloister.audit.checks import schema_of
 from cloister.core.errors import CloisterError, PlanError
 from cloister.data.schema import Column, Schema

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from cloister import Budget, make_plan, run_plan
-from cloister.app.report import as_table, render_report
+from cloister.app.report.page import render_report
+from cloister.app.text import as_table
 from cloister.core.display import Bars, Curve, Heatmap, Scatter, Table
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cloister.app.in_process import InProcess
-from cloister.app.jobs import make_plan, run_plan
+from cloister.app.in_process import InProcess, run_plan
+from cloister.app.job import make_plan
 from cloister.data.schema import schema_of
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister.app.in_process import InProcess
-from cloister.app.jobs import handlers
+from cloister.app.in_process import InProcess, handlers
 from cloister.core.errors import LedgerError, RemoteProtocolError
 from cloister.hazmat.signing import Identity
 from cloister.privacy import ledger_file

@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.core.errors import LedgerError, TransportError
 from cloister.federation.service import app as app_module
 from cloister.federation.service.app import make_app
@@ -200,7 +200,7 @@ def test_a_published_result_is_what_the_silos_have(
     coordinator.decide(job, a=True, b=True, c=True)
     done = coordinator.ended(job)
     assert (done.state, done.reason) == ("done", "")
-    result = JobResult.from_dict(client("ana").get(f"/v1/jobs/{job}/result").json())
+    result = Release.from_dict(client("ana").get(f"/v1/jobs/{job}/result").json())
     silo = coordinator.streams.clients["a", job]
     expected = silo.plan.task.results(silo.state, silo.plan.grid)
     assert result.results.keys() == expected.keys()

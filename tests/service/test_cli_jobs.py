@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.cli import jobs_rest, main
 from cloister.hazmat.signing import Identity
 from cloister.testing import toy_schema
@@ -112,7 +112,7 @@ def test_a_job_is_proposed_listed_shown_and_read(
     expected = silo.plan.task.results(silo.state, silo.plan.grid)
     assert result["results"]["centres"] == expected["centres"].tolist()
     del result["command"], result["job"], result["warnings"]
-    assert JobResult.from_dict(result).plan.digest.hex() == document["plan_digest"]
+    assert Release.from_dict(result).plan.digest.hex() == document["plan_digest"]
     assert job in (tmp_path / "report.html").read_text()
 
 

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cloister import Budget, JobResult
+from cloister import Budget, Release
 from cloister.core.errors import LedgerError, RemoteProtocolError
 from cloister.federation.service.audit import verify
 from cloister.federation.silo.agent import AGGREGATOR_NOISE, LOCAL_PROBLEM, Agent
@@ -282,7 +282,7 @@ def test_a_job_runs_to_its_result(site: Site, plan: Plan) -> None:
     carrier = Carrier(site, agent, plan)
     carrier.run()
     assert {answer.kind for answer in carrier.answers} == {Kind.ANSWER}
-    result = JobResult.load(site.folder / "results" / plan.run_id / "model.json")
+    result = Release.load(site.folder / "results" / plan.run_id / "model.json")
     assert result.plan == plan
     assert result.noise == AGGREGATOR_NOISE
     other = carrier.others["silo-1"].state

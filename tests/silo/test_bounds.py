@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloister import Ledger
-from cloister.app.jobs import CONTENT_KEY
+from cloister.app.in_process import CONTENT_KEY
 from cloister.core.errors import PlanError
 from cloister.federation.transports.http import Kind, Message
 from cloister.protocol import plan as plan_module

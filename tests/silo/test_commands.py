@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from cloister import Budget, Ledger, Schema, Split
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.cli import main
 from cloister.federation.pki import KeyFolder, local_federation
 from cloister.federation.settings import load_settings
@@ -294,7 +294,7 @@ def test_a_result_is_shown_and_reported_with_where_its_noise_came_from(
         plan.task.results({k: np.zeros(v.shape, int) for k, v in plan.task.start().items()}, grid)
         for grid in [plan.grid]
     )
-    result = JobResult(plan, history[0], history, plan.events(), AGGREGATOR_NOISE, (plan.silos,))
+    result = Release(plan, history[0], history, plan.events(), AGGREGATOR_NOISE, (plan.silos,))
     folder = home.folder / "results" / job
     folder.mkdir(parents=True)
     result.save(folder / "model.json")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.console.guard import LINK_SECONDS, Guard
 from cloister.console.silo import silo_app
 from cloister.core.errors import PlanError
@@ -174,7 +174,7 @@ def test_a_report_may_be_looked_at_and_do_nothing(home: Home, owner: TestClient)
     assert owner.get(f"/jobs/{job}/report").status_code == 409
     zeros = {name: np.zeros(start.shape, int) for name, start in plan.task.start().items()}
     history = (plan.task.results(zeros, plan.grid),)
-    result = JobResult(plan, history[0], history, plan.events(), SILOS_NOISE, (plan.silos,))
+    result = Release(plan, history[0], history, plan.events(), SILOS_NOISE, (plan.silos,))
     folder = home.folder / "results" / job
     folder.mkdir(parents=True)
     result.save(folder / "model.json")

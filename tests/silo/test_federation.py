@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister import JobResult
+from cloister import Release
 from cloister.data import Records
 from cloister.federation.silo.agent import AGGREGATOR_NOISE, MODEL, Agent
 from cloister.federation.transports.http import Kind
@@ -97,7 +97,7 @@ def test_silos_that_die_at_every_step_come_to_the_same_result_at_the_same_cost(
     dying = federation(tmp_path / "dying", plan, identities, restart=True)
     results = []
     for silo in (*quiet.values(), *dying.values()):
-        result = JobResult.load(silo.site.folder / "results" / plan.run_id / MODEL)
+        result = Release.load(silo.site.folder / "results" / plan.run_id / MODEL)
         assert result.noise == ("a double" if profile == "pairwise" else AGGREGATOR_NOISE)
         assert result.survivors == (plan.silos,) * plan.rounds
         results.append(result.results["centres"])

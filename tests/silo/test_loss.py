@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.core.errors import DataError
 from cloister.data import Records, read_source
 from cloister.data.schema import Column, Schema

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import JobResult
+from cloister import Release
 from cloister.cli import main
 from cloister.federation.attested import SUFFIX
 from cloister.federation.silo.agent import MODEL
@@ -63,7 +63,7 @@ def test_numbers_are_exported_with_readers(model: Path, tmp_path: Path) -> None:
     names = ["table", "row", "column", "value", "low", "high"]
     assert list(told) == names
     assert (told["low"] <= told["value"]).all()
-    centres = JobResult.load(model).results["centres"]
+    centres = Release.load(model).results["centres"]
     assert set(centres.ravel()) <= set(told["value"])
     for suffix in ("R", "sas", "do"):
         reader = (tmp_path / f"told/numbers.{suffix}").read_text()
@@ -83,7 +83,7 @@ def test_a_model_is_exported_to_a_file_that_predicts(
     else:
         reference = pytest.importorskip("onnx.reference").ReferenceEvaluator(out.read_bytes())
         (found,) = reference.run(None, {"x0": rows[:, :1], "x1": rows[:, 1:]})
-    assert found.tolist() == to_sklearn(JobResult.load(model)).predict(rows).tolist()
+    assert found.tolist() == to_sklearn(Release.load(model)).predict(rows).tolist()
 
 
 def test_without_signatures_nothing_is_claimed_of_them(

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import cloister
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.audit import reading
 from cloister.audit.checks import audit_task, check_noise
 from cloister.audit.findings import Finding

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.audit import runs
 from cloister.audit.checks import audit_plan, price
 from cloister.data.schema import schema_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.audit.checks import check_replay
 from cloister.audit.runs import search
 from cloister.core.errors import CloisterError

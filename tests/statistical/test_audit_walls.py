@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.audit.edges import hard_records, jumps, special, ties
 from cloister.audit.runs import search
 from cloister.core.randomness import public_generator

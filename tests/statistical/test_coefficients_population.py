@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister.app.jobs import run_job
+from cloister.app.job import run_job
 from cloister.data.schema import Column, Schema
 from cloister.tasks.supervised.contrasts import combination, to_reference
 from cloister.tasks.supervised.linear import Linear

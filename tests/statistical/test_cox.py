@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.audit.runs import search
 from cloister.core.arrays import Floats, Results
 from cloister.data.schema import schema_of

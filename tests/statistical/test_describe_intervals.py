@@ -11,7 +11,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from cloister.app.jobs import make_plan, run_plan
+from cloister.app.in_process import run_plan
+from cloister.app.job import make_plan
 from cloister.core.arrays import Floats
 from cloister.data.schema import schema_of
 from cloister.privacy.budget import Budget

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from cloister.app.jobs import run_job
+from cloister.app.job import run_job
 from cloister.data.schema import Column, Schema
 from cloister.tasks.columns import Encoding
 from cloister.tasks.supervised import logistic

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cloister.app.jobs import run_job
+from cloister.app.job import run_job
 from cloister.data.schema import Column, Schema
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
 from cloister.testing import SimulatedNoise

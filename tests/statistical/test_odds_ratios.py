@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from cloister.app.jobs import JobResult, run_job
+from cloister.app.job import run_job
+from cloister.app.release import Release
 from cloister.core.display import Between
 from cloister.data.schema import Column, Schema
 from cloister.tasks.columns import Encoding
@@ -59,7 +60,7 @@ def table(kind: str, k: int) -> tuple[Schema, np.ndarray]:
 
 
 @cache
-def releases(kind: str, k: int, epsilon: float) -> tuple[list[JobResult], np.ndarray, np.ndarray]:
+def releases(kind: str, k: int, epsilon: float) -> tuple[list[Release], np.ndarray, np.ndarray]:
     """Return releases, the combinations of columns, and scikit-learn's log odds ratios of them."""
     schema, records = table(kind, k)
     *levels, _ = (column.levels for column in schema.public)

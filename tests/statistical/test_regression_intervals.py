@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression
 
-from cloister.app.jobs import run_job
+from cloister.app.job import run_job
 from cloister.data.schema import Column, Schema
 from cloister.tasks.columns import Encoding
 from cloister.tasks.supervised import linear

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cloister.app.jobs import run_job
+from cloister.app.job import run_job
 from cloister.core.arrays import Floats, Records, Results
 from cloister.data.schema import Schema
 from cloister.privacy.calibration import gaussian_noise_multiplier

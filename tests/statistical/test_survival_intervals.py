@@ -13,7 +13,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from cloister.app.jobs import run_job
+from cloister.app.job import run_job
 from cloister.audit import audit_task
 from cloister.core.arrays import Floats, GridState, Integers, Records
 from cloister.data.schema import Column, Schema

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.core.errors import PlanError
 from cloister.testing import SimulatedNoise, ZeroNoise
 from cloister_lab.experiments import coefficients
@@ -131,7 +131,7 @@ def test_without_noise_scores_are_those_of_scikit_learn() -> None:
 def test_wrong_intervals_are_caught(
     monkeypatch: pytest.MonkeyPatch, factor: float, shift: float
 ) -> None:
-    def wrong(*args: Any, **options: Any) -> JobResult:
+    def wrong(*args: Any, **options: Any) -> Release:
         result = honest(*args, **options)
         low, high = result.results["coef_low"], result.results["coef_high"]
         half, middle = (high - low) / 2, (high + low) / 2

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister.app.jobs import run_plan
+from cloister.app.in_process import run_plan
 from cloister.audit.bounds import Check
 from cloister.core.randomness import public_generator
 from cloister.privacy import accounting

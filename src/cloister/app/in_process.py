@@ -1,10 +1,35 @@
-"""All silos in this process: a loop over their handlers."""
+"""Run a plan over silos in this process.
+
+The same plan, task, client and aggregator run here as over a network; only the transport is a loop.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from cloister.app.release import Release, release_of
+from cloister.core.errors import PlanError
+from cloister.core.randomness import new_key
+from cloister.hazmat.signing import Identity
+from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.protocol.aggregator import Aggregator
+from cloister.protocol.client import Client, Source
+from cloister.protocol.journal import AnswerJournal, Journal
+from cloister.protocol.plan import Plan
+from cloister.protocol.session import RoundDone, Transport, run_rounds
+from cloister.secagg.masks import GroupMask, Masker, NoMask
+
+if TYPE_CHECKING:
+    from cloister.app.payment import Account
+
+SiloRecords = Mapping[str, Source]
+OnRound = Callable[[RoundDone], None]
 Handler = Callable[[bytes], bytes]
+
+CONTENT_KEY = b"cloister/records"
+"""Key of the fingerprints of records. It is public; a ledger adds its own key."""
 
 
 class InProcess:
@@ -22,3 +47,127 @@ class InProcess:
     def exchange(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
         """Call each named silo once; in one process nobody is silent, so errors are raised."""
         return {silo: self._handlers[silo](frame) for silo, frame in frames.items()}
+
+
+def run_plan(
+    plan: Plan,
+    silos: SiloRecords,
+    *,
+    noise: NoiseSource | None = None,
+    account: Account | None = None,
+    on_round: OnRound | None = None,
+) -> Release:
+    """Run a plan over silos in this process.
+
+    Parameters
+    ----------
+    silos : mapping of silo name to iterable of int32 arrays, or to a function
+        Grid records of each member, in chunks, iterable once a round; see
+        :class:`~cloister.protocol.client.Client`.
+    noise : NoiseSource, optional
+        Exact discrete noise from the operating system unless a test gives another.
+    account : Account, optional
+        The whole plan is reserved there before the first round, and each round is charged
+        before its sum leaves.
+    """
+    check_records(plan, silos)
+    if getattr(plan.task, "in_order", False):  # nobody else sees how long sums take here
+        silos = {name: getattr(records, "in_order", records) for name, records in silos.items()}
+    source = noise or DiscreteNoise()
+    clients = make_clients(plan, silos, noise=noise)
+    client = next(iter(clients.values()))  # in one process all of them come to the end
+    plan, survivors = client.plan, []
+    if account:
+        account.reserve(plan, content_of(silos))
+    try:
+        for done in run_clients(clients, source, account.ledger if account else None):
+            survivors.append(done.survivors)
+            if on_round:
+                on_round(done)
+    finally:
+        if account:
+            account.close(plan)
+    return release_of(plan, client.history, survivors, source.label)
+
+
+def make_clients(
+    plan: Plan,
+    silos: SiloRecords,
+    *,
+    masker: Masker | None = None,
+    noise: NoiseSource | None = None,
+    journals: Mapping[str, Journal] | None = None,
+    identities: Mapping[str, Identity] | None = None,
+) -> dict[str, Client]:
+    """Return the clients of all silos of a plan, by name.
+
+    Parameters
+    ----------
+    plan : Plan
+        With the fingerprints of `identities`. Without those, silos that agree on keys get fresh
+        ones: in one process nobody pins anything.
+    masker : Masker, optional
+        What the profile asks for, with a fresh key.
+    noise : NoiseSource, optional
+        Only under "pairwise", and only in tests: of the silos' shares.
+    """
+    if not identities and (plan.profile == "pairwise" or plan.fingerprints):
+        identities = {silo: Identity.new() for silo in plan.silos}
+        prints = tuple(identity.fingerprint for identity in identities.values())
+        plan = replace(plan, fingerprints=prints)
+    masker = masker or (GroupMask(new_key()) if plan.profile == "group" else NoMask())
+    return {
+        silo: Client(
+            plan,
+            silo,
+            silos[silo],
+            None if plan.fingerprints else masker,
+            (journals or {}).get(silo),
+            identity=(identities or {}).get(silo),
+            noise=noise,
+        )
+        for silo in plan.silos
+    }
+
+
+def run_clients(
+    clients: Mapping[str, Client],
+    noise: NoiseSource,
+    journal: AnswerJournal | None = None,
+    *,
+    transport: Transport | None = None,
+) -> Iterator[RoundDone]:
+    """Run the rounds of a job whose clients are in this process, yielding after each.
+
+    Parameters
+    ----------
+    journal : AnswerJournal, optional
+        Both of the aggregator.
+    transport : Transport, optional
+        To the :func:`handlers` of the clients; a loop by default.
+    """
+    plan = next(iter(clients.values())).plan
+    carried = transport or InProcess(handlers(clients))
+    return run_rounds(Aggregator(plan, noise, journal), carried)
+
+
+def handlers(clients: Mapping[str, Client]) -> dict[str, Handler]:
+    """Return the function by which each client answers frames."""
+    return {silo: client.handle for silo, client in clients.items()}
+
+
+def check_records(plan: Plan, silos: SiloRecords) -> None:
+    """Refuse records of others than the plan's silos, or that were not read by its contract."""
+    if set(silos) != set(plan.silos):
+        raise PlanError(f"silos must be those of the plan, {plan.silos}, got {tuple(silos)}.")
+    for records in silos.values():
+        plan.contract.check(records)
+
+
+def content_of(silos: SiloRecords) -> bytes | None:
+    """Return a fingerprint of all silos' records for the owner's ledger, which keys it."""
+    prints = [getattr(records, "fingerprint", None) for records in silos.values()]
+    if any(function is None for function in prints):
+        return None
+    # sorted, so that the same silos in another order are the same content
+    return b"".join(sorted(function(CONTENT_KEY) for function in prints if function is not None))

@@ -22,7 +22,7 @@ from typing import Annotated
 
 import numpy as np
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, State
 from cloister.core.declared import Declaration, Range, refuse
 from cloister.core.display import Measured, Table
@@ -101,12 +101,12 @@ class Stability:
         )
 
 
-def stability(result: JobResult, n_runs: int = N_RUNS, *, seed: int = 0) -> Stability:
+def stability(result: Release, n_runs: int = N_RUNS, *, seed: int = 0) -> Stability:
     """Rerun a released clustering on records made from it, and see what comes out again.
 
     Parameters
     ----------
-    result : JobResult
+    result : Release
         Of a k-means task.
     n_runs : int, >= 2
         Each takes about as long as a fit to 10,000 records.

@@ -11,11 +11,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cloister.app.jobs import OnRound
+    from cloister.app.in_process import OnRound
     from cloister.protocol.session import RoundDone
 
 PROGRESS = "CLOISTER_PROGRESS"
-"""An environment variable: ``0`` turns all bars off, ``lines`` writes a line for each round."""
+"""An environment variable: ``0`` turns all bars off."""
 
 
 def is_watched() -> bool:
@@ -38,9 +38,7 @@ def round_bar(
     rows : function
         Returns how many records were read, if their speed is to be shown; it is no release.
     """
-    if wanted and os.environ.get(PROGRESS) == "lines":
-        yield _say_round
-    elif not (wanted and is_watched()):
+    if not (wanted and is_watched()):
         yield None
     elif _in_notebook():
         yield from _in_cell()
@@ -52,11 +50,6 @@ def _in_notebook() -> bool:
     """Return whether code runs in an IPython kernel, which is the only one to have this."""
     ipython = sys.modules.get("IPython")
     return hasattr(ipython and ipython.get_ipython(), "kernel")
-
-
-def _say_round(done: RoundDone) -> None:
-    sys.stderr.write(f"round {done.round + 1} of {done.rounds}\n")
-    sys.stderr.flush()
 
 
 def _in_cell() -> Iterator[OnRound]:

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from cloister.app.jobs import make_plan, run_job, run_plan
+from cloister.app.in_process import run_plan
+from cloister.app.job import make_plan, run_job
 from cloister.audit.bounds import (
     ENOUGH,
     Check,

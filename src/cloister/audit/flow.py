@@ -24,9 +24,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from cloister.app.in_process import InProcess
-from cloister.app.jobs import handlers, make_clients, result_of, run_clients
-from cloister.app.report import render_report
+from cloister.app.in_process import InProcess, handlers, make_clients, run_clients
+from cloister.app.release import release_of
+from cloister.app.report.page import render_report
 from cloister.audit.emissions import observe
 from cloister.audit.findings import Finding
 from cloister.audit.noise import in_profile
@@ -195,7 +195,7 @@ def watch(job: Job, source: Source, *, results: bool = False, pages: bool = Fals
         answers.extend(map(client.handle, job.frames))
         if not (results and client.finished):
             return ""
-        done = result_of(plan, client.history, client.survivors, "replayed")
+        done = release_of(plan, client.history, client.survivors, "replayed")
         page = _DATE.sub("", render_report(done)) if pages else ""  # a run may go on over midnight
         return json.dumps(done.to_dict(), sort_keys=True) + shown(plan, done.results) + page
 

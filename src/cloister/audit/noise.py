@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cloister.app.jobs import make_clients, run_clients
+from cloister.app.in_process import make_clients, run_clients
 from cloister.audit.noise_laws import Drawn
 from cloister.audit.runs import Ahead, Log, MakeNoise, system_noise, watched_plan
 from cloister.core.errors import PlanError

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from cloister.app.report.text import number
+from cloister.app.text import number
 from cloister.audit.bounds import best_at_95, most_shown
 from cloister.audit.checks import Audit, Finding
 from cloister.audit.packages import Mutant

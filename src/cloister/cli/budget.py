@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cloister.app.report import number
-from cloister.app.report.forecast import two_digits
-from cloister.cli.options import default_ledger
+from cloister.app.forecast import two_digits
+from cloister.app.payment import NOT_COUNTED, default_ledger, left_for_one_more
+from cloister.app.text import number
 from cloister.cli.output import Output
 from cloister.cli.parsers import Run, actions, write_text
-from cloister.cli.release import NOT_COUNTED, left_for_one_more
 from cloister.core.declared import Range
 from cloister.core.display import Table
 from cloister.core.errors import LedgerError

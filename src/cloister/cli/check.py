@@ -6,13 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from cloister.cli.options import (
-    add_baskets_argument,
-    add_max_loss_argument,
-    add_reading_argument,
-    schemas_of,
-    source_of,
-)
+from cloister.app.files import schemas_of, source_of
+from cloister.cli.options import add_baskets_argument, add_max_loss_argument, add_reading_argument
 from cloister.cli.output import Output
 from cloister.core.display import Table
 from cloister.data.schema import Schema

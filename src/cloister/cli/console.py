@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from cloister.cli.options import default_ledger
+from cloister.app.payment import default_ledger
 from cloister.cli.output import Output
 from cloister.core.errors import DataError
 from cloister.federation.settings import SiloSettings, load_role

@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from cloister.app.jobs import Account, JobResult, run_job
+from cloister.app.files import SiloFiles, prepare_folder
+from cloister.app.job import Job
+from cloister.app.payment import Account, Charge
+from cloister.app.release import Release
 from cloister.cli.output import Output
-from cloister.cli.release import Charge, finish, prepare_folder
+from cloister.cli.release import write_results
 from cloister.core.arrays import Floats
 from cloister.core.display import Between, Table
 from cloister.core.errors import DataLossWarning
-from cloister.data import read_source
 from cloister.data.samples import ACCEPTED_LOSS, SCHEMA, write_patients
 from cloister.data.schema import Schema
 from cloister.privacy.budget import Budget
@@ -53,29 +55,28 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     prepare_folder(args.out)
     files = write_patients(args.out)
     schema = Schema.load(args.out / SCHEMA)
-    silos = {name: read_source(file, schema, columns=COLUMNS) for name, file in files.items()}
+    job = Job(
+        task=Auto,
+        schema=schema,
+        silos=tuple(files),
+        options={"n_clusters": CLUSTERS, "public_seed": 1},
+        epsilon=EPSILON,
+        delta=DELTA,
+        nominal_n=NOMINAL_N,
+        columns=COLUMNS,
+        max_loss=ACCEPTED_LOSS,
+    )
+    silos = SiloFiles(paths=files).read(schema, COLUMNS)
     path = args.out / "ledger.db"
     ledger = Ledger(path)
     ledger.open_dataset(schema.dataset, cap=LIFETIME_CAP, unit=schema.unit)
     charge = Charge(Account(ledger, schema.dataset), path, "default")
     with out.progress() as on_round, warnings.catch_warnings():
         warnings.simplefilter("ignore", DataLossWarning)
-        result = run_job(
-            Auto,
-            schema,
-            silos,
-            epsilon=EPSILON,
-            delta=DELTA,
-            nominal_n=NOMINAL_N,
-            account=charge.account,
-            on_round=on_round,
-            columns=COLUMNS,
-            max_loss=ACCEPTED_LOSS,
-            n_clusters=CLUSTERS,
-            public_seed=1,
-        )
+        result = job.run(silos, account=charge.account, on_round=on_round)
     records = np.concatenate([part for read in silos.values() for part in read])
-    document = finish(result, charge, args.out, out, beside=cost_of_privacy(result, records))
+    comparison = cost_of_privacy(result, records)
+    document = write_results(result, charge, args.out, out, comparison=comparison)
     out.paragraph(
         "One person in twelve lacks a measurement and is left out. A run on your own files stops "
         "above 5 %, unless --max-loss accepts more."
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     return document
 
 
-def cost_of_privacy(result: JobResult, records: np.ndarray[Any, Any]) -> Table:
+def cost_of_privacy(result: Release, records: np.ndarray[Any, Any]) -> Table:
     """Return released centres beside those of k-means without privacy on all records together.
 
     For public records alone: what stands under "without privacy" is exact, and protected by

@@ -7,7 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.app.report.notebook import release_frame
 from cloister.cli.options import add_model_task, load_model
 from cloister.cli.output import Output
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     return {"files": [args.out / name for name in readers], "numbers": len(frame)}
 
 
-def _model(args: argparse.Namespace, result: JobResult, out: Output) -> dict[str, Any]:
+def _model(args: argparse.Namespace, result: Release, out: Output) -> dict[str, Any]:
     """Write what predicts without cloister."""
     from cloister.shares.inference.export import to_onnx, to_sklearn
 

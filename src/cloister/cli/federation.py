@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from cloister.app.jobs import JobResult, make_plan
+from cloister.app.job import make_plan
+from cloister.app.present import present
+from cloister.app.release import Release
 from cloister.cli.demo import CLUSTERS, COLUMNS, DELTA, EPSILON, NOMINAL_N
 from cloister.cli.options import comma_separated
 from cloister.cli.output import Output
@@ -218,14 +220,14 @@ def _demonstrate(args: argparse.Namespace, folder: Path, out: Output) -> dict[st
         if shown["state"] != "done":
             raise ProtocolError(f"job ended as {shown['state']}: {shown['reason']}")
         federation.wait_results(job, seconds=_SECONDS)
-        results = [JobResult.load(federation.results(name, job)) for name in tables]
+        results = [Release.load(federation.results(name, job)) for name in tables]
         same = all(
             np.array_equal(r.results["centres"], results[0].results["centres"]) for r in results
         )
         say(f"job done in {plan.rounds} rounds; the three silos hold the same result: {same}")
     say("torn down")
     out.say()
-    show_displays(results[0], out)
+    show_displays(present(results[0]), out)
     out.pairs(
         ("profile", plan.profile),
         ("spent", f"epsilon {results[0].epsilon():.4g} at delta {DELTA:.2g}, at each silo"),
@@ -245,7 +247,7 @@ def _plan(schema: Schema, fingerprints: dict[str, str], profile: str, slot: floa
         HOSPITALS,
         budget=Budget(EPSILON, DELTA),
         nominal_n=NOMINAL_N,
-        profile=profile,  # type: ignore[arg-type]  # argparse allows these two
+        profile=profile,
         min_silos=3,
         fingerprints=[fingerprints[name] for name in HOSPITALS],
         upload_slot=slot,

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from cloister.app.jobs import JobResult, target_of
-from cloister.app.report import listed
-from cloister.app.report.forecast import plan_warnings
+from cloister.app.forecast import plan_warnings
+from cloister.app.release import Release, target_of
+from cloister.app.text import listed
 from cloister.cli.output import Output
 from cloister.cli.proposals import proposed_plan
 from cloister.cli.release import show_federated
@@ -112,7 +112,7 @@ def _cancel(args: argparse.Namespace, there: Connection, out: Output) -> dict[st
 
 
 def _result(args: argparse.Namespace, there: Connection, out: Output) -> dict[str, Any]:
-    result = JobResult.from_dict(there.rest.result(there.rest.find(args.job)))
+    result = Release.from_dict(there.rest.result(there.rest.find(args.job)))
     show_federated(result, out, args.report)
     return {"job": result.plan.run_id, **result.to_dict()}
 

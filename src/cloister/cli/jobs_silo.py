@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from cloister.app.jobs import JobResult
-from cloister.app.report.text import warnings_of
+from cloister.app.release import Release
+from cloister.app.text import warnings_of
 from cloister.cli.output import Output
 from cloister.cli.release import show_federated
 from cloister.core.display import Table
@@ -101,7 +101,7 @@ def _result(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]
     path = site.settings.results / job.id / MODEL
     if not path.is_file():
         raise DataError(f"job {job.id} is {job.state} and has no result here.")
-    result = JobResult.load(path, site.tasks)
+    result = Release.load(path, site.tasks)
     group = result.noise == AGGREGATOR_NOISE
     for warning in (CONSENT,) if group else warnings_of(result):
         out.warn(warning)

@@ -8,23 +8,18 @@ silos hold the result in the end, and the first one writes it.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloister.app.jobs import CONTENT_KEY, result_of
+from cloister.app.files import name_silos, prepare_folder
+from cloister.app.in_process import CONTENT_KEY
+from cloister.app.job import Job
+from cloister.app.payment import Charge
+from cloister.app.release import release_of
 from cloister.cli import EXIT_CODES, UNEXPECTED
-from cloister.cli.options import check_layouts, named_task, plan_of, schemas_of, source_of
+from cloister.cli.options import files_of, job_of, named_task, payment_of
 from cloister.cli.output import Output
-from cloister.cli.release import (
-    Charge,
-    check_loss,
-    finish,
-    name_silos,
-    open_charge,
-    prepare_folder,
-)
+from cloister.cli.release import write_results
 from cloister.core.errors import PlanError
 from cloister.core.randomness import new_key
 from cloister.data.schema import Schema
@@ -64,8 +59,8 @@ def run_rank(
 
 def _aggregate(args: argparse.Namespace, comm: Comm, noise: NoiseSource) -> None:
     """Make the plan, which the others wait for, and run its rounds."""
-    plan, _, files, _ = _agree(args)
-    transport = MpiTransport(comm, tuple(files))
+    plan = _agree(args).plan
+    transport = MpiTransport(comm, plan.silos)
     hand_out(comm, bytes.fromhex(plan.run_id), 0)
     comm.Barrier()  # every silo has read its file
     comm.Barrier()  # every silo can pay
@@ -78,28 +73,24 @@ def _contribute(
     args: argparse.Namespace, comm: Comm, noise: str, out: Output
 ) -> dict[str, Any] | None:
     """Take part as the silo of this rank; the first silo writes and shows the result."""
-    from cloister.data import read_source
-
     run_id = hand_out(comm, b"", 0).hex()
-    plan, schema, files, options = _agree(args)
-    plan = replace(plan, run_id=run_id)
+    job = _agree(args)
+    plan = replace(job.plan, run_id=run_id)
     silo, writes = plan.silos[comm.rank - 1], comm.rank == 1
     out = out if writes else Output(quiet=True)
-    check_layouts(files.values(), args.baskets)
-    source = source_of(files[silo], args.baskets)
-    written = schemas_of(schema, files.values(), args.reading)[files[silo]]
-    records = read_source(source, written, columns=args.columns, cache_dir=args.cache_dir)
+    records = files_of(args).read(job.schema, job.columns, silos=[silo])
     # each rank sits at its own file; one that refuses ends all before a frame is sent
-    check_loss(args, {silo: records}, schema, options, Output())
+    for notice in job.loss_notices(records):
+        out.tell_owner(notice)
     prepare_folder(args.out)
     comm.Barrier()  # nothing is reserved for a job in which a file cannot be read
-    charge = open_charge(args, schema, plan, out, silo=silo)
-    client = _play(plan, silo, records, comm, charge)
+    charge = payment_of(args, out).open(job.schema, plan, silo=silo)
+    client = _play(plan, silo, records[silo], comm, charge)
     if writes:
-        result = result_of(plan, client.history, client.survivors, noise)
-        return finish(result, charge, args.out, out, schema=schema)
+        release = release_of(plan, client.history, client.survivors, noise)
+        return write_results(release, charge, args.out, out, schema=job.schema)
     if charge:
-        charge.account.ledger.dispose()
+        charge.close()
     return None
 
 
@@ -121,18 +112,15 @@ def _play(plan: Plan, silo: str, records: Records, comm: Comm, charge: Charge | 
     return client
 
 
-def _agree(
-    args: argparse.Namespace,
-) -> tuple[Plan, Schema, Mapping[str, Path], Mapping[str, Any]]:
-    """Return the plan of the command line, the same on every rank but for its run."""
+def _agree(args: argparse.Namespace) -> Job:
+    """Return the job of the command line; its plan is the same on every rank but for its run."""
     task, options = named_task(args)
-    files = name_silos(args.files)
-    if len(files) < 2:
+    silos = name_silos(args.files)
+    if len(silos) < 2:
         raise PlanError("mpi needs two or more files; leave --mpi out for a single silo.")
     if task.private and args.nominal_n is None:
         raise PlanError(
             "nominal_n must be given with --mpi, where no noisy count is bought; agree on a number "
             "that may be public."
         )
-    schema = Schema.load(args.schema)
-    return plan_of(args, task, schema, files, options), schema, files, options
+    return job_of(args, task, Schema.load(args.schema), silos, options)

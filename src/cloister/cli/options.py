@@ -1,50 +1,32 @@
-"""Options that several commands share, and the task and the plan that they describe."""
+"""Options that several commands share, and the task, job and payment that they describe."""
 
 from __future__ import annotations
 
 import argparse
 import csv
 import json
-import os
-import re
 import sys
-import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from cloister.app.jobs import JobResult, budget_of, make_plan
+from cloister.app.files import SiloFiles, name_silos
+from cloister.app.job import Job, Trust
+from cloister.app.payment import LEDGER_VARIABLE, Payment
+from cloister.app.release import Release
+from cloister.cli.output import Output, ask
 from cloister.core.declared import Declaration
 from cloister.core.deprecated import GET_LAB
 from cloister.core.errors import PlanError
-from cloister.data.schema import Schema, read_text
+from cloister.data.schema import Schema
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import Task
 from cloister.tasks import TASKS, from_file, installed
 from cloister.tasks.options import check_known, options_of
 
-LEDGER_VARIABLE = "CLOISTER_LEDGER"
-JOB_OPTIONS = (
-    *("study", "min_silos", "columns", "profile", "collusion", "publish", "upload_slot"),
-    "fingerprints",
-)
-"""Arguments of a command line that are options of :func:`~cloister.app.jobs.make_plan`."""
 _METAVARS = {int: "N", float: "X", str: "NAME"}
 _COSTS = ("epsilon", "delta", "ledger", "cap_epsilon")
-
-
-def default_ledger() -> Path:
-    """Return where commands charge by default: one file for everything a user runs.
-
-    A ledger for each run would promise nothing: what was spent before would not be in it.
-    """
-    if given := os.environ.get(LEDGER_VARIABLE):
-        return Path(given)
-    folder = os.environ.get("XDG_DATA_HOME") or Path.home() / (
-        "Library/Application Support" if sys.platform == "darwin" else ".local/share"
-    )
-    return Path(folder) / "cloister" / "ledger.db"
 
 
 # What is declared ---------------------------------------------------------------------------------
@@ -86,14 +68,6 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, catalogue: bool = Fals
         metavar="E",
         help="lifetime cap of a data set that is new in the ledger; asked for at a terminal",
     )
-    for name, of in (("pure", "epsilon"), ("failure", "delta")):
-        group.add_argument(
-            f"--{name}-share",
-            type=float,
-            metavar="PART",
-            help=f"part of a new cap's {of} for jobs without Gaussian noise, fixed from then on "
-            "(default: what suits this run if the cap is its budget, else 0)",
-        )
     group.add_argument(
         "--confirm-same-content",
         action="store_true",
@@ -125,18 +99,6 @@ def add_max_loss_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def source_of(path: Path, baskets: Sequence[str]) -> Any:
-    """Return what is to be read: a file, or the baskets in it.
-
-    A layout of the file itself, ``FILE=LAYOUT``, comes before one of all files.
-    """
-    from cloister.data import Baskets
-
-    layouts = [text for text in baskets if _layout_of(text)[0] is None]
-    layouts += [layout for file, layout in map(_layout_of, baskets) if file in _names_of(path)]
-    return Baskets.parse(path, layouts[-1]) if layouts else path
-
-
 def add_reading_argument(parser: argparse.ArgumentParser) -> None:
     """Declare how each file is written, where files differ."""
     parser.add_argument(
@@ -148,47 +110,6 @@ def add_reading_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def schemas_of(
-    schema: Schema, files: Iterable[Path], reading: Path | None, *, others: bool = False
-) -> dict[Path, Schema]:
-    """Return the schema by which each file is read; all have one digest.
-
-    Settings may be of `others` than these files.
-    """
-    try:
-        said = {} if reading is None else tomllib.loads(read_text(reading, "reading settings"))
-    except tomllib.TOMLDecodeError as error:
-        raise PlanError(f"file {str(reading)!r} is not TOML: {error}.") from None
-    paths = list(files)
-    if (strange := said.keys() - {path.name for path in paths}) and not others:
-        raise PlanError(f"file {str(reading)!r} names no file of this command: {min(strange)!r}.")
-    found = {}
-    for path in paths:
-        settings = said.get(path.name, {})
-        if not isinstance(settings, dict):
-            raise PlanError(f"{path.name!r} in file {str(reading)!r} must be a table of settings.")
-        found[path] = schema.written_as(**settings)
-    return found
-
-
-def check_layouts(files: Iterable[Path], baskets: Sequence[str]) -> None:
-    """Raise a PlanError where a layout is given of a file that is not read."""
-    known = {name for path in files for name in _names_of(path)}
-    for file, _ in map(_layout_of, baskets):
-        if file is not None and file not in known:
-            raise PlanError(f"baskets must name a file of this command, got {file!r}.")
-
-
-def _layout_of(text: str) -> tuple[str | None, str]:
-    """Return the file and the layout in ``[FILE=]LAYOUT``."""
-    found = re.fullmatch(r"(.+?)=((?:lines|long)(?::.*)?)", text)
-    return (found[1], found[2]) if found else (None, text)
-
-
-def _names_of(path: Path) -> tuple[str, str]:
-    return (str(path), path.name)
-
-
 def add_model_task(parser: argparse.ArgumentParser) -> None:
     """Declare whose task a model may be of."""
     parser.add_argument(
@@ -196,10 +117,10 @@ def add_model_task(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load_model(args: argparse.Namespace) -> JobResult:
+def load_model(args: argparse.Namespace) -> Release:
     """Return the model that a command names, of a task that ships or of one's own."""
     own = from_file(args.task) if args.task else None
-    return JobResult.load(args.model, {own.name: own} if own else None)
+    return Release.load(args.model, {own.name: own} if own else None)
 
 
 def add_plan_arguments(
@@ -537,34 +458,54 @@ def no_predictions(task: Task) -> PlanError:
     )
 
 
-def job_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of the job, as against those of its task, that a command line has."""
-    given = vars(args)
-    return {name: given[name] for name in JOB_OPTIONS if name in given}
+def trust_of(args: argparse.Namespace) -> Trust:
+    """Return the fields of a plan that do not depend on its task, as a command line has them."""
+    return Trust.taken_from(dict(vars(args)))
 
 
-def plan_of(
+def files_of(args: argparse.Namespace) -> SiloFiles:
+    """Return the files of a command line, each of which is a silo."""
+    return SiloFiles(
+        paths=name_silos(args.files),
+        baskets=args.baskets,
+        reading=args.reading,
+        cache_dir=args.cache_dir,
+    )
+
+
+def payment_of(args: argparse.Namespace, out: Output) -> Payment:
+    """Return how the job of a command line is paid."""
+    return Payment(
+        ledger=args.ledger,
+        cap_epsilon=args.cap_epsilon,
+        confirm_same_content=args.confirm_same_content,
+        ask=ask if sys.stderr.isatty() else lambda _: None,
+        say=out.say,
+    )
+
+
+def job_of(
     args: argparse.Namespace,
     task: type[Task],
     schema: Schema,
     silos: Iterable[str],
     options: Mapping[str, Any],
-) -> Plan:
-    """Return the plan that a command line describes, so that its mistakes cost nothing.
-
-    Without a nominal number of records it is the plan for the fewest that make sense.
-    """
+) -> Job:
+    """Return the job that a command line describes; its plan raises what is wrong with it."""
     given = vars(args)
     unused = [name for name in _COSTS if given.get(name) is not None and not task.private]
     refuse_given(
         unused, f"{', '.join(unused)} mean nothing for task {task.name!r}, which is not private"
     )
-    return make_plan(
-        task,
-        schema,
-        silos,
-        budget=budget_of(task, args.epsilon, args.delta, args.nominal_n),
-        nominal_n=args.nominal_n or max(1, int(options.get("n_clusters", 1))),
-        **job_options(args),
-        **options,
+    return Job(
+        task=task,
+        schema=schema,
+        silos=tuple(silos),
+        options=options,
+        epsilon=args.epsilon,
+        delta=args.delta,
+        nominal_n=args.nominal_n,
+        columns=None if args.columns is None else schema.select(args.columns).names,
+        max_loss=given.get("max_loss"),
+        trust=trust_of(args),
     )

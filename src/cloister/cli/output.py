@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.app.report.text import cell_text
+from cloister.app.text import cell_text
 from cloister.app.watching import is_watched, round_bar
 from cloister.core.display import Table
 from cloister.core.html import clean
@@ -22,7 +22,7 @@ from cloister.core.html import clean
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cloister.app.jobs import OnRound
+    from cloister.app.in_process import OnRound
 
 _WIDTH, _WIDEST = 100, 400  # of text and of tables where there is no terminal
 _MAX_COLUMNS = 9  # of a table on the screen; the report has all

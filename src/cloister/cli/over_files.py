@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cloister.app.jobs import JobResult
+from cloister.app.files import prepare_folder
+from cloister.app.release import Release
 from cloister.app.stability import N_RUNS
 from cloister.cli.examples import example_over_files
 from cloister.cli.options import (
@@ -28,14 +29,14 @@ from cloister.cli.options import (
     task_options,
 )
 from cloister.cli.output import Output
-from cloister.cli.release import finish, prepare_folder, release
+from cloister.cli.release import run_over_files, write_results
 from cloister.core.errors import PlanError
 from cloister.data.schema import Schema, catalogue_schema
 from cloister.protocol.task import Classifier, Regressor, Task
 from cloister.tasks import TASKS
 from cloister.tasks.options import check_known
 
-Job = tuple[type[Task], dict[str, Any]]
+TaskOptions = tuple[type[Task], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class OverFiles:
     """
 
     declare: Callable[[argparse.ArgumentParser], None]
-    chosen: Callable[[argparse.Namespace], Job]
+    chosen: Callable[[argparse.Namespace], TaskOptions]
     catalogue: bool = False
     closing: str = ""
     usage: str = ""
@@ -76,10 +77,10 @@ class OverFiles:
 
             return run_rank(args, out)
         written = _written_schema(args) if self.catalogue else {}
-        result, charge = release(args, *self.chosen(args), out)
+        release, charge = run_over_files(args, *self.chosen(args), out)
         reruns = getattr(args, "stability", None)
-        document = finish(
-            result,
+        document = write_results(
+            release,
             charge,
             args.out,
             out,
@@ -154,7 +155,7 @@ def _shares(text: str) -> list[float]:
         raise argparse.ArgumentTypeError(f"must be numbers such as 0.2,0.8, got {text!r}") from None
 
 
-def _trained(args: argparse.Namespace) -> Job:
+def _trained(args: argparse.Namespace) -> TaskOptions:
     """Return the task of a command line, behind the steps that prepare its records, if any."""
     task = TASKS[args.method]
     options = {"target": args.target, **task_options(task, args.set)}
@@ -204,7 +205,7 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
     add_set_argument(group)
 
 
-def _evaluation(args: argparse.Namespace) -> Job:
+def _evaluation(args: argparse.Namespace) -> TaskOptions:
     given = {name: getattr(args, name) for name in ("truth", "prediction", "score")}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if args.model:
@@ -217,13 +218,13 @@ def _evaluation(args: argparse.Namespace) -> Job:
     return task, options | task_options(task, args.set)
 
 
-def about_model(args: argparse.Namespace) -> Job:
+def about_model(args: argparse.Namespace) -> TaskOptions:
     """Return the task that measures a released model, and what its plan says of the model.
 
     The job of this command line then takes the columns of the model.
     """
     refuse_given(args.columns, "columns are those of the model")
-    result = JobResult.load(args.model)
+    result = Release.load(args.model)
     args.columns = schema_of_model(args.schema, result.plan).names
     task = result.plan.task
     if isinstance(task, Classifier | Regressor):
@@ -270,7 +271,7 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
     add_options(parser.add_argument_group("rules"), TASKS["apriori"], {"sensitive": sensitive})
 
 
-def _chosen_by_options(name: str, args: argparse.Namespace) -> Job:
+def _chosen_by_options(name: str, args: argparse.Namespace) -> TaskOptions:
     """Return the task and its options, behind the steps that it says its columns need, if any."""
     task, options = TASKS[name], options_from(args, TASKS[name])
     if not hasattr(task, "steps_before"):

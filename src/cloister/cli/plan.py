@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from cloister.app.jobs import target_of
-from cloister.app.report import listed, number, odds_sentence
-from cloister.app.report.forecast import expected, forecast_of, plan_warnings
+from cloister.app.forecast import expected, forecast_of, plan_warnings
+from cloister.app.release import target_of
+from cloister.app.text import listed, number, odds_sentence
 from cloister.cli.options import (
     add_kmeans_arguments,
     add_plan_arguments,
     add_task_arguments,
     add_trust_arguments,
     chosen_task,
-    plan_of,
+    job_of,
 )
 from cloister.cli.output import Output
 from cloister.core.display import Table
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     schema = Schema.load(args.schema)
     task, options = chosen_task(args)
-    plan = plan_of(args, task, schema, args.silos, options)
+    plan = job_of(args, task, schema, args.silos, options).plan
     if not plan.budget:
         out.warn(f"NOT PRIVATE: task {plan.task.name!r} releases exact values.")
     for warning in plan_warnings(plan, schema):
@@ -105,9 +105,9 @@ def _limits_in_words(plan: Plan, limits: Mapping[str, float]) -> str:
     least = limits["default_cap"]
     needed = f"a cap of at least epsilon {number(least)}" if isfinite(least) else "another ledger"
     return (
-        f"A data set whose lifetime cap is just {plan.budget} must be opened for this plan: with "
-        f"--pure-share {limits['pure_share']:g} --failure-share {limits['failure_share']:g}. With "
-        f"the default limits, which are for Gaussian noise, it needs {needed}."
+        f"A new data set whose lifetime cap is just {plan.budget} gets limits for this plan: pure "
+        f"share {limits['pure_share']:g}, failure share {limits['failure_share']:g}. A data set "
+        f"with the default limits, which are for Gaussian noise, needs {needed}."
     )
 
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.cli.options import (
     add_model_task,
     comma_separated,
@@ -96,7 +96,7 @@ def _by_model(args: argparse.Namespace) -> Predictions:
     return _clusters(args) if clusters else _predicted(result, args)
 
 
-def _predicted(result: JobResult, args: argparse.Namespace) -> Predictions:
+def _predicted(result: Release, args: argparse.Namespace) -> Predictions:
     """Return the predictions of a model that is not k-means."""
     import numpy as np
 

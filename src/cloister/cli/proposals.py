@@ -13,7 +13,7 @@ from cloister.cli.options import (
     add_task_arguments,
     add_trust_arguments,
     chosen_task,
-    plan_of,
+    job_of,
 )
 from cloister.cli.over_files import about_model
 from cloister.core.errors import PlanError
@@ -64,7 +64,7 @@ def proposed_plan(
     members = _members(args.silos, seen)
     names, args.fingerprints = zip(*members, strict=True)
     args.profile = args.profile or ("pairwise" if len(members) > 2 else "group")
-    return plan_of(args, task, Schema.load(args.schema), names, options)
+    return job_of(args, task, Schema.load(args.schema), names, options).plan
 
 
 def _members(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.cli.output import Output
 from cloister.data.schema import schema_of
 from cloister.privacy.budget import Budget

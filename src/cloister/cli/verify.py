@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cloister.app.jobs import JobResult
-from cloister.app.report import number
-from cloister.app.report.text import REAL_NOISE
+from cloister.app.release import Release
+from cloister.app.text import REAL_NOISE, number
 from cloister.cli.options import add_model_task, load_model
 from cloister.cli.output import Output
 from cloister.core.display import Table
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     return {"verified": not failed, "checks": told}
 
 
-def _checks(result: JobResult) -> Iterator[Check]:
+def _checks(result: Release) -> Iterator[Check]:
     """Check what the model says of itself; its plan's digest was compared when it was read."""
     plan = result.plan
     yield "plan", "ok", f"its digest is {plan.digest.hex()}"

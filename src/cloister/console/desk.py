@@ -9,7 +9,6 @@ runs in a process of its own.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import signal
@@ -26,13 +25,14 @@ from typing import Any, Self
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from cloister.app.report import odds_sentence
-from cloister.app.report.forecast import expected, plan_warnings
-from cloister.app.watching import PROGRESS
+from cloister.app.forecast import expected, plan_warnings
+from cloister.app.request import Request
+from cloister.app.text import odds_sentence
+from cloister.app.worker import events_in
 from cloister.console.guard import Form
 from cloister.console.parts import a_report, console_app, gauge
 from cloister.console.questions import AS_IS, QUESTIONS, Asked
@@ -46,7 +46,8 @@ _PAGES = (("/", "Files and reports"),)
 _CELLS = ("type", "min", "max", "categories", "format", "spellings")
 _HEAD = ("dataset", "unit", "max_rows", "decimal", "thousands", "encoding")
 _CAP = "cap_epsilon"  # of no use where the ledger has one
-_ROUND = re.compile(r"round (\d+) of (\d+)")
+EVENTS, LOG = "events.jsonl", "log.txt"
+"""Files of a job: its events, and what else its process writes."""
 
 
 def desk_app(folder: Path, ledger: Path) -> Starlette:
@@ -61,21 +62,21 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
     """
     runs = Runs(folder)
 
-    def shown(request: Request, view: str, step: int, **values: object) -> Response:
+    def shown(request: HttpRequest, view: str, step: int, **values: object) -> Response:
         given = {"csrf": request.state.csrf, "pages": _PAGES, "step": step}
         return HTMLResponse(page("desk.html", view=view, **given, **values))
 
-    def start(request: Request) -> Response:
+    def start(request: HttpRequest) -> Response:
         files = sorted(path for path in folder.iterdir() if path.is_file())
         meanings = [path.name for path in files if _is_codebook(path)]
         tables = [path.name for path in files if is_table(path) and path.name not in meanings]
         given = {"tables": tables, "meanings": meanings, "reports": _reports(folder)}
         return shown(request, "files", 1, folder=folder, **given)
 
-    def columns(request: Request) -> Response:
+    def columns(request: HttpRequest) -> Response:
         return about_columns(request, _Columns.of(folder, request.query_params))
 
-    def describe(request: Request) -> Response:
+    def describe(request: HttpRequest) -> Response:
         form = request.state.form
         said = _Columns.of(folder, form).with_form(form)
         try:
@@ -93,7 +94,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
             return about_columns(request, said, [str(error)])
 
     def about_columns(
-        request: Request,
+        request: HttpRequest,
         said: _Columns,
         problems: Sequence[str] = (),
         losses: Sequence[Loss] = (),
@@ -101,7 +102,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         given = {"said": said, "problems": problems, "losses": losses, "date_formats": _DATES}
         return shown(request, "columns", 2, **given)
 
-    def question(request: Request) -> Response:
+    def question(request: HttpRequest) -> Response:
         asked = _asked(folder, request.query_params)
         values: dict[str, object] = {"problem": "", "plan": None, "warnings": (), "tables": ()}
         budget = _gauge(ledger, asked.schema.dataset)
@@ -116,32 +117,33 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         values |= {"asked": asked, "questions": QUESTIONS, "gauge": budget, "spend": spend}
         return shown(request, "question", 3, **values)
 
-    def run(request: Request) -> Response:
+    def run(request: HttpRequest) -> Response:
         asked, seen = (_asked(folder, form) for form in (request.state.form, request.query_params))
         out = request.query_params.get("out", "")
         if not re.fullmatch(rf"{asked.name}(-\d+)?", out):
             raise DataError("this form names no folder for its results; load its page again.")
-        words = asked.command(out)
-        if words != seen.command(out):
+        job = asked.request(ledger, out)
+        command = _line(job.command(asked.schema))
+        if command != _line(seen.request(ledger, out).command(asked.schema)):
             raise PlanError("the question has changed since its price was shown; go back and look.")
-        if not runs.has(words, out):  # of a button that is pressed twice the first press counts
+        if not runs.has(out, command):  # of a button that is pressed twice the first press counts
             _priced(asked, _gauge(ledger, asked.schema.dataset))
-            asked.refuse_loss()  # here, since what the job says is kept in a file
-            runs.start(words, out)
+            asked.refuse_loss()  # here, since no file keeps what it quotes
+            runs.start(job, command)
         return RedirectResponse(f"/runs/{out}", 303)
 
-    def progress(request: Request) -> Response:
+    def progress(request: HttpRequest) -> Response:
         run = runs.find(request.path_params["name"])
         state = run.state  # once, so that a page is of one moment
         reported = run.name in _reports(folder)
         return shown(request, "run", 4, run=run, state=state, has_report=reported, folder=folder)
 
-    def stop(request: Request) -> Response:
+    def stop(request: HttpRequest) -> Response:
         run = runs.find(request.path_params["name"])
         run.process.send_signal(signal.SIGINT)  # as Ctrl-C: what has not left is given back
         return RedirectResponse(f"/runs/{run.name}", 303)
 
-    def report(request: Request) -> Response:
+    def report(request: HttpRequest) -> Response:
         name = request.path_params["name"]
         if name not in _reports(folder):
             raise DataError(f"there is no report {name!r} in folder {folder.name!r}.")
@@ -170,18 +172,19 @@ class Run:
     Parameters
     ----------
     name : str
-        Of the folder for its results.
+        Name of the folder for its results.
     command : str
-        What does the same in a terminal.
+        The command that runs the same job in a terminal.
     process : Popen
-    log : Path
-        Has what the process says to its owner.
+        Runs :mod:`cloister.app.worker`.
+    events : Path
+        The file that the worker writes its events to.
     """
 
     name: str
     command: str
     process: subprocess.Popen[bytes]
-    log: Path
+    events: Path
 
     @property
     def state(self) -> str:
@@ -191,57 +194,64 @@ class Run:
     @property
     def rounds(self) -> tuple[int, int] | None:
         """How many rounds are done, and how many there are; None before the first."""
-        found = _ROUND.findall(self._said)
-        return (int(found[-1][0]), int(found[-1][1])) if found else None
+        rounds = [event for event in self._events if event["event"] == "round"]
+        return (rounds[-1]["done"], rounds[-1]["of"]) if rounds else None
 
     @property
     def sentences(self) -> list[str]:
-        """What the job warns of, and why it ended."""
-        lines = (line for line in self._said.splitlines() if not _ROUND.fullmatch(line))
-        return [line.removeprefix("cloister: ").removeprefix("warning: ") for line in lines]
+        """The warnings of the job, and why it failed."""
+        events = self._events
+        texts: list[str] = [event["text"] for event in events if "text" in event]
+        if self.state == "failed" and not any(event["event"] == "failed" for event in events):
+            code = self.process.returncode
+            texts.append(f"The job ended with exit status {code}; {LOG} may say why.")
+        return texts
 
     @property
-    def _said(self) -> str:
-        return self.log.read_text("utf-8", "replace")
+    def _events(self) -> list[Mapping[str, Any]]:
+        return events_in(self.events.read_text("utf-8"))
 
 
 class Runs:
-    """The jobs that were started here; each outlives the console, since it is paid for."""
+    """The jobs that were started here. A job keeps running if the console exits."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._runs: dict[str, Run] = {}
         self._lock = Lock()
 
-    def start(self, words: Sequence[str], name: str) -> None:
-        """Start a command, whose results go to the folder `name`; once, if asked to twice."""
-        log = self._folder / name / "log.txt"
+    def start(self, job: Request, command: str) -> None:
+        """Start a job, whose results go to its folder; once, if asked to twice."""
+        name, out = job.out.name, self._folder / job.out
         with self._lock:
-            if self.has(words, name):
+            if self.has(name, command):
                 return
             try:
-                log.parent.mkdir()
+                out.mkdir()
             except OSError as error:
                 raise DataError(
                     f"folder {name!r} cannot be made: {error.strerror}; load the page again."
                 ) from None
-            self._runs[name] = Run(name, _line(words), self._started(words, log), log)
+            self._runs[name] = Run(name, command, self._started(job, out), out / EVENTS)
 
-    def has(self, words: Sequence[str], name: str) -> bool:
-        """Return whether this command was started, with its results in the folder `name`."""
-        return name in self._runs and self._runs[name].command == _line(words)
+    def has(self, name: str, command: str) -> bool:
+        """Return whether this job was started, with its results in the folder `name`."""
+        return name in self._runs and self._runs[name].command == command
 
-    def _started(self, words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-        with log.open("wb") as stream:
-            return subprocess.Popen(
-                [sys.executable, "-P", "-m", "cloister", *words],  # no code from the folder
+    def _started(self, job: Request, out: Path) -> subprocess.Popen[bytes]:
+        with (out / EVENTS).open("wb") as events, (out / LOG).open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "cloister.app.worker"],  # no code from the folder
                 cwd=self._folder,
-                env={**os.environ, PROGRESS: "lines"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stream,
+                stdin=subprocess.PIPE,
+                stdout=events,
+                stderr=log,
                 start_new_session=True,
             )
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin as stream:  # its exit status says so
+            stream.write(job.model_dump_json().encode())
+        return process
 
     def find(self, name: str) -> Run:
         """Return a job by its name."""
@@ -524,7 +534,7 @@ def _asked(folder: Path, form: Form) -> Asked:
 
 def _priced(asked: Asked, budget: Mapping[str, Any] | None) -> dict[str, object]:
     """Return what a page says of a plan, or raise what is in its way before anything is spent."""
-    plan = asked.plan()
+    plan = asked.job().plan
     if budget and asked.epsilon > budget["room"]:
         raise BudgetExceeded(
             f"epsilon {asked.epsilon:g} is more than {budget['left']}, which is left of the "

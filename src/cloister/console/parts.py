@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from cloister.app.report import number
+from cloister.app.text import number
 from cloister.core.errors import CloisterError
 from cloister.federation.service.logs import place_of
 from cloister.federation.service.web import STATIC, Pages, said

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cloister.app.jobs import budget_of, make_plan
+from cloister.app.files import name_silos
+from cloister.app.job import Job
+from cloister.app.request import Request
 from cloister.console.guard import Form
 from cloister.core.errors import PlanError
 from cloister.data import check_file, refuse_loss, roles_of
 from cloister.data.schema import Column, Schema
-from cloister.protocol.plan import Plan
 from cloister.tasks import TASKS
 from cloister.tasks.options import options_of
 
@@ -184,8 +182,8 @@ class Asked:
             for name, (meaning, text) in self.fields.items()
         } | dict(self.question.options(self.columns))
 
-    def plan(self) -> Plan:
-        """Return the plan of the job, or raise a PlanError in words for whoever asks."""
+    def job(self) -> Job:
+        """Return the job, or raise a PlanError with a field of the page to change."""
         question = self.question
         if len(self.choices) < question.least:
             raise PlanError(
@@ -196,15 +194,22 @@ class Asked:
             raise PlanError("choose the column to predict.")
         if not set(self.columns) - {self.target}:
             raise PlanError("choose the columns to use.")
-        task = TASKS[question.task]
-        return make_plan(
-            task,
-            self.schema,
-            [f"silo-{number}" for number in range(1, len(self.files) + 1)],
-            budget=budget_of(task, self.epsilon, None, self.nominal_n),
-            nominal_n=self.nominal_n,
+        return self.request(Path(), "").job(self.schema)
+
+    def request(self, ledger: Path, out: str) -> Request:
+        """Return the job over the files, with its results in the folder `out`."""
+        return Request(
+            task=self.question.task,
+            options=self._options(),
+            files=name_silos(self.files),
+            schema_file=self.schema_file,
             columns=self.columns,
-            **self._options(),
+            epsilon=self.epsilon,
+            nominal_n=self.nominal_n,
+            max_loss=self.max_loss,
+            ledger=ledger,
+            cap_epsilon=self.cap_epsilon,
+            out=Path(out),
         )
 
     @property
@@ -217,33 +222,6 @@ class Asked:
         columns = self.columns
         reports = [check_file(file, self.schema, columns) for file in self.files]
         refuse_loss(reports, roles_of(self._options(), columns), self.max_loss)
-
-    def command(self, out: str) -> list[str]:
-        """Return the command that does the same in a terminal, without its program."""
-        options = (f"{name}={json.dumps(value)}" for name, value in self._options().items())
-        some = self.columns != self.schema.names
-        return [
-            *("run", *map(_word, self.files), "--schema", _word(self.schema_file)),
-            *((f"--columns={_listed(self.columns)}",) if some else ()),
-            *("--task", self.question.task),
-            *(word for option in options for word in ("--set", option)),
-            *("--epsilon", f"{self.epsilon:.15g}", "--nominal-n", f"{self.nominal_n}"),
-            *(("--max-loss", "1") if self.max_loss else ()),
-            *(("--cap-epsilon", f"{self.cap_epsilon:.15g}") if self.cap_epsilon else ()),
-            *("--out", out),
-        ]
-
-
-def _word(path: Path) -> str:
-    """Return a file's name as a command takes it, which an option cannot be."""
-    return f"./{path.name}" if path.name.startswith("-") else path.name
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    """Join names by commas; one that has a comma is quoted."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow(names)
-    return text.getvalue()
 
 
 def _number(meaning: str, text: str) -> Any:

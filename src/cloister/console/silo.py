@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from cloister.app.jobs import JobResult
-from cloister.app.report import render_report
+from cloister.app.release import Release
+from cloister.app.report.page import render_report
 from cloister.console.parts import a_report, console_app, gauge
 from cloister.core.errors import DataError
 from cloister.core.html import page
@@ -67,7 +67,7 @@ def silo_app(site: Site) -> Starlette:
         job = _job(site, request)
         if not _result(site, job).is_file():
             raise DataError(f"job {job.id} is {job.state} and has no result here.")
-        result = JobResult.load(_result(site, job), site.tasks)
+        result = Release.load(_result(site, job), site.tasks)
         text = render_report(result, in_process=False, budget_lines=question(job, site).prices)
         return a_report(text)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what type checkers and editors see of the package
-    from cloister.app.jobs import Account as Account
-    from cloister.app.jobs import JobResult as JobResult
-    from cloister.app.jobs import make_plan as make_plan
-    from cloister.app.jobs import run_job as run_job
-    from cloister.app.jobs import run_plan as run_plan
+    from cloister.app.in_process import run_plan as run_plan
+    from cloister.app.job import Job as Job
+    from cloister.app.job import make_plan as make_plan
+    from cloister.app.job import run_job as run_job
+    from cloister.app.payment import Account as Account
+    from cloister.app.release import Release as Release
     from cloister.app.stability import Stability as Stability
     from cloister.data import Baskets as Baskets
     from cloister.data.schema import Column as Column
@@ -98,7 +99,7 @@ COMMANDS: dict[str, str] = {
 """Tasks that are a command of their own name, and what this does."""
 
 HOME = {
-    "Account": "cloister.app.jobs",
+    "Account": "cloister.app.payment",
     "Baskets": "cloister.data",
     "Budget": "cloister.privacy.budget",
     "Column": "cloister.data.schema",
@@ -119,8 +120,9 @@ HOME = {
     "DPSynthesiser": "cloister.estimators.synthesiser",
     "DPTable": "cloister.estimators.table",
     "FederatedLearner": "cloister.estimators.federated_learning",
-    "JobResult": "cloister.app.jobs",
+    "Release": "cloister.app.release",
     "KSelection": "cloister.estimators.select_k",
+    "Job": "cloister.app.job",
     "Ledger": "cloister.privacy.ledger",
     "Measures": "cloister.estimators.measures",
     "Plan": "cloister.protocol.plan",
@@ -135,10 +137,10 @@ HOME = {
     "dp_statistics": "cloister.estimators.prepare",
     "evaluate": "cloister.estimators.measures",
     "catalogue_schema": "cloister.data.schema",
-    "make_plan": "cloister.app.jobs",
+    "make_plan": "cloister.app.job",
     "mine_rules": "cloister.estimators.association",
-    "run_job": "cloister.app.jobs",
-    "run_plan": "cloister.app.jobs",
+    "run_job": "cloister.app.job",
+    "run_plan": "cloister.app.in_process",
     "Stability": "cloister.app.stability",
     "select_k": "cloister.estimators.select_k",
 }

@@ -152,33 +152,43 @@ def loss_notice(report: ReadingReport) -> str:
     return " ".join(report.sentences()) if is_lossy else ""
 
 
+def loss_notices(
+    silos: Mapping[str, Any],
+    options: Mapping[str, Any],
+    columns: Sequence[str],
+    max_loss: float | None = None,
+) -> list[str]:
+    """Return a sentence for each source of which rows, or more than 5 % of the items, are left out.
+
+    Parameters
+    ----------
+    silos : mapping of name to records
+        Records without a report pass.
+    options : mapping
+        Options of the task.
+    columns : sequence of str
+        Columns of the job.
+    max_loss
+        As in `refuse_loss`.
+
+    Raises
+    ------
+    DataError
+        If more is left out than `max_loss` allows.
+    """
+    reports = reports_of(silos)
+    refuse_loss(reports, roles_of(options, columns), max_loss)
+    return [notice for notice in map(loss_notice, reports) if notice]
+
+
 def watch_loss(
     silos: Mapping[str, Any],
     options: Mapping[str, Any],
     columns: Sequence[str],
     max_loss: float | None = None,
 ) -> None:
-    """Raise a DataError where too much would be left out, and warn the owner of less.
-
-    Parameters
-    ----------
-    silos : mapping of name to records
-        Those without a report pass.
-    options : mapping
-        Of the task.
-    columns : sequence of str
-        Of the job.
-    max_loss
-        As in `refuse_loss`.
-
-    Warns
-    -----
-    DataLossWarning
-        For each source of which some rows are left out, or more than 5 % of the items.
-    """
-    reports = reports_of(silos)
-    refuse_loss(reports, roles_of(options, columns), max_loss)
-    for notice in filter(None, map(loss_notice, reports)):
+    """Warn the owner of each sentence of :func:`loss_notices`, which has the same parameters."""
+    for notice in loss_notices(silos, options, columns, max_loss):
         warnings.warn(notice, DataLossWarning, stacklevel=_caller())
 
 

@@ -356,7 +356,7 @@ class Schema(_Contract):
 
         It is another contract, with another digest: it would keep records that the whole drops. A
         job over some columns is planned and read by the whole one, see the `columns` of
-        :func:`~cloister.app.jobs.make_plan` and :func:`~cloister.data.read_source`. Columns keep
+        :func:`~cloister.app.job.make_plan` and :func:`~cloister.data.read_source`. Columns keep
         their order; one that is the privacy unit must not be left out.
         """
         wanted = frozenset(_names_of(names))

@@ -14,7 +14,14 @@ from cloister.data.schema import Schema, catalogue_schema
 from cloister.estimators.release import Released, Spending, release
 from cloister.estimators.tables import SiloData, by_schema, matched
 from cloister.tasks.patterns.apriori import Apriori
-from cloister.tasks.patterns.association import Itemset, Rule, itemsets_of, rules_of
+from cloister.tasks.patterns.association import (
+    Itemset,
+    Rule,
+    itemsets_frame,
+    itemsets_of,
+    rules_frame,
+    rules_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +35,7 @@ class RuleSet(Released):
 
     Parameters
     ----------
-    result : JobResult
+    result : Release
         Of a job with the task ``apriori``.
 
     Examples
@@ -68,33 +75,11 @@ class RuleSet(Released):
 
     def itemsets_frame(self) -> pd.DataFrame:
         """Return the frequent sets as a table: items, size, support, counted, low, high."""
-        import pandas as pd
-
-        names = ("support", "counted", "low", "high")
-        rows = [
-            {"items": s.items, "size": len(s.items), **{name: getattr(s, name) for name in names}}
-            for s in self.itemsets
-        ]
-        return pd.DataFrame(rows, columns=["items", "size", *names])
+        return itemsets_frame(self.itemsets)
 
     def to_frame(self) -> pd.DataFrame:
         """Return the rules as a table: antecedent, consequent, and each measure with both ends."""
-        import pandas as pd
-
-        cells = {
-            f"{name}{end and '_'}{end}": (name, end or "value")
-            for name in ("support", "confidence", "lift", "leverage")
-            for end in ("", "low", "high")
-        }
-        rows = [
-            {
-                "antecedent": rule.antecedent,
-                "consequent": rule.consequent,
-                **{key: getattr(getattr(rule, name), end) for key, (name, end) in cells.items()},
-            }
-            for rule in self.rules
-        ]
-        return pd.DataFrame(rows, columns=["antecedent", "consequent", *cells])
+        return rules_frame(self.rules)
 
     def save(self, path: str | Path) -> None:
         """Write the released supports as JSON with the digest of their plan."""

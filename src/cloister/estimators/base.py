@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.core.arrays import Floats
 from cloister.core.compiled import say_slow
 from cloister.core.errors import DataError, PlanError
@@ -86,7 +86,7 @@ class PrivateEstimator(Shown, BaseEstimator):
 
     Attributes
     ----------
-    result_ : JobResult
+    result_ : Release
     plan_ : Plan
     spent_ : float
         Epsilon spent, at ``delta_``.
@@ -184,7 +184,7 @@ class PrivateEstimator(Shown, BaseEstimator):
             return Pipeline, {"steps": [*steps, (self._kind.name, options)]}
         return self._kind, options
 
-    def _keep(self, result: JobResult) -> None:
+    def _keep(self, result: Release) -> None:
         """Set the fitted attributes, functions of a released result alone."""
         plan = result.plan
         self.result_ = result
@@ -245,7 +245,7 @@ class PrivateEstimator(Shown, BaseEstimator):
         PlanError
             If the schema is missing, or is not that of the model.
         """
-        result = JobResult.load(path)
+        result = Release.load(path)
         plan = result.plan
         own = cls._own_parameters(result)
         if own is None or plan.budget is None:
@@ -270,7 +270,7 @@ class PrivateEstimator(Shown, BaseEstimator):
         return repr(cls._task.name)
 
     @classmethod
-    def _own_parameters(cls, result: JobResult) -> dict[str, Any] | None:
+    def _own_parameters(cls, result: Release) -> dict[str, Any] | None:
         """Return the own parameters that a file holds, or None if it is of another estimator."""
         names, task = set(cls._get_param_names()), result.plan.task
         own = _last_step(task) if "prepare" in names else task

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.core.errors import PlanError
 from cloister.data.schema import Schema
 from cloister.estimators.base import PrivateEstimator
@@ -87,7 +87,7 @@ class DPCox(PrivateEstimator):
     def _options(self, data: Any) -> dict[str, Any]:
         return {**super()._options(data), "covariates": tuple(self.covariates)}
 
-    def _keep(self, result: JobResult) -> None:
+    def _keep(self, result: Release) -> None:
         super()._keep(result)
         found, task = result.results, self._own_task
         assert isinstance(task, Cox)

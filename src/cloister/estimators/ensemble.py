@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.core.arrays import Floats, Records
 from cloister.core.errors import PlanError
 from cloister.data import as_silos
@@ -42,7 +42,7 @@ Combine = Literal["probabilities", "votes"]
 
 
 def combined_probabilities(
-    results: Sequence[JobResult],
+    results: Sequence[Release],
     records: Records,
     *,
     weights: Sequence[float] | None = None,
@@ -52,8 +52,8 @@ def combined_probabilities(
 
     Parameters
     ----------
-    results : sequence of JobResult
-        Of classifiers of the same columns and classes, such as ``JobResult.load`` reads.
+    results : sequence of Release
+        Of classifiers of the same columns and classes, such as ``Release.load`` reads.
     records : ndarray of shape (n_samples, n_features), int32
         On the grid of the models; the target column is not looked at.
     weights : sequence of float >= 0, optional
@@ -283,7 +283,7 @@ def _check_combine(combine: Any) -> None:
         raise PlanError(f"combine must be one of {get_args(Combine)}, got {combine!r}.")
 
 
-def _classifier(result: JobResult) -> Classifier:
+def _classifier(result: Release) -> Classifier:
     task = result.plan.task
     if not isinstance(task, Classifier):
         raise PlanError(f"every model must be a classifier, got one of task {task.name!r}.")

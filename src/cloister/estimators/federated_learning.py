@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone, is_regressor
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.app.jobs import JobResult, run_plan
+from cloister.app.in_process import run_plan
+from cloister.app.release import Release
 from cloister.app.watching import round_bar
 from cloister.core.arrays import Floats, GridState, Records
 from cloister.core.errors import DataError, PlanError
@@ -185,7 +186,7 @@ class FederatedLearner(Shown, BaseEstimator):
     model_ : object
         A trained copy of `model`.
     parameters_ : ndarray
-    result_ : JobResult
+    result_ : Release
     plan_ : Plan
     spent_, delta_ : float
     epsilons_ : Epsilons
@@ -242,7 +243,7 @@ class FederatedLearner(Shown, BaseEstimator):
             name: supplied(local, data, task) for name, data in zip(names, clients, strict=True)
         }
         with round_bar() as on_round:
-            self.result_: JobResult = run_plan(
+            self.result_: Release = run_plan(
                 plan,
                 updates,
                 noise=type(self)._new_noise(),

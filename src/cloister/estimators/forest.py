@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.core.arrays import Floats, Integers
 from cloister.core.errors import PlanError
 from cloister.estimators.base import PrivateClassifier
@@ -101,7 +101,7 @@ class DPRandomForestClassifier(PrivateClassifier):
         weights = by_name(self.class_weight, data, self.classes_)
         return {**super()._options(data), "class_weight": weights}
 
-    def _keep(self, result: JobResult) -> None:
+    def _keep(self, result: Release) -> None:
         super()._keep(result)
         self._set(_ATTRIBUTES)
         own = self._own_task

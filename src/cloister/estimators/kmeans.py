@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.app.stability import N_RUNS, Stability, stability
 from cloister.core.arrays import Floats
 from cloister.core.errors import AccuracyWarning, PlanError
@@ -144,7 +144,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
         own = {"relocate_empty": self.relocate_empty} if "relocate_empty" in known else {}
         return super()._options(data) | own
 
-    def _keep(self, result: JobResult) -> None:
+    def _keep(self, result: Release) -> None:
         super()._keep(result)
         self._grid = result.plan.grid
         self._set(_ATTRIBUTES)
@@ -165,7 +165,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
         return f"one of {list(kmeans_tasks())}"
 
     @classmethod
-    def _own_parameters(cls, result: JobResult) -> dict[str, Any] | None:
+    def _own_parameters(cls, result: Release) -> dict[str, Any] | None:
         task = result.plan.task
         algorithm = Auto.name if isinstance(task, SelectK) else task.name
         if algorithm not in kmeans_tasks():

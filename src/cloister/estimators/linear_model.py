@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.core.arrays import Floats
 from cloister.core.display import Between
 from cloister.core.errors import PlanError
@@ -87,7 +87,7 @@ class DPLogisticRegression(PrivateClassifier):
         assert isinstance(task, Logistic)
         return task
 
-    def _keep(self, result: JobResult) -> None:
+    def _keep(self, result: Release) -> None:
         super()._keep(result)
         names = [name + end for name in ("coef", "intercept") for end in _EVERY]
         self._set({f"{name}_": name for name in names})
@@ -220,7 +220,7 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
         if not isinstance(self.bounds, Schema) and self.target_bounds is None:
             raise PlanError("target_bounds must be given: two public numbers that y lies between.")
 
-    def _keep(self, result: JobResult) -> None:
+    def _keep(self, result: Release) -> None:
         super()._keep(result)
         names = [f"coef{end}" for end in _EVERY]
         self._set({f"{name}_": name for name in (*names, "covariance", "sampling_covariance")})

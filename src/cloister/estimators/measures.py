@@ -56,7 +56,7 @@ class Measures(Released):
 
     Parameters
     ----------
-    result : JobResult
+    result : Release
     scored_by : {"plan", "row code", "assumed"}
         Who predicted. "plan": the silos, with a model of ours that the plan holds. "row code": our
         own code for a model whose class we know, a function of each record by itself. "assumed":

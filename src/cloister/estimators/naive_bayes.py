@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.estimators.base import PrivateClassifier
 from cloister.protocol.task import Task
 from cloister.tasks.population import ENDS
@@ -72,7 +72,7 @@ class DPNaiveBayes(PrivateClassifier):
     smoothing: float = 1.0
     prepare: Sequence[tuple[str, Mapping[str, Any]]] | None = None
 
-    def _keep(self, result: JobResult) -> None:
+    def _keep(self, result: Release) -> None:
         """Set the learned attributes; those of kinds of columns that are not there stay absent."""
         super()._keep(result)
         self._set(_ATTRIBUTES)

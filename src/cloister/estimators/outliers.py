@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import OutlierMixin
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.core.arrays import Floats, Integers
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.tables import new_rows
@@ -65,7 +65,7 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
     min_group: float = 0.0
     random_state: Any = None
 
-    def _keep(self, result: JobResult) -> None:
+    def _keep(self, result: Release) -> None:
         super()._keep(result)
         names = ("location", "spread", "covariance", "flagged")
         self._set({f"{name}_": name for name in names})

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.core.arrays import Floats
 from cloister.core.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
@@ -113,7 +113,7 @@ class DPBounds(_Preparing):
     probabilities: Sequence[float] | None = None
     refine: bool = True
 
-    def _keep(self, result: JobResult) -> None:
+    def _keep(self, result: Release) -> None:
         super()._keep(result)
         results = result.results
         self.low_, self.high_ = results["lower"], results["upper"]
@@ -161,7 +161,7 @@ class DPStandardScaler(_Preparing):
 
     reach: float = 4.0
 
-    def _keep(self, result: JobResult) -> None:
+    def _keep(self, result: Release) -> None:
         super()._keep(result)
         results = result.results
         self.mean_, self.scale_ = results["mean"], results["scale"]
@@ -217,7 +217,7 @@ class DPPCA(_Preparing):
     reach: float = 4.0
     whiten: bool = False
 
-    def _keep(self, result: JobResult) -> None:
+    def _keep(self, result: Release) -> None:
         super()._keep(result)
         names = ("mean", "components", "explained_variance", "explained_variance_ratio", "scale")
         self._set({f"{name}_": name for name in names})
@@ -248,7 +248,7 @@ class Summary(Released):
 
     Parameters
     ----------
-    result : JobResult
+    result : Release
         Of the task "quantiles", "statistics" or "describe".
 
     Examples

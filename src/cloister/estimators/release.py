@@ -13,14 +13,16 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloister.app.jobs import Account, JobResult, run_job
+from cloister.app.job import Job
+from cloister.app.payment import Account
+from cloister.app.release import Release
 from cloister.app.watching import round_bar
 from cloister.core.display import Display
 from cloister.core.errors import PlanError, UncountedWarning
 from cloister.data.loss import check_max_loss
 from cloister.data.schema import Schema
 from cloister.estimators.shown import Shown
-from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.privacy.noise import NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import Task
 
@@ -71,38 +73,36 @@ def release(
     *,
     noise: NoiseSource | None = None,
     **options: Any,
-) -> JobResult:
+) -> Release:
     """Release what a task makes of silos' records, read by the contract of the spending.
 
     The noise is exact and discrete, from the operating system, unless a test gives another; further
     keywords are options of the task. A PlanError comes before anything is spent, BudgetExceeded if
     the ledger refuses.
     """
+    job = Job(
+        task=task,
+        schema=data.schema,
+        silos=tuple(data.records),
+        options=options,
+        epsilon=spending.epsilon,
+        delta=spending.delta,
+        nominal_n=spending.nominal_n,
+        frac_bits=spending.frac_bits,
+        max_loss=spending.max_loss,
+    )
     with round_bar() as on_round:
-        return run_job(
-            task,
-            data.schema,
-            data.records,
-            epsilon=spending.epsilon,
-            delta=spending.delta,
-            nominal_n=spending.nominal_n,
-            noise=noise or DiscreteNoise(),
-            account=spending.account(),
-            on_round=on_round,
-            frac_bits=spending.frac_bits,
-            max_loss=spending.max_loss,
-            **options,
-        )
+        return job.run(data.records, account=spending.account(), on_round=on_round, noise=noise)
 
 
 @dataclass(frozen=True)
 class Released(Shown):
     """A released answer and its plan."""
 
-    result: JobResult
+    result: Release
 
     @property
-    def result_(self) -> JobResult:  # type: ignore[override]  # as a fitted estimator has it
+    def result_(self) -> Release:  # type: ignore[override]  # as a fitted estimator has it
         """The same as `result`."""
         return self.result
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.estimators.base import PrivateEstimator
 from cloister.protocol.task import Task
 from cloister.tasks.tables.scorecard import Scorecard
@@ -63,7 +63,7 @@ class DPScorecard(PrivateEstimator):
     decision: str | None = None
     cutoff: float | None = None
 
-    def _keep(self, result: JobResult) -> None:
+    def _keep(self, result: Release) -> None:
         super()._keep(result)
         values = self.to_frame()["value"]
         self.columns_: pd.DataFrame = values["Characteristics"].unstack(sort=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sklearn.utils.validation import check_is_fitted
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.core.display import Display
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Shown:
     """What has a released `result_`, once it is fitted, and shows it; all local, and free."""
 
-    result_: JobResult
+    result_: Release
 
     def displays(self) -> tuple[Display, ...]:
         """Return the tables and pictures of a report."""
@@ -27,7 +27,7 @@ class Shown:
 
     def report(self, path: str | Path) -> None:
         """Write what was released, what it cost and who saw what as one HTML file."""
-        from cloister.app.report import write_report
+        from cloister.app.report.page import write_report
 
         write_report(self._released(), path)
 
@@ -58,7 +58,7 @@ class Shown:
 
         return release_axes(self.displays(), title)
 
-    def _released(self) -> JobResult:
+    def _released(self) -> Release:
         if not hasattr(self, "result_"):
             check_is_fitted(self, "result_")
         return self.result_
@@ -70,7 +70,7 @@ class Shown:
             return box() if box else None
         from cloister.app.report.notebook import release_html
 
-        return release_html(type(self).__name__, self.result_, self.displays())
+        return release_html(type(self).__name__, self.result_)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         html = self._repr_html_()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.core.arrays import Floats
 from cloister.core.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
@@ -78,7 +78,7 @@ class DPKaplanMeier(PrivateEstimator):
     edges: Sequence[float] = ()
     intervals: int | None = None
 
-    def _keep(self, result: JobResult) -> None:
+    def _keep(self, result: Release) -> None:
         super()._keep(result)
         self.survival_, self.cumulative_hazard_ = (self._curves(name) for name in _CURVES)
         for name in _NUMBERS:
@@ -159,7 +159,7 @@ class DPLogRank(DPKaplanMeier):
 
     by: str = field()
 
-    def _keep(self, result: JobResult) -> None:
+    def _keep(self, result: Release) -> None:
         super()._keep(result)
         self.statistic_, self.p_value_ = (
             float(found[0]) if (found := result.results.get(name, np.zeros(0))).size else np.nan

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cloister.app.jobs import JobResult
-from cloister.core.arrays import Floats, Integers
+from cloister.app.release import Release
+from cloister.core.arrays import Floats
 from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
-from cloister.data.schema import Column, Schema
+from cloister.data.schema import Schema
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.tables import SiloData, plain_schema
 from cloister.protocol.task import Task
-from cloister.tasks.preparation.discretise import Discretise
 from cloister.tasks.preparation.pipeline import Pipeline
 from cloister.tasks.synthesis.junction import Clique, Measured, Tree, drawn
+from cloister.tasks.synthesis.lookalike import in_words, records_of, synthesis_of
 from cloister.tasks.synthesis.synthesise import NOT_PEOPLE, Synthesise
 
 if TYPE_CHECKING:
@@ -84,11 +83,11 @@ class DPSynthesiser(PrivateEstimator):
         return (Pipeline if "steps" in options else Synthesise), options
 
     @classmethod
-    def _own_parameters(cls, result: JobResult) -> dict[str, Any] | None:
-        task = _synthesis(result)[0]
+    def _own_parameters(cls, result: Release) -> dict[str, Any] | None:
+        task, _ = synthesis_of(result.plan, result.results)
         return {"structure": task.structure} if isinstance(task, Synthesise) else None
 
-    def _keep(self, result: JobResult) -> None:
+    def _keep(self, result: Release) -> None:
         super()._keep(result)
         self.provenance_ = provenance_of(result)
 
@@ -102,7 +101,8 @@ class DPSynthesiser(PrivateEstimator):
         random_state : int, optional
             Public; without it the plan's, so that every silo draws the same.
         """
-        return records_of(self._released(), self._schema, rows, random_state)
+        released = self._released()
+        return records_of(released.plan, released.results, self._schema, rows, random_state)
 
     @property
     def _schema(self) -> Schema:
@@ -122,7 +122,8 @@ class DPSynthesiser(PrivateEstimator):
         from cloister.tasks.tables.inference import count_interval, share_interval
 
         names, at, table = self._together(columns)
-        task, _ = _synthesis(self._released())
+        released = self._released()
+        task, _ = synthesis_of(released.plan, released.results)
         labels = [task.labels[j] for j in at]
         found = count_interval(table.values, table.noise).named("count")
         found |= share_interval(table.values, table.noise, None).named("share")
@@ -170,14 +171,14 @@ class DPSynthesiser(PrivateEstimator):
                 "inside their bins was not measured; ask for its bins with 'intervals', or for a "
                 "mean with 'tabulate'."
             )
-        task, results = _synthesis(result)
+        task, results = synthesis_of(result.plan, result.results)
         tree, rows = task.tree(results), round(results["total"][0])
         alone = Tree(tree.shape(at), (tuple(range(len(at))),), (-1,))
 
         def value(laws: Sequence[Floats]) -> float:
             rng = public_generator("synthesise", "statistic", task.public_seed)
             levels = drawn(alone, [tree.marginal(laws, at)], rows, rng)
-            return float(statistic(_in_words(result, schema, at, levels)))
+            return float(statistic(in_words(result.plan, result.results, schema, at, levels)))
 
         centre = value(tree.split(results["law"]))
         others = [value(laws) for laws in task.refits(results, draws)]
@@ -191,7 +192,8 @@ class DPSynthesiser(PrivateEstimator):
     def _together(self, columns: str | Sequence[str]) -> tuple[list[str], Clique, Measured]:
         """Return the table of columns that has the least noise; refuse those never together."""
         names = [columns] if isinstance(columns, str) else list(columns)
-        task, results = _synthesis(self._released())
+        released = self._released()
+        task, results = synthesis_of(released.plan, released.results)
         reaching = self._own_columns
         if strange := [name for name in names if name not in reaching]:
             raise PlanError(f"columns must be of the release, got {strange[0]!r}.")
@@ -205,44 +207,9 @@ class DPSynthesiser(PrivateEstimator):
         return names, at, min((one.over(at) for one in held), key=lambda one: one.noise)
 
 
-def records_of(
-    result: JobResult, schema: Schema, rows: int | None = None, seed: int | None = None
-) -> pd.DataFrame:
-    """Return look-alike records in the words and units of a schema; see `DPSynthesiser.sample`."""
-    task, results = _synthesis(result)
-    levels = task.draw(results, rows, seed)
-    return _in_words(result, schema, range(task.n_features), levels, seed)
-
-
-def _in_words(
-    result: JobResult,
-    schema: Schema,
-    columns: Sequence[int],
-    levels: Integers,
-    seed: int | None = None,
-) -> pd.DataFrame:
-    """Return records of some columns, given by levels, in the words and units of a schema."""
-    import pandas as pd
-
-    task, _ = _synthesis(result)
-    rng = public_generator("synthesise", "values", task.public_seed if seed is None else seed)
-    edges, every = _edges_of(result), schema.select(result.plan.columns).columns
-    steps = result.plan.grid.half_range / result.plan.grid.one
-    found: dict[str, Any] = {}
-    for j, own in zip(columns, levels.T, strict=True):
-        column = every[j]
-        if column.public.levels:
-            words = (False, True) if column.type == "boolean" else column.categories
-            kind = bool if column.type == "boolean" else object
-            found[column.name] = np.array(words, dtype=kind)[own]
-        else:
-            found[column.name] = _inside(column, edges[j], own, float(steps[j]), rng)
-    return pd.DataFrame(found)
-
-
-def provenance_of(result: JobResult) -> dict[str, Any]:
+def provenance_of(result: Release) -> dict[str, Any]:
     """Return what was spent on look-alike records, and what was measured for them."""
-    task, results = _synthesis(result)
+    task, results = synthesis_of(result.plan, result.results)
     names = result.plan.columns
     budget = result.plan.budget
     tables = [
@@ -256,48 +223,3 @@ def provenance_of(result: JobResult) -> dict[str, Any]:
         "seed": task.public_seed,
         "measured": tables,
     }
-
-
-def _synthesis(result: JobResult) -> tuple[Synthesise, Mapping[str, Floats]]:
-    """Return the task of look-alike records, and what it released."""
-    task = result.plan.task
-    if isinstance(task, Pipeline):
-        last = len(task.steps) - 1
-        return cast(Synthesise, task.steps[last]), task.results_of(last, result.results)
-    return cast(Synthesise, task), result.results
-
-
-def _edges_of(result: JobResult) -> dict[int, Floats]:
-    """Return where the bins of each column of numbers begin, and the last one ends; data units."""
-    plan, found = result.plan, {}
-    task, _ = _synthesis(result)
-    low, half, one = plan.grid.low, plan.grid.half_range, plan.grid.one
-    for j, walls in enumerate(task.walls):
-        if walls:
-            inner = np.array(walls) / one * half[j] + plan.grid.centre[j]
-            found[j] = np.array([low[j], *inner, plan.grid.high[j]])
-    for step in getattr(plan.task, "steps", ()):
-        if isinstance(step, Discretise):
-            found |= dict(zip(step.used, result.results["discretise.edges"], strict=True))
-    return found
-
-
-def _inside(
-    column: Column, edges: Floats, bins: Integers, step: float, rng: np.random.Generator
-) -> NDArray[Any]:
-    """Return a value for each record from inside its bin: of integers, one of them."""
-    low, high, part = edges[bins], edges[bins + 1], rng.random(len(bins))
-    values = low + part * (high - low)
-    if column.type == "integer":  # records are rounded to the grid, so an edge may lie beside one
-        first, last = np.ceil(low - step / 2), np.ceil(high - step / 2) - 1
-        last = np.where(bins == len(edges) - 2, np.floor(column.max), last)
-        among = first + np.floor(part * (last - first + 1))
-        values = np.where(last >= first, among, np.rint((low + high) / 2))
-        return np.clip(values, np.ceil(column.min), np.floor(column.max)).astype(np.int64)
-    if column.type == "date":
-        years = np.floor(values)
-        first_day = (years.astype(np.int64) - 1970).astype("M8[Y]")
-        begin, end = first_day.astype("M8[D]"), (first_day + 1).astype("M8[D]")
-        days = (values - years) * (end - begin).astype(np.int64)
-        return np.asarray(begin + np.floor(days).astype(np.int64))
-    return np.asarray(values)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.core.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.tables import SiloData
@@ -67,7 +67,7 @@ class DPTable(PrivateEstimator):
         one = bool(given) and all(isinstance(part, str) for part in given)
         return {**super()._options(data), "tables": [given] if one else given}
 
-    def _keep(self, result: JobResult) -> None:
+    def _keep(self, result: Release) -> None:
         super()._keep(result)
         found = {names: self.to_frame(names)["counts"] for names in self._tables}
         shaped = {n: c.unstack(sort=False) if len(n) == 2 else c for n, c in found.items()}

@@ -14,13 +14,14 @@ from cloister import (
     TASKS,
     DPKMeans,
     DPNaiveBayes,
-    JobResult,
     PlanError,
+    Release,
     Schema,
     Stability,
     run_job,
 )
-from cloister.app.report import render_report
+from cloister.app.present import present
+from cloister.app.report.page import render_report
 from cloister.app.stability import stability
 from cloister.data import read_source
 
@@ -151,9 +152,10 @@ def test_the_figure_is_frozen_and_shown_when_asked_for() -> None:
     assert isinstance(again, Stability)
     with pytest.raises(FrozenInstanceError):
         again.found = np.ones(3)  # type: ignore[misc]
-    result: JobResult = model.result_
+    result: Release = model.result_
     assert "found again" not in render_report(result)
-    shown = render_report(result, stability=again)
+    table = again.table(model.cluster_centers_, result.plan.columns)
+    shown = render_report(result, shown=present(result, stability=table))
     assert "found again" in shown
     assert "5 reruns of all rounds" in shown
     rows = again.table(model.cluster_centers_, ("a", "b")).rows

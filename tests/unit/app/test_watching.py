@@ -103,15 +103,3 @@ def test_nobody_who_does_not_watch_or_want_sees_a_bar(
     with redirect_stderr(io.StringIO()), round_bar() as on_round:
         assert on_round is None
     assert terminal.getvalue() == ""
-
-
-def test_a_program_can_ask_for_a_line_for_each_round(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv(PROGRESS, "lines")
-    model = DPKMeans(2, epsilon=1e4, bounds=(-1, 1), nominal_n=100)
-    model.fit(np.repeat([[-0.5], [0.5]], 50, axis=0))
-    rounds = model.plan_.rounds
-    assert capsys.readouterr().err.splitlines() == [
-        f"round {n} of {rounds}" for n in range(1, rounds + 1)
-    ]

@@ -15,8 +15,9 @@ from httpx import Response
 from starlette.datastructures import ImmutableMultiDict
 from starlette.testclient import TestClient
 
+from cloister.app.worker import events_in
 from cloister.cli import _parser
-from cloister.console.desk import desk_app
+from cloister.console.desk import EVENTS, LOG, desk_app
 from cloister.console.guard import Guard
 from cloister.console.questions import QUESTIONS, Asked
 from cloister.data.schema import Column, Schema
@@ -120,7 +121,13 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     assert 'href="/reports/groups"' in desk.get("/").text
     for shown in (*pages, priced, page, again):
         assert SENTINEL not in shown
-    assert re.findall(r"round \d+", (folder / "groups" / "log.txt").read_text())
+    events = events_in((folder / "groups" / EVENTS).read_text())
+    rounds = [event["done"] for event in events if event["event"] == "round"]
+    assert rounds == list(range(1, len(rounds) + 1))
+    assert events[-1]["event"] == "done"
+    assert events[-1]["result"] in unescape(report.text)
+    assert SENTINEL not in (folder / "groups" / EVENTS).read_text()
+    assert (folder / "groups" / LOG).read_text() == ""
     assert [path.name for path in folder.iterdir() if path.is_dir()] == ["groups"]
     kept = Ledger(ledger)
     assert kept.spent("ward") == pytest.approx(3, rel=1e-3)
@@ -162,8 +169,8 @@ def test_a_job_that_is_stopped_gives_back_what_has_not_left(
     (folder / "south.csv").write_text("\n".join(lines))
     where, _ = say(desk)
     spend(desk, f"{where.partition('?')[2]}&nominal_n=600&epsilon=1&cap_epsilon=5")
-    log, end = folder / "groups" / "log.txt", time.monotonic() + 120
-    while "round 1 " not in log.read_text():
+    log, end = folder / "groups" / EVENTS, time.monotonic() + 120
+    while '"round"' not in log.read_text():
         assert time.monotonic() < end
     desk.post("/runs/groups/stop", data={"csrf": token(desk)})
     while "At work" in (page := desk.get("/runs/groups").text):
@@ -171,7 +178,7 @@ def test_a_job_that_is_stopped_gives_back_what_has_not_left(
         time.sleep(0.1)
     kept = Ledger(ledger)
     assert "interrupted; what left a silo stays charged" in page or "Here is the answer" in page
-    if log.read_text().count("round") < 5:  # of ten: else the job was too fast to be stopped
+    if log.read_text().count('"round"') < 5:  # of ten: else the job was too fast to be stopped
         assert kept.spent("ward") < 0.9
     kept.dispose()
 
@@ -398,11 +405,11 @@ def test_every_question_is_a_job_whose_page_and_command_agree(
         form |= {"of": name, "target": "age" if name == "how-much" else "smoker", "column": "1"}
         assert "choose the column to predict" in page
     asked = Asked(ImmutableMultiDict(form), (Path("-a.csv"),), Path("ward.toml"), schema)
-    command = asked.command("out")
+    command = asked.request(Path("l.db"), "out").command(schema)
     assert command[:2] == ["run", "./-a.csv"]
-    assert command[command.index("--task") + 1] == asked.plan().task.name
+    assert command[command.index("--task") + 1] == asked.job().plan.task.name
     options = _parser(command).parse_args(command)
-    assert options.columns in (None, asked.plan().columns)
+    assert options.columns in (None, asked.job().plan.columns)
     assert (options.epsilon, options.nominal_n) == (2.0, 5000)
 
 
@@ -417,10 +424,10 @@ def test_names_with_commas_and_dashes_reach_the_command() -> None:
     for places in ("012", "13"):
         chosen = ImmutableMultiDict([*form.multi_items(), *(("column", at) for at in places)])
         asked = Asked(chosen, (Path("a.csv"),), Path("odd.toml"), schema)
-        command = asked.command("out")
+        command = asked.request(Path("l.db"), "out").command(schema)
         options = _parser(command).parse_args(command)
         assert options.columns == asked.columns
-        assert options.epsilon == asked.plan().budget.epsilon == 1.23456789
+        assert options.epsilon == asked.job().plan.budget.epsilon == 1.23456789
         assert len(asked.columns) == len(places)
 
 

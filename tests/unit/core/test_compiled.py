@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from cloister import DPKMeans
-from cloister.app.jobs import make_plan, run_plan
+from cloister.app.in_process import run_plan
+from cloister.app.job import make_plan
 from cloister.core import compiled
 from cloister.core.errors import PlanError
 from cloister.data import read_source

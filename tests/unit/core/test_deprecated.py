@@ -117,7 +117,7 @@ import warnings
 warnings.simplefilter("error", DeprecationWarning)
 from cloister.audit import audit_task
 from cloister.data.records import read_source
-from cloister.app.jobs import make_plan, run_plan
+from cloister import make_plan, run_plan
 from cloister.federation.local import LocalFederation
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import DiscreteNoise

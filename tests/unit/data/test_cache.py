@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from cloister import DPKMeans
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.core.errors import DataError, PlanError
 from cloister.data import array_records, as_silos, read_source
 from cloister.data.cache import GridCache

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.app.jobs import run_job
+from cloister.app.job import run_job
 from cloister.data import SqlQuery, check_file, read_floats, read_source
 from cloister.data.cells import CellType
 from cloister.data.schema import Schema

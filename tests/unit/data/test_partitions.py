@@ -17,7 +17,8 @@ import pytest
 from pydantic import ValidationError
 
 from cloister import Budget, Column, DataError, LocalProtocolError, PlanError, Schema
-from cloister.app.jobs import make_plan, run_plan
+from cloister.app.in_process import run_plan
+from cloister.app.job import make_plan
 from cloister.core.arrays import GridState, Integers
 from cloister.data import read_source
 from cloister.data.dask import checked_address

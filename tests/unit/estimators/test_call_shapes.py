@@ -96,10 +96,10 @@ def test_an_ensemble_and_an_evaluation_take_pairs() -> None:
 
 @pytest.fixture
 def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cloister.estimators import release
+    from cloister.app import job
     from cloister.testing import ZeroNoise
 
-    monkeypatch.setattr(release, "DiscreteNoise", ZeroNoise)
+    monkeypatch.setattr(job, "DiscreteNoise", ZeroNoise)
 
 
 @pytest.mark.usefixtures("without_noise")

@@ -18,9 +18,9 @@ from cloister import (
     DPNaiveBayes,
     DPRandomForestClassifier,
     DPSiloEnsemble,
-    JobResult,
     Ledger,
     PlanError,
+    Release,
     Schema,
 )
 from cloister.core.errors import BudgetExceeded, DataError
@@ -111,7 +111,7 @@ def test_models_that_silos_wrote_to_files_are_combined_without_them(tmp_path: Pa
     model = DPSiloEnsemble(DPRandomForestClassifier(**OPTIONS, random_state=0)).fit(X, y)
     for i, one in enumerate(model.models_):
         one.save(tmp_path / f"{i}.json")
-    read = [JobResult.load(tmp_path / f"{i}.json") for i in range(3)]
+    read = [Release.load(tmp_path / f"{i}.json") for i in range(3)]
     values = np.insert(X[0], 2, 0.0, axis=1)
     records = read[0].plan.grid.encode(values)
     assert np.allclose(combined_probabilities(read, records), model.predict_proba(X[0]))

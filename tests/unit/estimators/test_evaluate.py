@@ -11,7 +11,7 @@ from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 
-import cloister.estimators.release
+import cloister.app.job
 from cloister import (
     Budget,
     DPKMeans,
@@ -36,7 +36,7 @@ TRAIN, TEST = slice(1500), slice(1500, None)
 
 @pytest.fixture
 def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cloister.estimators.release, "DiscreteNoise", ZeroNoise)
+    monkeypatch.setattr(cloister.app.job, "DiscreteNoise", ZeroNoise)
 
 
 def measured(model: Any, y: Any, **options: Any) -> Measures:

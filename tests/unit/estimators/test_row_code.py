@@ -33,7 +33,7 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
-import cloister.estimators.release
+import cloister.app.job
 from cloister import Budget, DPNaiveBayes, DPSiloEnsemble, Measures, Schema, evaluate, make_plan
 from cloister.core.errors import DataError, PlanError, PrivacyWarning
 from cloister.estimators.measures import _Asked
@@ -218,7 +218,7 @@ class Remembers(BatchScaled):
 
 @pytest.fixture
 def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cloister.estimators.release, "DiscreteNoise", ZeroNoise)
+    monkeypatch.setattr(cloister.app.job, "DiscreteNoise", ZeroNoise)
 
 
 @pytest.mark.usefixtures("without_noise")

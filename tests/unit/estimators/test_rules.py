@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from cloister import Budget, Ledger, RuleSet, mine_rules, run_job
-from cloister.app.jobs import JobResult, make_plan
+from cloister.app.job import make_plan
+from cloister.app.release import Release
 from cloister.core.display import Graph, Table
 from cloister.core.errors import BudgetExceeded, DataError, PlanError
 from cloister.data import Baskets
@@ -239,7 +240,7 @@ def test_sensitive_sets_and_small_counts_are_released_at_no_step(tmp_path: Path)
     for s in kept.values():
         assert s.counted * found.baskets >= 100
     found.save(tmp_path / "model.json")
-    loaded = JobResult.load(tmp_path / "model.json")
+    loaded = Release.load(tmp_path / "model.json")
     for step in loaded.history:
         shown = {tuple(ITEMS[int(i)] for i in row if i >= 0) for row in step["sets"]}
         assert not any("salt" in s or {"bread", "milk"} <= set(s) for s in shown)

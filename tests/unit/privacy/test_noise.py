@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-from cloister.app.jobs import make_clients
+from cloister.app.in_process import make_clients
 from cloister.audit.noise import in_profiles
 from cloister.core.randomness import KEY_BYTES
 from cloister.hazmat.discrete import discrete_gaussian, discrete_laplace

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.core.errors import PlanError
 from cloister.data.schema import schema_of
 from cloister.privacy.budget import Budget

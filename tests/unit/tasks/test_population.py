@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.app.report import as_table
+from cloister.app.text import as_table
 from cloister.core.display import Between, Table
 from cloister.tasks.population import population_interval
 

@@ -21,8 +21,7 @@ from math import log
 import numpy as np
 from scipy import stats
 
-from cloister.app.in_process import Handler, InProcess
-from cloister.app.jobs import handlers, make_clients, run_clients
+from cloister.app.in_process import Handler, InProcess, handlers, make_clients, run_clients
 from cloister.audit.bounds import correlation
 from cloister.audit.checks import ALPHA, Finding
 from cloister.audit.runs import Log, MakeNoise, element_scales, system_noise, watched_plan

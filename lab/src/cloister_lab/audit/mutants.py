@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cloister.app.in_process import InProcess
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.audit.checks import (
     MOST_FOR_CANARIES,
     Finding,

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from cloister.app.jobs import CONTENT_KEY, COUNT_SHARE, Account, split_budget
+from cloister.app.in_process import CONTENT_KEY
+from cloister.app.job import COUNT_SHARE, split_budget
+from cloister.app.payment import Account
 from cloister.core.errors import PlanError
 from cloister.core.randomness import new_nonce
 from cloister.data.schema import Schema
@@ -67,7 +69,7 @@ def run_method(
     schema : Schema
         Its unit of privacy must be the row: a method's guarantee is for one record.
     delta, noise : float and NoiseSource, optional
-        As of :func:`cloister.app.jobs.run_job`.
+        As of :func:`cloister.app.job.run_job`.
     nominal_n : int, optional
         Without it, 2 % of epsilon pay for a count with Laplace noise.
     account : Account, optional

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from cloister.app.jobs import run_job
+from cloister.app.job import run_job
 from cloister.core.randomness import public_generator
 from cloister.data import read_source
 from cloister.data.schema import Schema

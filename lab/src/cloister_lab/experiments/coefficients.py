@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from cloister.app.jobs import run_job
+from cloister.app.job import run_job
 from cloister.core.errors import PlanError
 from cloister.data.schema import Column, Schema
 from cloister.privacy.noise import DiscreteNoise, NoiseSource

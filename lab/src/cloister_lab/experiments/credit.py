@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cloister.app.jobs import run_job
+from cloister.app.job import run_job
 from cloister.data import read_source
 from cloister.data.schema import Column, Schema
 from cloister.estimators.ensemble import Combine, combined_probabilities

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cloister.app.jobs import run_job
+from cloister.app.job import run_job
 from cloister.core.randomness import public_generator
 from cloister.data import array_records, read_source
 from cloister.data.schema import Column, Schema

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from cloister.app.jobs import run_plan
+from cloister.app.in_process import run_plan
 from cloister.core.randomness import public_generator
 from cloister.protocol.task import Floats
 from cloister.testing import SimulatedNoise

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cloister.app.jobs import make_plan
+from cloister.app.job import make_plan
 from cloister.audit.runs import element_scales
 from cloister.core.randomness import public_generator
 from cloister.data import read_source

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from cloister.app.in_process import InProcess
-from cloister.app.jobs import handlers, make_clients, make_plan, run_clients
+from cloister.app.in_process import InProcess, handlers, make_clients, run_clients
+from cloister.app.job import make_plan
 from cloister.privacy.budget import Budget, default_delta
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.client import Client

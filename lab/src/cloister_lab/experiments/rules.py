@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.app.jobs import run_job
+from cloister.app.job import run_job
 from cloister.core.randomness import public_generator
 from cloister.data import Baskets, read_source
 from cloister.data.schema import Schema, catalogue_schema

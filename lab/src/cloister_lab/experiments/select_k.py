@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cloister.app.jobs import JobResult, run_plan
+from cloister.app.in_process import run_plan
+from cloister.app.release import Release
 from cloister.app.report.plots import draw
 from cloister.core.display import Curve
 from cloister.privacy.budget import Budget
@@ -79,7 +80,7 @@ def _choose(table: Named, low: int, high: int, epsilon: float, repeat: int) -> l
 
 def _run(
     data: Dataset, task: type[Task], epsilon: float, repeat: int, numbers: dict[str, int]
-) -> JobResult:
+) -> Release:
     plan = plan_for(task, data, Budget(epsilon, data.delta), repeat, 1, **numbers)
     return run_plan(plan, {"silo-0": [data.records]})
 

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cloister.app.jobs import make_plan, run_plan
+from cloister.app.in_process import run_plan
+from cloister.app.job import make_plan
 from cloister.core.errors import PlanError, PrivacyWarning
 from cloister.core.randomness import public_generator
 from cloister.privacy.budget import Budget

@@ -7,7 +7,7 @@ records and no duration can enter.
 from __future__ import annotations
 
 from cloister.app.report.page import render_report, write_report
-from cloister.app.report.text import (
+from cloister.app.text import (
     as_table,
     between,
     listed,

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloister.app.jobs import JobResult
+from cloister.app.present import present
+from cloister.app.release import Release
 from cloister.app.report import plots
-from cloister.app.report.summary import summarise
-from cloister.app.report.text import (
+from cloister.app.text import (
     UNCLEAR_NOTE,
     as_table,
     bar_cells,
     cell_text,
     number,
-    remarks_of,
-    warnings_of,
 )
 from cloister.core.display import Bars, Between, Curve, Display, Heatmap, Measured, Table
 from cloister.core.errors import PlanError
@@ -33,20 +31,20 @@ _PLACE = ("table", "row", "column")
 _NUMBERS = ("value", "low", "high", "population_low", "population_high")
 
 
-def release_html(name: str, result: JobResult, displays: Sequence[Display]) -> str:
-    """Return what was released, what it cost and what stands out of the noise, as HTML."""
-    plan, known = result.plan, summarise(result)
-    facts = [("unit of privacy", plan.unit_in_words()), ("noise from", result.noise)]
+def release_html(name: str, release: Release) -> str:
+    """Return the values of a release, its cost and which values differ from noise, as HTML."""
+    plan, shown = release.plan, present(release)
+    facts = [("unit of privacy", plan.unit_in_words()), ("noise from", release.noise)]
     if plan.budget:
-        cost = ("epsilon", number(result.epsilon())), ("delta", f"{plan.budget.delta:.2g}")
+        cost = ("epsilon", number(release.epsilon())), ("delta", f"{plan.budget.delta:.2g}")
         facts = [*cost, *facts]
-    tables = [as_table(display) for display in _without_repeats(displays)]
+    remarks = [remark[:1].upper() + remark[1:] for remark in shown.remarks]
     return page(
         "notebook.html",
         title=f"{name} ({plan.task.name})",
         facts=facts,
-        remarks=[*warnings_of(result), known.found, known.sure, *remarks_of(result), _LEGEND],
-        tables=tables,
+        remarks=[*shown.warnings, shown.result, shown.reliability, *remarks, _LEGEND],
+        tables=[as_table(display) for display in _without_repeats(shown.displays)],
         cell_text=cell_text,
     )
 

@@ -12,10 +12,10 @@ from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 
-from cloister.app.jobs import JobResult
+from cloister.app.present import Presentation, present
+from cloister.app.release import Release
 from cloister.app.report import plots
-from cloister.app.report.summary import summarise
-from cloister.app.report.text import (
+from cloister.app.text import (
     UNCLEAR,
     UNCLEAR_NOTE,
     as_table,
@@ -23,17 +23,13 @@ from cloister.app.report.text import (
     listed,
     number,
     privacy_statement,
-    remarks_of,
     warnings_of,
     who_saw_what,
 )
-from cloister.app.stability import Stability
 from cloister.core.display import Display, Table
 from cloister.core.html import page
 from cloister.privacy.events import GaussianEvent, SampledGaussianEvent, mechanism_counts
 from cloister.protocol.plan import Plan, noun_of
-from cloister.tasks.clustering.clusters import movement
-from cloister.tasks.preparation.pipeline import Pipeline
 
 _INTERVALS = (
     " The small line in a cell places the value between the lowest and the highest of its column, "
@@ -42,13 +38,12 @@ _INTERVALS = (
 
 
 def write_report(
-    result: JobResult,
+    release: Release,
     path: str | PathLike[str],
     *,
+    shown: Presentation | None = None,
     budget_lines: Sequence[tuple[str, str]] = (),
     in_process: bool = True,
-    stability: Stability | None = None,
-    beside: Table | None = None,
 ) -> None:
     """Write the report of a job as one HTML file.
 
@@ -56,68 +51,60 @@ def write_report(
     ----------
     path : path-like
         Replaced if it exists.
+    shown : Presentation, optional
+        :func:`~cloister.app.present.present` of the release unless given.
     budget_lines : sequence of (name, value), optional
         What the ledger says of the data set, such as its cap and what is left.
     in_process : bool
         Whether all parties ran in one process, which the report then says.
-    stability : Stability, optional
-        Of a clustering, if the report is to show it.
-    beside : Table, optional
-        What is no release of private records, such as the same answer on public ones.
     """
-    text = render_report(
-        result,
-        budget_lines=budget_lines,
-        in_process=in_process,
-        stability=stability,
-        beside=beside,
-    )
+    text = render_report(release, shown=shown, budget_lines=budget_lines, in_process=in_process)
     Path(path).write_text(text, encoding="utf-8")
 
 
 def render_report(
-    result: JobResult,
+    release: Release,
     *,
+    shown: Presentation | None = None,
     budget_lines: Sequence[tuple[str, str]] = (),
     in_process: bool = True,
-    stability: Stability | None = None,
-    beside: Table | None = None,
 ) -> str:
     """Return the report of a job as HTML; parameters are those of :func:`write_report`."""
-    plan = result.plan
+    plan, shown = release.plan, shown or present(release)
     sights, sight_remarks = who_saw_what(plan, in_process=in_process)
-    more = () if beside is None else (beside,)
-    displays = enumerate((*_displays(result, stability), *more))
-    shown = [_shown(display, f"x{index}") for index, display in displays]
-    cells = (cell_text(cell) for one in shown for row in one.table.rows for cell in row)
+    displays = [_shown(display, f"x{i}") for i, display in enumerate(shown.everything)]
+    cells = (cell_text(cell) for one in displays for row in one.table.rows for cell in row)
     unclear = any(text.endswith(UNCLEAR) for text in cells)
-    summary = summarise(result)
     return page(
         "report.html",
-        title=summary.title,
-        summary=summary.lines,
+        title=shown.title,
+        summary=shown.lines,
         unclear=UNCLEAR,
         unclear_note=UNCLEAR_NOTE if unclear else "",
         plan=plan,
         today=datetime.now(UTC).date().isoformat(),
         version=version("cloister"),
-        warnings=warnings_of(result),
-        cards=_cards(result),
-        answers=privacy_statement(result),
+        warnings=shown.warnings,
+        cards=_cards(release),
+        answers=privacy_statement(release),
         sights=sights,
         sight_remarks=sight_remarks,
-        remarks=remarks_of(result),
-        displays=shown,
-        cost=_cost(result),
+        remarks=[_capitalised(remark) for remark in shown.remarks],
+        displays=displays,
+        cost=_cost(release),
         budget_lines=budget_lines,
         facts=_facts(plan),
         document=json.dumps(plan.to_dict(), indent=1, sort_keys=True, ensure_ascii=False),
         cell_text=cell_text,
-        beside=beside,
+        comparison=shown.comparison,
     )
 
 
-def _cards(result: JobResult) -> list[tuple[str, str]]:
+def _capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _cards(result: Release) -> list[tuple[str, str]]:
     plan, budget = result.plan, result.plan.budget
     epsilon = delta = "no guarantee"
     if budget and not warnings_of(result):
@@ -130,15 +117,6 @@ def _cards(result: JobResult) -> list[tuple[str, str]]:
         ("rounds", str(plan.rounds)),
         ("noise from", result.noise),
     ]
-
-
-def _displays(result: JobResult, again: Stability | None) -> tuple[Display, ...]:
-    """Return what the task shows, and what is said of a clustering beside it."""
-    plan, task = result.plan, result.plan.task
-    grid = task.last_grid if isinstance(task, Pipeline) else plan.grid
-    stable = () if again is None else (again.table(result.results["centres"], plan.columns),)
-    moved = movement(result.history, 2 * grid.half_range)
-    return (*task.displays(result.results, plan.columns), *moved, *stable)
 
 
 @dataclass(frozen=True)
@@ -160,7 +138,7 @@ def _shown(display: Display, prefix: str) -> _Shown:
     return _Shown(numbers, plots.draw(display, prefix), label, note.strip())
 
 
-def _cost(result: JobResult) -> list[tuple[str, str]]:
+def _cost(result: Release) -> list[tuple[str, str]]:
     if result.plan.budget is None:
         return []
     return [
@@ -170,7 +148,7 @@ def _cost(result: JobResult) -> list[tuple[str, str]]:
     ]
 
 
-def _mechanisms(result: JobResult) -> list[str]:
+def _mechanisms(result: Release) -> list[str]:
     """Return each kind of noise with how often it was added, and how much of it."""
     times: Counter[str] = Counter()
     scales: dict[str, list[float]] = {}

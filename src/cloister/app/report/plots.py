@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.app.report.text import as_table, cell_texts
+from cloister.app.text import as_table, cell_texts
 from cloister.core.arrays import Floats
 from cloister.core.display import Bars, Curve, Graph, Heatmap, Scatter
 from cloister.core.html import clean

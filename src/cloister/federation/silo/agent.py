@@ -21,7 +21,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from cloister.app.jobs import CONTENT_KEY, JobResult, result_of
+from cloister.app.in_process import CONTENT_KEY
+from cloister.app.release import Release, release_of
 from cloister.core.errors import (
     BudgetExceeded,
     CloisterError,
@@ -370,7 +371,7 @@ class Agent:
             if self._store.state(plan.run_id) != SiloState.RUNNING:
                 return
             noise = self._noise_label if plan.profile == "pairwise" else AGGREGATOR_NOISE
-            result = result_of(plan, client.history, client.survivors, noise)
+            result = release_of(plan, client.history, client.survivors, noise)
             try:
                 _save(result, self._results / plan.run_id, self._attested(plan))
             except OSError as error:
@@ -589,7 +590,7 @@ def _declined(job: str, reason: str) -> Message:
     return Message(Kind.DECISION, 0, job, in_json(decision="declined", reason=reason))
 
 
-def _save(result: JobResult, folder: Path, attest: Callable[[bytes], Attestation]) -> None:
+def _save(result: Release, folder: Path, attest: Callable[[bytes], Attestation]) -> None:
     """Write the model so that it is there whole, or not at all, behind the signature over it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = folder / f".{MODEL}.new"

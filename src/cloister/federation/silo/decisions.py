@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloister.app.jobs import target_of
-from cloister.app.report import listed, number, odds_sentence
+from cloister.app.release import target_of
+from cloister.app.text import listed, number, odds_sentence
 from cloister.core.display import Table
 from cloister.core.errors import BudgetExceeded, PlanError
 from cloister.federation.service import shown

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.core.arrays import Floats, Results
 from cloister.core.errors import DataError, PlanError
 from cloister.protocol.task import Task
@@ -73,7 +73,7 @@ def to_sklearn(model: Any) -> Any:
 
     Parameters
     ----------
-    model : estimator or JobResult
+    model : estimator or Release
         Fitted: k-means of any kind, linear or logistic regression, or naive Bayes, which may have
         steps "bounds" and "standardise" before it.
 
@@ -128,7 +128,7 @@ def to_onnx(model: Any) -> bytes:
 
     Parameters
     ----------
-    model : estimator or JobResult
+    model : estimator or Release
         As :func:`to_sklearn` takes it; needs the extra ``onnx``.
 
     Returns
@@ -203,8 +203,8 @@ def to_onnx(model: Any) -> bytes:
 
 def _read(model: Any) -> _Model:
     """Return the weights of a released model."""
-    result = model if isinstance(model, JobResult) else getattr(model, "result_", None)
-    if not isinstance(result, JobResult):
+    result = model if isinstance(model, Release) else getattr(model, "result_", None)
+    if not isinstance(result, Release):
         raise PlanError(f"model must be one that cloister released, got a {type(model).__name__}.")
     plan, task, results = result.plan, result.plan.task, result.results
     names, grid, before = plan.columns, plan.grid, []

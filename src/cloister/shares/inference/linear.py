@@ -24,7 +24,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.core.arrays import Results
 from cloister.core.declared import Length, Range, Rule, declared
 from cloister.core.errors import DataError, PlanError
@@ -315,7 +315,7 @@ def linear_scorer(model: Any, bounds: tuple[ArrayLike, ArrayLike] | None = None)
 
     Parameters
     ----------
-    model : DPLinearRegression, DPLogisticRegression, DPNaiveBayes, JobResult, or of scikit-learn
+    model : DPLinearRegression, DPLogisticRegression, DPNaiveBayes, Release, or of scikit-learn
         Fitted. Of scikit-learn: LinearRegression, Ridge or LogisticRegression, alone or in a
         Pipeline behind StandardScaler, MinMaxScaler, MaxAbsScaler or RobustScaler.
     bounds : (low, high), optional
@@ -327,15 +327,15 @@ def linear_scorer(model: Any, bounds: tuple[ArrayLike, ArrayLike] | None = None)
     PlanError
         If the model is no such model; nothing else is linear in what a caller can encode.
     """
-    result = model if isinstance(model, JobResult) else getattr(model, "result_", None)
-    if not isinstance(result, JobResult):
+    result = model if isinstance(model, Release) else getattr(model, "result_", None)
+    if not isinstance(result, Release):
         return _of_sklearn(model, bounds)
     if bounds is not None:
         raise PlanError("bounds of a private model are its own; leave them out.")
     return _of_result(result, getattr(model, "classes_", None))
 
 
-def _of_result(result: JobResult, classes: NDArray[Any] | None) -> LinearScorer:
+def _of_result(result: Release, classes: NDArray[Any] | None) -> LinearScorer:
     plan, task = result.plan, result.plan.task
     if not isinstance(task, Linear | Logistic | NaiveBayes):
         raise _refused(f"the task {task.name!r}")

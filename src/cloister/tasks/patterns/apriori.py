@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from math import ceil, comb, isqrt, sqrt
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,21 @@ from cloister.protocol.task import INTERVAL_95, Block, Gaussian, PublicColumn, P
 from cloister.tasks.columns import position
 from cloister.tasks.examples import Example
 from cloister.tasks.options import PublicSeed, made, noise_of
-from cloister.tasks.patterns.association import displays_of
+from cloister.tasks.patterns.association import (
+    displays_of,
+    itemsets_frame,
+    itemsets_of,
+    rules_frame,
+    rules_of,
+)
 from cloister.tasks.patterns.supports import Heavy, load_edges, load_law, mended, shrink
 from cloister.tasks.state import part_of, prefixed, read, written
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from cloister.data.schema import Schema
+    from cloister.protocol.plan import Plan
 
 Limit = Literal["weight", "truncate"]
 Words = NDArray[np.uint64]
@@ -525,6 +537,17 @@ class Apriori(Gaussian):
         for items in self.sensitive:
             hidden |= np.logical_and.reduce([(sets == item).any(axis=1) for item in items])
         return hidden
+
+    def tables_of(self, plan: Plan, results: Results, _: Schema) -> dict[str, pd.DataFrame]:
+        """Return the frequent sets and the rules of a release, a row each."""
+        itemsets = itemsets_of(results, plan.columns, self.min_support)
+        least = {"min_confidence": self.min_confidence, "min_lift": self.min_lift}
+        rules = rules_of(itemsets, float(results["baskets"][0]), **least)
+        tables = {"itemsets": itemsets_frame(itemsets), "rules": rules_frame(rules)}
+        for table in tables.values():
+            for column in table.columns.intersection(["items", "antecedent", "consequent"]):
+                table[column] = table[column].map(" + ".join)
+        return tables
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return frequent sets, rules, and a graph of the rules."""

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import hypot
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from cloister.core.arrays import Results
 from cloister.core.display import Between, Display, Graph, Table
 from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.intervals import ratio_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _Z = INTERVAL_95["gaussian"]
 _MOST_ROWS = 60  # of a table in the report; the result has all
@@ -162,6 +166,38 @@ def _ratio(value: float, both: Itemset, divisor: float, half_width: float, most:
         box=(0.0, most),
     )
     return Between(value, float(low[0, 0]), float(high[0, 0]))
+
+
+def itemsets_frame(itemsets: Sequence[Itemset]) -> pd.DataFrame:
+    """Return sets as a table: items, size, support, counted, low, high."""
+    import pandas as pd
+
+    names = ("support", "counted", "low", "high")
+    rows = [
+        {"items": s.items, "size": len(s.items), **{name: getattr(s, name) for name in names}}
+        for s in itemsets
+    ]
+    return pd.DataFrame(rows, columns=["items", "size", *names])
+
+
+def rules_frame(rules: Sequence[Rule]) -> pd.DataFrame:
+    """Return rules as a table: antecedent, consequent, and each measure with both ends."""
+    import pandas as pd
+
+    cells = {
+        f"{name}{end and '_'}{end}": (name, end or "value")
+        for name in ("support", "confidence", "lift", "leverage")
+        for end in ("", "low", "high")
+    }
+    rows = [
+        {
+            "antecedent": rule.antecedent,
+            "consequent": rule.consequent,
+            **{key: getattr(getattr(rule, name), end) for key, (name, end) in cells.items()},
+        }
+        for rule in rules
+    ]
+    return pd.DataFrame(rows, columns=["antecedent", "consequent", *cells])
 
 
 def displays_of(

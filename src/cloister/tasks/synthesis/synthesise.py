@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from math import isqrt, prod, sqrt
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
@@ -56,6 +56,12 @@ from cloister.tasks.synthesis.junction import (
     total_of,
 )
 from cloister.tasks.tables.axes import Axis, Edges, axes_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from cloister.data.schema import Schema
+    from cloister.protocol.plan import Plan
 
 Structure = Literal["pairs", "target", "star", "independent"]
 """Which tables are measured."""
@@ -521,6 +527,12 @@ class Synthesise(Gaussian):
         return drawn(tree, tree.split(results["law"]), rows or self.nominal_n, rng)
 
     # What is shown --------------------------------------------------------------------------------
+
+    def tables_of(self, plan: Plan, results: Results, schema: Schema) -> dict[str, pd.DataFrame]:
+        """Return records that are drawn here from a release; no party sends any."""
+        from cloister.tasks.synthesis.lookalike import records_of
+
+        return {"synthetic": records_of(plan, results, schema)}
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return what was measured, how pairs belong together, and columns of the records."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cloister.app.report import as_table
 from cloister.app.report.notebook import release_axes, release_frame
 from cloister.app.report.plots import alt_text, draw, figure_of
+from cloister.app.text import as_table
 from cloister.core.display import Between, Curve
 
 PLACES = np.array([0.0, 1.0, 2.0])

@@ -14,20 +14,21 @@ import pandas as pd
 import pytest
 
 from cloister import DPKMeans
-from cloister.app.jobs import JobResult, run_job
-from cloister.app.report import (
+from cloister.app.job import run_job
+from cloister.app.present import present
+from cloister.app.release import Release
+from cloister.app.report.page import render_report, write_report
+from cloister.app.text import (
     as_table,
     between,
+    cell_text,
     listed,
     number,
     odds_sentence,
     plus_minus,
-    render_report,
     strength_sentence,
-    write_report,
+    who_saw_what,
 )
-from cloister.app.report.summary import summarise
-from cloister.app.report.text import cell_text, who_saw_what
 from cloister.core.display import (
     Bars,
     Between,
@@ -70,7 +71,7 @@ def job(
     task: str = "fastlloyd",
     epsilon: float | None = 1.0,
     **options: object,
-) -> JobResult:
+) -> Release:
     rng = np.random.default_rng(0)
     contract = schema(*names)
     records = {name: read_source(rng.uniform(-1, 1, (60, len(names))), contract) for name in silos}
@@ -112,12 +113,12 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def result() -> JobResult:
+def result() -> Release:
     return job()
 
 
 @pytest.fixture(scope="module")
-def html(result: JobResult) -> str:
+def html(result: Release) -> str:
     return render_report(result, budget_lines=[("lifetime cap", "epsilon 10")])
 
 
@@ -159,7 +160,7 @@ def test_pictures_have_words_tables_have_captions_and_headings_go_down_in_steps(
     assert all(after - before <= 1 for before, after in pairwise(levels))
 
 
-def test_statement_is_made_from_the_numbers(result: JobResult, html: str) -> None:
+def test_statement_is_made_from_the_numbers(result: Release, html: str) -> None:
     assert "(epsilon 1, delta 1e-06)" in html
     assert odds_sentence(result.spent, "row").replace("'", "&#39;") in html
     assert "The unit of privacy is one row, in one silo only." in html
@@ -273,13 +274,13 @@ def test_a_model_in_a_notebook_cannot_inject_anything() -> None:
     check_harmless(model._repr_mimebundle_()["text/html"])
 
 
-def test_budget_lines_or_their_absence_are_shown(result: JobResult, html: str) -> None:
+def test_budget_lines_or_their_absence_are_shown(result: Release, html: str) -> None:
     assert "lifetime cap" in html
     assert "not charged to a ledger" not in html
     assert "not charged to a ledger" in render_report(result)
 
 
-def test_who_saw_what_follows_the_profile_and_the_place(result: JobResult) -> None:
+def test_who_saw_what_follows_the_profile_and_the_place(result: Release) -> None:
     parties, remarks = who_saw_what(result.plan, in_process=True)
     assert parties.rows[1][0] == "The aggregator"
     assert any("one process on one machine" in remark for remark in remarks)
@@ -469,12 +470,12 @@ def test_the_names_of_a_catalogue_do_not_fill_the_screen() -> None:
     assert listed(()) == ""
 
 
-def test_three_lines_come_before_any_table(result: JobResult, html: str) -> None:
-    summary = summarise(result)
+def test_three_lines_come_before_any_table(result: Release, html: str) -> None:
+    summary = present(result)
     assert summary.title == "Three groups of records"
-    assert summary.found.startswith("Three groups of records, of about ")
+    assert summary.result.startswith("Three groups of records, of about ")
     assert "Epsilon 1 at delta 1e-06." in summary.cost
-    assert "clusters stand" in summary.sure
+    assert "clusters stand" in summary.reliability
     begun = html.index("<table")
     for _, sentence in summary.lines:
         assert html.index(sentence.replace("'", "&#39;")) < begun
@@ -495,7 +496,7 @@ def test_records_are_called_what_the_schema_calls_a_row(unit: str, name: str) ->
         nominal_n=1000,
         n_clusters=2,
     )
-    assert summarise(answer).title == f"Two groups of {name}"
+    assert present(answer).title == f"Two groups of {name}"
 
 
 def test_a_number_that_noise_could_have_made_has_a_question_mark() -> None:
@@ -512,8 +513,8 @@ def test_a_number_that_noise_could_have_made_has_a_question_mark() -> None:
         lambda: job(task="lloyd", epsilon=None),
     ],
 )
-def test_no_line_promises_what_the_run_does_not_keep(answer: Callable[[], JobResult]) -> None:
-    summary = summarise(answer())
+def test_no_line_promises_what_the_run_does_not_keep(answer: Callable[[], Release]) -> None:
+    summary = present(answer())
     assert summary.cost == "Nothing is promised: this is NOT PRIVATE."
 
 
@@ -540,4 +541,4 @@ def test_found_names_the_model_or_the_number(name: str, says: str) -> None:
         max_loss=1.0,  # few of these numbers are categories
         **case.options,
     )
-    assert summarise(answer).found.startswith(says)
+    assert present(answer).result.startswith(says)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from cloister.app.jobs import run_job
+from cloister.app.job import run_job
 from cloister.cli.demo import CLUSTERS, COLUMNS, cost_of_privacy, without_privacy
 from cloister.data import read_source
 from cloister.data.samples import ACCEPTED_LOSS, HOSPITALS, SCHEMA, load_patients, write_patients

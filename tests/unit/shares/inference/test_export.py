@@ -21,7 +21,8 @@ from cloister import (
     DPRandomForestClassifier,
     Schema,
 )
-from cloister.app.jobs import JobResult, run_job
+from cloister.app.job import run_job
+from cloister.app.release import Release
 from cloister.core.errors import PlanError
 from cloister.data.schema import Column
 from cloister.estimators.base import PrivateEstimator
@@ -178,7 +179,7 @@ def test_exported_kmeans_after_a_step_gives_the_cluster_of_the_scaled_record() -
 def test_a_saved_model_is_exported_with_the_words_of_its_plan(tmp_path: Any) -> None:
     model = DPLogisticRegression(**BY_SCHEMA).fit(TABLE, BUYS)
     model.save(tmp_path / "model.json")
-    pipeline = to_sklearn(JobResult.load(tmp_path / "model.json"))
+    pipeline = to_sklearn(Release.load(tmp_path / "model.json"))
     assert pipeline.predict(TABLE).tolist() == to_sklearn(model).predict(TABLE).tolist()
     assert pipeline.classes_.tolist() == ["no", "yes"]
 

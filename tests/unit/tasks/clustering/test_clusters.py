@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cloister import AccuracyWarning, DPKMeans, PrivacyWarning, Schema, run_job, select_k
-from cloister.app.report import render_report
+from cloister.app.report.page import render_report
 from cloister.tasks import TASKS
 from cloister.tasks.clustering import kmeans_tasks
 from cloister.tasks.clustering.clusters import (
@@ -197,7 +197,7 @@ def test_accuracy_is_no_matter_of_privacy() -> None:
 def test_relocation_is_on_by_default_where_an_average_cluster_stands_out(
     name: str, k: int, epsilon: float
 ) -> None:
-    from cloister.app.jobs import make_plan
+    from cloister.app.job import make_plan
     from cloister.privacy.budget import Budget
 
     def plan(**changes: Any) -> Any:

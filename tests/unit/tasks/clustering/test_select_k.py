@@ -11,7 +11,7 @@ import pytest
 
 import cloister
 from cloister import Budget, BudgetExceeded, DPKMeans, Ledger, PlanError, select_k
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.cli import main
 
 SCHEMA = """
@@ -114,7 +114,7 @@ def test_the_command_line_chooses_says_why_and_writes_it(
     assert "How many clusters" in said
     assert "4 (chosen)" in said
     assert "[" in said.split("4 (chosen)")[1].splitlines()[0]  # its uncertainty
-    model = JobResult.load("out/model.json")
+    model = Release.load("out/model.json")
     assert model.results["k"] == [4]
     assert "band" in Path("out/report.html").read_text(encoding="utf-8")
     assert len(Path("out/centres.csv").read_text(encoding="utf-8").splitlines()) == 5

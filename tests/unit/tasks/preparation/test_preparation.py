@@ -13,8 +13,8 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.decomposition import PCA as Exact
 
-from cloister import Budget, Column, JobResult, PlanError, Schema, make_plan, run_plan
-from cloister.app.report import write_report
+from cloister import Budget, Column, PlanError, Release, Schema, make_plan, run_plan
+from cloister.app.report.page import write_report
 from cloister.data.schema import schema_of
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.plan import Plan
@@ -54,7 +54,7 @@ def planned(
 
 def exact(
     word: str, schema: Schema, X: np.ndarray, *, epsilon: float = 1000.0, **options: Any
-) -> JobResult:
+) -> Release:
     """Run without noise, planned for so little that nothing is corrected for it."""
     plan = planned(word, schema, epsilon=epsilon, **options)
     return run_plan(plan, {"a": [plan.grid.encode(X)]}, noise=ZeroNoise())

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from cloister import Account, Ledger, Schema, Split, make_plan, run_plan
 from cloister.app.in_process import InProcess
-from cloister.app.jobs import run_job
+from cloister.app.job import run_job
 from cloister.core.errors import PlanError
 from cloister.data import read_source
 from cloister.data.schema import Column

@@ -16,8 +16,8 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 from sklearn.utils.estimator_checks import check_estimator
 
-from cloister import DPRandomForestClassifier, JobResult, Ledger, PlanError, Schema
-from cloister.app.jobs import make_plan, run_job
+from cloister import DPRandomForestClassifier, Ledger, PlanError, Release, Schema
+from cloister.app.job import make_plan, run_job
 from cloister.core.errors import BudgetExceeded
 from cloister.data.schema import Column
 from cloister.hazmat.fixedpoint import round_to_grid
@@ -50,7 +50,7 @@ def table(n: int = 600, seed: int = 0) -> np.ndarray:
     return SCHEMA.grid().encode(np.column_stack([a, b, work, ill]).astype(float))
 
 
-def run(records: np.ndarray, silos: int = 1, noise: Any = None, **options: Any) -> JobResult:
+def run(records: np.ndarray, silos: int = 1, noise: Any = None, **options: Any) -> Release:
     parts = {f"silo-{i}": [records[i::silos]] for i in range(silos)}
     chosen: dict[str, Any] = {"epsilon": 1.0, "target": "ill", "n_trees": 6, "depth": 3, **options}
     return run_job(
@@ -58,7 +58,7 @@ def run(records: np.ndarray, silos: int = 1, noise: Any = None, **options: Any) 
     )
 
 
-def task_of(result: JobResult) -> RandomForest:
+def task_of(result: Release) -> RandomForest:
     task = result.plan.task
     assert isinstance(task, RandomForest)
     return task
@@ -354,7 +354,7 @@ def test_a_plan_and_its_model_survive_json(kind: str) -> None:
     plan = Plan.from_dict(json.loads(json.dumps(result.plan.to_dict())), TASKS)
     assert plan.task == result.plan.task
     assert plan.digest == result.plan.digest
-    again = JobResult.from_dict(json.loads(json.dumps(result.to_dict())))
+    again = Release.from_dict(json.loads(json.dumps(result.to_dict())))
     records = table(50)
     predicted, reread = (task_of(r).probabilities(r.results, records) for r in (result, again))
     assert np.array_equal(predicted, reread)
@@ -463,7 +463,7 @@ def test_a_schema_names_columns_categories_and_the_target(tmp_path: Path) -> Non
     assert (model.predict(frame.drop(columns="ill")) == frame["ill"]).mean() > 0.9
     assert np.abs(model.class_count_[1]) < 3 * model.class_count_half_width_[1]
     model.save(tmp_path / "model.json")
-    assert JobResult.load(tmp_path / "model.json").plan.task == model.plan_.task
+    assert Release.load(tmp_path / "model.json").plan.task == model.plan_.task
 
 
 def test_a_ledger_is_charged_and_refuses(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from sklearn.model_selection import train_test_split
 from sklearn.naive_bayes import BernoulliNB, CategoricalNB, GaussianNB, MultinomialNB
 from sklearn.utils.estimator_checks import check_estimator
 
-from cloister import DPNaiveBayes, JobResult, Ledger, PlanError, Schema
-from cloister.app.jobs import make_plan, run_job
+from cloister import DPNaiveBayes, Ledger, PlanError, Release, Schema
+from cloister.app.job import make_plan, run_job
 from cloister.data.schema import Column
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
@@ -62,13 +62,13 @@ def table(shape: Schema, n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]
     return values, shape.grid().encode(values)
 
 
-def fitted(shape: Schema, records: np.ndarray, silos: int = 1, **options: Any) -> JobResult:
+def fitted(shape: Schema, records: np.ndarray, silos: int = 1, **options: Any) -> Release:
     parts = {f"silo-{i}": [records[i::silos]] for i in range(silos)}
     chosen: dict[str, Any] = {"epsilon": NO_NOISE, "noise": ZeroNoise(), "target": "ill", **options}
     return run_job(NaiveBayes, shape, parts, nominal_n=len(records), **chosen)
 
 
-def probabilities(result: JobResult, records: np.ndarray) -> np.ndarray:
+def probabilities(result: Release, records: np.ndarray) -> np.ndarray:
     task = result.plan.task
     assert isinstance(task, NaiveBayes)
     return task.probabilities(result.results, records)
@@ -397,7 +397,7 @@ def test_words_of_a_schema_are_told_over_silos_and_charged(tmp_path: Path) -> No
     assert model.spent_ == pytest.approx(3.0, rel=1e-3)
     assert ledger.spent("toy") > 0
     model.save(tmp_path / "model.json")
-    loaded = JobResult.load(tmp_path / "model.json")
+    loaded = Release.load(tmp_path / "model.json")
     assert loaded.results["log_cells"].tolist() == model.feature_log_prob_.tolist()
 
 

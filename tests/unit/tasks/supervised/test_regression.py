@@ -18,8 +18,8 @@ from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 from sklearn.utils.estimator_checks import check_estimator
 
-from cloister import DPLinearRegression, DPLogisticRegression, JobResult, PlanError, Schema
-from cloister.app.jobs import make_plan, run_job
+from cloister import DPLinearRegression, DPLogisticRegression, PlanError, Release, Schema
+from cloister.app.job import make_plan, run_job
 from cloister.data.schema import Column
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
@@ -81,7 +81,7 @@ def toy(k: int, n: int = 600, seed: int = 0) -> tuple[Schema, np.ndarray]:
 
 def fitted(
     task: type[Task], shape: Schema, records: np.ndarray, silos: int = 1, **options: Any
-) -> JobResult:
+) -> Release:
     parts = {f"silo-{i}": [records[i::silos]] for i in range(silos)}
     chosen: dict[str, Any] = {"epsilon": NO_NOISE, "noise": ZeroNoise(), "target": "y", **options}
     return run_job(task, shape, parts, delta=1e-6, nominal_n=len(records), **chosen)
@@ -219,7 +219,7 @@ def test_coefficients_in_data_units_tell_what_those_on_the_grid_tell() -> None:
 POWERS = [-30, -20, 20, 30]
 
 
-def in_units(k: int, power: int, scaled: str, noise: Any) -> JobResult:
+def in_units(k: int, power: int, scaled: str, noise: Any) -> Release:
     """Fit the same table with one of its columns, bounds and all, in other units."""
     shape, records = toy(k)
     scale = [2.0**power if column.name == scaled else 1.0 for column in shape.columns]

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import DPCox, JobResult, Schema, run_job
+from cloister import DPCox, Release, Schema, run_job
 from cloister.core.errors import PlanError
 from cloister.data import read_source
 from cloister.tasks.survival.cox import _WORTH, Cox
@@ -59,7 +59,7 @@ def patients(strength: float = 1.0, n: int = 4000) -> pd.DataFrame:
     )
 
 
-def released(table: pd.DataFrame | dict[str, Any], noise: Any = None, **changes: Any) -> JobResult:
+def released(table: pd.DataFrame | dict[str, Any], noise: Any = None, **changes: Any) -> Release:
     silos = table if isinstance(table, dict) else {"a": table}
     given = {"epsilon": 4.0, "nominal_n": 4000, "nominal_events": 2500, **OPTIONS, **changes}
     records = {name: read_source(part, SCHEMA) for name, part in silos.items()}

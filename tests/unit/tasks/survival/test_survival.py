@@ -10,11 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import Budget, JobResult, PlanError, Schema, make_plan, run_job
-from cloister.app.report import as_table
-from cloister.app.report.forecast import size_warnings
+from cloister import Budget, PlanError, Release, Schema, make_plan, run_job
+from cloister.app.forecast import size_warnings
 from cloister.app.report.plots import alt_text, draw
-from cloister.app.report.text import cell_text
+from cloister.app.text import as_table, cell_text
 from cloister.cli import main
 from cloister.core.display import Between, Curve, Table
 from cloister.data import read_source
@@ -47,7 +46,7 @@ def trial(n: int = 3000, seed: int = 0) -> pd.DataFrame:
     )
 
 
-def ran(table: pd.DataFrame, noise: object | None = None, **options: object) -> JobResult:
+def ran(table: pd.DataFrame, noise: object | None = None, **options: object) -> Release:
     made = {"epsilon": 1.0, "nominal_n": 3000, **options}
     silos = {"here": read_source(table, SCHEMA)}
     return run_job(Survival, SCHEMA, silos, noise=noise or ZeroNoise(), **made)
@@ -227,7 +226,7 @@ def test_a_result_survives_its_file(tmp_path: Path) -> None:
     table["died"] = False
     result = ran(table, **BY)
     result.save(tmp_path / "model.json")
-    again = JobResult.load(tmp_path / "model.json")
+    again = Release.load(tmp_path / "model.json")
     for name, value in result.results.items():
         np.testing.assert_array_equal(again.results[name], value)
 

@@ -121,7 +121,7 @@ def test_bins_come_first_where_a_column_of_numbers_has_no_edges() -> None:
 
 def test_a_value_that_many_records_share_has_a_bin_of_its_own() -> None:
     """As capital gains, of which most are 0 and few are large."""
-    from cloister.app.jobs import run_job
+    from cloister.app.job import run_job
     from cloister.data.schema import Schema
     from cloister.testing import SimulatedNoise
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from cloister import Column, PlanError, Schema, dp_describe, run_job
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.core.display import Bars, Curve, Table
 from cloister.tasks import TASKS
 from cloister.testing import ZeroNoise
@@ -43,7 +43,7 @@ def table(n: int = 3000) -> pd.DataFrame:
     )
 
 
-def described(frame: pd.DataFrame, schema: Schema = SCHEMA, **options: Any) -> JobResult:
+def described(frame: pd.DataFrame, schema: Schema = SCHEMA, **options: Any) -> Release:
     from cloister.data import read_source
 
     half = len(frame) // 2

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from cloister import DPScorecard, JobResult, PlanError, Schema, run_job
-from cloister.app.report.text import as_table
+from cloister import DPScorecard, PlanError, Release, Schema, run_job
+from cloister.app.text import as_table
 from cloister.core.arrays import Floats
 from cloister.core.display import Bars, Curve
 from cloister.tasks.tables import risk
@@ -51,7 +51,7 @@ def loans(n: int = N, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(dict(zip(SCHEMA.names, columns, strict=True))).astype(float)
 
 
-def released(table: pd.DataFrame, noise: Any = None, **options: Any) -> JobResult:
+def released(table: pd.DataFrame, noise: Any = None, **options: Any) -> Release:
     records = SCHEMA.grid().encode(table.to_numpy())
     parts = {f"silo-{i}": [records[i::3]] for i in range(3)}
     given = {"epsilon": 1.0, "nominal_n": 5000, "target": "default", **options}

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import JobResult, PlanError, Schema
-from cloister.app.jobs import make_plan, run_job
-from cloister.app.report.text import as_table, cell_text
+from cloister import PlanError, Release, Schema
+from cloister.app.job import make_plan, run_job
+from cloister.app.text import as_table, cell_text
 from cloister.core.display import Bars, Between, Heatmap, Table
 from cloister.privacy.budget import Budget
 from cloister.tasks.tables.tabulate import Tabulate
@@ -44,7 +44,7 @@ def people(n: int = N, seed: int = 0) -> pd.DataFrame:
     ).astype(float)
 
 
-def released(table: pd.DataFrame, silos: int = 2, noise: Any = None, **options: Any) -> JobResult:
+def released(table: pd.DataFrame, silos: int = 2, noise: Any = None, **options: Any) -> Release:
     records = SCHEMA.grid().encode(table.to_numpy())
     parts = {f"silo-{i}": [records[i::silos]] for i in range(silos)}
     chosen = {"epsilon": 1.0, "nominal_n": len(table), **options}

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister import Account, Budget, JobResult, Ledger, Schema, make_plan, run_job, run_plan
-from cloister.app.jobs import COUNT_SHARE, split_budget
+from cloister import Account, Budget, Ledger, Release, Schema, make_plan, run_job, run_plan
+from cloister.app.job import COUNT_SHARE, split_budget
 from cloister.core.errors import BudgetExceeded, DataError, LedgerError, PlanError
 from cloister.data import array_records, read_source
 from cloister.privacy import accounting
@@ -289,7 +289,7 @@ def test_a_job_beyond_the_cap_is_refused_before_anything_is_drawn(account: Accou
 
 
 def test_a_second_run_beyond_the_budget_is_refused(account: Account) -> None:
-    def once() -> JobResult:
+    def once() -> Release:
         return run_job(
             FastLloyd, SCHEMA, silos(), epsilon=1.5, nominal_n=300, n_clusters=3, account=account
         )
@@ -386,7 +386,7 @@ def test_a_result_survives_its_file(task: Any, tmp_path: Path) -> None:
     options = {} if task is Count else {"n_clusters": 2}
     result = run_job(task, SCHEMA, silos(), epsilon=epsilon, nominal_n=300, **options)
     result.save(tmp_path / "model.json")
-    again = JobResult.load(tmp_path / "model.json")
+    again = Release.load(tmp_path / "model.json")
     assert again.plan == result.plan
     assert again.spent == result.spent
     assert again.epsilon() == result.epsilon()
@@ -434,7 +434,7 @@ def test_a_model_whose_plan_was_changed_is_refused(tmp_path: Path) -> None:
     document = result.to_dict()
     document["plan"] = {**document["plan"], "nominal_n": 301}
     with pytest.raises(DataError, match="digest differs"):
-        JobResult.from_dict(document)
+        Release.from_dict(document)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "{}", '{"format": "cloister-model/1"}', "\x00"])
@@ -442,13 +442,13 @@ def test_a_file_that_is_no_model_is_one_error(text: str, tmp_path: Path) -> None
     path = tmp_path / "model.json"
     path.write_text(text)
     with pytest.raises(DataError):
-        JobResult.load(path)
+        Release.load(path)
     with pytest.raises(DataError, match="cannot be read"):
-        JobResult.load(tmp_path / "none.json")
+        Release.load(tmp_path / "none.json")
 
 
 def test_a_model_without_a_part_is_refused() -> None:
     document = run_job(Count, SCHEMA, silos(), epsilon=1.0, nominal_n=300).to_dict()
     for name in ("plan", "plan_digest", "results", "history", "spent", "noise", "survivors"):
         with pytest.raises(DataError):
-            JobResult.from_dict({key: document[key] for key in document if key != name})
+            Release.from_dict({key: document[key] for key in document if key != name})

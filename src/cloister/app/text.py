@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cloister.app.jobs import JobResult
+from cloister.app.release import Release
 from cloister.core.display import (
     Bars,
     Between,
@@ -25,7 +25,6 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, NonPrivateEvent, holds
 from cloister.privacy.noise import AGGREGATOR_NOISE, SILOS_NOISE, DiscreteNoise
 from cloister.protocol.plan import Plan, noun_of
-from cloister.tasks.clustering.clusters import records_left_out
 
 Cell = str | float | Measured | Between
 """What may stand in a table."""
@@ -153,7 +152,7 @@ def strength_sentence(epsilon: float, delta: float, unit: str) -> str:
     )
 
 
-def warnings_of(result: JobResult) -> tuple[str, ...]:
+def warnings_of(result: Release) -> tuple[str, ...]:
     """Return why a result is not private; empty for a real private release."""
     warnings = []
     if not result.plan.task.private:
@@ -169,13 +168,7 @@ def warnings_of(result: JobResult) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def remarks_of(result: JobResult) -> tuple[str, ...]:
-    """Return what the released numbers say of how far to trust them."""
-    left_out = records_left_out(result.results, result.plan.nominal_n)
-    return (left_out[:1].upper() + left_out[1:],) if left_out else ()
-
-
-def privacy_statement(result: JobResult) -> tuple[tuple[str, str], ...]:
+def privacy_statement(result: Release) -> tuple[tuple[str, str], ...]:
     """Return questions and answers on what the result discloses, made from its numbers."""
     plan = result.plan
     what = ("What was released?", plan.task.describe())

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cloister.app.jobs import make_plan
-from cloister.app.report.forecast import category_warnings, size_warnings
+from cloister.app.forecast import category_warnings, size_warnings
+from cloister.app.job import make_plan
 from cloister.cli import main
 from cloister.data.schema import Column, Schema, schema_of
 from cloister.privacy.budget import Budget

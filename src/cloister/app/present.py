@@ -1,46 +1,91 @@
-"""What a result is, in three lines: what was found, what it cost, how sure it is."""
+"""``Presentation``: what interfaces show of a release, made once from released values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from cloister.app.jobs import JobResult
-from cloister.app.report.text import cell_text, number, odds_sentence, warnings_of
+from cloister.app.release import Release
+from cloister.app.text import cell_text, number, odds_sentence, warnings_of
 from cloister.core.display import Between, Display, Measured, Table
 from cloister.protocol.plan import Plan, noun_of
 from cloister.protocol.task import Classifier, Regressor, steps_of
-from cloister.tasks.clustering.clusters import clusters_above_noise
+from cloister.tasks.clustering.clusters import clusters_above_noise, movement, records_left_out
 
 _NUMERALS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
 _MOST_SIZES = 6  # that are named one by one
 
 
 @dataclass(frozen=True)
-class Summary:
-    """A title and three sentences, of released values alone."""
+class Presentation:
+    """A title, three sentences, warnings, and all tables and figures of a release.
+
+    Parameters
+    ----------
+    result, cost, reliability : str
+        One or two sentences each: the result, its cost, and which values differ from noise.
+    warnings : tuple of str
+        Why the release is not private; empty for a private release.
+    remarks : tuple of str
+        Reasons not to rely on the values, without a capital letter and a full stop.
+    displays : tuple of Display
+        Tables and figures of the task.
+    course : tuple of Display
+        Figures of the rounds.
+    stability : Table, optional
+        How often reruns of a clustering find its clusters; simulated from released values.
+    comparison : Table, optional
+        The same answer on public records; no release of private ones.
+    """
 
     title: str
-    found: str
+    result: str
     cost: str
-    sure: str
+    reliability: str
+    warnings: tuple[str, ...]
+    remarks: tuple[str, ...]
+    displays: tuple[Display, ...] = field(repr=False)
+    course: tuple[Display, ...] = field(repr=False, default=())
+    stability: Table | None = field(repr=False, default=None)
+    comparison: Table | None = field(repr=False, default=None)
 
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
         """The three sentences with their names."""
-        return (("found", self.found), ("cost", self.cost), ("how sure", self.sure))
+        return (("found", self.result), ("cost", self.cost), ("how sure", self.reliability))
+
+    @property
+    def everything(self) -> tuple[Display, ...]:
+        """All tables and figures in their order."""
+        extra = filter(None, (self.stability, self.comparison))
+        return (*self.displays, *self.course, *extra)
 
 
-def summarise(result: JobResult) -> Summary:
-    """Return what a reader wants to know first."""
-    plan = result.plan
-    displays = plan.task.displays(result.results, plan.columns)
-    if "centres" in result.results:
-        title, found = _title_of_groups(result), _groups(result)
+def present(
+    release: Release, *, stability: Table | None = None, comparison: Table | None = None
+) -> Presentation:
+    """Return what interfaces show of a release, a function of released values."""
+    plan, results = release.plan, release.results
+    displays = plan.task.displays(results, plan.columns)
+    if "centres" in results:
+        title, result = _title_of_groups(release), _groups(release)
     else:
         title = _title(plan)
-        found = _model(plan) or _first_number(displays) or _first_sentence(plan.task.describe())
-    return Summary(title, found, _cost(result), _sure(result, displays))
+        result = _model(plan) or _first_number(displays) or _first_sentence(plan.task.describe())
+    left_out = records_left_out(results, plan.nominal_n)
+    grid = getattr(plan.task, "last_grid", plan.grid)  # of a pipeline, its last step's
+    return Presentation(
+        title=title,
+        result=result,
+        cost=_cost(release),
+        reliability=_reliability(release, displays),
+        warnings=warnings_of(release),
+        remarks=(left_out,) if left_out else (),
+        displays=displays,
+        course=movement(release.history, 2 * grid.half_range),
+        stability=stability,
+        comparison=comparison,
+    )
 
 
 def _units(plan: Plan) -> str:
@@ -59,13 +104,13 @@ def _numbers(displays: tuple[Display, ...]) -> Iterator[Measured | Between]:
                 yield from (cell for cell in row if isinstance(cell, Measured | Between))
 
 
-def _title_of_groups(result: JobResult) -> str:
+def _title_of_groups(result: Release) -> str:
     k = len(result.results["centres"])
     many = _NUMERALS[k] if k < len(_NUMERALS) else f"{k:,}"
     return f"{many} group{'s' * (k != 1)} of {_units(result.plan)}"
 
 
-def _groups(result: JobResult) -> str:
+def _groups(result: Release) -> str:
     """Say how many groups there are and how large."""
     sizes = [number(round(max(size, 0.0), -1)) for size in sorted(result.results["sizes"])[::-1]]
     title = _title_of_groups(result)
@@ -114,7 +159,7 @@ def _first_number(displays: tuple[Display, ...]) -> str:
     return ""
 
 
-def _cost(result: JobResult) -> str:
+def _cost(result: Release) -> str:
     plan = result.plan
     if plan.budget is None or warnings_of(result):
         return "Nothing is promised: this is NOT PRIVATE."
@@ -122,7 +167,7 @@ def _cost(result: JobResult) -> str:
     return f"{spent} {odds_sentence(result.spent, plan.unit)}"
 
 
-def _sure(result: JobResult, displays: tuple[Display, ...]) -> str:
+def _reliability(result: Release, displays: tuple[Display, ...]) -> str:
     """Say how much of what was released stands out of the noise."""
     if said := clusters_above_noise(result.results):
         return said if said.endswith(".") else f"{said}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from cloister.app.report.text import number
+from cloister.app.text import number
 from cloister.core.arrays import Floats
 from cloister.core.display import Table
 from cloister.data.schema import Schema

@@ -1,0 +1,359 @@
+"""``Job``: a request for one release, from its plan to its result, for every interface.
+
+An interface builds a job, shows the plan, opens an account, runs the job and presents the release.
+Nothing is spent and no record is read before :meth:`Job.run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from math import sqrt
+from typing import Any, Self
+
+from cloister.app.in_process import OnRound, SiloRecords, check_records, content_of, run_plan
+from cloister.app.payment import Account
+from cloister.app.release import Release
+from cloister.core.errors import PlanError
+from cloister.data.loss import loss_notices, watch_loss
+from cloister.data.schema import Schema
+from cloister.privacy import accounting
+from cloister.privacy.budget import Budget, default_delta
+from cloister.privacy.calibration import gdp_mu_for
+from cloister.privacy.events import ComposedEvent
+from cloister.privacy.noise import DiscreteNoise, NoiseSource
+from cloister.protocol.code import code_of
+from cloister.protocol.plan import Plan
+from cloister.protocol.task import Mechanism, Profile, PublicFacts, Task
+from cloister.tasks.count import Count
+from cloister.tasks.options import at_most_records, design
+
+COUNT_SHARE = 0.02
+"""Share of the budget that buys a noisy count when no nominal number of records is agreed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trust:
+    """The fields of a plan that its task does not depend on; see :class:`Plan`.
+
+    Parameters
+    ----------
+    profile : {"local", "group", "pairwise"}, optional
+        "local" for one silo and "group" for more, unless given.
+    """
+
+    study: str = "default"
+    publish: bool = False
+    min_silos: int = 0
+    profile: Profile | None = None
+    collusion: int = 0
+    fingerprints: tuple[str, ...] = ()
+    upload_slot: float = 0.0
+
+    @classmethod
+    def taken_from(cls, given: dict[str, Any]) -> Self:
+        """Return the trust that keywords describe, and remove these from the keywords."""
+        own = {f.name: given.pop(f.name) for f in fields(cls) if f.name in given}
+        if "fingerprints" in own:
+            own["fingerprints"] = tuple(own["fingerprints"])
+        return cls(**own)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A request for one release.
+
+    Parameters
+    ----------
+    task : type of Task
+        A task that ships, or your own.
+    schema : Schema
+        The agreed data contract.
+    silos : tuple of str
+        Names of the silos.
+    options : mapping
+        Options of the task, such as ``n_clusters``.
+    epsilon : float or None
+        None for a task that is not private.
+    delta : float, optional
+        ``min(1e-6, 1 / (100 nominal_n))``, or 1e-6 if `nominal_n` is not given.
+    nominal_n : int >= 1, optional
+        Public number of records in all silos. Without it, 2 % of the budget buy a noisy count.
+    columns : tuple of str, optional
+        Columns of the schema that the job uses; all by default. Records are still those that the
+        whole schema keeps: read them with the same `columns`.
+    frac_bits : int
+        Binary places of the grid.
+    max_loss : float in [0, 1], optional
+        Share of the rows of each silo that may be left out. By default 5 %, and no value of a
+        target, event or group may lose all of its rows.
+    """
+
+    task: type[Task]
+    schema: Schema
+    silos: tuple[str, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    epsilon: float | None = None
+    delta: float | None = None
+    nominal_n: int | None = None
+    columns: tuple[str, ...] | None = None
+    frac_bits: int = 16
+    max_loss: float | None = None
+    trust: Trust = Trust()
+
+    @cached_property
+    def budget(self) -> Budget | None:
+        """The checked budget. A private task without epsilon is an error, never "no privacy"."""
+        if not self.task.private:
+            return None
+        if self.epsilon is None:
+            raise PlanError(
+                f"epsilon must be given for task {self.task.name!r}; there is no default."
+            )
+        delta = default_delta(self.nominal_n) if self.delta is None else self.delta
+        return Budget(self.epsilon, delta)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan. Without `nominal_n`, it is made for the fewest records that the task allows."""
+        return self.plan_for(self.budget, self._sized)
+
+    @property
+    def _fewest(self) -> int:
+        """The fewest records that the options of the task allow."""
+        return max([1, *at_most_records(self.task, self.options).values()])
+
+    @property
+    def _sized(self) -> int:
+        return self._fewest if self.nominal_n is None else self.nominal_n
+
+    def plan_for(self, budget: Budget | None, nominal_n: int) -> Plan:
+        """Return the plan for a budget and a number of records."""
+        for name, value in at_most_records(self.task, self.options).items():
+            if value > nominal_n:
+                raise PlanError(
+                    f"{name} must be at most nominal_n={nominal_n}, got {value}; ask for fewer."
+                )
+        used = self.schema if self.columns is None else self.schema.select(self.columns)
+        grid = used.grid(self.frac_bits)
+        facts = PublicFacts(
+            n_features=grid.n_features,
+            nominal_n=nominal_n,
+            budget=budget,
+            frac_bits=self.frac_bits,
+            columns=used.public,
+            silos=self.silos,
+            unit=self.schema.unit,
+        )
+        task = design(self.task, facts, self.options)
+        default_profile: Profile = "local" if len(self.silos) == 1 else "group"
+        trust = replace(self.trust, profile=self.trust.profile or default_profile)
+        return Plan(
+            task=task,
+            silos=self.silos,
+            grid=grid,
+            columns=used.names,
+            budget=budget,
+            nominal_n=nominal_n,
+            unit=self.schema.unit,
+            max_rows=self.schema.max_rows or 1,
+            max_silos_per_person=self.schema.max_silos_per_person,
+            schema_digest=self.schema.digest(),
+            code=code_of(task),
+            **vars(trust),
+        )
+
+    def loss_notices(self, records: SiloRecords) -> list[str]:
+        """Return a sentence for each source of which rows are left out.
+
+        Raises
+        ------
+        DataError
+            If more is left out than `max_loss` allows. It quotes words, since the caller has the
+            files.
+        """
+        return loss_notices(records, self.options, self._names, self.max_loss)
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """Names of the columns that the job uses."""
+        return self.columns or self.schema.names
+
+    def run(
+        self,
+        records: SiloRecords,
+        *,
+        account: Account | None = None,
+        on_round: OnRound | None = None,
+        noise: NoiseSource | None = None,
+    ) -> Release:
+        """Reserve the cost, run every round, and return the release.
+
+        Parameters
+        ----------
+        records : mapping of silo name to records
+        account : Account, optional
+            The whole plan is reserved there first; each round is charged before its sum leaves.
+        on_round : function of RoundDone, optional
+            Called after each round.
+        noise : NoiseSource, optional
+            Exact discrete noise from the operating system unless a test gives another.
+
+        Raises
+        ------
+        DataError
+            If too many rows are left out, before anything is spent.
+
+        Warns
+        -----
+        DataLossWarning
+            For each source of which some rows are left out.
+        """
+        watch_loss(records, self.options, self._names, self.max_loss)
+        noise = noise or DiscreteNoise()
+        if self.nominal_n is None and self.budget is not None:
+            return self._run_after_count(records, self.budget, account, on_round, noise)
+        return run_plan(self.plan, records, noise=noise, account=account, on_round=on_round)
+
+    def _run_after_count(
+        self,
+        records: SiloRecords,
+        budget: Budget,
+        account: Account | None,
+        on_round: OnRound | None,
+        noise: NoiseSource,
+    ) -> Release:
+        """Buy a noisy count of the records, then run the task with the rest of the budget."""
+        mechanism = _mechanism(self.task, self.options)
+        small, rest = split_budget(budget, COUNT_SHARE, mechanism)
+        # All errors of the plan and its price are raised before the count is charged.
+        dry_run = self.plan_for(rest, self._fewest)
+        if dry_run.rate < 1:
+            raise PlanError(
+                f"nominal_n must be given for task {self.task.name!r}, which samples its units; "
+                "what a count costs beside it cannot be taken off exactly."
+            )
+        count = replace(self, task=Count, options={"mechanism": mechanism})
+        count_plan = count.plan_for(small, 1)
+        check_records(dry_run, records)
+        if account:
+            # The rest is reserved first: a count that leaves too little for the task is useless.
+            account.reserve(dry_run, content_of(records))
+        try:
+            counted = run_plan(count_plan, records, noise=noise, account=account)
+        finally:
+            if account:
+                account.close(dry_run)
+        # Noise may bring a count below what the task can be designed for, even below 0.
+        n = max(self._fewest, round(float(counted.results["count"][0])))
+        plan = self.plan_for(rest, n)
+        release = run_plan(plan, records, noise=noise, account=account, on_round=on_round)
+        return replace(release, spent=ComposedEvent((counted.spent, release.spent)))
+
+
+def make_plan(
+    task: type[Task],
+    schema: Schema,
+    silos: Iterable[str],
+    *,
+    budget: Budget | None,
+    nominal_n: int,
+    columns: Iterable[str] | None = None,
+    frac_bits: int = 16,
+    **options: Any,
+) -> Plan:
+    """Return the plan of a job.
+
+    Parameters
+    ----------
+    budget : Budget or None
+        None for a task that is not private.
+    options
+        Fields of :class:`Trust`, and options of the task.
+
+    Other parameters are those of :class:`Job`.
+    """
+    trust = Trust.taken_from(options)
+    job = Job(
+        task=task,
+        schema=schema,
+        silos=tuple(silos),
+        options=options,
+        columns=None if columns is None else tuple(columns),
+        frac_bits=frac_bits,
+        trust=trust,
+    )
+    return job.plan_for(budget, nominal_n)
+
+
+def run_job(
+    task: type[Task],
+    schema: Schema,
+    silos: SiloRecords,
+    *,
+    epsilon: float | None,
+    delta: float | None = None,
+    nominal_n: int | None = None,
+    columns: Iterable[str] | None = None,
+    frac_bits: int = 16,
+    max_loss: float | None = None,
+    noise: NoiseSource | None = None,
+    account: Account | None = None,
+    on_round: OnRound | None = None,
+    **options: Any,
+) -> Release:
+    """Plan and run a job.
+
+    Parameters are those of :class:`Job` and :meth:`Job.run`; `options` holds fields of
+    :class:`Trust`, and options of the task.
+    """
+    trust = Trust.taken_from(options)
+    job = Job(
+        task=task,
+        schema=schema,
+        silos=tuple(silos),
+        options=options,
+        epsilon=epsilon,
+        delta=delta,
+        nominal_n=nominal_n,
+        columns=None if columns is None else schema.select(columns).names,
+        frac_bits=frac_bits,
+        max_loss=max_loss,
+        trust=trust,
+    )
+    return job.run(silos, noise=noise, account=account, on_round=on_round)
+
+
+def split_budget(budget: Budget, share: float, mechanism: Mechanism) -> tuple[Budget, Budget]:
+    """Split a budget into `share` and the rest, so that both together cost the whole.
+
+    Notes
+    -----
+    Gaussian budgets split by squared GDP parameter, which composes exactly; Laplace budgets by
+    epsilon.
+    """
+    if mechanism == "laplace":
+        return (
+            Budget(budget.epsilon * share, budget.delta),
+            Budget(budget.epsilon * (1 - share), budget.delta),
+        )
+    # Both parts state the whole delta, since the converted total is at one delta, not at a sum.
+    mu = gdp_mu_for(budget.epsilon, budget.delta)
+
+    def part(of: float) -> Budget:
+        epsilon = accounting.gdp_epsilon(mu * sqrt(of), budget.delta)
+        if epsilon == 0:
+            raise PlanError(
+                f"nominal_n must be given: {of:.0%} of ({budget}) is too little for a noisy count."
+            )
+        return Budget(epsilon, budget.delta)
+
+    return part(share), part(1 - share)
+
+
+def _mechanism(task: type[Task], options: Mapping[str, Any]) -> Mechanism:
+    """Return the noise distribution of the designed task, before it can be designed."""
+    fixed = getattr(task, "mechanism", "gaussian")
+    law = options.get("mechanism", fixed if isinstance(fixed, str) else "gaussian")
+    return "laplace" if law == "laplace" else "gaussian"

@@ -1,0 +1,90 @@
+"""``Request``: a job over files as plain values, the same for a page and for a worker."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from cloister.app.job import Job
+from cloister.data.schema import Schema
+from cloister.tasks import TASKS
+
+
+class Request(BaseModel):
+    """A job over files, each of which is a silo.
+
+    Parameters
+    ----------
+    task : str
+        Name of a task that ships.
+    options : dict
+        Options of the task.
+    files : dict of silo name to Path
+    schema_file : Path
+    columns, epsilon, nominal_n, max_loss
+        As in :class:`~cloister.app.job.Job`.
+    ledger : Path
+    cap_epsilon : float, optional
+        Lifetime cap of a data set that is new in the ledger.
+    out : Path
+        Folder for the results.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: str
+    options: dict[str, Any]
+    files: dict[str, Path]
+    schema_file: Path
+    columns: tuple[str, ...]
+    epsilon: float | None
+    nominal_n: int
+    max_loss: float | None = None
+    ledger: Path
+    cap_epsilon: float | None = None
+    out: Path
+
+    def job(self, schema: Schema | None = None) -> Job:
+        """Return the job; its plan raises what is wrong with it."""
+        return Job(
+            task=TASKS[self.task],
+            schema=schema or Schema.load(self.schema_file),
+            silos=tuple(self.files),
+            options=self.options,
+            epsilon=self.epsilon,
+            nominal_n=self.nominal_n,
+            columns=self.columns,
+            max_loss=self.max_loss,
+        )
+
+    def command(self, schema: Schema) -> list[str]:
+        """Return the words of the command that runs this job in a terminal, without its program."""
+        options = (f"{name}={json.dumps(value)}" for name, value in self.options.items())
+        some = self.columns != schema.names
+        return [
+            *("run", *map(_word, self.files.values()), "--schema", _word(self.schema_file)),
+            *((f"--columns={_listed(self.columns)}",) if some else ()),
+            *("--task", self.task),
+            *(word for option in options for word in ("--set", option)),
+            *("--epsilon", f"{self.epsilon:.15g}", "--nominal-n", f"{self.nominal_n}"),
+            *(("--max-loss", f"{self.max_loss:g}") if self.max_loss else ()),
+            *(("--cap-epsilon", f"{self.cap_epsilon:.15g}") if self.cap_epsilon else ()),
+            *("--out", self.out.name),
+        ]
+
+
+def _word(path: Path) -> str:
+    """Return the name of a file as a command takes it: an option begins with a hyphen."""
+    return f"./{path.name}" if path.name.startswith("-") else path.name
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    """Join names by commas; a name with a comma is quoted."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(names)
+    return text.getvalue()

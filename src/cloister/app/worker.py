@@ -1,0 +1,92 @@
+"""``python -P -m cloister.app.worker``: run the request on standard input, and write events.
+
+A job runs in its own process, since it must end even if the page that started it is closed: its
+budget is reserved. Events are lines of JSON on standard output:
+
+===========  ============================================
+``warning``  ``text``
+``round``    ``done`` and ``of``
+``done``     ``result``, the first sentence of the report
+``failed``   ``text``
+===========  ============================================
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+
+def main() -> int:
+    """Run the request; return 0, or 1 after the event ``failed``."""
+    try:  # imports, too: a page may stop the job while they last
+        from cloister.core.errors import CloisterError
+
+        try:
+            _run(sys.stdin.buffer.read())
+        except CloisterError as error:
+            return _failed(str(error))
+    except KeyboardInterrupt:
+        return _failed("interrupted; what left a silo stays charged.")
+    except Exception as error:
+        # The message may quote a record, and events are kept in a file.
+        return _failed(f"unexpected {type(error).__name__}; run the command in a terminal.")
+    return 0
+
+
+def _run(text: bytes) -> None:
+    from cloister.app.files import SiloFiles, write_release
+    from cloister.app.forecast import plan_warnings
+    from cloister.app.payment import Payment
+    from cloister.app.present import present
+    from cloister.app.report.page import write_report
+    from cloister.app.request import Request
+    from cloister.core.errors import DataLossWarning
+
+    request = Request.model_validate_json(text)
+    job = request.job()
+    for warning in plan_warnings(job.plan, job.schema):
+        _write("warning", text=warning)
+    records = SiloFiles(paths=request.files).read(job.schema, job.columns)
+    payment = Payment(ledger=request.ledger, cap_epsilon=request.cap_epsilon)
+    job.loss_notices(records)  # refuses before a ledger is opened
+    charge = payment.open(job.schema, job.plan)
+    with warnings.catch_warnings():
+        # The page has shown these notices. They count records, so that no file may keep them.
+        warnings.simplefilter("ignore", DataLossWarning)
+        release = job.run(
+            records,
+            account=charge.account if charge else None,
+            on_round=lambda done: _write("round", done=done.round + 1, of=done.rounds),
+        )
+    write_release(release, request.out, job.schema)
+    shown = present(release)
+    for warning in (*shown.warnings, *shown.remarks):
+        _write("warning", text=warning)
+    lines = charge.lines() if charge else ()
+    write_report(release, request.out / "report.html", shown=shown, budget_lines=lines)
+    if charge:
+        charge.close()
+    _write("done", result=shown.result)
+
+
+def _failed(text: str) -> int:
+    _write("failed", text=text)
+    return 1
+
+
+def _write(kind: str, **values: Any) -> None:
+    sys.stdout.write(json.dumps({"event": kind, **values}) + "\n")
+    sys.stdout.flush()
+
+
+def events_in(text: str) -> list[Mapping[str, Any]]:
+    """Return the events in what a worker wrote; a line without its end is left out."""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
