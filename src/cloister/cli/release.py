@@ -32,7 +32,7 @@ def run_over_files(
     args: argparse.Namespace, task: type[Task], options: Mapping[str, Any], out: Output
 ) -> tuple[Release, Charge | None]:
     """Run a job over files: all checks first, then the records, then the ledger."""
-    files = files_of(args)
+    files, payment = files_of(args), payment_of(args, out)
     job = job_of(args, task, Schema.load(args.schema), files.paths, options)
     for warning in plan_warnings(job.plan, job.schema, sized=job.nominal_n is not None):
         out.warn(warning)
@@ -41,7 +41,7 @@ def run_over_files(
     for notice in job.loss_notices(records):
         out.tell_owner(notice)
     prepare_folder(args.out)
-    charge = payment_of(args, out).open(job.schema, job.plan)
+    charge = payment.open(job.schema, job.plan)
     with out.progress() as on_round, warnings.catch_warnings():
         warnings.simplefilter("ignore", DataLossWarning)  # printed above
         account = charge.account if charge else None
