@@ -23,7 +23,7 @@ import pytest
 from cloister import cli
 from cloister.app.files import name_silos
 from cloister.app.release import Release
-from cloister.cli import COMMANDS, EXIT_CODES, main
+from cloister.cli import COMMANDS, EXIT_CODES, GROUPS, MOVED, main
 from cloister.cli.output import Output
 from cloister.core.display import Table
 from cloister.core.errors import PlanError, RemoteProtocolError, TransportError
@@ -435,15 +435,14 @@ def test_help_keeps_names_as_they_are_written(capsys: Said) -> None:
 def test_every_command_has_help_json_and_quiet(command: str, capsys: Said) -> None:
     actions = {
         "schema": ["init", "catalogue", "validate", "hash", "diff"],
-        "budget": ["advise", "show", "export", "cap", "close"],
-        "ca": ["init", "list"],
-        "enroll": ["request", "approve", "install", "revoke", "show"],
+        "budget": [
+            *("advise", "show", "export", "cap", "close", "backup", "verify", "migrate"),
+            *("statements", "recover", "clock"),
+        ],
         "config": ["check", "init"],
         "jobs": ["submit", "list", "show", "approve", "deny", "withdraw", "cancel", "result"],
         "flare": ["secure", "check", "job"],
-        "ledger": ["backup", "export", "verify", "migrate"],
-        "audit-log": ["verify"],
-        "federation": ["init", "invite", "open", "demo"],
+        "federation": ["init", "invite", "open", "demo", "ca", "enroll"],
         "experiments": ["list", "run", "figures"],
         "coordinator": ["run"],
         "silo": ["run"],
@@ -452,8 +451,28 @@ def test_every_command_has_help_json_and_quiet(command: str, capsys: Said) -> No
     for action in actions.get(command, [""]):
         assert main([word for word in (command, action, "--help") if word]) == 0
         text = capsys.readouterr().out
+        if action in ("ca", "enroll"):  # actions of their own
+            continue
         assert ("--json" in text) == (command not in services)
         assert ("--quiet" in text) == (command not in services)
+
+
+def test_help_lists_every_command_in_one_group(capsys: Said) -> None:
+    assert main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for group, named in GROUPS.items():
+        start = lines.index(f"{group}:")
+        listed = [line.split()[0] for line in lines[start + 1 : start + 1 + len(named)]]
+        assert listed == list(named)
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_an_old_command_names_the_new_one(old: str, capsys: Said) -> None:
+    action = {"ca": "init", "enroll": "request", "ledger": "verify", "audit-log": "verify"}[old]
+    assert main([old, action, "--help"]) == 0
+    told = capsys.readouterr()
+    assert f"{old!r} is {' '.join(MOVED[old])!r} now" in told.err
+    assert told.out.startswith(f"usage: cloister {' '.join(MOVED[old])}")
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,7 @@ def test_keys_that_are_not_this_partys_fail(
     (folder / "tls.key").unlink()
     state, found, way_out = checked(capsys, home())["keys"]
     assert found.endswith("has no tls.key")
-    assert "cloister enroll request" in way_out
+    assert "cloister federation enroll request" in way_out
 
 
 def test_files_that_are_not_there_fail(home: Callable[..., str], capsys: Said) -> None:
@@ -316,7 +316,7 @@ def test_a_certificate_that_ends_soon_is_told_before_anything_starts(
     enrolled(tmp_path / "own", Authority.create(tmp_path / "ca", "f"), 6)
     state, _, way_out = checked(capsys, home(keys="own", peers=None))["certificate"]
     assert state == "warn"
-    assert "cloister enroll request" in way_out
+    assert "cloister federation enroll request" in way_out
 
 
 # doctor, on this machine --------------------------------------------------------------------------
@@ -452,7 +452,7 @@ def test_a_certificate_is_looked_at_before_others_do(
     enrolled(tmp_path / "own", authority, 20)
     state, found, way_out = examined(capsys, home(keys="own"))["certificate"]
     assert (state, found[:11]) == ("warn", "it ends on ")
-    assert "cloister enroll request" in way_out
+    assert "cloister federation enroll request" in way_out
     enrolled(tmp_path / "own", authority, 100)
     assert examined(capsys, home(keys="own"))["certificate"][0] == "ok"
     authority.revoke("a")

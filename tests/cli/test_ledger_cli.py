@@ -1,4 +1,4 @@
-"""``cloister ledger``: a file is copied, exported, checked and migrated from the command line."""
+"""``cloister budget``: a file is copied, exported, checked and migrated from the command line."""
 
 from __future__ import annotations
 
@@ -35,49 +35,51 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_backup_says_what_restoring_it_means(file: Path, capsys: Said) -> None:
-    assert main(["ledger", "backup", "ledger.db", "--out", "copy.db"]) == 0
+    assert main(["budget", "backup", "ledger.db", "--out", "copy.db"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "leaves its running jobs" in said
     assert "its peers notice" in said
     assert stat.S_IMODE(Path("copy.db").stat().st_mode) == 0o600
-    assert main(["ledger", "verify", "copy.db"]) == 0
-    assert main(["ledger", "backup", "ledger.db", "--out", "other.db", "--json"]) == 0
-    assert main(["ledger", "backup", "ledger.db", "--out", "copy.db"]) == 6
+    assert main(["budget", "verify", "copy.db"]) == 0
+    assert main(["budget", "backup", "ledger.db", "--out", "other.db", "--json"]) == 0
+    assert main(["budget", "backup", "ledger.db", "--out", "copy.db"]) == 6
     assert "never replaced" in capsys.readouterr().err
 
 
 def test_a_restored_backup_that_is_behind_is_refused(file: Path, capsys: Said) -> None:
-    assert main(["ledger", "backup", "ledger.db", "--out", "copy.db"]) == 0
+    assert main(["budget", "backup", "ledger.db", "--out", "copy.db"]) == 0
     ledger = Ledger(file)
     ledger.commit(job="j", round=1, event=ROUND, frame=b"frame")
     ledger.countersigned(ledger.head(), {"ed25519:aa": b"signature"})
     ledger.dispose()
     file.unlink()
     Path("copy.db").rename(file)
-    assert main(["ledger", "verify", "ledger.db"]) == 6
+    assert main(["budget", "verify", "ledger.db"]) == 6
     assert "is behind the head" in capsys.readouterr().err
     Path("ledger.db.head").unlink()
-    assert main(["ledger", "verify", "ledger.db"]) == 0
+    assert main(["budget", "verify", "ledger.db"]) == 0
 
 
-def test_both_exports_are_one(file: Path, capsys: Said) -> None:
+def test_an_export_is_the_same_under_the_old_name(file: Path, capsys: Said) -> None:
     documents = []
     for command in ("ledger", "budget"):
         assert main([command, "export", "ledger.db"]) == 0
-        documents.append(json.loads(capsys.readouterr().out))
+        told = capsys.readouterr()
+        documents.append(json.loads(told.out))
+        assert ("'ledger' is 'budget' now" in told.err) == (command == "ledger")
     assert documents[0] == documents[1]
     assert documents[0]["countersigned"][0]["fingerprint"] == "ed25519:aa"
-    assert main(["ledger", "export", "ledger.db", "--out", "chain.json", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["command"] == "ledger export"
+    assert main(["budget", "export", "ledger.db", "--out", "chain.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["command"] == "budget export"
     assert json.loads(Path("chain.json").read_text()) == documents[0]
 
 
 def test_verify_says_the_head_and_finds_a_change(file: Path, capsys: Said) -> None:
-    assert main(["ledger", "verify", "ledger.db", "--json"]) == 0
+    assert main(["budget", "verify", "ledger.db", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["entries"], told["head"]) == (4, Ledger(file).head())
     sqlite3.connect(file, isolation_level=None).execute("DELETE FROM frames")
-    assert main(["ledger", "verify", "ledger.db"]) == 6
+    assert main(["budget", "verify", "ledger.db"]) == 6
     assert "is gone" in capsys.readouterr().err
 
 
@@ -92,13 +94,13 @@ def test_migrating_twice_is_migrating_once(file: Path, capsys: Said) -> None:
     connection.execute("UPDATE owner SET format = 1")
     connection.execute(trigger)
     connection.close()
-    assert main(["ledger", "verify", "ledger.db"]) == 6
-    assert "cloister ledger migrate" in capsys.readouterr().err
-    assert main(["ledger", "migrate", "ledger.db"]) == 0
+    assert main(["budget", "verify", "ledger.db"]) == 6
+    assert "cloister budget migrate" in capsys.readouterr().err
+    assert main(["budget", "migrate", "ledger.db"]) == 0
     assert "migrated" in capsys.readouterr().out
-    assert main(["ledger", "migrate", "ledger.db"]) == 0
+    assert main(["budget", "migrate", "ledger.db"]) == 0
     assert "already" in capsys.readouterr().out
-    assert main(["ledger", "verify", "ledger.db"]) == 0
+    assert main(["budget", "verify", "ledger.db"]) == 0
 
 
 @pytest.mark.parametrize("action", ["export", "verify", "migrate", "backup"])
@@ -107,7 +109,7 @@ def test_a_missing_ledger_is_an_error_and_is_not_made(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     more = ["--out", "copy.db"] if action == "backup" else []
-    assert main(["ledger", action, "absent.db", *more]) == 6
+    assert main(["budget", action, "absent.db", *more]) == 6
     assert "does not exist" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
@@ -119,7 +121,7 @@ def test_a_missing_ledger_is_an_error_and_is_not_made(
 def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A silo's ledger that is an older copy, its keys, and the ledger of its peer."""
     monkeypatch.chdir(tmp_path)
-    asked = ["enroll", "request", "--role", "silo", "--name", "a"]
+    asked = ["federation", "enroll", "request", "--role", "silo", "--name", "a"]
     assert main([*asked, "--keys", "keys", "--out", "a.json"]) == 0
     me = KeyFolder(Path("keys")).identity()
     ledger, peer = Ledger("ledger.db"), Ledger("peer.db")
@@ -141,16 +143,16 @@ def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_older_copy_takes_in_what_its_peers_wrote_for_it(lost: Path, capsys: Said) -> None:
-    assert main(["ledger", "verify", "ledger.db"]) == 6
-    assert "ledger recover" in capsys.readouterr().err
-    recover = ["ledger", "recover", "ledger.db", "--keys", "keys"]
+    assert main(["budget", "verify", "ledger.db"]) == 6
+    assert "budget recover" in capsys.readouterr().err
+    recover = ["budget", "recover", "ledger.db", "--keys", "keys"]
     assert main(recover) == 6
     assert "is behind the head" in capsys.readouterr().err
     print_of = Path("fingerprint").read_text()
-    written = ["ledger", "statements", "peer.db", "--of", print_of, "--out", "for-a.json"]
+    written = ["budget", "statements", "peer.db", "--of", print_of, "--out", "for-a.json"]
     assert main(written) == 0
     assert main(written) == 3  # nothing is written over
-    assert main(["ledger", "statements", "peer.db", "--of", "ed25519:aa", "--out", "no.json"]) == 6
+    assert main(["budget", "statements", "peer.db", "--of", "ed25519:aa", "--out", "no.json"]) == 6
     capsys.readouterr()
     assert main([*recover, "--from", "for-a.json", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["jobs"] == ["gone"]
@@ -160,7 +162,7 @@ def test_an_older_copy_takes_in_what_its_peers_wrote_for_it(lost: Path, capsys: 
     assert ledger.spent("ward") == epsilon(RepeatedEvent(ROUND, 2), 1e-6)
     assert [job.is_open for job in ledger.jobs()] == [False, False]
     ledger.dispose()
-    assert main(["ledger", "verify", "ledger.db"]) == 0
+    assert main(["budget", "verify", "ledger.db"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -168,13 +170,13 @@ def test_an_older_copy_takes_in_what_its_peers_wrote_for_it(lost: Path, capsys: 
 )
 def test_what_is_no_file_of_statements_is_said(lost: Path, capsys: Said, content: str) -> None:
     Path("for-a.json").write_text(content, encoding="latin-1")
-    recover = ["ledger", "recover", "ledger.db", "--keys", "keys", "--from", "for-a.json"]
+    recover = ["budget", "recover", "ledger.db", "--keys", "keys", "--from", "for-a.json"]
     assert main(recover) == 6
-    assert "is not a file of 'cloister ledger statements'" in capsys.readouterr().err
+    assert "is not a file of 'cloister budget statements'" in capsys.readouterr().err
 
 
 def test_the_owner_notes_that_the_clock_is_right(file: Path, capsys: Said) -> None:
-    assert main(["ledger", "clock", "ledger.db", "--json"]) == 0
+    assert main(["budget", "clock", "ledger.db", "--json"]) == 0
     at = json.loads(capsys.readouterr().out)["at"]
     ledger = Ledger(file)
     assert ledger.entries()[-1].fields == {"kind": "clock", "at": at}

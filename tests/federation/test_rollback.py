@@ -87,7 +87,7 @@ def test_a_silo_that_was_put_back_leaves_the_next_job_and_returns_after_its_reco
         path = home / "ledger.db"
         with pytest.raises(LedgerError, match="ledger recover"):
             Ledger(path)
-        assert main(["ledger", "recover", str(path), "--keys", str(home / "keys")]) == 0
+        assert main(["budget", "recover", str(path), "--keys", str(home / "keys")]) == 0
         assert "missing jobs added: 1" in " ".join(capsys.readouterr().out.split())
         ledger = Ledger(path)
         true = epsilon(ComposedEvent(tuple(spent)), 1e-6)

@@ -51,44 +51,66 @@ from cloister.core.errors import (
     TransportError,
 )
 
-COMMANDS = {
-    "demo": "let three simulated hospitals find groups of real patients, in seconds",
-    "cluster": "run private k-means over files, each file a silo",
-    "classify": "train a classifier: naive Bayes, logistic regression or a forest",
-    "regress": "train a linear regression",
-    "rules": "find frequent itemsets and association rules in files of baskets",
-    **catalogue.COMMANDS,
-    "evaluate": "measure how good a released model is, on files it has not seen",
-    "outliers": "release statistics that flag unusual records; flags stay local",
-    "run": "run any task over files, including your own",
-    "tasks": "list the tasks that ship",
-    "plan": "show cost, rounds, bytes and expected error before anything is spent",
-    "predict": "make a prediction for each record, with a model here or a scorer's",
-    "verify": "check a release and the signatures under it, from its files alone",
-    "export": "write a release for R, SAS and Stata, or a model for scikit-learn or ONNX",
-    "compute": "do one party's part of a computation on secret shares",
-    "check": "count what a schema's rules find in a file; local",
-    "schema": "draft, validate, hash or compare the data contract",
-    "budget": "show or export a ledger, choose or change a cap",
-    "compare": "compare methods, epsilons and data sets, on public data",
-    "experiments": "run, list and draw the experiments, on public data",
-    "audit": "try to refute what a method claims, on made-up records",
-    "ca": "make the certificate authority of a federation",
-    "enroll": "request, approve, install and revoke certificates",
-    "config": "draft or check the configuration file of a party",
-    "doctor": "check what a party needs: clock, names, certificates, disk, versions",
-    "coordinator": "run the coordinator's service",
-    "silo": "run a silo's agent",
-    "scorer": "answer encrypted queries with a model that stays here",
-    "console": "ask questions of files, or decide on a silo's jobs, in a browser on this machine",
-    "jobs": "submit, list, show, approve, deny, withdraw and cancel federated jobs",
-    "flare": "secure an NVIDIA FLARE site, and write jobs for one",
-    "ledger": "back up, export, verify and migrate a ledger",
-    "audit-log": "verify the audit file of a coordinator or a silo",
-    "federation": "found a federation and invite its parties, or try one on this machine",
-    "join": "join a federation with the file you were sent",
-    "completion": "print a script that lets a shell complete commands and options",
+GROUPS: dict[str, dict[str, str]] = {
+    "begin": {
+        "demo": "let three simulated hospitals find groups of real patients, in seconds",
+        "console": "ask questions of files, or decide on a silo's jobs, in a browser on this "
+        "machine",
+    },
+    "ask": {
+        "cluster": "run private k-means over files, each file a silo",
+        "classify": "train a classifier: naive Bayes, logistic regression or a forest",
+        "regress": "train a linear regression",
+        "rules": "find frequent itemsets and association rules in files of baskets",
+        **catalogue.COMMANDS,
+        "evaluate": "measure how good a released model is, on files it has not seen",
+        "outliers": "release statistics that flag unusual records; flags stay local",
+        "run": "run any task over files, including your own",
+    },
+    "prepare": {
+        "schema": "draft, validate, hash or compare the data contract",
+        "check": "count what a schema's rules find in a file; local",
+        "tasks": "list the tasks that ship",
+        "plan": "show cost, rounds, bytes and expected error before anything is spent",
+    },
+    "use": {
+        "predict": "make a prediction for each record, with a model here or a scorer's",
+        "export": "write a release for R, SAS and Stata, or a model for scikit-learn or ONNX",
+        "verify": "check a release and its signatures, or an audit file, from files alone",
+    },
+    "budget": {
+        "budget": "show, change, export, back up, verify and migrate a ledger",
+    },
+    "site": {
+        "federation": "found a federation, invite its parties, certify them, or try one here",
+        "join": "join a federation with the file you were sent",
+        "config": "draft or check the configuration file of a party",
+        "doctor": "check what a party needs: clock, names, certificates, disk, versions",
+        "coordinator": "run the coordinator's service",
+        "silo": "run a silo's agent",
+        "scorer": "answer encrypted queries with a model that stays here",
+        "jobs": "submit, list, show, approve, deny, withdraw and cancel federated jobs",
+        "flare": "secure an NVIDIA FLARE site, and write jobs for one",
+        "compute": "do one party's part of a computation on secret shares",
+    },
+    "laboratory": {
+        "audit": "try to refute what a method claims, on made-up records",
+        "compare": "compare methods, epsilons and data sets, on public data",
+        "experiments": "run, list and draw the experiments, on public data",
+    },
+    "shell": {
+        "completion": "print a script that lets a shell complete commands and options",
+    },
 }
+"""Commands by what they are for, as help lists them."""
+COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+MOVED = {
+    "ca": ("federation", "ca"),
+    "enroll": ("federation", "enroll"),
+    "ledger": ("budget",),
+    "audit-log": ("verify",),
+}
+"""Commands of the version before, and where they are now; they work for one version."""
 _SHARED = {
     **dict.fromkeys(("coordinator", "silo", "scorer"), "party"),
     **{
@@ -139,6 +161,15 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         super().add_arguments(sorted(actions, key=lambda action: not action.required))
 
 
+class _Front(_Help):
+    """Help of the program itself, whose description lists the commands by group."""
+
+    def add_arguments(self, actions: Iterable[argparse.Action]) -> None:
+        super().add_arguments(
+            action for action in actions if not isinstance(action, argparse._SubParsersAction)
+        )
+
+
 class _Parser(argparse.ArgumentParser):
     """An argument parser that says what is wrong in one sentence."""
 
@@ -179,9 +210,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments:
         sys.stdout.write(FRONT)
         return 0
+    arguments = _moved(arguments)
     try:
         args = _parser(arguments).parse_args(arguments)
-        if args.command in PARTIES and sys.platform == "win32":
+        if args.command in PARTIES and sys.platform == "win32" and not _certifies(arguments):
             raise PlanError(
                 f"{args.command!r} is of a federation's parties, which need the file locks, "
                 "signals and rights of Linux or macOS; run it there, in a container or under WSL."
@@ -207,13 +239,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _unexpected(error, arguments)
 
 
+def _moved(arguments: list[str]) -> list[str]:
+    """Return the arguments with today's name of a command, and say it where it moved."""
+    if not arguments or arguments[0] not in MOVED:
+        return arguments
+    now = MOVED[arguments[0]]
+    _complain(
+        f"{arguments[0]!r} is {' '.join(now)!r} now; the old name goes with the next release."
+    )
+    rest = arguments[1:]
+    if arguments[0] == "audit-log" and rest[:1] == ["verify"]:
+        rest = rest[1:]
+    return [*now, *rest]
+
+
+def _certifies(arguments: Sequence[str]) -> bool:
+    """Return True for the commands of a certificate authority, which run on Windows too."""
+    return arguments[0] == "federation" and arguments[1:2] in (["ca"], ["enroll"])
+
+
 def _parser(arguments: Sequence[str], *, whole: bool = False) -> argparse.ArgumentParser:
     """Return the parser, with the options of the command that `arguments` name or of all."""
     parser = _Parser(
         prog="cloister",
-        description="Private data mining for organisations that may not pool their records.",
+        description="Private data mining for organisations that may not pool their records.\n\n"
+        + _listed(),
         epilog="exit codes:\n" + _exit_codes(),
-        formatter_class=_Help,
+        formatter_class=_Front,
     )
     shown = f"cloister {version('cloister')}"
     parser.add_argument(
@@ -246,6 +298,15 @@ def _parser(arguments: Sequence[str], *, whole: bool = False) -> argparse.Argume
         else:
             raise PlanError(_from_lab(name))
     return parser
+
+
+def _listed() -> str:
+    """Return the commands and their summaries, by group."""
+    width = max(map(len, COMMANDS)) + 2
+    return "\n\n".join(
+        "\n".join([f"{group}:", *(f"  {name:<{width}}{text}" for name, text in named.items())])
+        for group, named in GROUPS.items()
+    )
 
 
 def _module(name: str) -> Any:

@@ -1,23 +1,19 @@
-"""``cloister budget``: caps, and what was spent, in a ledger."""
+"""``cloister budget``: caps and spending in a ledger, and its file."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from cloister.app.forecast import two_digits
 from cloister.app.payment import NOT_COUNTED, default_ledger, left_for_one_more
 from cloister.app.text import number
+from cloister.cli.ledger import Document, add_ledger_actions, on_ledger
 from cloister.cli.output import Output
-from cloister.cli.parsers import Run, actions, write_text
+from cloister.cli.parsers import actions
 from cloister.core.declared import Range
 from cloister.core.display import Table
-from cloister.core.errors import LedgerError
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget, checked
 from cloister.privacy.calibration import gdp_mu_for, gdp_part
@@ -25,14 +21,14 @@ from cloister.privacy.events import GaussianEvent
 from cloister.privacy.filter import Cost, Limits
 from cloister.privacy.ledger import Ledger
 
-Document = Mapping[str, Any] | None
 _CHARGED = {"apart": "by each noise", "covered": "as Gaussian", "whole": "as a whole"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = actions(parser)
     show = add("show", "show caps, spent and remaining budgets of each data set", on_ledger(_show))
-    for action in (show, add_export(add)):
+    export = add_ledger_actions(add)
+    for action in (show, export):
         action.add_argument(
             "ledger",
             type=Path,
@@ -56,28 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cap.add_argument("dataset", metavar="DATASET")
     cap.add_argument("--epsilon", type=float, required=True, metavar="E")
     cap.add_argument("--delta", type=float, metavar="D", help="default: unchanged")
-
-
-def add_export(add: Callable[..., argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Declare the action ``export``, which ``cloister ledger`` has too."""
-    export = add("export", "write every entry of the ledger as JSON", on_ledger(_export))
-    export.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
-    return export
-
-
-def on_ledger(action: Callable[..., Document], *, behind: bool = False) -> Run:
-    """Return what opens the ledger, which must exist, for an action of (args, ledger, out)."""
-
-    def run(args: argparse.Namespace, out: Output) -> Document:
-        if not args.ledger.is_file():
-            raise LedgerError(f"ledger {str(args.ledger)!r} does not exist; check its path.")
-        ledger = Ledger(args.ledger, behind=behind)
-        try:
-            return action(args, ledger, out)
-        finally:
-            ledger.dispose()
-
-    return run
 
 
 def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
@@ -126,18 +100,6 @@ def _by_law(limits: Limits, cost: Cost) -> str:
     if limits.room.failure_delta:
         parts.append(f"delta {cost.failure_delta:.2g} for jobs charged as a whole")
     return ", ".join(parts)
-
-
-def _export(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
-    ledger.verify()
-    text = json.dumps(ledger.export(), indent=1) + "\n"
-    if args.out is None:
-        if not args.quiet:
-            sys.stdout.write(text)
-        return None
-    write_text(args.out, text)
-    out.say(f"written  {args.out}")
-    return {"file": args.out}
 
 
 def _advise(args: argparse.Namespace, out: Output) -> Document:

@@ -109,7 +109,7 @@ def _keys(settings: Settings) -> Iterator[Check]:
     folder = KeyFolder(settings.keys)
     names = (*_SECRETS, *_PUBLIC)
     if absent := [name for name in names if not (folder.path / name).is_file()]:
-        hint = "make them with 'cloister enroll request' and 'cloister enroll install'."
+        hint = "make them with 'cloister federation enroll', first 'request' and then 'install'."
         yield fail("keys", f"{folder.path} has no {', '.join(absent)}", hint)
         return
     try:
@@ -137,7 +137,7 @@ def _certificate(keys: KeyFolder, peer: Peer) -> Check:
         revoked = peer.serial in revoked_serials(keys)
     except (CloisterError, OSError, ValueError) as error:
         return fail("certificate", reason(error), "mend the keys folder, or enrol again.")
-    renew = "renew it with 'cloister enroll request' in the same folder."
+    renew = "renew it with 'cloister federation enroll request' in the same folder."
     now, end = datetime.now(UTC), f"{peer.not_after:%Y-%m-%d}"
     if revoked:
         return fail("certificate", "it was revoked", "ask the operator why, and enrol again.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ from cloister.app.files import SiloFiles, prepare_folder
 from cloister.app.job import Job
 from cloister.app.payment import Account, Charge
 from cloister.app.release import Release
+from cloister.app.watching import warnings_to
 from cloister.cli.output import Output
 from cloister.cli.release import write_results
 from cloister.core.arrays import Floats
 from cloister.core.display import Between, Table
-from cloister.core.errors import DataLossWarning
 from cloister.data.samples import ACCEPTED_LOSS, SCHEMA, write_patients
 from cloister.data.schema import Schema
 from cloister.privacy.budget import Budget
@@ -71,8 +70,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     ledger = Ledger(path)
     ledger.open_dataset(schema.dataset, cap=LIFETIME_CAP, unit=schema.unit)
     charge = Charge(Account(ledger, schema.dataset), path, "default")
-    with out.progress() as on_round, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataLossWarning)
+    with out.progress() as on_round, warnings_to(out.tell_owner):
         result = job.run(silos, account=charge.account, on_round=on_round)
     records = np.concatenate([part for read in silos.values() for part in read])
     comparison = cost_of_privacy(result, records)

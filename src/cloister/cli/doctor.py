@@ -132,7 +132,7 @@ def _ledger(settings: SiloSettings) -> Iterator[Check]:
     if not path.exists():
         if beside.exists():
             found = f"{path} is gone, and {beside.name} beside it says that there was one"
-            yield fail("ledger", found, "restore the newest copy; see cloister ledger.")
+            yield fail("ledger", found, "restore the newest copy; see cloister budget.")
         else:
             yield ok("ledger", f"none yet at {path}; the first start makes it")
         return
@@ -150,7 +150,7 @@ def _ledger(settings: SiloSettings) -> Iterator[Check]:
         finally:
             ledger.dispose()
     except CloisterError as error:
-        hint = "take no part in jobs until it verifies; see cloister ledger."
+        hint = "take no part in jobs until it verifies; see cloister budget."
         yield fail("ledger", str(error), hint)
 
 

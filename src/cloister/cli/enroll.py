@@ -1,4 +1,4 @@
-"""``cloister enroll``: how a party comes by its keys and its certificate, and loses it."""
+"""``cloister federation enroll``: request, approve, install and revoke certificates."""
 
 from __future__ import annotations
 
@@ -150,7 +150,9 @@ def _show(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         for warning in keys.expiry_warnings(datetime.now(UTC)):
             out.warn(warning)
     else:
-        lines.append(("certificate", "none yet; send the request, then 'cloister enroll install'"))
+        lines.append(
+            ("certificate", "none yet; send the request, then 'cloister federation enroll install'")
+        )
     if keys.pending():
         lines.append(("asked for", "another certificate, not installed yet"))
     out.pairs(*lines)

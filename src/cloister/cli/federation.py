@@ -16,6 +16,7 @@ import numpy as np
 from cloister.app.job import make_plan
 from cloister.app.present import present
 from cloister.app.release import Release
+from cloister.cli import ca, enroll
 from cloister.cli.demo import CLUSTERS, COLUMNS, DELTA, EPSILON, NOMINAL_N
 from cloister.cli.options import comma_separated
 from cloister.cli.output import Output
@@ -70,6 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     opened.add_argument("--again", action="store_true", help="all begin again, with other words")
     for action in (init, invite, opened):
         action.add_argument("--root", type=Path, metavar="DIR", help="everything lies there")
+    ca.add_arguments(add("ca", "make and renew the certificate authority", None))
+    enroll.add_arguments(add("enroll", "request, approve, install and revoke certificates", None))
     demo = add("demo", "start everything, run a job end to end, tear down", _demo)
     demo.add_argument(
         "--profile",

@@ -1,32 +1,35 @@
-"""``cloister ledger``: keep a ledger file safe."""
+"""The actions of ``cloister budget`` that keep the file of a ledger safe."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from cloister.cli.budget import Document, add_export, on_ledger
 from cloister.cli.output import Output
-from cloister.cli.parsers import actions, write_text
+from cloister.cli.parsers import Run, write_text
 from cloister.core.errors import LedgerError
 from cloister.federation.pki import KeyFolder
 from cloister.privacy.ledger import Ledger, SignedStatement
 from cloister.privacy.ledger_file import migrate
 
+Document = Mapping[str, Any] | None
 _FORMAT = "cloister-statements/1"
 _RESTORE = (
     "A copy does not know what was sent after it was made. So a silo that is restored from it "
     "leaves its running jobs, and the whole of their reservations stays charged; its peers notice "
     "that it is behind. To restore, stop the silo, remove the ledger and the files beside it that "
     "end in -wal and -shm, and put the copy in its place. A copy that is behind is refused until "
-    "'cloister ledger recover' has taken in what its peers hold; the file that ends in .head may "
+    "'cloister budget recover' has taken in what its peers hold; the file that ends in .head may "
     "be removed only if all later spending is lost for good."
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = actions(parser)
+def add_ledger_actions(add: Callable[..., argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Declare the actions on a ledger's file, and return that of ``export``."""
     backup = add(
         "backup", "copy the ledger consistently, even while the silo runs", on_ledger(_backup)
     )
@@ -53,14 +56,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="STATEMENTS",
         help="files of peers, besides what they showed in jobs",
     )
+    export = add("export", "write every entry of the ledger as JSON", on_ledger(_export))
+    export.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
     others = (
-        add_export(add),
         add("verify", "check every entry, answer and counter-signed head", on_ledger(_verify)),
         add("migrate", "convert a file of an earlier version", _migrate),
         add("clock", "confirm that the clock is right and was ahead before", on_ledger(_clock)),
     )
     for action in (backup, statements, recover, *others):
         action.add_argument("ledger", type=Path, metavar="FILE")
+    return export
+
+
+def on_ledger(action: Callable[..., Document], *, behind: bool = False) -> Run:
+    """Return what opens the ledger, which must exist, for an action of (args, ledger, out)."""
+
+    def run(args: argparse.Namespace, out: Output) -> Document:
+        if not args.ledger.is_file():
+            raise LedgerError(f"ledger {str(args.ledger)!r} does not exist; check its path.")
+        ledger = Ledger(args.ledger, behind=behind)
+        try:
+            return action(args, ledger, out)
+        finally:
+            ledger.dispose()
+
+    return run
+
+
+def _export(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
+    ledger.verify()
+    text = json.dumps(ledger.export(), indent=1) + "\n"
+    if args.out is None:
+        if not args.quiet:
+            sys.stdout.write(text)
+        return None
+    write_text(args.out, text)
+    out.say(f"written  {args.out}")
+    return {"file": args.out}
 
 
 def _backup(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
@@ -122,7 +154,7 @@ def _read(source: Path) -> list[SignedStatement]:
         ]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise LedgerError(
-            f"{str(source)!r} is not a file of 'cloister ledger statements'; ask the peer for one."
+            f"{str(source)!r} is not a file of 'cloister budget statements'; ask the peer for one."
         ) from error
 
 

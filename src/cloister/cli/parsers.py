@@ -20,7 +20,7 @@ def actions(parser: argparse.ArgumentParser) -> Callable[..., argparse.ArgumentP
     """Return a function of (name, help, run) that adds an action to a command."""
     parsers = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
-    def add(name: str, summary: str, run: Run) -> argparse.ArgumentParser:
+    def add(name: str, summary: str, run: Run | None) -> argparse.ArgumentParser:
         description = f"{summary[0].upper()}{summary[1:]}."
         action = parsers.add_parser(name, help=summary, description=description)
         action.set_defaults(run=run)

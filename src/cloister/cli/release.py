@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,11 +16,11 @@ from cloister.app.release import Release
 from cloister.app.report.page import render_report, write_report
 from cloister.app.stability import stability
 from cloister.app.text import as_table
+from cloister.app.watching import warnings_to
 from cloister.cli.options import files_of, job_of, payment_of
 from cloister.cli.output import Output
 from cloister.cli.parsers import write_text
 from cloister.core.display import Bars, Curve, Display, Heatmap, Table
-from cloister.core.errors import DataLossWarning
 from cloister.data.schema import Schema
 from cloister.protocol.task import Task
 
@@ -42,8 +41,7 @@ def run_over_files(
         out.tell_owner(notice)
     prepare_folder(args.out)
     charge = payment.open(job.schema, job.plan)
-    with out.progress() as on_round, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataLossWarning)  # printed above
+    with out.progress() as on_round, warnings_to(out.tell_owner):
         account = charge.account if charge else None
         return job.run(records, account=account, on_round=on_round), charge
 

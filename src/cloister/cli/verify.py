@@ -1,4 +1,4 @@
-"""``cloister verify``: check a release without any server, from its files alone."""
+"""``cloister verify``: check a release, or an audit file, from its files alone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 from cloister.app.release import Release
 from cloister.app.text import REAL_NOISE, number
-from cloister.cli.options import add_model_task, load_model
+from cloister.cli.options import add_model_task, load_model, refuse_given
 from cloister.cli.output import Output
 from cloister.core.display import Table
 from cloister.federation.attested import SUFFIX, Attestation
+from cloister.federation.service import audit
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.events import mechanism_counts
 from cloister.protocol.plan import Plan
@@ -23,7 +24,17 @@ Check = tuple[str, str, str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, metavar="FILE", help="model.json of a job")
+    parser.add_argument(
+        "model",
+        type=Path,
+        metavar="FILE",
+        help="model.json of a job, or the audit file (.jsonl) of a coordinator or silo",
+    )
+    parser.add_argument(
+        "--head",
+        metavar="HASH",
+        help="of an audit file: head shown by an earlier check; finds lines cut off since then",
+    )
     parser.add_argument(
         "--signed",
         type=Path,
@@ -36,7 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    """Check plan, price, noise and signatures; say what nothing here can show."""
+    """Check plan, price, noise and signatures, or the chain of an audit file."""
+    if args.model.suffix == ".jsonl":
+        return _audit_file(args, out)
+    refuse_given(args.head, "head goes with an audit file")
     result = load_model(args)
     beside = args.model.with_name(args.model.name + SUFFIX)
     files = args.signed or [file for file in [beside] if file.is_file()]
@@ -51,6 +65,17 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     keys = ("check", "verdict", "found")
     told = [dict(zip(keys, one, strict=True)) for one in checks]
     return {"verified": not failed, "checks": told}
+
+
+def _audit_file(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """Find lines that were changed, removed or moved."""
+    refuse_given(args.signed, "signed goes with a model")
+    lines, head = audit.verify(args.model, args.head)
+    out.say(f"{args.model}: {lines} lines, none changed, removed or moved")
+    out.say(f"head {head}")
+    if args.head is None:
+        out.say("Keep the head elsewhere: with --head, the next check finds lines cut off the end.")
+    return {"file": args.model, "lines": lines, "head": head}
 
 
 def _checks(result: Release) -> Iterator[Check]:

@@ -139,8 +139,8 @@ class KeyFolder:
             there = path.is_file()
         if not there:
             raise PlanError(
-                f"keys {str(self.path)!r} have no {name}; make them with 'cloister enroll request' "
-                "and 'cloister enroll install'."
+                f"keys {str(self.path)!r} have no {name}; make them with 'cloister federation "
+                "enroll', first 'request' and then 'install'."
             )
         return path
 
@@ -200,7 +200,10 @@ class KeyFolder:
             ) from None
 
 
-_RENEW = "renew it with 'cloister enroll request' in the same folder, which keeps the fingerprint."
+_RENEW = (
+    "renew it with 'cloister federation enroll request' in the same folder, which keeps the "
+    "fingerprint."
+)
 
 
 def make_request(
@@ -276,7 +279,7 @@ def install(keys: str | os.PathLike[str], grant: Mapping[str, Any]) -> Peer:
         certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(ca_pem))
     except (KeyError, ValueError, AttributeError, TypeError, InvalidSignature):
         raise PlanError(
-            "grant is not one of 'cloister enroll approve'; ask for it again."
+            "grant is not one of 'cloister federation enroll approve'; ask for it again."
         ) from None
     peer = peer_of(certificate.public_bytes(Encoding.DER))
     crl = _crl(crl_pem, ca_pem)
@@ -359,7 +362,8 @@ class Authority:
         self.path = Path(path)
         if not (self.path / "ca.key").is_file():
             raise PlanError(
-                f"{str(self.path)!r} is no certificate authority; make one with 'cloister ca init'."
+                f"{str(self.path)!r} is no certificate authority; make one with 'cloister "
+                "federation ca init'."
             )
         try:
             with _using(self.path):
@@ -550,7 +554,7 @@ def request_fingerprint(request: Mapping[str, Any]) -> str:
         known = request["format"] == _REQUEST and isinstance(request["hosts"], list)
         parts = _requested(request["role"], request["name"], hosts, request["csr"])
     except (KeyError, ValueError, TypeError, AttributeError):
-        raise PlanError("request is not one of 'cloister enroll request'.") from None
+        raise PlanError("request is not one of 'cloister federation enroll request'.") from None
     if not known or not verify(public, signature, _REQUEST_LABEL, *parts):
         raise _changed(request)
     return fingerprint_of(public)

@@ -999,7 +999,7 @@ class Ledger:
         if lacking := self._lacking(connection):
             raise LedgerError(
                 f"{self._label} is behind {len(lacking)} statements that its owner signed and "
-                "peers hold, so it was rolled back or replaced; run 'cloister ledger recover' on "
+                "peers hold, so it was rolled back or replaced; run 'cloister budget recover' on "
                 "it, or restore the newest file."
             )
 
@@ -1035,7 +1035,7 @@ class Ledger:
             raise LedgerError(
                 f"{self._label} is behind the head that was written last, kept in "
                 f"{str(self._beside)!r}, so it was rolled back or replaced; restore the newest "
-                "file, or run 'cloister ledger recover' with what its peers hold, or remove that "
+                "file, or run 'cloister budget recover' with what its peers hold, or remove that "
                 "file if all later spending is lost for good."
             )
         return beside[0]
@@ -1079,7 +1079,7 @@ class Ledger:
             raise LedgerError(
                 f"the clock of this machine shows {ledger_file.text_of(now)}, and the last entry "
                 f"of {self._label} is of {self._state.latest}; set the clock, or, if it was wrong "
-                "then, run 'cloister ledger clock'."
+                "then, run 'cloister budget clock'."
             )
         return now
 
@@ -1171,7 +1171,7 @@ class Ledger:
     def _tag(self, label: str, content: bytes) -> bytes:
         # The label ends with NUL and the digest has one length: no two pairs give the same message.
         message = hashlib.sha256(content).digest()
-        return hmac.digest(self._key, f"cloister ledger {label}\0".encode() + message, "sha256")
+        return hmac.digest(self._key, f"cloister budget {label}\0".encode() + message, "sha256")
 
 
 def _put_statements(connection: sqlite3.Connection, statements: Iterable[SignedStatement]) -> None:

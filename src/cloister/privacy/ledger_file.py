@@ -244,7 +244,7 @@ def owner_key(connection: sqlite3.Connection, path: Path | None) -> bytes:
     if format < FORMAT:
         raise LedgerError(
             f"ledger {str(path)!r} has format {format}, and this version needs format "
-            f"{FORMAT}; stop what uses it and run 'cloister ledger migrate' on it."
+            f"{FORMAT}; stop what uses it and run 'cloister budget migrate' on it."
         )
     return key
 

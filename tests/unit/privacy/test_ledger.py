@@ -1306,7 +1306,7 @@ OLD_TRIGGERS = {
 def old(tmp_path: Path) -> Path:
     """A file as the first version wrote it: one open job with one committed round."""
     path, key, frame = tmp_path / "old.ledger", bytes(range(32)), b"an old frame"
-    message = b'cloister ledger ["frame","j",0]\0' + hashlib.sha256(frame).digest()
+    message = b'cloister budget ["frame","j",0]\0' + hashlib.sha256(frame).digest()
     tag = hmac.digest(key, message, "sha256").hex()
     at, full, once = "2025-03-04T05:06:07+00:00", FULL.to_dict(), ROUND.to_dict()
     entries = [
@@ -1358,7 +1358,7 @@ def dump(path: Path, table: str) -> list[tuple[object, ...]]:
 
 def test_a_file_of_the_first_format_is_refused_until_it_is_migrated(old: Path) -> None:
     before = {name: dump(old, name) for name in ("entries", "frames")}
-    with pytest.raises(LedgerError, match=r"has format 1.*'cloister ledger migrate'"):
+    with pytest.raises(LedgerError, match=r"has format 1.*'cloister budget migrate'"):
         Ledger(old)
     assert migrate(old)
     assert not migrate(old)
@@ -1384,7 +1384,7 @@ def test_a_file_of_the_second_format_is_migrated_and_takes_statements(path: Path
     )
     connection.execute(ledger_file.TRIGGERS["owner_update"])
     connection.close()
-    with pytest.raises(LedgerError, match=r"has format 2.*'cloister ledger migrate'"):
+    with pytest.raises(LedgerError, match=r"has format 2.*'cloister budget migrate'"):
         Ledger(path)
     assert migrate(path)
     ledger = Ledger(path)
