@@ -28,6 +28,7 @@ from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.code import code_of
 from cloister.protocol.journal import Journal
 from cloister.protocol.plan import Plan
+from cloister.protocol.rows import has_rows, sum_of_rows
 from cloister.protocol.session import Transport, run_rounds
 from cloister.protocol.task import PublicFacts, Task, inside
 from cloister.tasks.clustering.kmeans import FastLloyd
@@ -306,7 +307,7 @@ def check_transport(make_transport: Callable[[Mapping[str, Handler]], Transport]
 
 
 def check_task(task: Task, records: Iterable[Records], states: Sequence[GridState] = ()) -> None:
-    """Check a task's laws on some records: lengths, sensitivity per record, pure and additive.
+    """Check a task's laws on some records: lengths, sensitivity per record, additive, by its rows.
 
     Parameters
     ----------
@@ -355,6 +356,9 @@ def _check_round(task: Task, t: int, state: GridState, table: Records) -> None:
     blocks = task.blocks(t)
     assert whole.dtype == np.int64, "contributions are int64"
     assert whole.shape == (sum(block.size for block in blocks),), "length is the plan's"
+    if has_rows(task):
+        by_rows = sum_of_rows(task, t, state, inside(table, task.frac_bits))
+        assert (whole == by_rows).all(), "the kernel sums the rows"
     half = len(table) // 2
     assert (whole == added(table[:half]) + added(table[half:])).all(), "parts add up to the whole"
     for row in range(len(table)):

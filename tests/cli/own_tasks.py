@@ -40,6 +40,7 @@ class Silent(FastLloyd):
     """Adds nothing, whatever it is paid for."""
 
     name: ClassVar[str] = "silent"
+    rows: ClassVar[Any] = None  # the kernel alone: rows would be sent in its place
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         return np.zeros(self.n_clusters * (self.n_features + 1), dtype=np.int64)

@@ -138,7 +138,7 @@ def test_show_and_export_tell_the_limits_and_what_is_left_of_them(ward: Path, ca
     assert main(["budget", "show", "l.db"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("for Gaussian noise, epsilon 0.5 for other noise, delta 5e-07") == 2
-    assert main(["ledger", "export", "l.db"]) == 0
+    assert main(["budget", "export", "l.db"]) == 0
     told = json.loads(capsys.readouterr().out)["datasets"]["ward"]
     assert told["split"] == {"pure": 0.25, "failure": 0.5}
     assert told["limits"]["pure_epsilon"] == 0.5

@@ -187,11 +187,11 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 def test_the_command_verifies(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, head = verify(path)
-    assert main(["audit-log", "verify", str(path)]) == 0
+    assert main(["verify", str(path)]) == 0
     assert f"head {head}" in capsys.readouterr().out
-    assert main(["audit-log", "verify", str(path), "--head", head, "--json"]) == 0
+    assert main(["verify", str(path), "--head", head, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["lines"], document["head"]) == (5, head)
     path.write_bytes(b"".join(lines_of(path)[:4]))
-    assert main(["audit-log", "verify", str(path), "--head", head]) == 6
+    assert main(["verify", str(path), "--head", head]) == 6
     assert "lines were cut off" in capsys.readouterr().err

@@ -146,7 +146,8 @@ def release_of(
     noise : str
         Where the noise came from.
     """
-    history = tuple(plan.task.results(state, plan.grid) for state in states)
+    # a task without a state before the first round has no results of it either
+    history = tuple(plan.task.results(state, plan.grid) if state else {} for state in states)
     label = noise if plan.task.private else "none: not private"
     return Release(plan, history[-1], history, plan.events(), label, tuple(survivors))
 

@@ -1,14 +1,17 @@
-"""A bar over the rounds of a job, where a person watches: in a terminal or a notebook."""
+"""What a user sees while a job runs: a bar over its rounds, and its warnings."""
 
 from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import current_process
 from time import perf_counter
 from typing import TYPE_CHECKING
+
+from cloister.core.errors import DataLossWarning
 
 if TYPE_CHECKING:
     from cloister.app.in_process import OnRound
@@ -44,6 +47,22 @@ def round_bar(
         yield from _in_cell()
     else:
         yield from _on_terminal(stays, rows)
+
+
+@contextmanager
+def warnings_to(tell: Callable[[str], None]) -> Iterator[None]:
+    """Pass the text of each warning of a job to a function, at the end of the job.
+
+    Those of lost rows are left out: an interface shows :meth:`Job.loss_notices` before the job.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield
+        finally:
+            for one in caught:
+                if not issubclass(one.category, DataLossWarning):
+                    tell(str(one.message))
 
 
 def _in_notebook() -> bool:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,7 +43,7 @@ def _run(text: bytes) -> None:
     from cloister.app.present import present
     from cloister.app.report.page import write_report
     from cloister.app.request import Request
-    from cloister.core.errors import DataLossWarning
+    from cloister.app.watching import warnings_to
 
     request = Request.model_validate_json(text)
     job = request.job()
@@ -52,11 +51,10 @@ def _run(text: bytes) -> None:
         _write("warning", text=warning)
     records = SiloFiles(paths=request.files).read(job.schema, job.columns)
     payment = Payment(ledger=request.ledger, cap_epsilon=request.cap_epsilon)
-    job.loss_notices(records)  # refuses before a ledger is opened
+    # Refuses before a ledger is opened. The page has shown the notices, and no file may keep them.
+    job.loss_notices(records)
     charge = payment.open(job.schema, job.plan)
-    with warnings.catch_warnings():
-        # The page has shown these notices. They count records, so that no file may keep them.
-        warnings.simplefilter("ignore", DataLossWarning)
+    with warnings_to(lambda text: _write("warning", text=text)):
         release = job.run(
             records,
             account=charge.account if charge else None,

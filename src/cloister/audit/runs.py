@@ -356,7 +356,9 @@ def watched(task: type[Task], log: Log, *, finish: bool = False) -> type[Task]:
         found: State = task.update(self, t, state, released)
         return found
 
-    return type(task.__name__, (task,), {"contribute": contribute, "update": update})
+    # Without rows a silo sums by the kernel alone, so that the log has its sums and no others.
+    members = {"contribute": contribute, "update": update, "rows": None}
+    return type(task.__name__, (task,), members)
 
 
 def watched_plan(plan: Plan, log: Log, *, finish: bool = False) -> Plan:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from numpy.typing import NDArray
 
 ByteSource = Callable[[int], bytes]
 
@@ -34,6 +35,17 @@ def new_key() -> bytes:
 def new_nonce() -> str:
     """Return a fresh 128-bit identifier as 32 hexadecimal digits; public, never repeated."""
     return os.urandom(16).hex()
+
+
+def drawn_below(end: int) -> int:
+    """Return an integer in ``[0, end)`` from the operating system."""
+    return int.from_bytes(os.urandom(16)) % end  # 2**-64 from uniform below 2**64
+
+
+def drawn_places(end: int, count: int) -> NDArray[np.int64]:
+    """Return `count` integers in ``[0, end)`` from the operating system; none if `end` is 0."""
+    drawn = np.frombuffer(os.urandom(8 * count * (end > 0)), dtype=np.uint64)
+    return (drawn % max(end, 1)).astype(np.int64)
 
 
 class SecretStream:

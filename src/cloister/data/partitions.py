@@ -14,11 +14,13 @@ from cloister.data.reading import ReadingReport
 from cloister.data.records import read_source
 from cloister.data.rules import Chunk
 from cloister.data.sources import parquet_files
+from cloister.protocol.rows import MANNERS
 
 if TYPE_CHECKING:
     from cloister.core.arrays import Integers
     from cloister.data.schema import Schema
     from cloister.hazmat.fixedpoint import Contract
+    from cloister.protocol.rows import Manner
     from cloister.protocol.summing import LocalStep
 
 T = TypeVar("T")
@@ -107,6 +109,14 @@ class PartitionedRecords:
         for sums in self._each(f"{step.task.name}-{step.t}", _Summed(step)).values():
             total += step.whole(sums)
         return total
+
+    def checked(self, step: LocalStep) -> tuple[Integers, Manner]:
+        """Return the sums of all partitions, each once, and the manner that all of them need."""
+        total, manner = step.checked([])
+        for sums, needed in self._each(f"{step.task.name}-{step.t}", _Checked(step)).values():
+            total += step.whole(sums)
+            manner = max(manner, needed, key=MANNERS.index)
+        return total, manner
 
     def fingerprint(self, key: bytes) -> bytes:
         """Return 32 bytes that only the same records in the same partitions and the same key give.
@@ -223,6 +233,14 @@ class _Summed:
 
     def __call__(self, held: Held) -> Integers:
         return self.step.total(held.chunks)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    step: LocalStep
+
+    def __call__(self, held: Held) -> tuple[Integers, Manner]:
+        return self.step.checked(held.chunks)
 
 
 def _safely(work: Callable[[], T]) -> T | Failure:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from cloister.core.arrays import GridState, Records
-from cloister.core.errors import LocalProtocolError, RemoteProtocolError
+from cloister.core.errors import LocalProtocolError, PrivacyWarning, RemoteProtocolError
+from cloister.core.randomness import drawn_below
 from cloister.hazmat import kex
 from cloister.hazmat.prg import PadContext, Usage, derive, join, stream
 from cloister.hazmat.ring import Integers, from_bytes, to_integers, to_words
@@ -48,6 +51,7 @@ from cloister.protocol.messages import (
 )
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
+from cloister.protocol.rows import Manner
 from cloister.protocol.summing import LocalStep, Partitioned
 from cloister.protocol.task import inside
 from cloister.secagg.masks import Masker
@@ -137,6 +141,8 @@ class Client:
         self._heard: tuple[SignedStatement, ...] = ()  # of peers, not durable yet
         self._bound: dict[int, bytes] = {}  # the one answer of each round, kept to the end
         self._before: tuple[tuple[str, ...], Reply] | None = None  # members and answer of the last
+        self._manner: Manner = "kernel"
+        self._thorough_round = drawn_below(plan.rounds)  # nobody knows which it will be
         self._progress = Progress(plan)
         self._answers: dict[bytes, bytes] = {}
         # An answer is a function of the request and the state, so making all answers again brings
@@ -313,12 +319,12 @@ class Client:
     def _sum(self, t: int) -> Integers:
         """Return what our records add to round `t`."""
         task, by_client, state = self.plan.task, self.plan.by_client, self.state
-        step = LocalStep(task, t, state, self.plan.length(t))
-        if by_client is None and isinstance(self._records, Partitioned):
-            return self._records.total(step)
-        chunks = self._records(t, state) if callable(self._records) else self._records
+        length = self.plan.length(t)
         if by_client is None:
-            return step.total(chunks)
+            thorough = t == self._thorough_round
+            return self._checked(LocalStep(task, t, state, length, self._manner, thorough))
+        step = LocalStep(task, t, state, length)
+        chunks = self._records(t, state) if callable(self._records) else self._records
         # The rows of a client may lie in several chunks, and its bound is on all of them together.
         none = np.zeros((0, task.n_features), dtype=np.int32)
         table = inside(np.concatenate(list(chunks) or [none]), task.frac_bits)
@@ -328,6 +334,29 @@ class Client:
         # From the secret of the job: nobody else knows the coins, and a restart tosses the same.
         coins = stream(derive(self._journal.secret(self.plan.run_id), Usage.COINS, about))
         return step.whole(by_client.contribute_sampled(t, state, table, coins))
+
+    def _checked(self, step: LocalStep) -> Integers:
+        """Return the sums of a step in a manner that the drawn records do not contradict.
+
+        A kernel that fails or disagrees never stops the job: that would be an answer about records.
+        The job keeps to the rows of the task, and the owner is warned.
+        """
+        if isinstance(self._records, Partitioned):
+            sums, manner = self._records.checked(step)
+        else:
+            make = self._records
+            sums, manner = step.checked(make(step.t, step.state) if callable(make) else make)
+        if manner == step.manner:
+            return sums
+        self._manner = manner
+        warnings.warn(
+            f"the kernel of task {step.task.name!r} disagreed with its rows on records of this "
+            "silo; the silo sends the sums of the rows, and the job continues. Report this to the "
+            "author of the task.",
+            PrivacyWarning,
+            stacklevel=2,
+        )
+        return self._checked(replace(step, manner=manner))
 
     def _share_of_noise(self, t: int) -> Integers:
         if t not in self._shares_of_noise:

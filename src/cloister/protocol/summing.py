@@ -1,4 +1,4 @@
-"""What the records of a silo add to a round: the same integers however the records are split.
+"""The sums of a silo in a round: the same integers however the records are split.
 
 Sums of integers have no order, so parts of the records may be summed wherever it suits: one after
 another, in threads of this process, or by workers of the silo that hold partitions of its records.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Protocol, runtime_checkable
 
@@ -19,14 +19,23 @@ import numpy as np
 from cloister.core.arrays import GridState, Integers, Records
 from cloister.core.compiled import NUMPY, instruction_set
 from cloister.core.errors import LocalProtocolError
+from cloister.core.randomness import drawn_below, drawn_places
+from cloister.protocol.rows import Manner, has_rows, sum_of_rows
 from cloister.protocol.task import Task, inside
 
 _AHEAD = 2  # chunks in memory for each thread: one that is summed, one that is read
+_SLICE = 5000  # records of a chunk whose sums by parts and as a whole are compared
+MANY, FEW = 256, 16
+"""Records whose sums by kernel and by rows are compared, if a step is thorough and if not."""
+
+
+class KernelFault(Exception):
+    """A kernel failed. The message is empty, since that of the kernel may quote a record."""
 
 
 @dataclass(frozen=True)
 class LocalStep:
-    """What a task adds in one round for some records; a value that workers may be sent.
+    """The sums of a task in one round; a value that workers may be sent.
 
     Parameters
     ----------
@@ -35,22 +44,46 @@ class LocalStep:
     state : mapping of name to ndarray of int64
         The public state before it.
     length : int
-        Of the vector of the round, by the plan.
+        Length of the vector of the round, by the plan.
+    manner : {"kernel", "rows", "single"}
+        A task without a kernel is summed by rows, one without rows by its kernel.
+    thorough : bool
+        Whether :meth:`checked` draws many records, and compares sums of parts with sums of wholes.
     """
 
     task: Task
     t: int
     state: GridState = field(repr=False)
     length: int
+    manner: Manner = "kernel"
+    thorough: bool = False
+    _guarded: bool = False
 
     def of(self, chunk: Records) -> Integers:
         """Return the sums of one chunk; a record outside the box of the grid adds nothing."""
-        return self.whole(
-            self.task.contribute(self.t, self.state, inside(chunk, self.task.frac_bits))
-        )
+        records = inside(chunk, self.task.frac_bits)
+        if self.manner == "kernel" or not has_rows(self.task):
+            return self._by_kernel(records)
+        if self.manner == "rows":
+            return self._by_rows(records)
+        total = self._by_rows(records[:0])
+        for place in range(len(records)):
+            total += self._by_rows(records[place : place + 1])
+        return total
+
+    def _by_kernel(self, records: Records) -> Integers:
+        try:
+            return self.whole(self.task.contribute(self.t, self.state, records))
+        except Exception:
+            if self._guarded:
+                raise KernelFault from None
+            raise
+
+    def _by_rows(self, records: Records) -> Integers:
+        return self.whole(sum_of_rows(self.task, self.t, self.state, records))
 
     def whole(self, sums: Integers) -> Integers:
-        """Refuse sums that numpy would spread over a longer vector."""
+        """Raise a LocalProtocolError if the shape of the sums would broadcast."""
         if sums.shape != (self.length,) or sums.dtype != np.int64:
             raise LocalProtocolError(
                 f"task {self.task.name!r} made {sums.shape} sums of round {self.t}, the plan has "
@@ -69,6 +102,37 @@ class LocalStep:
             total += sums
         return total
 
+    def checked(self, chunks: Iterable[Records]) -> tuple[Integers, Manner]:
+        """Return the sums of all chunks, and the manner in which they must be made.
+
+        If that is another than the manner of this step, the sums are of no use: on records drawn
+        at random, the kernel disagreed with the rows of the task, or rows depended on each other.
+        """
+        if not has_rows(self.task):
+            return self.total(chunks), self.manner
+        guarded = replace(self, _guarded=True)
+        count, length = (MANY, _SLICE) if self.thorough else (FEW, 0)
+        drawn = _Drawn(self.task.n_features, count, length)
+        try:
+            return guarded.total(drawn.among(chunks)), guarded._manner_for(drawn)
+        except KernelFault:
+            return np.zeros(self.length, dtype=np.int64), "rows"
+
+    def _manner_for(self, drawn: _Drawn) -> Manner:
+        """Return the manner in which some records have the right sums."""
+        if self.manner == "single":
+            return "single"
+        few, whole = (inside(table, self.task.frac_bits) for table in (drawn.few, drawn.slice))
+        by_rows = self._by_rows(few)
+        if self.thorough and (by_rows != _in_halves(few, self._by_rows)).any():
+            return "single"
+        if self.manner == "rows":
+            return "rows"
+        agrees = (self._by_kernel(few) == by_rows).all()
+        if agrees and self.thorough:
+            agrees = (self._by_kernel(whole) == _in_halves(whole, self._by_kernel)).all()
+        return "kernel" if agrees else "rows"
+
     def _each(self, chunks: Iterable[Records], threads: int) -> Iterator[Integers]:
         if threads < 2:
             yield from map(self.of, chunks)
@@ -83,12 +147,43 @@ class LocalStep:
                 yield waiting.popleft().result()
 
 
+class _Drawn:
+    """Records of a chunk that is drawn at random while all chunks are read.
+
+    Parameters
+    ----------
+    slice : int
+        How many records in a row are kept of it, besides the few that are drawn one by one.
+    """
+
+    def __init__(self, n_features: int, few: int, slice_: int) -> None:
+        self.few: Records = np.zeros((0, n_features), dtype=np.int32)
+        self.slice = self.few
+        self._count, self._length, self._chunks = few, slice_, 0
+
+    def among(self, chunks: Iterable[Records]) -> Iterator[Records]:
+        """Yield all chunks; each is the drawn one with the same probability."""
+        for chunk in chunks:
+            self._chunks += 1
+            if drawn_below(self._chunks) == 0:
+                # copies, since a reader may use the memory of a chunk again
+                self.few = np.array(chunk[drawn_places(len(chunk), self._count)])
+                start = drawn_below(max(1, len(chunk) - self._length + 1))
+                self.slice = np.array(chunk[start : start + self._length])
+            yield chunk
+
+
+def _in_halves(records: Records, sums: Callable[[Records], Integers]) -> Integers:
+    half = len(records) // 2
+    return sums(records[:half]) + sums(records[half:])
+
+
 @runtime_checkable
 class Partitioned(Protocol):
     """Records that lie in partitions, and are not summed in this process."""
 
-    def total(self, step: LocalStep) -> Integers:
-        """Return the sums of all records, each partition once."""
+    def checked(self, step: LocalStep) -> tuple[Integers, Manner]:
+        """Return :meth:`LocalStep.checked` of all records, each partition once."""
 
 
 def threads() -> int:

@@ -262,7 +262,8 @@ def check_follows(kind: object, place: str) -> type[Task]:
     if missing := [name for name in _MEMBERS if not hasattr(kind, name) and name not in public]:
         was = " (it was called 'exhibits')" if missing[0] == "displays" else ""
         raise PlanError(
-            f"task {place!r} must follow the protocol of tasks, but has no {missing[0]!r}{was}."
+            f"task {place!r} must follow the protocol of tasks, but has no {missing[0]!r}{was}; "
+            "the decorator cloister.tasks.custom.task adds defaults."
         )
     return kind
 

@@ -7,6 +7,7 @@ Tasks that ship stand in ``TASKS``. Those of other packages come by the entry-po
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from importlib import import_module
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from cloister.core import catalogue
 from cloister.core.deprecated import old_name
 from cloister.core.errors import CloisterError, PlanError
+from cloister.protocol.rows import has_rows
 from cloister.protocol.task import Task, check_follows
 
 GROUP = "cloister.tasks"
@@ -97,7 +99,15 @@ def from_file(place: str) -> type[Task]:
     module = _executed(Path(file).resolve())
     if not hasattr(module, name):
         raise PlanError(f"task {place!r} is not there: the file has no class {name!r}.")
-    return check_follows(getattr(module, name), place)
+    task = check_follows(getattr(module, name), place)
+    if not has_rows(task):
+        warnings.warn(
+            f"task {task.name!r} has no member 'rows', so the core cannot check what each record "
+            "contributes; the next version requires it, see cloister.tasks.custom.task.",
+            FutureWarning,
+            stacklevel=2,
+        )
+    return task
 
 
 @cache

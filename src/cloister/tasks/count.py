@@ -11,6 +11,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import Whole, declared
 from cloister.core.display import Display
 from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import FINE, INTERVAL_95, Block, Profile, PublicFacts, Released
 from cloister.tasks.interval_tables import table_of_count
 from cloister.tasks.options import Noise, made
@@ -53,6 +54,10 @@ class Count:
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the single integer."""
         return (Block.of_units("count", (1,), weight=1.0),)
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        """Return one unit of each record."""
+        return (Rows(np.zeros(len(records), dtype=np.int64), np.array([1 << FINE])),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the number of records in fine units."""

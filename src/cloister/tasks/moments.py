@@ -82,6 +82,12 @@ def sum_products(rows: Integers | Floats, weights: Integers | None = None) -> In
     return total[upper] * factors
 
 
+def products(rows: Integers) -> Integers:
+    """Return what each row adds to :func:`sum_products`; shape (n_samples, n_products)."""
+    first, second = upper_half(rows.shape[1])
+    return rows[:, first] * rows[:, second] * np.where(first == second, SQUARE, PRODUCT)
+
+
 @cache
 def upper_half(size: int) -> tuple[Integers, Integers]:
     """Return the places of the upper half of a symmetric matrix, row by row."""

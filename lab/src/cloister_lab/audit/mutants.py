@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import count
 from math import isqrt
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -58,6 +58,8 @@ CLAIM = Budget(8.0, 1e-5)
 """What the tasks among the mutants claim."""
 
 RUNS = 900
+
+_Kind = TypeVar("_Kind")
 
 
 # Noise --------------------------------------------------------------------------------------------
@@ -235,6 +237,13 @@ def _bent(bend: Callable[[Integers, int, Earlier], Integers]) -> Sequence[Findin
 # Tasks --------------------------------------------------------------------------------------------
 
 
+def kernel_alone(kind: type[_Kind]) -> type[_Kind]:
+    """Return a class without rows, whose kernel nothing checks: the audit must see what it does."""
+    kind.rows = None  # type: ignore[attr-defined]  # an optional member
+    return kind
+
+
+@kernel_alone
 class TieTwice(FastLloyd):
     """FastLloyd that gives a record on a tie to every centre that is nearest."""
 
@@ -248,6 +257,7 @@ class TieTwice(FastLloyd):
         return np.column_stack([sums, near.sum(axis=0) * payload.count_word]).ravel()
 
 
+@kernel_alone
 class EdgeTwice(FastLloyd):
     """FastLloyd that counts a record within a step of the radius twice."""
 
@@ -259,6 +269,7 @@ class EdgeTwice(FastLloyd):
         return super().contribute(t, state, np.concatenate([records, records[edge]]))
 
 
+@kernel_alone
 class FirstOfMany(FastLloyd):
     """FastLloyd that counts the first record of a table of more than a hundred twice."""
 
@@ -272,6 +283,7 @@ _KEPT: dict[str, Integers] = {}
 _SEEN: dict[str, Records] = {}
 
 
+@kernel_alone
 class RemembersLast(FastLloyd):
     """FastLloyd whose last update uses the exact sums, which it kept."""
 
@@ -288,6 +300,7 @@ class RemembersLast(FastLloyd):
         return super().update(t, state, released)
 
 
+@kernel_alone
 class TailsTwice(Auto):
     """Auto that counts a record between two bins of a column in both."""
 
@@ -301,6 +314,7 @@ class TailsTwice(Auto):
         return found + super().contribute(t, state, edge - 1)
 
 
+@kernel_alone
 class ExactBox(Auto):
     """Auto whose box is of exact counts, which it kept."""
 
@@ -320,6 +334,7 @@ class ExactBox(Auto):
         return super().update(t, state, released)
 
 
+@kernel_alone
 class RemembersJobs(FastLloyd):
     """FastLloyd whose sums have the records of an earlier job in them."""
 

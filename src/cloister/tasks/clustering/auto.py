@@ -22,6 +22,7 @@ from cloister.core.declared import Positive, Whole, declared
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.calibration import gdp_mu_for
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import Block, Gaussian, PublicFacts, Released
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import TYPICAL, MeanRoute
@@ -120,6 +121,9 @@ class Auto(Gaussian):
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         return self.route.blocks(t)
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        return self.route.rows(t, state, records)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         return self.route.contribute(t, state, records)

@@ -10,6 +10,7 @@ from math import prod, sqrt
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, State
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import Block, Released
 from cloister.tasks.clipped import chunks
 from cloister.tasks.clustering.auto_rounds import (
@@ -19,6 +20,7 @@ from cloister.tasks.clustering.auto_rounds import (
     growing,
     lloyd_blocks,
     lloyd_contribution,
+    lloyd_rows,
     placed,
     read_lloyd,
     still,
@@ -28,7 +30,7 @@ from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 from cloister.tasks.clustering.surrogate import Partition, Surrogate
 from cloister.tasks.clustering.synopsis import cubic_bins, drop_empty_cells
 from cloister.tasks.clustering.weighted import ONE, cluster, on_lattice, parts_of
-from cloister.tasks.columns import count_cells
+from cloister.tasks.columns import bins_of, count_cells
 from cloister.tasks.shrinkage import gains
 from cloister.tasks.state import read, written
 
@@ -148,6 +150,17 @@ class GridRoute(Route):
 
     # The records --------------------------------------------------------------------------
 
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        d = self.n_features
+        match self._stage(t):
+            case "box":
+                bins = (bins_of(records[:, j], _EDGE_BINS, self.frac_bits) for j in range(d))
+                at = [j * _EDGE_BINS + own for j, own in enumerate(bins)]
+                return (Rows.at(at, [self.one] * d),)
+            case "cells":
+                return (Rows.at([self._cell_of(state, records)], [self.one]),)
+        return lloyd_rows(state, records, self.one)
+
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         d = self.n_features
         match self._stage(t):
@@ -160,17 +173,20 @@ class GridRoute(Route):
         return lloyd_contribution(state, records, self.one)
 
     def _count_cells(self, state: GridState, records: Records) -> Integers:
-        """Count the records in each cell; one that lies outside the box is in the nearest."""
-        low, sides = state["box_low"], np.maximum(state["box_high"] - state["box_low"], 1)
-        bins = self.histogram_of(self._known(state))[1]
         counts = np.zeros(self.n_cells, dtype=np.int64)
         for part in chunks(records):
-            cell = np.zeros(len(part), dtype=np.int64)
-            for column, start, side, m in zip(part.T, low, sides, bins, strict=True):
-                cell *= m
-                cell += np.clip((column - start) * m // side, 0, m - 1)
-            counts += np.bincount(cell, minlength=self.n_cells)
+            counts += np.bincount(self._cell_of(state, part), minlength=self.n_cells)
         return counts
+
+    def _cell_of(self, state: GridState, records: Records) -> Integers:
+        """Return the cell of each record; one that lies outside the box is in the nearest."""
+        low, sides = state["box_low"], np.maximum(state["box_high"] - state["box_low"], 1)
+        bins = self.histogram_of(self._known(state))[1]
+        cell = np.zeros(len(records), dtype=np.int64)
+        for column, start, side, m in zip(records.T, low, sides, bins, strict=True):
+            cell *= m
+            cell += np.clip((column - start) * m // side, 0, m - 1)
+        return cell
 
     # The answer ---------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, State
 from cloister.core.randomness import public_generator
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import Block, Released
-from cloister.tasks.clipped import sum_clipped
+from cloister.tasks.clipped import clip_to_unit, sum_clipped
 from cloister.tasks.clustering.auto_rounds import Route, unit_block
 from cloister.tasks.clustering.centres import Centres, unknown
 from cloister.tasks.intervals import size_interval
@@ -59,6 +60,13 @@ class MeanRoute(Route):
         if t == 0:
             return (Block.of_units("sum", (d,), FIRST, d, one),)
         return (unit_block("sum", (d,), one, 1 - FIRST),)
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        """Return the records, or their clipped differences to the rough mean."""
+        if t == 0:
+            return (Rows.dense(records.astype(np.int64)),)
+        radius = max(int(state["radius"][0]), 1)
+        return (Rows.dense(clip_to_unit(records - state["mean"], radius, self.one)),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the sum of the records, or of their clipped differences to the rough mean."""

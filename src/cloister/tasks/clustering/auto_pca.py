@@ -10,8 +10,15 @@ from math import sqrt
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, State
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import Block, Released
-from cloister.tasks.clipped import bin_numbers, clip_in_place, differences, sum_clipped
+from cloister.tasks.clipped import (
+    bin_numbers,
+    clip_in_place,
+    clip_to_unit,
+    differences,
+    sum_clipped,
+)
 from cloister.tasks.clustering.auto_mean import TYPICAL, around
 from cloister.tasks.clustering.auto_rounds import (
     LLOYD_RELEASES,
@@ -20,6 +27,7 @@ from cloister.tasks.clustering.auto_rounds import (
     growing,
     lloyd_blocks,
     lloyd_contribution,
+    lloyd_rows,
     placed,
     read_lloyd,
     still,
@@ -33,7 +41,14 @@ from cloister.tasks.clustering.synopsis import (
     project_to_simplex,
     sample_cells,
 )
-from cloister.tasks.moments import PRODUCT, SQUARE, n_products, sum_products, unpack_products
+from cloister.tasks.moments import (
+    PRODUCT,
+    SQUARE,
+    n_products,
+    products,
+    sum_products,
+    unpack_products,
+)
 from cloister.tasks.shrinkage import empirical_bayes, james_stein
 from cloister.tasks.state import read, written
 
@@ -166,6 +181,27 @@ class PcaRoute(Route):
 
     # The records --------------------------------------------------------------------------
 
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        one, radius = self.one, max(int(state["radius"][0]), 1)
+        stage = self._stages[t]
+        if stage == "mean":
+            return (Rows.dense(records.astype(np.int64)),)
+        away = records - state["mean"]
+        if stage == "radius":
+            edges = np.floor((_edges(self.n_features) * one) ** 2)
+            return (Rows.at([np.searchsorted(edges, (away**2).sum(axis=1))], [one]),)
+        clipped = clip_to_unit(away, radius, one)
+        if stage == "gram":
+            coarse = clip_to_unit(away, radius, 1 << _GRAM_BITS)
+            return Rows.dense(clipped), Rows.dense(products(coarse))
+        if not state["detected"].any():  # nothing to see: every later frame refines the mean
+            nothing = (Rows.at([np.zeros(len(records), dtype=np.int64)], [0]),)
+            return (Rows.dense(clipped), *nothing * (len(self.blocks(t)) - 1))
+        if stage == "cells":
+            columns = np.subtract(records.T, state["mean"][:, None].astype(np.float64), order="C")
+            return (Rows.at([self._cell_of(state, columns)], [one]),)
+        return lloyd_rows(state, records, one)
+
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         one, radius = self.one, max(int(state["radius"][0]), 1)
         match self._stages[t]:
@@ -198,15 +234,18 @@ class PcaRoute(Route):
         return np.diff(within, prepend=0) * self.one
 
     def _count_cells(self, state: GridState, records: Records) -> Integers:
-        known, one = self._known(state), self.one
-        axes = self._used_axes(known)
-        spans, bins = known.half_spans[:axes], known.bins[:axes]
-        directions = state["directions"][:, :axes].astype(np.float64)
         counts = np.zeros(self.n_cells, dtype=np.int64)
         for columns in differences(records, state["mean"]):
-            coordinates = (directions.T @ columns / float(one) ** 2).T  # an axis in one piece
-            counts += np.bincount(bin_numbers(coordinates, spans, bins), minlength=self.n_cells)
-        return counts * one
+            counts += np.bincount(self._cell_of(state, columns), minlength=self.n_cells)
+        return counts * self.one
+
+    def _cell_of(self, state: GridState, columns: Floats) -> Integers:
+        """Return the cell of each record, from the columns of its difference to the mean."""
+        known = self._known(state)
+        axes = self._used_axes(known)
+        directions = state["directions"][:, :axes].astype(np.float64)
+        coordinates = (directions.T @ columns / float(self.one) ** 2).T  # an axis in one piece
+        return bin_numbers(coordinates, known.half_spans[:axes], known.bins[:axes])
 
     # The answer ---------------------------------------------------------------------------
 

@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import INTERVAL_95, Block, Released
-from cloister.tasks.clipped import sum_clipped_near
+from cloister.tasks.clipped import clip_to_unit, sum_clipped_near
 from cloister.tasks.clustering.centres import Centres, unknown
+from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 from cloister.tasks.intervals import ratio_interval, size_interval
 
 LLOYD_RELEASES = (
@@ -100,6 +102,14 @@ def lloyd_contribution(state: GridState, records: Records, one: int) -> Integers
     radii = np.maximum(state["radii"], 1)
     sums, counts = sum_clipped_near(records, state["centres"], radii, one)
     return np.concatenate([sums.ravel(), counts * one])
+
+
+def lloyd_rows(state: GridState, records: Records, one: int) -> tuple[Rows, Rows]:
+    """Return the clipped difference of each record to its centre, and its count."""
+    labels = nearest_centres(records, state["centres"])
+    radii = np.maximum(state["radii"], 1)[labels]
+    values = clip_to_unit(records - state["centres"][labels], radii, one)
+    return Rows(labels * values.shape[1], values), Rows.at([labels], [one])
 
 
 def read_lloyd(

@@ -28,6 +28,7 @@ from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import INTERVAL_95, Block, Mechanism, Profile, PublicFacts, Released
 from cloister.tasks.clustering.centres import (
     centre_displays,
@@ -36,7 +37,7 @@ from cloister.tasks.clustering.centres import (
     unknown,
 )
 from cloister.tasks.clustering.kmeans_init import sphere_packing
-from cloister.tasks.clustering.lloyd_kernel import check_exact, sum_near_centres
+from cloister.tasks.clustering.lloyd_kernel import check_exact, nearest_centres, sum_near_centres
 from cloister.tasks.intervals import ratio_interval, size_interval
 from cloister.tasks.options import Clusters, Noise, PublicSeed, made, needed_budget
 
@@ -199,6 +200,18 @@ class _LloydLoop(ABC):
         payload = self.payload(t)
         shape = (self.n_clusters, self.n_features + 1)
         return (Block("sums", shape, payload.l1, payload.l2_squared, 1 / self.rounds),)
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        """Return each record less its centre, or itself, and its count; zeros if it is too far."""
+        payload, centres = self.payload(t), state["centres"]
+        labels = nearest_centres(records, centres)
+        added = records.astype(np.int64)
+        if payload.relative:
+            added -= centres[labels]
+        near = (added**2).sum(axis=1) <= payload.radius_squared
+        counts = np.full((len(added), 1), payload.count_word)
+        values = np.concatenate([added, counts], axis=1) * near[:, None]
+        return (Rows(labels * values.shape[1], values),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return sums and counts of the records near each centre."""

@@ -20,6 +20,7 @@ from cloister.core.declared import Positive, Range, Whole, declared
 from cloister.core.display import Curve, Display
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import Block, Gaussian, PublicFacts, Released
 from cloister.tasks.clustering.auto import (
     Auto,
@@ -138,6 +139,9 @@ class SelectK(Gaussian):
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the layout of round `t`, with room for the largest number of clusters."""
         return self._route.blocks(t)
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        return self._route.rows(t, state, records)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         return self._route.contribute(t, state, records)

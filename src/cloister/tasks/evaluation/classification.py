@@ -20,6 +20,7 @@ from cloister.core.declared import Length, Range, Rule, WayOut, declared
 from cloister.core.display import Curve, Display, Heatmap
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import FINE, INTERVAL_95, Block, Classifier, PublicColumn, PublicFacts
 from cloister.tasks import scores
 from cloister.tasks.columns import categories_of, codes, in_batches
@@ -157,6 +158,19 @@ class Evaluation(Evaluated):
             shape = (layers, h, 2, self.n_bins)
             tables.append(Block.of_units("scores", shape, 1 - share, h))
         return tuple(tables)
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        """Return one unit in a cell of each table; with `silos`, of its first layer."""
+        k, b = len(self.classes), self.n_bins
+        truth = codes(records[:, self.truth], k, self.frac_bits)
+        answers, unit, parts = in_batches(self._answers, records), 1 << FINE, []
+        if self.predicts:
+            parts.append(Rows.at([truth * k + answers[:, -1]], [unit]))
+        if self.heads:
+            members = (truth == (h if self.heads > 1 else 1) for h in range(self.heads))
+            cells = [2 * b * h + m * b + answers[:, h] for h, m in enumerate(members)]
+            parts.append(Rows.at(cells, [unit] * self.heads))
+        return tuple(parts)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the counts of some records, in fine units; with `silos`, those of the first."""

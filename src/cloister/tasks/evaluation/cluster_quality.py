@@ -27,6 +27,7 @@ from cloister.core.declared import Range, Whole, declared
 from cloister.core.display import Display
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.protocol.rows import Rows, summed
 from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
 from cloister.tasks import interval_tables, scores
 from cloister.tasks.examples import NUMBER, OTHER_NUMBER, Example
@@ -135,24 +136,28 @@ class ClusterQuality(Gaussian):
             Block.of_units("silhouettes", (k, self.n_bins), _WEIGHTS["silhouettes"]),
         )
 
-    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the counts and sums of some records, in fine units."""
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        """Return the ring of each record; then its moments and its silhouette."""
         labels, nearest, second = self._nearest(records)
+        one = 1 << FINE
         if t == 0:
             rings = np.clip(np.searchsorted(self._edges, nearest), 0, _RINGS - 1)
-            return np.bincount(rings, minlength=_RINGS).astype(np.int64) << FINE
-        k, one = len(self.centres), 1 << FINE
+            return (Rows.at([rings], [one]),)
         reach = max(int(state["reach"][0]), 1) / (1 << self.frac_bits)
         part = np.minimum(nearest / reach, 1.0)
-        moments = np.zeros((k, 3), dtype=np.int64)
-        for column, values in enumerate((np.ones(len(part)), part, part**2)):
-            steps = np.trunc(values * one)  # sums of 2**36 records are exact in float64
-            moments[:, column] = np.bincount(labels, weights=steps, minlength=k).astype(np.int64)
+        moments = np.trunc(np.stack([np.ones(len(part)), part, part**2], axis=1) * one)
         # second is 0 only where both are
         silhouette = np.where(second > 0, 1 - nearest / np.where(second > 0, second, 1.0), 0.0)
         bins = np.clip((silhouette * self.n_bins).astype(np.int64), 0, self.n_bins - 1)
-        cells = np.bincount(labels * self.n_bins + bins, minlength=k * self.n_bins)
-        return np.concatenate([moments.ravel(), cells.astype(np.int64) << FINE])
+        return (
+            Rows(3 * labels, moments.astype(np.int64)),
+            Rows.at([labels * self.n_bins + bins], [one]),
+        )
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the counts and sums of some records, in fine units."""
+        pairs = zip(self.rows(t, state, records), self.blocks(t), strict=True)
+        return np.concatenate([summed(rows, block) for rows, block in pairs])
 
     def _nearest(self, records: Records) -> tuple[Integers, Floats, Floats]:
         """Return the nearest centre and the distances to it and to the next, scaled units."""

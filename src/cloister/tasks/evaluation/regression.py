@@ -12,6 +12,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results
 from cloister.core.declared import Positive, declared
 from cloister.core.display import Bars, Display
 from cloister.hazmat.fixedpoint import Grid
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import FINE, INTERVAL_95, Block, PublicColumn, PublicFacts, Regressor
 from cloister.tasks import scores
 from cloister.tasks.columns import in_batches
@@ -95,15 +96,19 @@ class RegressionEvaluation(Evaluated):
         """Return six sums, with a layer for each silo if that is asked for."""
         return (Block.of_units("sums", (self.layers, 6), 1.0, 6),)
 
-    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the sums of some records; with `silos`, those of the first."""
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        """Return six numbers of each record; with `silos`, in the first layer."""
         y = np.clip(records[:, self.truth] / (1 << self.frac_bits), -1.0, 1.0)
         truth = self.low + (y + 1) / 2 * (self.high - self.low)
         error = np.nan_to_num((self._predicted(records) - truth) / self.bound, nan=0.0)
         error = np.clip(error, -1.0, 1.0)
-        payload = np.stack([np.ones(len(y)), error, np.abs(error), error**2, y, y**2])
-        sums = np.trunc(payload * (1 << FINE)).astype(np.int64).sum(axis=1)
-        return self.first_layer(sums)
+        payload = np.stack([np.ones(len(y)), error, np.abs(error), error**2, y, y**2], axis=1)
+        return (Rows.dense(np.trunc(payload * (1 << FINE)).astype(np.int64)),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the sums of :meth:`rows`; with `silos`, those of the first."""
+        (rows,) = self.rows(t, state, records)
+        return self.first_layer(rows.values.sum(axis=0))
 
     def _predicted(self, records: Records) -> Floats:
         if self.model is not None:

@@ -27,6 +27,7 @@ from cloister.core.display import Display
 from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
 from cloister.tasks.columns import position
 from cloister.tasks.examples import Example
@@ -290,6 +291,28 @@ class Apriori(Gaussian):
         )
 
     # --- What a basket adds -----------------------------------------------------------------------
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        """Return the candidates that each basket holds, those of heavy baskets, and the load."""
+        slots, level = self.slots(t + 1), self._level(state, t + 1)
+        live, bound = level.used, level.bound
+        sets, units = level.sets[live], level.unit[live]
+        baskets = np.ascontiguousarray(records.T > 0)
+        held = _all_of(baskets, sets)
+        load = (units[:, None] ** 2 * held).sum(axis=0)
+        whole = -(-load // _WHOLE**2)
+        bins = np.searchsorted(load_edges(slots), whole, side="right") - 1
+        heavy = load > bound
+        if self.limit == "truncate" and len(sets):
+            held[:, heavy] &= self._kept(baskets[:, heavy], sets, units, bound)
+            load = np.minimum(load, bound)
+        supports = np.zeros((len(records), slots), dtype=np.int64)
+        supports[:, live] = (held * units[:, None] * _adds(load, bound)).T
+        return (
+            Rows.dense(supports),
+            Rows.dense(supports * heavy[:, None]),
+            Rows.at([bins], [1 << _FINE]),
+        )
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return supports of the candidates, in all and in heavy baskets, and the loads."""

@@ -32,6 +32,7 @@ from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gdp_part
+from cloister.protocol.rows import Rows, summed
 from cloister.protocol.task import FINE, INTERVAL_95, Block, PublicFacts, Released
 from cloister.tasks.columns import categories_of, codes, in_batches, position
 from cloister.tasks.examples import CATEGORY, NUMBER, OTHER_NUMBER, Example
@@ -240,25 +241,34 @@ class Outliers(Measuring):
         """Cells of one picture; of a single column it is a line."""
         return self.n_cells if len(self.used) == 1 else self.n_cells**2
 
-    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the sums of some records, in fine units."""
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        """Return the sums of `usual`, a cell of each picture, a rarity, or a flag."""
         if t < self.usual.rounds:
-            return self.usual.contribute(t, part_of(state, _USUAL), records)
+            return self.usual.rows(t, part_of(state, _USUAL), records)
         results, name = self.results(state, self._grid), self._own[t - self.usual.rounds].name
+        one = 1 << FINE
         if name == "cells":
             # guards against the table's length only
             cells = in_batches(lambda part: self._cells_of(results, part), records)
-            return np.concatenate([_counted(column, self._cells) for column in cells.T])
+            at = [i * self._cells + column for i, column in enumerate(cells.T)]
+            return (Rows.at(at, [one] * len(at)),)
         rarity = self.scores(results, records)
         if name == "rarities":
             low, width = self._rarity_bins(results)
             bins = np.clip((rarity - low) / width, 0, _RARITIES - 1).astype(np.int64)
-            return _counted(bins, _RARITIES)
-        flagged = records[rarity > results["cutoff"][0]]
+            return (Rows.at([bins], [one]),)
+        flags = (rarity > results["cutoff"][0]).astype(np.int64)[:, None] << FINE
         if self.group is None:
-            return np.array([len(flagged) << FINE], dtype=np.int64)
-        n_groups = len(self.group_names)
-        return _counted(codes(flagged[:, self.group], n_groups, self.frac_bits), n_groups)
+            return (Rows.dense(flags),)
+        groups = codes(records[:, self.group], len(self.group_names), self.frac_bits)
+        return (Rows.at([groups], flags),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the sums of some records, in fine units."""
+        if t < self.usual.rounds:
+            return self.usual.contribute(t, part_of(state, _USUAL), records)
+        (rows,), (block,) = self.rows(t, state, records), self.blocks(t)
+        return summed(rows, block)
 
     @cached_property
     def _axes(self) -> Floats:
@@ -449,11 +459,6 @@ class Outliers(Measuring):
             )
             shown.append(Table("Outliers", ("", "records"), counts, f"Noisy numbers. {MARGINS}"))
         return tuple(shown)
-
-
-def _counted(places: Integers, n_places: int) -> Integers:
-    """Return how many records are in each place, in fine units."""
-    return np.bincount(places, minlength=n_places).astype(np.int64) << FINE
 
 
 def _definite(usual: Results, spread: Floats) -> Floats:

@@ -23,6 +23,7 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
+from cloister.protocol.rows import Rows, has_rows
 from cloister.protocol.task import Block, Gaussian, PublicFacts, Released, Task, Transformer
 from cloister.tasks.columns import grid_of
 from cloister.tasks.examples import MIXED, Example
@@ -214,15 +215,33 @@ class Pipeline(Gaussian):
             for block in self.steps[i].blocks(own)
         )
 
+    @property
+    def rows(self) -> Callable[[int, GridState, Records], tuple[Rows, ...]] | None:
+        """The rows of the step of a round, from changed records; None if a step has none."""
+        return self._rows if all(map(has_rows, self.steps)) else None
+
+    def _rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        i, own = self._place(t)
+        step: Any = self.steps[i]
+        rows: tuple[Rows, ...] = step.rows(
+            own, part_of(state, f"{i}."), self._reaching(i, state, records)
+        )
+        return rows
+
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Change records as the steps before say, and sum what the step of the round sums."""
         i, own = self._place(t)
+        records = self._reaching(i, state, records)
+        return self.steps[i].contribute(own, part_of(state, f"{i}."), records)
+
+    def _reaching(self, i: int, state: GridState, records: Records) -> Records:
+        """Return the records as they reach step `i`."""
         one = 1 << self.frac_bits
         for j, step in enumerate(self._before[:i]):
             results = step.results(part_of(state, f"{j}."), self._grids[j])
             # whatever a transformer made of hostile numbers, it is a record of the grid
             records = np.clip(step.transform(results, records), -one, one)
-        return self.steps[i].contribute(own, part_of(state, f"{i}."), records)
+        return records
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
         """Move the state of one step on."""

@@ -15,7 +15,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from math import sqrt
 from typing import Annotated, ClassVar, Self
@@ -27,6 +27,7 @@ from cloister.core.declared import Length, Probability, Range, Whole, declared
 from cloister.core.display import Between, Display, Table
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import (
     FINE,
     INTERVAL_95,
@@ -131,13 +132,26 @@ class Quantiles(Gaussian):
         share = 1.0 if self.rounds == 1 else (_FIRST_SHARE, 1 - _FIRST_SHARE)[t]
         return (Block.of_units("trees", (len(self.used), counts), share, touched),)
 
-    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return how many records are in each cell of each level."""
-        n, trees = BRANCHES**self.levels, []
+    def _cells_of(self, state: GridState, records: Records) -> Iterator[Integers]:
+        """Yield the finest cell of each record, for each used column."""
         # edges rise; sorted, so that the bound holds for whatever state a hostile party makes
         for j, edges in zip(self.used, np.sort(state["next"], axis=1), strict=True):
             # a value belongs to the last cell whose lower edge is not above it
-            cells = np.searchsorted(edges[1:-1], records[:, j], side="right")
+            yield np.searchsorted(edges[1:-1], records[:, j], side="right")
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        """Return one unit in a cell of each level of each column's tree."""
+        at, start = [], 0
+        for finest in self._cells_of(state, records):
+            for level in range(1, self.levels + 1):
+                at.append(start + finest // BRANCHES ** (self.levels - level))
+                start += BRANCHES**level
+        return (Rows.at(at, [1 << FINE] * len(at)),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return how many records are in each cell of each level."""
+        n, trees = BRANCHES**self.levels, []
+        for cells in self._cells_of(state, records):
             finest = np.bincount(cells, minlength=n)
             for level in range(1, self.levels + 1):
                 trees.append(finest.reshape(BRANCHES**level, -1).sum(axis=1))

@@ -13,6 +13,7 @@ from cloister.core.declared import declared
 from cloister.core.display import Display
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import Block, Gaussian, PublicColumn, Released
 from cloister.tasks.columns import columns_of
 from cloister.tasks.preparation.quantiles import Quantiles
@@ -65,6 +66,9 @@ class Measuring(Gaussian, ABC):
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         return self.measuring.blocks(t)
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        return self.measuring.rows(t, state, records)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         return self.measuring.contribute(t, state, records)

@@ -14,6 +14,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import Whole, declared
 from cloister.core.display import Display, Heatmap
 from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
 from cloister.tasks import interval_tables, moments
 from cloister.tasks.clipped import chunks
@@ -99,20 +100,27 @@ class Statistics(Gaussian):
             return (Block("products", (self._size,), l1, l2, 1.0),)
         return (Block.of_units("moments", (self._size,), 1.0, self._size),)
 
+    def _values(self, records: Records) -> Integers:
+        """Return ``1, x, 2 x^2 - 1`` of each record in fine units; ``x, 1`` for products."""
+        values = records[:, list(self.used)].astype(np.int64)
+        if self.covariance:
+            x = nearest(values, self.frac_bits - self._bits)
+            return np.concatenate([x, np.full((len(x), 1), 1 << self._bits)], axis=1)
+        x = nearest(values, self.frac_bits - FINE)
+        squares = nearest(2 * x**2 - (1 << 2 * FINE), FINE)
+        return np.concatenate([np.full((len(x), 1), 1 << FINE), x, squares], axis=1)
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        """Return ``1, x, 2 x^2 - 1``, or the packed products of ``(x, 1)``."""
+        values = self._values(records)
+        return (Rows.dense(moments.products(values) if self.covariance else values),)
+
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return sums of ``1, x, 2 x^2 - 1``, or the packed products of ``(x, 1)``."""
+        """Return the sums of :meth:`rows`."""
         total = np.zeros(self._size, dtype=np.int64)
         for part in chunks(records):
-            values = part[:, list(self.used)].astype(np.int64)
-            if self.covariance:
-                rows = nearest(values, self.frac_bits - self._bits)
-                last = np.full((len(rows), 1), 1 << self._bits)
-                total += moments.sum_products(np.concatenate([rows, last], axis=1))
-            else:
-                x = nearest(values, self.frac_bits - FINE)
-                squares = nearest(2 * x**2 - (1 << 2 * FINE), FINE)
-                count = np.array([len(x) << FINE])
-                total += np.concatenate([count, x.sum(axis=0), squares.sum(axis=0)])
+            values = self._values(part)
+            total += moments.sum_products(values) if self.covariance else values.sum(axis=0)
         return total
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:

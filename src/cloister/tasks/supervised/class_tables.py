@@ -38,6 +38,16 @@ def centred_moments(
     polynomial ranges over all of ``[-1, 1]``; plain squares would use half of it. The sums are of
     shape (n_classes, 2).
     """
+    # floats hold these sums exactly: weights have at most 21 bits, a chunk fewer than 2**32 records
+    sums = [
+        np.bincount(labels, weights=part, minlength=n_classes)
+        for part in moments_of(values, weight, frac_bits)
+    ]
+    return np.column_stack(sums).astype(np.int64)
+
+
+def moments_of(values: Records, weight: int, frac_bits: int) -> tuple[Integers, Integers]:
+    """Return what each record adds to the sums of :func:`centred_moments`."""
     one = 1 << frac_bits
     x = np.clip(values.astype(np.int64), -one, one)
     bits = min(frac_bits, _LEVEL_BITS)
@@ -45,9 +55,7 @@ def centred_moments(
     square = 2 * coarse**2 - (1 << 2 * bits)
     first = np.sign(x) * ((np.abs(x) * weight) >> frac_bits)
     second = np.sign(square) * ((np.abs(square) * weight) >> 2 * bits)
-    # floats hold these sums exactly: weights have at most 21 bits, a chunk fewer than 2**32 records
-    sums = [np.bincount(labels, weights=part, minlength=n_classes) for part in (first, second)]
-    return np.column_stack(sums).astype(np.int64)
+    return first, second
 
 
 def bounded_totals(
@@ -59,14 +67,20 @@ def bounded_totals(
     Everything is cut toward zero, so that a record's L1 norm is at most `weight` and its squared L2
     norm at most `weight` times its largest entry. The sums are of shape (n_classes, n_columns).
     """
+    parts = bounded_counts(records, tops, weight, frac_bits)
+    sums = [np.bincount(labels, weights=part, minlength=n_classes) for part in parts.T]
+    return np.column_stack(sums).astype(np.int64)
+
+
+def bounded_counts(records: Records, tops: Integers, weight: int, frac_bits: int) -> Integers:
+    """Return what each record adds to the sums of :func:`bounded_totals`."""
     one = 1 << frac_bits
     shifted = np.clip(records.astype(np.int64) + one, 0, 2 * one)
     parts = (shifted * tops) >> (frac_bits + 1)
     totals = parts.sum(axis=1)
     long = totals > weight
     parts[long] = parts[long] * weight // totals[long, None]
-    sums = [np.bincount(labels, weights=part, minlength=n_classes) for part in parts.T]
-    return np.column_stack(sums).astype(np.int64)
+    return np.asarray(parts)
 
 
 # What is made of noisy tables ---------------------------------------------------------------------

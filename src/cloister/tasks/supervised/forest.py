@@ -29,6 +29,7 @@ from cloister.core.declared import Positive, Range, Share, declared
 from cloister.core.display import Bars, Display, Measured, Table
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
 from cloister.tasks.columns import categories_of, count_cells, exact_sums, in_cache, position
 from cloister.tasks.examples import MIXED, Example
@@ -250,6 +251,21 @@ class RandomForest(Gaussian):
             return (Block.of_units("leaves", shape, 1.0, self.n_trees),)
         l1 = (2 + self._curvature) * _ONE
         return (Block("leaves", (leaves, width), l1, 2 * _ONE**2, 1.0 / self.n_trees),)
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        """Return a leaf of each tree; or the gradient and the curvature in a leaf of tree `t`."""
+        coded, width = self._coded(records), self._width
+        if self.kind == "random":
+            label = coded[self.target].astype(np.int64)
+            size = width << self.depth
+            leaves = (tree.leaves(coded) for tree in self.trees)
+            at = [i * size + leaf * width + label for i, leaf in enumerate(leaves)]
+            return (Rows.at(at, [1 << FINE] * len(at)),)
+        now = read(_Leaves, state, self.frac_bits)
+        values = self._values(now.leaves[:t], now.noise)
+        added = self._gradients(_softmax(self._scores(values, coded)), coded[self.target])
+        leaf = self.trees[t].leaves(coded).astype(np.int64)
+        return (Rows(leaf * width, added.T.astype(np.int64)),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the leaves' counts, or the sums of gradients and curvature in the leaves."""

@@ -25,6 +25,7 @@ from cloister.core.declared import AtLeastZero, Positive, Range, WayOut, Whole, 
 from cloister.core.display import Bars, Display, Heatmap, Measured, Table
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
 from cloister.tasks.columns import bins_of, categories_of, codes, count_cells, in_cache, position
 from cloister.tasks.examples import MIXED, Example
@@ -35,11 +36,13 @@ from cloister.tasks.population import share_variance
 from cloister.tasks.scores import Estimate
 from cloister.tasks.state import read, written
 from cloister.tasks.supervised.class_tables import (
+    bounded_counts,
     bounded_totals,
     centred_moments,
     centred_table,
     fitted_shares,
     merge_bins,
+    moments_of,
     pseudo_records,
 )
 from cloister.tasks.supervised.target import Features, check_classes, check_columns
@@ -298,6 +301,26 @@ class NaiveBayes(Gaussian):
             l2_squared += weight * min(weight, int(self._tops.max()))
         size = sum(int(np.prod(shape)) for shape in self._shapes)
         return (Block("sums", (size,), l1, l2_squared, weight=1.0),)
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        """Return the class of each record, its centred cells, its moments and its totals."""
+        k, q = len(self.classes), self.frac_bits
+        labels = codes(records[:, self.target], k, q)
+        at, words, start = [labels], [np.full(len(records), self.class_word)], k
+        for j in self._tables:
+            cell, n, word = self._cells_of(records, j), self.cells[j], self.words[j]
+            at += [start + labels * n + c for c in range(n)]
+            words += [np.where(cell == c, (n - 1) * word, -word) for c in range(n)]
+            start += k * n
+        for j in self._normal:
+            at += [start + 2 * labels, start + 2 * labels + 1]
+            words += moments_of(records[:, j], self.words[j], q)
+            start += 2 * k
+        if n := len(self._counted):
+            counted, weight = records[:, self._counted], self.words[self._counted[0]]
+            at += [start + n * labels + c for c in range(n)]
+            words += [*bounded_counts(counted, self._tops, weight, q).T]
+        return (Rows.at(at, np.stack(words, axis=1)),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return all classes' sizes, centred tables, moments and totals."""

@@ -191,12 +191,15 @@ class Measured:
 
     def count(self, levels: Sequence[Integers] | Integers) -> Integers:
         """Return the numbers of records in its cells, from the level of each in every column."""
+        counts = np.bincount(self.cells(levels), minlength=self.values.size)
+        return counts.astype(np.int64, copy=False).reshape(self.values.shape)
+
+    def cells(self, levels: Sequence[Integers] | Integers) -> Integers:
+        """Return the cell of each record, from its level in every column."""
         places = [levels[j] for j in self.columns]
         if self.groups:
             places = [own[level] for own, level in zip(self.groups, places, strict=True)]
-        cells = np.ravel_multi_index(places, self.values.shape)
-        counts = np.bincount(cells, minlength=self.values.size)
-        return counts.astype(np.int64, copy=False).reshape(self.values.shape)
+        return np.asarray(np.ravel_multi_index(places, self.values.shape))
 
     def over(self, columns: Clique) -> Self:
         """Return the table of some of its columns, in their order, with the noise of its sums."""

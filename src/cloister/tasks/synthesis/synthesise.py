@@ -31,6 +31,7 @@ from cloister.core.display import Display, Heatmap, Table
 from cloister.core.errors import raise_first
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import (
     FINE,
     INTERVAL_95,
@@ -363,6 +364,21 @@ class Synthesise(Gaussian):
         """Return the parts of a round, each at the length and the bound of the plan."""
         of = {part: self._vectors[part] for part in _SHARES[self.structure][t]}
         return tuple(Block.of_units(part, (v.size,), v.share, v.most) for part, v in of.items())
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        """Return a word in a cell of each of the round's tables, part by part."""
+        known = self._known(state)
+        levels = [axis.cells(records, self.frac_bits) for axis in self.axes]
+        found = []
+        for part in _SHARES[self.structure][t]:
+            tables, start, at = self._tables(part, known), 0, []
+            for table in tables:
+                at.append(start + table.cells(levels))
+                start += table.values.size
+            word = self._word(part, len(tables))
+            nothing = [np.zeros(len(records), dtype=np.int64)]
+            found.append(Rows.at(at or nothing, [word] * len(at) or [0]))
+        return tuple(found)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the numbers of records in the cells of the round's tables."""

@@ -21,6 +21,7 @@ from cloister.core.declared import Positive, Whole, declared
 from cloister.core.display import Between, Display, Table
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import (
@@ -175,6 +176,11 @@ class Describe(Gaussian):
         return tuple(
             replace(block, name=name, weight=prices[name] / whole) for name, block in blocks.items()
         )
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        """Return the rows of tables, moments and trees."""
+        parts = self._parts.items()
+        return tuple(row for n, p in parts for row in p.rows(0, part_of(state, f"{n}."), records))
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return all sums, one block after another."""

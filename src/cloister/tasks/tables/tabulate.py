@@ -6,7 +6,7 @@ shares and means, and tests of what differs (:mod:`cloister.tasks.tables.inferen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from math import floor, prod, sqrt
@@ -19,6 +19,7 @@ from cloister.core.declared import AtLeastZero, Length, Positive, Range, Whole, 
 from cloister.core.display import Display
 from cloister.core.errors import PlanError, raise_first
 from cloister.hazmat.fixedpoint import Grid, from_grid
+from cloister.protocol.rows import Rows
 from cloister.protocol.task import (
     FINE,
     INTERVAL_95,
@@ -33,7 +34,7 @@ from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import made, noise_of
 from cloister.tasks.scores import mean_interval
 from cloister.tasks.state import part_of, prefixed
-from cloister.tasks.supervised.class_tables import centred_moments
+from cloister.tasks.supervised.class_tables import centred_moments, moments_of
 from cloister.tasks.tables import inference, shown
 from cloister.tasks.tables.axes import Axis, Edges, axes_of
 
@@ -295,8 +296,8 @@ class Tabulate(Gaussian):
         added = [*self.words[: len(self._measured)], *self.words[-1:] * self._width]
         return (Block("sums", (self._size,), sum(added), sum(a**2 for a in added), 1.0),)
 
-    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the cells of all measured tables and the sums of all groups."""
+    def _cells_of(self, records: Records) -> Callable[[Sequence[int]], Integers]:
+        """Return a function from a table to the cell of each record in it."""
         places = {
             j: Axis(j, self.labels[j], self.walls[j]).cells(records, self.frac_bits)
             for j in {j for table in (*self.tables, self.by) for j in table}
@@ -308,6 +309,25 @@ class Tabulate(Gaussian):
                 at = at * len(self.labels[j]) + places[j]
             return at
 
+        return cells
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        """Return a word in a cell of each measured table, and the sums of the record's group."""
+        cells, starts = self._cells_of(records), [0, *self._ends]
+        at = [starts[k] + cells(self.tables[i]) for k, i in enumerate(self._measured)]
+        words = [np.full(len(records), self.words[k]) for k in range(len(self._measured))]
+        if self.means:
+            word = self.words[-1]
+            first = starts[-1] + cells(self.by) * self._width
+            at += [first + place for place in range(self._width)]
+            words.append(np.full(len(records), word))
+            for j in self.means:
+                words += moments_of(records[:, j], word, self.frac_bits)
+        return (Rows.at(at, np.stack(words, axis=1)),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the cells of all measured tables and the sums of all groups."""
+        cells = self._cells_of(records)
         parts = [
             self.words[k] * np.bincount(cells(self.tables[i]), minlength=prod(self._shapes[i]))
             for k, i in enumerate(self._measured)
