@@ -14,7 +14,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from argparse import SUPPRESS
+from argparse import SUPPRESS, _SubParsersAction
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -61,22 +61,23 @@ def _template(role: str) -> str:
 def _command(name: str) -> str:
     """Return the usage of a command, and a row for each option that it adds to those of all."""
     from cloister.cli import _parser
-    from cloister.cli.parsers import leaves
     from cloister.core.errors import PlanError
 
-    def of(command: str) -> list[Any]:
-        return [leaf for leaf in leaves(_parser([command])) if leaf.prog.split()[1] == command]
+    def of(command: str) -> list[tuple[str, Any]]:
+        found = _leaves(_parser([command]), "cloister")
+        return [(path, leaf) for path, leaf in found if path.split()[1] == command]
 
     try:
         found = of(name)
     except PlanError as absent:  # the laboratory or an extra is not installed
         return f"*{absent}*"
-    shared = {} if name == _SHARED else _helps(of(_SHARED)[0])
-    usages, rows = [], {}
-    for leaf in found:
+    shared = {} if name == _SHARED else _helps(of(_SHARED)[0][1])
+    usages: list[str] = []
+    rows: dict[tuple[str, str], None] = {}
+    for path, leaf in found:
         own = [a for a in _declared(leaf) if shared.get(a.option_strings[0]) != a.help]
         needed = [a for a in _declared(leaf) if a.required and a not in own]
-        usages.append(" ".join([leaf.prog, *_words(leaf, [*needed, *own])]))
+        usages.append(" ".join([path, *_words(leaf, [*needed, *own])]))
         for action in own:
             meaning = leaf._get_formatter()._expand_help(action) if action.help else ""
             meaning = meaning.replace("|", r"\|")
@@ -84,6 +85,16 @@ def _command(name: str) -> str:
                 rows[f"`{_written(action)}`", meaning] = None
     table = _table(("Option", "Meaning"), list(rows)) if rows else ""
     return "\n".join(["```text", *usages, "```", "", table])
+
+
+def _leaves(parser: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the parser of each action, with the words that lead to it."""
+    groups = [a for a in parser._actions if isinstance(a, _SubParsersAction)]
+    if not groups:
+        yield path, parser
+    for group in groups:
+        for name, below in group.choices.items():
+            yield from _leaves(below, f"{path} {name}")
 
 
 def _words(leaf: Any, options: Sequence[Any]) -> Iterator[str]:
