@@ -3,18 +3,25 @@
 Roles (``:class:`X```) lose their prefix, citations (``[Key]_``, ``.. [Key] text``) their marks, and
 a ``::`` before a literal block goes. Tables of the protocol come from the code that they drive,
 those of measurements from what the scripts of ``benchmarks`` wrote.
-Where a page says ``<!-- options of tasks -->``, it shows what every task that ships declares.
+``<!-- options of tasks -->`` becomes a table of the declared options of all tasks that ship,
+``{{usage}}`` below the heading of a command its usage, with the options that it adds to those of
+``cluster``, and ``<!-- template ROLE -->`` the settings that ``cloister config init`` writes.
+Measurements of scripts that print a table are in ``measured/*.csv``.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import re
-from collections.abc import Mapping, Sequence
+from argparse import SUPPRESS, _SubParsersAction
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 _BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+_MEASURED = Path(__file__).parent / "measured"
 _TABLE = re.compile(r"\{\{ table: (\w+) \}\}")
 _RULES = (
     (re.compile(r":(?:class|func|meth|mod|attr|exc|data):(?=<code)"), ""),
@@ -24,6 +31,11 @@ _RULES = (
     (re.compile(r"<p>::</p>\n?"), ""),
 )
 _OPTIONS = "<!-- options of tasks -->"
+_COMMAND = re.compile(r"(?<=^## )([\w-]+)\n\n\{\{usage\}\}", re.MULTILINE)
+_TEMPLATE = re.compile(r"<!-- template (\w+) -->")
+_SHARED = "cluster"  # its section lists the options that all commands over files have
+_EVERYWHERE = {"-h", "--help", "--json", "--quiet", "--traceback"}
+_MANY = 9
 
 
 def _options_of_tasks() -> str:
@@ -40,10 +52,92 @@ def _options_of_tasks() -> str:
     return "\n".join(rows)
 
 
+def _template(role: str) -> str:
+    """Return the settings of a party that are written for a start."""
+    text = files("cloister.cli.templates").joinpath(f"{role}.toml").read_text(encoding="utf-8")
+    return f"```toml\n{text}```"
+
+
+def _command(name: str) -> str:
+    """Return the usage of a command, and a row for each option that it adds to those of all."""
+    from cloister.cli import _parser
+    from cloister.core.errors import PlanError
+
+    def of(command: str) -> list[tuple[str, Any]]:
+        found = _leaves(_parser([command]), "cloister")
+        return [(path, leaf) for path, leaf in found if path.split()[1] == command]
+
+    try:
+        found = of(name)
+    except PlanError as absent:  # the laboratory or an extra is not installed
+        return f"*{absent}*"
+    shared = {} if name == _SHARED else _helps(of(_SHARED)[0][1])
+    usages: list[str] = []
+    rows: dict[tuple[str, str], None] = {}
+    for path, leaf in found:
+        own = [a for a in _declared(leaf) if shared.get(a.option_strings[0]) != a.help]
+        needed = [a for a in _declared(leaf) if a.required and a not in own]
+        usages.append(" ".join([path, *_words(leaf, [*needed, *own])]))
+        for action in own:
+            meaning = leaf._get_formatter()._expand_help(action) if action.help else ""
+            meaning = meaning.replace("|", r"\|")
+            if meaning:
+                rows[f"`{_written(action)}`", meaning] = None
+    table = _table(("Option", "Meaning"), list(rows)) if rows else ""
+    return "\n".join(["```text", *usages, "```", "", table])
+
+
+def _leaves(parser: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the parser of each action, with the words that lead to it."""
+    groups = [a for a in parser._actions if isinstance(a, _SubParsersAction)]
+    if not groups:
+        yield path, parser
+    for group in groups:
+        for name, below in group.choices.items():
+            yield from _leaves(below, f"{path} {name}")
+
+
+def _words(leaf: Any, options: Sequence[Any]) -> Iterator[str]:
+    """Yield the parts of a usage; of many options only those that must be given."""
+    for action in leaf._actions:
+        if not action.option_strings:
+            value = _value_of(action)
+            yield {"+": f"{value} [{value} ...]", "?": f"[{value}]", "*": f"[{value} ...]"}.get(
+                action.nargs, value
+            )
+    yield from (_written(action) for action in options if action.required)
+    more = [action for action in options if not action.required]
+    yield from ["[options]"] if len(more) > _MANY else [f"[{_written(a)}]" for a in more]
+
+
+def _written(action: Any) -> str:
+    value = "" if action.nargs == 0 else _value_of(action)
+    return f"{action.option_strings[0]} {value}".strip()
+
+
+def _value_of(action: Any) -> str:
+    return action.metavar or "|".join(map(str, action.choices or [action.dest.upper()]))
+
+
+def _declared(leaf: Any) -> list[Any]:
+    """Return the options of a command, without those of every command."""
+    return [
+        action
+        for action in leaf._actions
+        if {*action.option_strings} - _EVERYWHERE and action.help != SUPPRESS
+    ]
+
+
+def _helps(leaf: Any) -> dict[str, str]:
+    return {action.option_strings[0]: action.help for action in _declared(leaf)}
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Put a table where a page asks for one: ``{{ table: NAME }}``."""
     if _OPTIONS in markdown:
         markdown = markdown.replace(_OPTIONS, _options_of_tasks())
+    markdown = _COMMAND.sub(lambda found: f"{found[1]}\n\n{_command(found[1])}", markdown)
+    markdown = _TEMPLATE.sub(lambda found: _template(found[1]), markdown)
     if _TABLE.search(markdown):
         tables = _tables() | measured()
         markdown = _TABLE.sub(lambda found: tables[found[1]], markdown)
@@ -98,6 +192,7 @@ def measured(folder: Path = _BENCHMARKS) -> dict[str, str]:
             ]
         ),
         **{name: _section(rows) for name, rows in sections.items()},
+        **{path.stem: _printed(path) for path in sorted(_MEASURED.glob("*.csv"))},
         "loops": _loops(written["fits"]["loops"]),
         **{
             name: f"{_made(written[name])}\n\n{table(written[name]['results'])}"
@@ -109,6 +204,13 @@ def measured(folder: Path = _BENCHMARKS) -> dict[str, str]:
             )
         },
     }
+
+
+def _printed(path: Path) -> str:
+    """Return the table that a script printed."""
+    with path.open(encoding="utf-8", newline="") as lines:
+        heading, *rows = csv.reader(lines)
+    return _table(tuple(heading), [tuple(row) for row in rows])
 
 
 def _made(document: Mapping[str, Any]) -> str:

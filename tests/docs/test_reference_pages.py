@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
@@ -52,6 +53,21 @@ def test_a_public_name_is_on_a_page_of_the_reference(name: str) -> None:
 @pytest.mark.parametrize("name", list(TASKS))
 def test_a_task_that_ships_is_on_a_page_of_the_reference(name: str) -> None:
     assert id(TASKS[name]) in DOCUMENTED
+
+
+def test_usage_options_and_settings_of_pages_come_from_the_code() -> None:
+    found = spec_from_file_location("hooks_of_the_manual", REFERENCE.parent / "_hooks.py")
+    assert found
+    assert found.loader
+    hooks = module_from_spec(found)
+    found.loader.exec_module(hooks)
+    page = hooks.on_page_markdown((REFERENCE / "cli.md").read_text(encoding="utf-8"))
+    assert "{{" not in page
+    assert "\ncloister budget advise --epsilon E [--delta D] [--jobs N]" in page
+    assert "| `--min-support X` |" in page
+    page = hooks.on_page_markdown((REFERENCE / "operations.md").read_text(encoding="utf-8"))
+    assert "\n#min_other_silos = 2\n" in page
+    assert "\n#open_jobs = 100\n" in page
 
 
 def test_what_no_directive_shows_is_noticed() -> None:
