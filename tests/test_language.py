@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "cloister"
 
 # Rooms that follow the guide, with the least number of comments per 100 lines of code. It grows.
-ROOMS = {"hazmat": 7, "secagg": 7, "protocol": 7}
+ROOMS = {"hazmat": 7, "secagg": 7, "protocol": 7, "audit": 5, "console": 5}
 
 REFUSED = {
     name: re.compile(pattern, re.IGNORECASE)
@@ -55,7 +55,15 @@ OPENING = re.compile(
 )
 
 # (file below the package, name of the rule): how many. Each needs a reason; below 30 in all.
-ALLOWED: dict[tuple[str, str], int] = {}
+ALLOWED: dict[tuple[str, str], int] = {
+    # Names and evidence in published audits (docs/results/audit.md), which such a change would age.
+    ("audit/checks.py", "of what"): 1,
+    ("audit/noise_laws.py", "beside"): 1,
+    ("audit/pairs.py", "beside"): 2,
+    ("audit/runs.py", "beside"): 1,
+    # The title of a question on the page.
+    ("console/questions.py", "by what"): 1,
+}
 
 
 @cache
