@@ -15,7 +15,10 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "cloister"
 
 # Rooms that follow the guide, with the least number of comments per 100 lines of code. It grows.
-ROOMS = {"hazmat": 7, "secagg": 7, "protocol": 7, "audit": 5, "console": 5}
+ROOMS = {"hazmat": 7, "secagg": 7, "protocol": 7, "audit": 5, "console": 5, "federation": 5}
+
+# Rooms of these whose messages do not follow the guide yet.
+DOCSTRINGS_ONLY = {"federation"}
 
 REFUSED = {
     name: re.compile(pattern, re.IGNORECASE)
@@ -110,7 +113,10 @@ def without_quotes(text: str) -> str:
 
 def refused(path: Path) -> Iterator[tuple[str, int, str]]:
     """Yield rule, line and the words around each refused wording of a file."""
-    for line, text in (*docstrings(path), *messages(path)):
+    texts = [*docstrings(path)]
+    if path.relative_to(ROOT).parts[0] not in DOCSTRINGS_ONLY:
+        texts += messages(path)
+    for line, text in texts:
         bare = " ".join(without_quotes(text).split())
         for name, pattern in REFUSED.items():
             for match in pattern.finditer(bare):
