@@ -1,10 +1,10 @@
 """Settings from one configuration file per party: TOML in, frozen values out.
 
 The template of each role, ``cli/templates/ROLE.toml``, explains its keys; ``cloister config init``
-writes it. Unknown keys are refused. Paths are relative to the file. Values that may hold a password
-(the URL of a database or of a proxy) can also come from a separate file, named by `database_file`,
-`url_file` or `proxy_file`. The environment can provide them too: `CLOISTER_DATABASE`,
-`CLOISTER_DATA_URL`, `CLOISTER_PROXY`. They are never shown.
+writes it. Unknown keys are refused. Paths are relative to the file. The URL of a database or of a
+proxy may hold a password. It can also come from a separate file, named by `database_file`,
+`url_file` or `proxy_file`, or from the environment: `CLOISTER_DATABASE`, `CLOISTER_DATA_URL`,
+`CLOISTER_PROXY`. It is never shown.
 """
 
 from __future__ import annotations
