@@ -149,11 +149,11 @@ def test_rounds_open_in_order_and_once(plan: Plan) -> None:
             aggregator.open(t)
     assert decode(plan, aggregator.open(0)) == Open(0)
     for t in (0, 1):  # not answered yet, so neither again nor the next
-        with pytest.raises(LocalProtocolError, match="never run again"):
+        with pytest.raises(LocalProtocolError, match="no round is run twice"):
             aggregator.open(t)
     fill(aggregator)
     aggregator.combine()
-    with pytest.raises(LocalProtocolError, match="never run again"):
+    with pytest.raises(LocalProtocolError, match="no round is run twice"):
         aggregator.open(0)
     aggregator.open(1)
     fill(aggregator, 1)

@@ -244,7 +244,7 @@ class Forgetful(MemoryJournal):
 def test_a_silo_that_lost_its_upload_leaves_for_good() -> None:
     bench = Bench(**{A: Forgetful()})
     bench.open(0)
-    with pytest.raises(LocalProtocolError, match="leaves the job for good"):
+    with pytest.raises(LocalProtocolError, match="leaves the job permanently"):
         bench.ask(A, Open(0))
 
 
@@ -329,10 +329,10 @@ def test_fewer_survivors_than_the_plan_asks_for_are_refused(bench: Bench) -> Non
 
 def test_a_reply_before_the_upload_or_for_another_round_is_refused(bench: Bench) -> None:
     words = np.zeros(6, dtype=np.uint64)
-    with pytest.raises(RemoteProtocolError, match="does not wait on"):
+    with pytest.raises(RemoteProtocolError, match="does not wait for"):
         bench.ask(A, Reply(0, (A, B), words))
     bench.open(0)
-    with pytest.raises(RemoteProtocolError, match="does not wait on"):
+    with pytest.raises(RemoteProtocolError, match="does not wait for"):
         bench.ask(A, Reply(1, (A, B), words))
 
 
@@ -484,7 +484,7 @@ def test_without_a_reply_there_is_nothing_to_go_on_with(bench: Bench) -> None:
     bench.open(0)
     reply = bench.reply(0, bench.plan.silos)
     others = tuple(bench.confirm(silo, reply) for silo in (B, C))
-    refused(bench, 0, others, "has no reply")
+    refused(bench, 0, others, "received no reply")
 
 
 @pytest.mark.parametrize("extra", [2**62, 2**63, -(2**62)])

@@ -158,7 +158,7 @@ def test_a_plan_that_is_not_right_stops_whatever_the_records_are() -> None:
     for chunks in ([], [np.zeros((9, 2), dtype=np.int32)]):
         _, manner = step.checked(chunks)
         assert manner == "rows"
-        with pytest.raises(LocalProtocolError, match="the plan has 7"):
+        with pytest.raises(LocalProtocolError, match="the plan has length 7"):
             LocalStep(Levels(n_features=2), 0, {}, 7, "rows", False).checked(chunks)
 
 

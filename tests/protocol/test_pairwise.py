@@ -263,7 +263,7 @@ def test_a_second_survivor_set_gets_no_confirmation_and_no_share() -> None:
     assert isinstance(unmask, Unmask)
     for kept in (0, 1):  # fewer signatures than the threshold get no share
         frame = encode(plan, Unmask(0, unmask.confirmations[:kept]))
-        with pytest.raises(RemoteProtocolError, match="confirmations, needs"):
+        with pytest.raises(RemoteProtocolError, match="confirmations, requires"):
             clients[plan.silos[3]].handle(frame)
 
 

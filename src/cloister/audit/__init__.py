@@ -1,7 +1,7 @@
-"""Audits that anyone can run: they try to refute the claimed curve of a method.
+"""Audits that try to refute the claimed privacy curve of a method.
 
-Runs cannot prove a claim of differential privacy, but they can refute one. Whoever does not trust a
-proof, a sampler or a build can try: :func:`audit_task`.
+Runs cannot prove a claim of differential privacy, but they can refute one. :func:`audit_task` tests
+a claim without trust in the proof, the sampler or the build.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cloister.core.deprecated import old_name
 __all__ = ["Audit", "Finding", "audit_plan", "audit_task"]
 
 
-if not TYPE_CHECKING:  # type checkers shall see today's names only
+if not TYPE_CHECKING:  # type checkers see the current names only
 
     def __getattr__(name: str) -> Any:
         return old_name(__name__, name)

@@ -1,7 +1,7 @@
-"""What counts of events say about a claim: exact bounds, and how often they are wrong.
+"""Exact bounds on a privacy claim from counts of events, with their error probabilities.
 
-Nothing here knows what was run. A claim is a curve delta(epsilon): for neighbours and every event
-E, ``P(E) - exp(epsilon) P'(E) <= delta(epsilon)``, both ways round.
+This module is independent of the audited method. A claim is a curve delta(epsilon): for neighbours
+and every event E, ``P(E) - exp(epsilon) P'(E) <= delta(epsilon)``, in both directions.
 
 References
 ----------
@@ -23,14 +23,14 @@ from cloister.privacy.events import Event
 from cloister.protocol.task import Floats
 
 PARTS = (1.0, 0.2, 0.05)
-"""Parts of delta(0) at which a curve is looked at: where noise hides little of it."""
+"""Fractions of delta(0) at which a curve is tested; there, few runs suffice."""
 
 ENOUGH = 0.1
-"""Part of a claim that runs must show, or they are said to have no power."""
+"""Fraction of a claim that runs must show; with less they have no power."""
 
 THRESHOLDS = (1.0, 0.6, 0.25)
-"""Of a score, as parts of epsilon. At epsilon a worst case attains the claim; where the noise is r
-times what the score believes, r^2 epsilon is the best."""
+"""Thresholds of a score, as fractions of epsilon. A worst case attains the claim at epsilon. If the
+noise is r times the scale that the score assumes, the best threshold is r^2 epsilon."""
 
 
 def at_least(count: int, runs: int, alpha: float) -> float:
@@ -45,16 +45,16 @@ def at_most(count: int, runs: int, alpha: float) -> float:
 
 @dataclass(frozen=True)
 class Check:
-    """One point of a claimed curve and one event, against what was seen in two worlds.
+    """One point of a claimed curve and one event, with its counts in two worlds.
 
     Parameters
     ----------
     epsilon, delta : float
         The point of the claim.
     likely, rare : int
-        Of `runs` runs each, how many are in the event where it is likely, and where not.
+        Number of runs in the event, of `runs` in the world where it is likely, and in the other.
     alpha : float
-        How often each of the two bounds may be wrong.
+        Error probability of each of the two bounds.
     """
 
     epsilon: float
@@ -82,42 +82,42 @@ class Check:
 
     @property
     def alarms(self) -> bool:
-        """Whether the claim is refuted."""
+        """True if the claim is refuted."""
         return self.least_delta > self.delta
 
 
 def best_at_95(checks: Iterable[Check]) -> list[tuple[Check, float]]:
-    """Return for each point of a claim, by epsilon, the check that shows most, and its bound.
+    """Return the check with the largest bound, and the bound, for each point of a claim.
 
     All lower bounds of one point together are wrong with probability at most 5 %.
     """
     by_point: dict[float, list[Check]] = {}
     for check in checks:
         by_point.setdefault(check.epsilon, []).append(check)
-    found = []
+    best_checks = []
     for _, here in sorted(by_point.items()):
-        # Two bounds for each check, and the best of several is taken: a union bound.
+        # Two bounds for each check, and the best of several is chosen: a union bound.
         alpha = 0.05 / (2 * len(here))
         best = max(here, key=lambda check: check.least(alpha))
-        found.append((best, max(best.least(alpha), 0.0)))
-    return found
+        best_checks.append((best, max(best.least(alpha), 0.0)))
+    return best_checks
 
 
 def points(event: Event) -> list[tuple[float, float]]:
     """Return the points (epsilon, delta) of a claim where delta is each of `PARTS` of delta(0)."""
     whole = accounting.delta(event, 0.0)
-    found = [accounting.epsilon(event, part * whole) if part < 1 else 0.0 for part in PARTS]
-    return [(epsilon, accounting.delta(event, epsilon)) for epsilon in found]
+    epsilons = [accounting.epsilon(event, part * whole) if part < 1 else 0.0 for part in PARTS]
+    return [(epsilon, accounting.delta(event, epsilon)) for epsilon in epsilons]
 
 
 def most_shown(checks: Iterable[Check]) -> tuple[Check, float]:
-    """Return the check whose lower bound at 95 % is most of what is claimed, and that bound."""
+    """Return the check with the largest 95 % lower bound relative to its claim, and the bound."""
     # A claimed delta may be 0.
     return max(best_at_95(checks), key=lambda best: best[1] / max(best[0].delta, 1e-12))
 
 
 def shown_part(checks: Sequence[Check]) -> float:
-    """Return the largest lower bound at 95 %, as a part of what is claimed at its point."""
+    """Return the largest 95 % lower bound as a fraction of the claimed delta at its point."""
     if not checks:
         return 0
     check, least = most_shown(checks)
@@ -125,11 +125,11 @@ def shown_part(checks: Sequence[Check]) -> float:
 
 
 def attainable(delta_at: Callable[[float], float], checks: Iterable[Check]) -> float:
-    """Return what :func:`shown_part` would be about, if a pair attained the claim.
+    """Return the approximate value of :func:`shown_part` for a pair that attains the claim.
 
     Notes
     -----
-    Where a pair attains a curve, the event that attains ``delta(epsilon)`` has the probability
+    If a pair attains a curve, the event that attains ``delta(epsilon)`` has the probability
     ``-delta'(epsilon) exp(-epsilon)`` in the world in which it is rare.
     """
     attained = []
@@ -151,9 +151,9 @@ def compare(
     Parameters
     ----------
     without, with_it : ndarray of shape (runs,)
-        Log-likelihood ratios, large where the record is likely to be there.
+        Log-likelihood ratios; large values indicate the world with the record.
     alpha : float
-        How often the whole comparison may alarm on a true claim.
+        Largest probability that the whole comparison alarms on a true claim.
     """
     runs = len(without)
     # Points, thresholds, two directions, and two bounds in each: a union bound.
@@ -170,10 +170,10 @@ def compare(
 def guesses_p_value(
     correct: int, guesses: int, canaries: int, epsilon: float, delta: float
 ) -> float:
-    """Return the largest chance of so many correct guesses under a claim. [SNJ23]_ Theorem 5.2.
+    """Return the largest probability of `correct` guesses or more under a claim [SNJ23]_.
 
-    Of `canaries` records, each there or not by a fair coin of its own, the presence of `guesses`
-    was guessed from one run, `correct` times correctly.
+    Each of `canaries` records is present by an independent fair coin. An attacker guesses the
+    presence of `guesses` of them from one run. Theorem 5.2 bounds the number of correct guesses.
 
     Notes
     -----
@@ -194,7 +194,7 @@ def guesses_epsilon(correct: int, guesses: int, canaries: int, delta: float, alp
     low, high = 0.0, 30.0
     if guesses_p_value(correct, guesses, canaries, low, delta) >= alpha:
         return 0.0
-    # `low` was refuted itself, so what is returned is never too large.
+    # `low` is always refuted, so the returned bound is never too large.
     for _ in range(50):
         middle = (low + high) / 2
         refuted = guesses_p_value(correct, guesses, canaries, middle, delta) < alpha
@@ -208,7 +208,7 @@ def uniform_fit(places: Floats) -> dict[str, float]:
     Returns
     -------
     dict of str to float
-        p-values: *spread*, exact, of the squares of normal scores, which sees a wrong scale best;
+        p-values: *spread*, exact, of the squares of normal scores, most sensitive to a wrong scale;
         *ks*, by the bound of Dvoretzky, Kiefer, Wolfowitz and Massart; *bins*, Pearson's on ten.
     """
     n = places.size
@@ -217,13 +217,13 @@ def uniform_fit(places: Floats) -> dict[str, float]:
     ordered = np.sort(places)
     steps = np.arange(n + 1) / n
     distance = max((steps[1:] - ordered).max(), (ordered - steps[:-1]).max())
-    bins = max(1, min(10, n // 250))  # so many in a bin that Pearson's law is nearly right
+    bins = max(1, min(10, n // 250))  # at least 250 per bin, so that chi-squared is accurate
     seen = np.bincount(np.minimum((places * bins).astype(np.int64), bins - 1), minlength=bins)
     pearson = ((seen - n / bins) ** 2).sum() / (n / bins)
     return {
         "spread": min(1.0, float(spread)),
         "ks": min(1.0, 2 * math.exp(-2 * n * float(distance) ** 2)),
-        # near 1e-10 the true tail is up to 1.21 times that of the law
+        # Doubled: near 1e-10 the exact tail is up to 1.21 times the chi-squared tail.
         "bins": min(1.0, 2 * float(stats.chi2.sf(pearson, bins - 1))) if bins > 1 else 1.0,
     }
 
@@ -235,8 +235,8 @@ def correlation(left: Floats, right: Floats) -> float:
 
 
 def correlated(r: float, n: int) -> float:
-    """Return how often two vectors of `n` independent normal numbers are so parallel, or more."""
+    """Return the probability that the correlation of `n` pairs of normal numbers exceeds `r`."""
     if n < 3:
         return 1.0
-    # of mean zero, known, r^2 is Beta(1/2, (n - 1)/2)
+    # With known mean 0, r^2 follows Beta(1/2, (n - 1)/2).
     return float(special.betainc((n - 1) / 2, 0.5, max(0.0, 1 - min(abs(r), 1.0) ** 2)))

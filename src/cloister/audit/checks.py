@@ -1,7 +1,7 @@
-"""The audit of a task: whole jobs, sensitivity, two worlds, canaries, noise that was really added.
+"""The audit of a task: whole jobs, sensitivity, two worlds, canaries, and the noise of jobs.
 
-Every check can be wrong by chance only as often as :data:`ALPHA` says, whatever the task and the
-records are, as long as the claim is true.
+Every check alarms on a true claim with probability at most :data:`ALPHA`, for all tasks and
+records.
 """
 
 from __future__ import annotations
@@ -64,48 +64,48 @@ from cloister.protocol.task import Floats, Records, Task
 from cloister.tasks.examples import Example, example_of
 
 ALPHA = 1e-8
-"""How often each check of an audit may alarm on a true claim."""
+"""Largest probability that one check of an audit alarms on a true claim."""
 
-PILOT = 12  # runs on each pair, to find the one to audit
+PILOT = 12  # runs on each pair, to choose the pair to audit
 MOST_FOR_CANARIES = 0.2
-"""Epsilon of the run with canaries, at most: a larger one allows nearly all guesses to be right."""
+"""Largest epsilon of the run with canaries: a larger one allows nearly all guesses to be right."""
 
 DISTINGUISHING = 4.0
-"""Epsilon of the two worlds, at least: where noise hides a record, it hides most mistakes too."""
+"""Smallest epsilon of the two worlds: noise that hides a record also hides most defects."""
 
-_KEPT = 500_000  # elements of noise of the two worlds that are tested, at most
-_REPLAYED = 60  # records of a job that is followed again
-_SIZES = (16, 8, 4)  # columns and clusters of that run: more elements hold more canaries apart
-_SHARES = (0.1, 0.3, 0.5, 1.0)  # parts of the canaries that are guessed, the surest first
-_DELTAS = (1e-7, 1e-9, 1e-11, 1e-13)  # of points of the curve where one run can say something
+_KEPT = 500_000  # largest number of noise elements of the two worlds that are tested
+_REPLAYED = 60  # records of the replayed job
+_SIZES = (16, 8, 4)  # columns and clusters of that run: more elements separate more canaries
+_SHARES = (0.1, 0.3, 0.5, 1.0)  # fractions of the canaries that are guessed, the surest first
+_DELTAS = (1e-7, 1e-9, 1e-11, 1e-13)  # points of the curve at which one run can refute the claim
 
 
 @dataclass(frozen=True)
 class Audit:
-    """All that an audit of a method found.
+    """The results of an audit of a method.
 
     Parameters
     ----------
     budget : Budget
-        What was claimed.
+        The claim.
     event : Event
-        What the method says it does to the records.
+        The privacy event that the method declares.
     details : str
-        Size of what was run.
+        Size of the runs.
     checks : tuple of Check
-        Points of the claimed curve against what was seen in two worlds.
+        Points of the claimed curve with the counts of two worlds.
     curve : tuple of (float, float)
-        More points (epsilon, delta) of the claim, to draw.
+        More points (epsilon, delta) of the claim, for the picture.
     pair : str
         Name of the neighbours of the two worlds.
     reach : float
-        How much of what the plan pays for the record of the two worlds used.
+        Privacy cost of the record of the two worlds, as a fraction of the cost in the plan.
     epsilon_seen : float
-        Largest epsilon that one run with canaries shows at 95 %; NaN where none were made.
+        Largest epsilon that one run with canaries refutes at 95 %; NaN without such a run.
     false_alarm : float
         Bound on the probability of any alarm if the claim is true.
     possible : float
-        Part of the claim that so many runs would show at 95 % if a pair attained it.
+        Fraction of the claim that the runs would show at 95 % for a pair that attains it.
     """
 
     method: str
@@ -123,7 +123,7 @@ class Audit:
 
     @property
     def claims(self) -> bool:
-        """Whether the method says of itself that it is private."""
+        """True if the method declares itself private."""
         return not holds(self.event, NonPrivateEvent)
 
     @property
@@ -133,7 +133,7 @@ class Audit:
 
     @property
     def no_power(self) -> bool:
-        """Whether runs that could have shown something of the claim show under a tenth of it."""
+        """True if runs that could have shown a fifth of the claim show less than a tenth."""
         return self.possible >= 2 * ENOUGH and shown_part(self.checks) < ENOUGH
 
 
@@ -156,24 +156,23 @@ def audit_task(
     Parameters
     ----------
     task : type
-        Of ``TASKS``, or your own.
+        A class of ``TASKS``, or your own.
     budget : Budget
-        What it is to claim. The two worlds run at epsilon 4 if this is less, since where noise
-        hides a record entirely, nothing can be seen to be wrong; the price, the noise and the
-        replay are those of this budget.
+        The claim. The two worlds run at epsilon 4 if it is less, because noise that hides a record
+        also hides defects. Price, noise and replay are tested at this budget.
     n_features, n_clusters, nominal_n : int, >= 1
-        Small ones make one record weigh most. Columns are those of the task's own example, where
-        it has one.
+        Small values give one record most weight. Columns are those of the task's example, if it
+        has one.
     runs : int, >= 1
-        In each of two worlds.
+        Number of runs in each of two worlds.
     canaries : int, >= 1
         Records of the one run with canaries.
     words : int, >= 1
-        Of noise that are drawn by jobs, beside that of the two worlds.
+        Elements of noise that jobs draw, in addition to those of the two worlds.
     make_noise : function, optional
-        Makes the source of noise of each job; the product's own unless given.
+        Returns the noise source of each job; by default the product's own.
     options : mapping, optional
-        The task's own, instead of those of its example.
+        Options of the task, instead of those of its example.
     schema : Schema, optional
         Columns and unit of privacy, instead of those of the example.
 
@@ -183,7 +182,10 @@ def audit_task(
         If the task is not private, or no plan can be made.
     """
     if not task.private:
-        raise PlanError(f"task {task.name!r} says itself that it is not private; nothing to audit.")
+        raise PlanError(
+            f"task {task.name!r} is declared not private, so it has no claim to audit; choose "
+            "another task."
+        )
     case = case_of(task, n_features, n_clusters, options, schema)
     plan = _plan(task, budget, nominal_n, case, schema)
     louder = _louder(plan, case, schema)
@@ -212,7 +214,9 @@ def audit_task(
         return audit
     replayed = check_replay(plan, make_noise=make_noise)
     drawn: list[Drawn] = []
-    found, checks, pair, reach = audit_plan(louder, runs=runs, make_noise=make_noise, drawn=drawn)
+    runs_found, checks, pair, reach = audit_plan(
+        louder, runs=runs, make_noise=make_noise, drawn=drawn
+    )
     small = Budget(min(budget.epsilon, MOST_FOR_CANARIES), budget.delta)
     seen, epsilon_seen = find_canaries(
         task,
@@ -226,7 +230,7 @@ def audit_task(
     fresh = check_fresh(plan, make_noise=make_noise)
     return replace(
         audit,
-        findings=(*audit.findings, *found, seen, replayed, *noise, *fresh),
+        findings=(*audit.findings, *runs_found, seen, replayed, *noise, *fresh),
         checks=checks,
         pair=pair,
         reach=reach,
@@ -245,7 +249,7 @@ def _plan(
 
 
 def _louder(plan: Plan, case: Example, schema: Schema | None) -> Plan:
-    """Return the plan of the two worlds: at a large epsilon a mistake shows."""
+    """Return the plan of the two worlds, at an epsilon at which defects are visible."""
     assert plan.budget is not None
     if plan.budget.epsilon >= DISTINGUISHING:
         return plan
@@ -256,17 +260,17 @@ def _louder(plan: Plan, case: Example, schema: Schema | None) -> Plan:
 
 
 def drawn_curve(event: Event, checks: tuple[Check, ...]) -> tuple[tuple[float, float], ...]:
-    """Return the claimed curve from 0 to beyond the points that are, or would be, checked."""
+    """Return the claimed curve from 0 to beyond the checked points."""
     checked = [check.epsilon for check in checks] or [epsilon for epsilon, _ in points(event)]
     last = 1.25 * max(checked)
     return tuple((float(e), accounting.delta(event, float(e))) for e in np.linspace(0, last, 40))
 
 
 def price(plan: Plan) -> Finding:
-    """Check that what the plan says it does costs no more than its budget."""
+    """Check that the events of the plan cost at most its budget."""
     budget = plan.budget
     assert budget is not None
-    # A billionth more than the budget is the rounding of the price itself.
+    # The price itself is rounded, hence a tolerance of a billionth.
     spent = accounting.epsilon(plan.events(), budget.delta)
     return Finding(
         "price",
@@ -282,18 +286,18 @@ def audit_plan(
     make_noise: MakeNoise | None = None,
     drawn: list[Drawn] | None = None,
 ) -> tuple[tuple[Finding, Finding], tuple[Check, ...], str, float]:
-    """Look for worst records, check sensitivity on all, and compare two worlds on the worst pair.
+    """Search for worst records, check the sensitivity, and compare two worlds on the worst pair.
 
     Parameters
     ----------
     make_noise : function, optional
-        Makes the one source of all runs.
+        Returns the one source of all runs.
     drawn : list of Drawn, optional
-        The noise of the two worlds is added to it.
+        The noise of the two worlds is appended to it.
 
     Notes
     -----
-    The pair is chosen by runs that are not counted afterwards, so the choice costs no confidence.
+    Pilot runs choose the pair and are not counted afterwards, so the choice costs no confidence.
     """
     noise = (make_noise or system_noise)()
     searches = [search(plan, table, noise) for table in ("groups", "pile")]
@@ -302,10 +306,10 @@ def audit_plan(
     best = int(np.argmax([pilot.reach for pilot in pilots]))
     pair = tried[best]
     without, with_it = (scores(plan, pair, world, runs, noise) for world in ("without", "with"))
-    # The bound is on every record, so all that were tried count, not only the pair that is kept.
+    # The bound holds for every record, so all tried records count, not only the chosen pair.
     excess = max(
-        *(found.excess for found in searches),
-        *(found.excess for found in (*pilots, without, with_it)),
+        *(search.excess for search in searches),
+        *(scored.excess for scored in (*pilots, without, with_it)),
     )
     if drawn is not None:
         both = np.concatenate([without.noise, with_it.noise])
@@ -325,7 +329,7 @@ def audit_plan(
 
 
 def two_worlds(checks: tuple[Check, ...], pair: str, reach: float) -> Finding:
-    """Say what two worlds showed."""
+    """Return the finding of a comparison of two worlds."""
     worst, least = most_shown(checks)
     used = "" if np.isnan(reach) else f", using {reach:.0%} of what the plan pays for"
     return Finding(
@@ -346,9 +350,9 @@ def case_of(
     options: Mapping[str, Any] | None,
     schema: Schema | None,
 ) -> Example:
-    """Return columns and options; those of the caller stand in for the example's."""
+    """Return columns and options; the caller's replace those of the example."""
     case = example_of(task, n_features, n_clusters)
-    if schema is not None:  # options of an example are about its own columns
+    if schema is not None:  # options of an example refer to columns of that example
         own = {} if hasattr(task, "example") else case.options
         case = Example(schema.public, own)
     return case if options is None else replace(case, options=options)
@@ -362,7 +366,7 @@ def _canary_case(
     options: Mapping[str, Any] | None,
     schema: Schema | None,
 ) -> Example:
-    """Return columns and options of the run with canaries: the largest that the task takes."""
+    """Return columns and options of the run with canaries: the largest that the task accepts."""
     for size in _SIZES if options is None and schema is None else ():
         case = example_of(task, size, size)
         with suppress(PlanError):
@@ -381,7 +385,7 @@ def find_canaries(
     coins: int | str | None = None,
     schema: Schema | None = None,
 ) -> tuple[Finding, float]:
-    """Throw a coin for each of many records, run one job with three silos, guess the coins.
+    """Draw a coin for each of many records, run one job with three silos, and guess the coins.
 
     Parameters
     ----------
@@ -390,19 +394,19 @@ def find_canaries(
     case : Example
         Columns and options.
     coins : int or str, optional
-        Public seed of the coins, for tests; fresh ones unless given.
+        Public seed of the coins, for tests; by default a fresh one.
 
     Notes
     -----
-    Guesses come from the best linear estimate of all coins from all that was released, at the
-    plan's noise. They need not be good for the bound to hold. [SNJ23]_
+    Guesses come from the best linear estimate of all coins given the release and the plan's noise.
+    The bound holds for guesses of any quality [SNJ23]_.
     """
     log = Log()
     schema, n_features = schema or schema_of(case.columns), len(case.columns)
     rng = public_generator("audit", "coins", new_nonce() if coins is None else coins)
     one = 1 << 16
     table = rng.integers(-one, one + 1, (canaries, n_features))
-    # Half of the canaries lie in corners of the box, where a record weighs most.
+    # Half of the canaries are corners of the box, where a record contributes most.
     table[::2] = one * rng.choice((-1, 1), (len(table[::2]), n_features))
     canary = table.astype(np.int32)
     there = rng.random(canaries) < 0.5
@@ -420,7 +424,7 @@ def find_canaries(
             profile="group",
             **case.options,
         )
-    except RemoteProtocolError as error:  # as where states depend on records
+    except RemoteProtocolError as error:  # for example if states depend on records
         return Finding("canaries", True, f"a job with three silos was stopped: {error}"), 0.0
     estimate = _estimate(done.plan, log, canary)
     order = np.argsort(-np.abs(estimate))
@@ -431,7 +435,7 @@ def find_canaries(
         (accounting.pure_epsilon(event), 0.0)
     ] * bool(accounting.pure_epsilon(event) < np.inf)
     counts = [ceil(share * canaries) for share in _SHARES]
-    # Several shares and claims are looked at, so p-values are multiplied by their number.
+    # A union bound over shares and claims: p-values are multiplied by their number.
     hits = [int(right[order[:r]].sum()) for r in counts]
     p_value = min(
         guesses_p_value(v, r, canaries, epsilon, delta)
@@ -455,8 +459,8 @@ def find_canaries(
 def _estimate(plan: Plan, log: Log, table: Records) -> Floats:
     """Return, for each canary, the linear estimate of its coin, minus a half.
 
-    With V what canaries add over the noise and y what was released, less the mean, the estimate
-    that errs least is ``(4 I + V V^T)^-1 V y``.
+    Let V be the contributions of canaries divided by the noise scales, and y the release less its
+    mean. The estimate of least squared error is ``(4 I + V V^T)^-1 V y``.
     """
     parts, released = [], []
     for t in range(plan.rounds):
@@ -476,14 +480,14 @@ def _estimate(plan: Plan, log: Log, table: Records) -> Floats:
 def check_noise(
     plan: Plan, *, words: int, make_noise: MakeNoise | None = None, seen: Sequence[Drawn] = ()
 ) -> tuple[Finding, Finding, Finding]:
-    """Test whether the noise of jobs has the plan's law and is drawn afresh, under each profile.
+    """Test the distribution and the independence of the noise of jobs, under each profile.
 
     Parameters
     ----------
     words : int, >= 1
-        So much noise is drawn, a third for each profile, and at least one job for each hundred.
+        Elements of noise to draw, a third for each profile, and at least one job for each hundred.
     seen : sequence of Drawn, optional
-        More noise of the plan, to be looked at as well.
+        More noise of the plan, to be tested as well.
     """
     samples = list(seen)
     for other in in_profiles(plan):
@@ -547,7 +551,7 @@ def check_fresh(plan: Plan, *, make_noise: MakeNoise | None = None) -> tuple[Fin
 
 
 def _together(found: Sequence[tuple[Drawn, Floats]]) -> tuple[Drawn, Floats]:
-    """Return all jobs, and all silos of jobs, as rows of one table: what is small adds up."""
+    """Return all jobs, and all silos of jobs, as rows of one table, to sum small effects."""
     width = min(drawn.elements.shape[1] for drawn, _ in found)
     rows = np.concatenate([normal.reshape(-1, width) for _, normal in found])
     elements = np.concatenate([drawn.elements.reshape(-1, width) for drawn, _ in found])
@@ -556,14 +560,15 @@ def _together(found: Sequence[tuple[Drawn, Floats]]) -> tuple[Drawn, Floats]:
     return Drawn("all together", elements, scales, found[0][0].law, blocks), rows
 
 
-# What is made of the answers ----------------------------------------------------------------------
+# Results from answers -----------------------------------------------------------------------------
 
 
 def check_replay(plan: Plan, *, make_noise: MakeNoise | None = None) -> Finding:
-    """Follow a job again from its plan and what it released, where its records never were.
+    """Replay a job from its plan and its release, without access to its records.
 
-    Once in a fresh interpreter, and once in this one, after a job over other records: a task that
-    remembers records, or earlier jobs, comes to other states, results or sums somewhere.
+    The job is replayed in a fresh interpreter, and in this one after a job over other records. A
+    task that stores records, or earlier jobs, computes other states, results or sums in one of
+    them.
     """
     rng = public_generator("audit", "replay", new_nonce())
     one, d = plan.grid.one, plan.grid.n_features

@@ -1,8 +1,8 @@
-"""Records at which what a record adds may jump: walls, ties, edges and corners.
+"""Records at which the contribution of a record may jump: boundaries, ties, edges and corners.
 
-A mistake such as "a record on a tie counts for both" shows on few records of the lattice, which
-no random choice meets. They are worked out here from the plan and the public state alone: the
-task's own answer is followed along lines until two neighbours on the lattice differ.
+A defect such as "a record on a tie counts for both" affects few records of the lattice, which
+random records almost never include. This module computes them from the plan and the public state
+alone. It follows the task's contribution along lines until two neighbours on the lattice differ.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.task import GridState, Integers, Records
 from cloister.protocol.task import inside as in_the_box
 
-_POINTS = 12  # of a state, at most
-_PAIRS = 24  # of points whose ties are looked for
-_LINES = 6  # on which walls are looked for
-_WALLS = 16  # that are found on them, at most
-_CLOSER = 4  # times that a distance is looked for between the last ones inside and outside
-_CUTS = 8  # parts of a line; in each at most one wall is found
-_LEVELS = 12  # whole numbers of a column that are all tried, such as categories
+_POINTS = 12  # points of a state, at most
+_PAIRS = 24  # pairs of points whose ties are searched
+_LINES = 6  # lines on which boundaries are searched
+_WALLS = 16  # boundaries on these lines, at most
+_CLOSER = 4  # refinements of a distance between the last records inside and outside
+_CUTS = 8  # segments of a line; the search finds at most one boundary in each
+_LEVELS = 12  # largest range of whole numbers that is tried completely, for example categories
 _GRID = 64  # records on special values of every column, at most
 
 Adds = Callable[[Integers], Integers]
-"""From one record to the vector that it adds."""
+"""The function from one record to the vector that it contributes."""
 
 
 def hard_records(plan: Plan, t: int, state: GridState, rng: np.random.Generator) -> Records:
-    """Return records in the box on and beside the edges of round `t` at a public state.
+    """Return records in the box on and next to the edges of round `t` at a public state.
 
     Returns
     -------
@@ -60,7 +60,7 @@ def hard_records(plan: Plan, t: int, state: GridState, rng: np.random.Generator)
 
 
 def state_points(state: GridState, d: int, one: int) -> Integers:
-    """Return the points of a state: rows of its arrays that have a number for each column."""
+    """Return the points of a state: rows of its arrays with a number for each column."""
     rows = [v.reshape(-1, d) for v in state.values() if v.ndim and v.shape[-1] == d]
     if not rows:
         return np.zeros((0, d), dtype=np.int64)
@@ -87,9 +87,9 @@ def special(plan: Plan, rng: np.random.Generator) -> Integers:
 
 
 def ties(left: Integers, right: Integers, one: int) -> list[Integers]:
-    """Return records exactly as far from one point as from another, near their middle.
+    """Return records at equal distance from two points, near their middle.
 
-    Of ``2 (right - left) x = |right|^2 - |left|^2`` two columns are solved in whole numbers.
+    Two columns of ``2 (right - left) x = |right|^2 - |left|^2`` are solved in whole numbers.
     """
     a, b = ([int(v) for v in point] for point in (left, right))
     apart = [2 * (q - p) for p, q in zip(a, b, strict=True)]
@@ -107,9 +107,9 @@ def ties(left: Integers, right: Integers, one: int) -> list[Integers]:
 
 
 def _two_unknowns(p: int, q: int, r: int, near: int) -> list[tuple[int, int]]:
-    """Return three whole solutions of ``p x + q y = r`` with x near a number."""
+    """Return three whole solutions of ``p x + q y = r`` with x close to `near`."""
     g = gcd(p, q)
-    # There is a whole solution only where the common divisor divides r.
+    # A whole solution exists only if the common divisor divides r.
     if g == 0 or r % g:
         return []
     p, q, r = p // g, q // g, r // g
@@ -139,7 +139,7 @@ def _lines(
 
 
 def jumps(adds: Adds, start: Integers, end: Integers) -> Iterator[tuple[Integers, Integers]]:
-    """Yield neighbours on a line between which a record begins to add to other elements."""
+    """Yield neighbours on a line that contribute to different elements."""
     length = int(np.abs(end - start).max())
 
     def at(place: int) -> Integers:
@@ -161,10 +161,10 @@ def jumps(adds: Adds, start: Integers, end: Integers) -> Iterator[tuple[Integers
 
 
 def edge(adds: Adds, point: Integers, one: int, rng: np.random.Generator) -> Iterator[Integers]:
-    """Yield records of the largest distance to a point that still add what nearer ones do.
+    """Yield records at the largest distance to a point that contribute like nearer ones.
 
-    A line gives the distance to about a step. Among pairs of whole numbers whose squares add up to
-    nearly that, the last one inside and the first one outside are found.
+    A line gives the distance up to about a step. Then pairs of whole numbers with nearly that sum
+    of squares are searched for the last record inside and the first one outside.
     """
     if len(point) < 2:
         return

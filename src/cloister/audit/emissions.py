@@ -1,8 +1,8 @@
-"""What a call emits besides its result: logs, text, warnings, exceptions, effects, threads.
+"""The emissions of a call other than its result: logs, text, warnings, exceptions, effects.
 
 A silo may emit its frames and nothing else that depends on its records. The one exception is the
-owner's channel, a named sink: warnings of :data:`OWNER_CHANNEL`. They are kept apart here, and
-must not reach any other channel.
+owner's channel, a named sink: warnings of :data:`OWNER_CHANNEL`. This module collects them
+separately, and they must not reach any other channel.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ T = TypeVar("T")
 OWNER_CHANNEL: tuple[type[Warning], ...] = (DataLossWarning,)
 """Warnings that only the owner of the records sees, in a terminal, notebook or console."""
 
-_THREAD_SECONDS = 2.0  # for which threads that a call started are waited for
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of an object in memory: differs from run to run
-_ALWAYS = {"name", "msg", "args", "levelname", "message"}  # of a log record, shown in its text
-_OF_THE_RUN = {  # of a log record: when and where it was made
+_THREAD_SECONDS = 2.0  # longest wait for threads that a call started
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # address of an object, which differs between runs
+_ALWAYS = {"name", "msg", "args", "levelname", "message"}  # fields of a log record in its text
+_OF_THE_RUN = {  # fields of a log record with its time and place, which differ between runs
     *("created", "msecs", "relativeCreated", "thread", "threadName", "process", "processName"),
     *("taskName", "pathname", "filename", "module", "lineno", "funcName", "levelno", "stack_info"),
     *("exc_text",),
 }
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
+# Prefixes of audit events of the interpreter (PEP 578).
 _EFFECTS = (
     *("os.exec", "os.fork", "os.kill", "os.link", "os.mkdir", "os.posix_spawn", "os.putenv"),
     *("os.remove", "os.rename", "os.rmdir", "os.spawn", "os.startfile", "os.symlink"),
@@ -49,7 +50,7 @@ _EFFECTS = (
 
 @dataclass(frozen=True)
 class Emitted:
-    """What a call emitted.
+    """The emissions of a call.
 
     Parameters
     ----------
@@ -57,7 +58,7 @@ class Emitted:
         Sorted, since threads emit in any order. Each begins with its channel: "effect", "log",
         "prints", "raises", "thread" or "warning".
     owner : tuple of str
-        What went into the owner's channel.
+        Warnings in the owner's channel.
     """
 
     lines: tuple[str, ...] = ()
@@ -65,7 +66,7 @@ class Emitted:
 
 
 def observe(call: Callable[[], T]) -> tuple[T | None, Emitted]:
-    """Run a call and return its result with everything that it emitted.
+    """Run a call and return its result and its emissions.
 
     Returns
     -------
@@ -83,13 +84,13 @@ def observe(call: Callable[[], T]) -> tuple[T | None, Emitted]:
     owner: list[str] = []
     result: T | None = None
     with ExitStack() as stack:
-        for observer in (_printed, _logged, _exits, _affected):  # effects last: ours are no effects
+        for observer in (_printed, _logged, _exits, _affected):  # effects last, to skip our own
             stack.enter_context(observer(lines))
         stack.enter_context(_warned(lines, owner))
         stack.enter_context(_threads(lines))
         try:
             result = call()
-        except KeyboardInterrupt:  # of the person at the terminal
+        except KeyboardInterrupt:  # the user's Ctrl-C, not an emission
             raise
         except BaseException as error:
             lines.append(f"raises {_described(error)}")
@@ -98,7 +99,7 @@ def observe(call: Callable[[], T]) -> tuple[T | None, Emitted]:
 
 
 def _described(error: BaseException) -> str:
-    """Return an exception with its causes and notes, as a traceback shows them."""
+    """Return the text of an exception with its causes and notes, as in a traceback."""
     texts: list[str] = []
     chain: BaseException | None = error
     while chain is not None:
@@ -120,7 +121,7 @@ def _replaced(owner: Any, name: str, value: object) -> Iterator[None]:
 
 @contextmanager
 def _logged(lines: list[str]) -> Iterator[None]:
-    """Take every log record of every logger and level, and keep it from handlers."""
+    """Collect every log record of every logger and level; no handler receives it."""
     records: list[logging.LogRecord] = []
 
     def enabled(logger: logging.Logger, level: int) -> bool:
@@ -145,12 +146,13 @@ def _logged(lines: list[str]) -> Iterator[None]:
 
 @contextmanager
 def _printed(lines: list[str]) -> Iterator[None]:
-    """Take what is written to standard output and error, by Python or by their descriptors."""
+    """Collect standard output and error, from Python and from file descriptors."""
     with TemporaryFile() as file:
         originals = [stream for stream in (sys.__stdout__, sys.__stderr__) if stream]
         for stream in {sys.stdout, sys.stderr, *originals}:
             stream.flush()
         kept = {}
+        # Compiled code writes to the descriptors, past the streams of Python.
         for descriptor in (1, 2):
             with suppress(OSError):  # a process without a terminal may have none
                 kept[descriptor] = os.dup(descriptor)
@@ -187,7 +189,7 @@ def _warned(lines: list[str], owner: list[str]) -> Iterator[None]:
 
 @contextmanager
 def _exits(lines: list[str]) -> Iterator[None]:
-    """Turn an exit that no handler sees into one that ends the call."""
+    """Turn os._exit, which skips all handlers, into SystemExit, which ends the call."""
 
     def leave(code: int) -> NoReturn:
         lines.append(f"raises os._exit({code})")
@@ -199,7 +201,7 @@ def _exits(lines: list[str]) -> Iterator[None]:
 
 @contextmanager
 def _threads(lines: list[str]) -> Iterator[None]:
-    """Wait for the threads that a call starts: what they emit is emitted by the call."""
+    """Wait for the threads that a call starts, as their emissions count as the call's."""
     before = set(threading.enumerate())
     try:
         yield
@@ -218,9 +220,9 @@ _observers: list[list[str]] = []
 
 @contextmanager
 def _affected(lines: list[str]) -> Iterator[None]:
-    """Take what changes the world: files that are written, processes, connections, variables."""
+    """Collect effects outside the process: files written, processes, connections, variables."""
     _install()
-    # Modules that are imported now are no effect of the records, nor is their bytecode.
+    # Bytecode of modules that are imported meanwhile is no effect of the records.
     with _replaced(sys, "dont_write_bytecode", True):
         _observers.append(lines)
         try:
@@ -231,7 +233,7 @@ def _affected(lines: list[str]) -> Iterator[None]:
 
 @cache
 def _install() -> None:
-    sys.addaudithook(_note)  # cannot be removed: without observers it does nothing
+    sys.addaudithook(_note)  # hooks cannot be removed; without observers it returns immediately
 
 
 def _note(event: str, args: tuple[Any, ...]) -> None:
@@ -240,7 +242,7 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
     if event == "open":
         path, mode, flags = args
         writes = bool(flags & _WRITES) if mode is None else bool(set(mode) & set("wax+"))
-        # A number is a descriptor of a file that is open already.
+        # An integer is the descriptor of a file that is open already.
         if not writes or isinstance(path, int):
             return
         event, args = "writes", (path,)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check of an audit found.
+    """The result of one check of an audit.
 
     Parameters
     ----------
     alarms : bool
-        Whether the claim is refuted.
+        True if the claim is refuted.
     evidence : str
-        In words, with the numbers.
+        A sentence with the numbers.
     """
 
     check: str

@@ -1,12 +1,11 @@
 """Whole jobs at one silo, from its file to its frames and results, over many tables.
 
-A job over one table is recorded: every frame that its aggregator sent to the first silo. Then that
-silo starts anew over other tables and answers the same frames. So all worlds have the same answers
-and public states, as if the noise had been drawn so. Two comparisons follow, which are exact and
-never alarm on a true claim:
+A job over one table is recorded, with every frame that its aggregator sent to the first silo. Then
+that silo restarts with other tables and answers the same frames. So all worlds have the same
+answers and public states. Two comparisons follow, which are exact and never alarm on a true claim:
 
-- Everything that the silo emits but the sums in its uploads is equal, whatever its records are:
-  frames, results, logs and all else of :mod:`cloister.audit.emissions`.
+- All emissions of the silo except the sums in its uploads are equal for all records: frames,
+  results, logs and the other channels of :mod:`cloister.audit.emissions`.
 - The sums of two tables that differ in one unit, without their mask, differ by at most its bound.
 """
 
@@ -58,28 +57,27 @@ from cloister.protocol.session import Transport
 from cloister.protocol.task import GridState, Records, tasks_inside
 from cloister.secagg.masks import GroupMask, Masker, NoMask
 
-_MOST = 2000  # records of the table that is as long as agreed
-_SIZES = (0, 1, 2, 3)  # times so many; 0 stands for one record
+_MOST = 2000  # largest number of records of the table of nominal size
+_SIZES = (0, 1, 2, 3)  # multiples of the nominal size; 0 means one record
 _PAGES = 3  # worlds whose reports are drawn: without the unit, and with it at two places
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_FIELD_TYPES = (property, classmethod, staticmethod)
+_FIELD_TYPES = (property, classmethod, staticmethod)  # code, not data that a class holds
 
 Source = Callable[[], Iterable[Records]]
 
 
 @dataclass(frozen=True)
 class Flow:
-    """What whole jobs showed.
+    """The findings of whole jobs.
 
     Parameters
     ----------
     findings : tuple of Finding
         *reading*: do two files that differ in one unit become records that differ in that unit?
-        *sizes*: does a unit keep its bound in small and large tables, at the states of jobs over
-        all of these, and at those that a dishonest aggregator can reach? *emissions*: does the
-        silo emit anything besides its sums that depends on its records?
+        *sizes*: does a unit keep its bound in tables of all sizes, at the states of honest jobs and
+        of a dishonest aggregator? *emissions*: do any emissions except the sums depend on records?
     stops : bool
-        Whether some records stop a job, or the process, that others do not stop.
+        True if some records stop a job, or the process, and others do not.
     """
 
     findings: tuple[Finding, ...]
@@ -87,7 +85,7 @@ class Flow:
 
 
 def check_flow(plan: Plan, schema: Schema, *, make_noise: MakeNoise | None = None) -> Flow:
-    """Run whole jobs over files and tables of many sizes; compare sums and all that is emitted."""
+    """Run whole jobs over files and tables of many sizes; compare sums and emissions."""
     with TemporaryDirectory() as folder:
         reading = check_reading(schema, plan.grid, Path(folder))
     jobs = check_jobs(plan, schema, make_noise=make_noise)
@@ -95,7 +93,7 @@ def check_flow(plan: Plan, schema: Schema, *, make_noise: MakeNoise | None = Non
 
 
 def check_jobs(plan: Plan, schema: Schema, *, make_noise: MakeNoise | None = None) -> Flow:
-    """Let one silo answer the frames of several jobs over many tables."""
+    """Run one silo on the frames of several jobs over many tables."""
     with TemporaryDirectory() as folder:
         files = _Files(in_profile(plan, "group") or plan, plain(schema), Path(folder))
         return _compare(files, make_noise or system_noise)
@@ -103,12 +101,12 @@ def check_jobs(plan: Plan, schema: Schema, *, make_noise: MakeNoise | None = Non
 
 @dataclass(frozen=True)
 class Job:
-    """A recorded job, to which one silo answers again.
+    """A recorded job, whose frames one silo answers again.
 
     Parameters
     ----------
     frames : tuple of bytes
-        What its aggregator sent to the first silo of the plan, in order.
+        Frames of its aggregator to the first silo of the plan, in order.
     states : tuple of mapping
         The public state before each round.
     """
@@ -127,14 +125,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a silo sent and emitted in a job over one table.
+    """The uploads and emissions of a silo in a job over one table.
 
     Parameters
     ----------
     sums : tuple of ndarray
         Its upload of each round, without the mask.
     lines : tuple of str
-        Everything else, a line for each piece.
+        All other emissions, one line each.
     """
 
     sums: tuple[Integers, ...]
@@ -142,7 +140,7 @@ class Seen:
 
 
 class _Recorder:
-    """A transport that keeps what it carries to one silo."""
+    """A transport that stores the frames to one silo."""
 
     def __init__(self, inner: Transport, silo: str) -> None:
         self._inner, self._silo = inner, silo
@@ -155,9 +153,9 @@ class _Recorder:
 
 
 def record(plan: Plan, table: Records, noise: NoiseSource, name: str) -> Job:
-    """Run a job whose first silo has a table and the others have none, and record it.
+    """Run and record a job whose first silo has a table and whose other silos have no records.
 
-    A job that is stopped is recorded up to there; :func:`watch` meets the same reason.
+    The record of a job that stops ends there; :func:`watch` then stops for the same reason.
     """
     masker = GroupMask(new_key()) if plan.profile == "group" else NoMask()
     records = {silo: [table[:0]] for silo in plan.silos}
@@ -168,7 +166,7 @@ def record(plan: Plan, table: Records, noise: NoiseSource, name: str) -> Job:
 
 
 class _Journal(MemoryJournal):
-    """A journal with a fixed secret, so that a silo tosses the same coins in all worlds."""
+    """A journal with a fixed secret, so that a silo draws the same coins in all worlds."""
 
     def secret(self, job: str) -> bytes:
         """Return zeros."""
@@ -176,16 +174,16 @@ class _Journal(MemoryJournal):
 
 
 def watch(job: Job, source: Source, *, results: bool = False, pages: bool = False) -> Seen:
-    """Let the silo of a recorded job answer over other records.
+    """Run the silo of a recorded job over other records.
 
     Parameters
     ----------
     source : function
         Returns the chunks of the silo; it may read a file.
     results : bool
-        Whether the silo also makes its model and all that a report shows.
+        If True, the silo also computes its model and the displays of a report.
     pages : bool
-        Whether it also draws the page of the report, which takes as long as all the rest.
+        If True, it also draws the page of the report, which doubles the time.
     """
     plan = job.plan
     answers: list[bytes] = []
@@ -196,7 +194,7 @@ def watch(job: Job, source: Source, *, results: bool = False, pages: bool = Fals
         if not (results and client.finished):
             return ""
         done = release_of(plan, client.history, client.survivors, "replayed")
-        page = _DATE.sub("", render_report(done)) if pages else ""  # a run may go on over midnight
+        page = _DATE.sub("", render_report(done)) if pages else ""  # a run may pass midnight
         return json.dumps(done.to_dict(), sort_keys=True) + shown(plan, done.results) + page
 
     model, emitted = observe(call)
@@ -214,7 +212,7 @@ def watch(job: Job, source: Source, *, results: bool = False, pages: bool = Fals
 
 
 def _memory(plan: Plan) -> Iterator[str]:
-    """Yield what tasks and their classes hold: attributes of values, not code."""
+    """Yield a digest of each attribute of tasks and their classes that holds data, not code."""
     for task in tasks_inside(plan.task):
         kind = type(task)
         held = {name: value for base in kind.__mro__[:-1] for name, value in vars(base).items()}
@@ -226,7 +224,7 @@ def _memory(plan: Plan) -> Iterator[str]:
 def _bytes_of(value: object) -> bytes:
     try:
         return pickle.dumps(value)
-    except Exception:  # whatever the object of somebody's task does
+    except Exception:  # an object of another author's task may raise any error
         return type(value).__name__.encode()
 
 
@@ -239,7 +237,7 @@ def _digest(content: bytes) -> str:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """Noise of an enemy: a number of scales in every element, or each by a turn."""
+    """Noise of a dishonest aggregator: multiples of the scale, repeated over the elements."""
 
     times: tuple[int, ...]
     label = "chosen by the audit"
@@ -259,7 +257,7 @@ _CHOSEN = {
 
 @dataclass(frozen=True)
 class _Files:
-    """A plan, and files of its schema in one folder, which is written again for each world."""
+    """A plan, and files of its schema in one folder, which each world overwrites."""
 
     plan: Plan
     schema: Schema
@@ -267,7 +265,7 @@ class _Files:
 
     @property
     def nominal(self) -> int:
-        """As many records as agreed, at most 2,000."""
+        """Number of records of the table of nominal size, at most 2,000."""
         return min(self.plan.nominal_n, _MOST)
 
     def grouped(self, n: int) -> Records:
@@ -276,18 +274,18 @@ class _Files:
         return grid.encode(grid.centre + groups(n, grid.n_features) * grid.half_range)
 
     def rows(self, n: int) -> list[Row]:
-        """Return the same as rows of a file, each a unit."""
+        """Return the same records as rows of a file, each a unit."""
         return rows_of(self.schema, self.plan.grid, groups(n, self.plan.grid.n_features))
 
     def file(self, kind: Kind, rows: list[Row], **options: object) -> Source:
-        """Write a file, and return how the silo reads it."""
+        """Write a file and return the function with which the silo reads it."""
         plan = self.plan
         path = kind.write(self.folder, header(self.schema), self.schema, rows)
         how: Options = {"columns": plan.columns, "frac_bits": plan.grid.frac_bits, **options}
         return lambda: read_source(path, self.schema, **how)
 
     def jobs(self, make_noise: MakeNoise) -> Iterator[Job]:
-        """Yield jobs over tables of one record to many more than agreed, and of an enemy."""
+        """Yield jobs over tables of one record to far more than nominal, and with chosen noise."""
         plan = self.plan
         for times in (1, *(size for size in _SIZES if size != 1)):
             n = max(times * self.nominal, 1)
@@ -307,7 +305,7 @@ class _World:
     like : str
         The name of an earlier world whose sums are compared; empty for none.
     units : int
-        How many units of privacy are here and not there.
+        Number of units of privacy in this world that the earlier one lacks.
     """
 
     name: str
@@ -317,7 +315,7 @@ class _World:
 
 
 def _worlds(files: _Files) -> Iterator[_World]:
-    """Yield worlds of files and tables; the first one has as many records as agreed."""
+    """Yield worlds of files and tables; the first one has the nominal number of records."""
     n, schema = files.nominal, files.schema
     rows, extra = files.rows(n), unit_rows(schema, files.plan.grid)
     yield _World(base := "a CSV file", files.file(CSV, rows, chunk_rows=CHUNK))
@@ -342,7 +340,7 @@ def _worlds(files: _Files) -> Iterator[_World]:
 
 
 def _tables(files: _Files) -> Iterator[_World]:
-    """Yield worlds of tables in memory, which every job meets."""
+    """Yield worlds of tables in memory, which every job includes."""
     hard, more = tried(files.plan), files.grouped(3 * files.nominal)
     yield _World("no record", lambda: [hard[:0]])
     yield _World("hard records", lambda: [hard])
@@ -351,22 +349,22 @@ def _tables(files: _Files) -> Iterator[_World]:
 
 @dataclass(frozen=True)
 class _Compared:
-    """What the worlds of one job showed.
+    """The comparison of the worlds of one job.
 
     Parameters
     ----------
     base : Seen
         The first world.
     worlds : int
-        How many there were.
+        Number of worlds.
     differing : tuple of str
-        Where a silo emitted something else than in the first world, and what.
+        Worlds in which emissions differ from the first world, with the difference.
     stops : bool
-        Whether records stopped the job in some worlds only.
+        True if records stopped the job in some worlds only.
     worst : float
         Largest change of a sum by one unit, over its bound.
     adds_up : bool
-        Whether the same records had the same sum in other chunks and kinds of files.
+        True if the same records have the same sum in other chunks and kinds of files.
     """
 
     base: Seen
@@ -380,7 +378,7 @@ class _Compared:
 def _compare_worlds(
     job: Job, worlds: Iterable[_World], *, results: bool = False, pages: bool = False
 ) -> _Compared:
-    """Let a silo answer in each world, and compare it with the first, or with one like it."""
+    """Run a silo in each world; compare its emissions with the first, its sums with `like`."""
     seen: dict[str, Seen] = {}
     differing: list[str] = []
     worst, adds_up, stops = 0.0, True, False
@@ -392,8 +390,8 @@ def _compare_worlds(
             other = set(here.lines).symmetric_difference(base.lines)
             stops |= any(line.startswith("raises") for line in other)
         if not (world.like and by_row(job.plan) and job.plan.rate == 1):
-            continue  # else sums of other records depend on the unit, or on coins
-        both = zip(seen[world.like].sums, here.sums, strict=False)  # a job may have stopped
+            continue  # sums of other records may depend on the unit, or on coins
+        both = zip(seen[world.like].sums, here.sums, strict=False)  # a job may stop early
         for t, (before, after) in enumerate(both):
             if world.units:
                 worst = max(worst, share_of_bound(job.plan, t, after - before))
@@ -403,17 +401,17 @@ def _compare_worlds(
 
 
 def _compare(files: _Files, make_noise: MakeNoise) -> Flow:
-    """Compare what one silo sums and emits in all worlds of all jobs."""
+    """Compare the sums and emissions of one silo in all worlds of all jobs."""
     plan, jobs = files.plan, list(files.jobs(make_noise))
     one = files.file(CSV, files.rows(1))
-    watch(jobs[0], one, results=True, pages=True)  # what happens once differs
+    watch(jobs[0], one, results=True, pages=True)  # imports and caches emit in the first run only
     compared = [_compare_worlds(jobs[0], _worlds(files), results=True)]
-    # A page is made of the results, which were compared in all worlds.
+    # Few pages suffice: a page is a function of the results, which are compared in all worlds.
     few = islice(_worlds(files), _PAGES)
     compared += [_compare_worlds(jobs[0], few, results=True, pages=True)]
     compared += [_compare_worlds(job, _tables(files)) for job in jobs[1:]]
     places = [place for job in jobs for place in job.places]
-    large_at = [*jobs[0].places, *jobs[len(_SIZES)].places[-1:]]  # the last is over most records
+    large_at = [*jobs[0].places, *jobs[len(_SIZES)].places[-1:]]  # the latter has most records
     sums, emitted = observe(lambda: compare_sums(plan, places, large_at))
     differing = [line for job in compared for line in job.differing]
     usual = {line for job in compared for line in job.base.lines}

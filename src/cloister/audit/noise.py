@@ -1,4 +1,4 @@
-"""Noise as jobs draw it, under each profile of trust: through the product's own parties."""
+"""Noise as jobs draw it under each trust profile, through the product's own parties."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import BySilo, ByUnit, Profile
 
-_SILOS = 3  # of a job that is not local
-_AT_ONCE = 100  # elements that a source is asked for, at least: few are slow
+_SILOS = 3  # silos of a job that is not local
+_AT_ONCE = 100  # smallest number of elements per draw, as small draws are slow
 
 
 def in_profiles(plan: Plan) -> list[Plan]:
-    """Return the plan under each profile in which its task can be run."""
-    found = (in_profile(plan, profile) for profile in sorted(plan.task.profiles))
-    return [other for other in found if other is not None]
+    """Return the plan under each profile in which its task can run."""
+    plans = (in_profile(plan, profile) for profile in sorted(plan.task.profiles))
+    return [other for other in plans if other is not None]
 
 
 def in_profile(plan: Plan, profile: Profile) -> Plan | None:
-    """Return the plan as another profile would have it; None if the task cannot be run so."""
+    """Return the plan under another profile; None if the task cannot run under it."""
     if profile == plan.profile:
         return plan
     task = plan.task
-    if isinstance(task, BySilo) and task.silos:  # its layers are those of the plan's silos
+    if isinstance(task, BySilo) and task.silos:  # its layers belong to the plan's silos
         return None
     silos = tuple(f"silo-{i}" for i in range(1 if profile == "local" else _SILOS))
     alone = isinstance(task, ByUnit) and task.alone and profile == "pairwise"
@@ -51,9 +51,9 @@ def in_profile(plan: Plan, profile: Profile) -> Plan | None:
 
 
 def noise_of(plan: Plan) -> Drawn:
-    """Return what a job of a plan draws, without any: scales, and what is drawn at once.
+    """Return an empty table of a plan's noise, with its scales and the blocks of one draw.
 
-    Under "pairwise" every silo draws; its share must be enough with those of other honest silos.
+    Under "pairwise" every silo draws; its share and those of other honest silos must suffice.
     """
     blocks = [block for t in range(plan.rounds) for block in plan.task.blocks(t)]
     pairwise = plan.profile == "pairwise"
@@ -72,22 +72,21 @@ def noise_of(plan: Plan) -> Drawn:
 
 
 def drawn_by(plan: Plan, jobs: int, make_noise: MakeNoise | None) -> Drawn:
-    """Let parties of new jobs draw their noise, round by round.
+    """Draw the noise of new jobs through their parties, round by round.
 
     Parameters
     ----------
     make_noise : function, optional
-        Makes the source of each job; the product's own unless given.
+        Returns the source of each job; by default the product's own.
     """
     draw = _shares if plan.profile == "pairwise" else _of_aggregators
     return replace(noise_of(plan), elements=np.array(list(draw(plan, jobs, make_noise))))
 
 
 def _of_aggregators(plan: Plan, jobs: int, make_noise: MakeNoise | None) -> Iterator[Integers]:
-    """Yield what an aggregator draws in each job.
+    """Yield the noise that an aggregator draws in each job.
 
-    The product's own source serves several jobs where each draws few elements: they are asked for
-    at once.
+    The product's own source serves several jobs if each draws few elements, in one draw.
     """
     few = _AT_ONCE // sum(plan.length(t) for t in range(plan.rounds))
     at_once = max(few, 1) if make_noise is None else 1
@@ -102,18 +101,18 @@ def _shares(plan: Plan, jobs: int, make_noise: MakeNoise | None) -> Iterator[Int
     """Yield the shares of all silos in each job, one silo after the other."""
     table = np.zeros((0, plan.grid.n_features), dtype=np.int32)
     records = {silo: [table] for silo in plan.silos}
-    # a silo's identity outlives its jobs; the secret of each, from which shares come, is new
+    # An identity serves many jobs; the secret of a job, from which its shares derive, is new.
     identities = {silo: Identity.new() for silo in plan.silos}
-    known = replace(plan, fingerprints=tuple(i.fingerprint for i in identities.values()))
+    signed = replace(plan, fingerprints=tuple(i.fingerprint for i in identities.values()))
     for _ in range(jobs):
         noise = make_noise() if make_noise else None
-        clients = make_clients(known, records, noise=noise, identities=identities).values()
+        clients = make_clients(signed, records, noise=noise, identities=identities).values()
         rows = [[client._share_of_noise(t) for client in clients] for t in range(plan.rounds)]
         yield np.concatenate([part for of_silo in zip(*rows, strict=True) for part in of_silo])
 
 
 class _Recorded:
-    """A source that keeps what it gave out."""
+    """A noise source that stores its draws."""
 
     label = "recorded"
 
@@ -122,9 +121,9 @@ class _Recorded:
         self.drawn: list[Integers] = []
 
     def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
-        """Return what the source returns."""
+        """Draw from the inner source and store a copy."""
         drawn = self._source.draw(kind, scale, size)
-        self.drawn.append(drawn.copy())
+        self.drawn.append(drawn.copy())  # a copy, since the caller may add to the array
         return drawn
 
 
@@ -135,10 +134,10 @@ class Job:
     Parameters
     ----------
     noise : ndarray of shape (n,), int64
-        What was in the answers beyond the sums of records.
+        The answers less the sums of records.
     drawn : ndarray of shape (n,), int64, or None
-        What the source, or the silos together, drew. None where clients are sampled, whose sums
-        nobody knows.
+        The draws of the source, or of all silos together. None if clients are sampled, since their
+        sums are unknown.
     """
 
     noise: Integers

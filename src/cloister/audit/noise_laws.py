@@ -1,15 +1,15 @@
-"""What a table of noise says about its law: one row a job, one column an element.
+"""Tests of the distribution of noise, in a table of one row per job and one column per element.
 
-Nothing here knows what was run. Were the noise what the plan says, every number of
-:func:`normal_scores` would be an independent standard normal one, so each test below has an exact
-law, or a bound: how often it may be wrong does not depend on the plan. The tests look at
+This module is independent of the audited method. If the noise is that of the plan, the numbers of
+:func:`normal_scores` are independent and standard normal. So each test below has an exact
+distribution, or a bound, and its error probability is independent of the plan. The tests cover
 
-- the law of all elements, of each block, of each **position** and of each row;
-- each two elements of a job, in what they are and in how large they are;
-- what is left of an element when all earlier ones are known, by [B33]_: noise that some sum of
-  elements lacks, however many take part, is missing there;
+- the distribution of all elements, of each block, of each **position** and of each row;
+- each pair of elements of a job, in value and in size;
+- the residual of an element given all earlier ones, by [B33]_: it is too small if any sum of
+  elements lacks noise, over any number of elements;
 - elements of one job and of the next ones, and all lags of the whole sequence;
-- vectors that come again, scaled or with the sign turned, and values that do.
+- repeated vectors, also scaled or with opposite sign, and repeated values.
 
 References
 ----------
@@ -36,12 +36,12 @@ from cloister.protocol.task import Floats, Integers
 
 Law = Literal["gaussian", "laplace"]
 
-_MOST = 1e9  # multiplications of a test that looks at all pairs
-_FEWEST = 400  # jobs of such a test
-_NEXT = 3  # jobs back that are compared element by element
-_NEIGHBOURS = 6  # in the order of directions
-_VECTORS = 60_000  # whose directions are compared, at most
-_TAIL = 45.0  # exp(-45) is below any alarm, divided by any number of tests
+_MOST = 1e9  # largest number of multiplications of a test of all pairs
+_FEWEST = 400  # smallest number of jobs of such a test
+_NEXT = 3  # number of earlier jobs that are compared element by element
+_NEIGHBOURS = 6  # neighbours in the order of directions that are compared
+_VECTORS = 60_000  # largest number of vectors whose directions are compared
+_TAIL = 45.0  # exp(-45) is below every threshold of an alarm, for any number of tests
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class Drawn:
     Parameters
     ----------
     name : str
-        Where it was drawn.
+        Name of the source or profile.
     elements : ndarray of shape (jobs, n), int64
     scales : ndarray of shape (n,)
-        Sigma, or scale, of each element by the plan.
+        Sigma, or scale, of each element in the plan.
     blocks : tuple of slice
-        The elements that were drawn at once.
+        The elements of each single draw.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Test:
-    """How likely what was seen is, or something more extreme, among all it was chosen from."""
+    """The p-value of one test, multiplied by the number of cases it was chosen from."""
 
     name: str
     p_value: float
@@ -80,19 +80,19 @@ class Test:
 def normal_scores(drawn: Drawn, rng: np.random.Generator | None = None) -> Floats:
     """Return noise as standard normal numbers; shape (jobs, elements).
 
-    A discrete law has steps, and a draw gets a random place on its own, or the middle.
+    A discrete distribution has steps; each draw gets a random place on its step, or the middle.
     """
     elements, scale = drawn.elements, drawn.scales
     place = rng.random(elements.shape) if rng else np.full(elements.shape, 0.5)
     if drawn.law == "gaussian":
-        # P(z - 1/2 < sigma N < z + 1/2) is P(Z = z), but for 1 / (24 sigma^2) of it
-        found: Floats = (elements + (place - 0.5)) / np.sqrt(scale**2 + 1 / 12)
-        return found
+        # P(z - 1/2 < sigma N < z + 1/2) equals P(Z = z) up to a factor 1 + 1 / (24 sigma^2).
+        scores: Floats = (elements + (place - 0.5)) / np.sqrt(scale**2 + 1 / 12)
+        return scores
     ratio = np.exp(-1 / scale)
     size = np.abs(elements).astype(np.float64)
     beyond = ratio ** (size + 1) / (1 + ratio)  # P(Z > size)
     own = ratio**size * (1 - ratio) / (1 + ratio)
-    # At 0 and 1 the quantile is infinite.
+    # The quantiles of 0 and 1 are infinite.
     above = np.clip(beyond + place * own, 1e-300, 1 - 1e-16)
     away: Floats = -special.ndtri(above)
     return np.where(elements < 0, -away, away)
@@ -102,7 +102,7 @@ def normal_scores(drawn: Drawn, rng: np.random.Generator | None = None) -> Float
 
 
 def law(drawn: Drawn, scores: Floats) -> list[Test]:
-    """Test the law of all elements, of blocks, of positions and of rows."""
+    """Test the distribution of all elements, of blocks, of positions and of rows."""
     jobs = len(scores)
     tests = [Test(f"{name} of all elements", p) for name, p in _fits(scores.reshape(-1, 1))]
     places = np.clip(special.ndtr(scores.ravel()), 1e-300, 1 - 1e-16)
@@ -118,7 +118,7 @@ def law(drawn: Drawn, scores: Floats) -> list[Test]:
     tests.append(Test("zeros", _zeros(drawn)))
     if jobs >= 30 and drawn.scales.min() >= 256:
         common = np.gcd.reduce(drawn.elements, axis=0)
-        # all are multiples of m with a chance of at most (1/m + 1/scale)^jobs
+        # All are multiples of m with probability at most (1/m + 1/scale)^jobs.
         chance = 3 * (0.5 + 1 / 256) ** jobs * common.size
         tests.append(Test("common divisor of an element", chance if (common > 1).any() else 1.0))
     return tests
@@ -128,7 +128,7 @@ def _fits(scores: Floats) -> Iterator[tuple[str, float]]:
     """Yield p-values of the worst column: of its variance, its mean and its distribution."""
     n, columns = scores.shape
     yield "spread", _spread((scores**2).sum(axis=0), n)
-    # Each p-value is multiplied by what it was chosen from: columns, and two sides of a law.
+    # A union bound over the columns and the two sides of each distribution.
     centre = np.abs(scores.sum(axis=0)).max() / sqrt(n)
     yield "mean", columns * 2 * float(special.ndtr(-centre))
     places = np.sort(special.ndtr(scores), axis=0)
@@ -138,7 +138,7 @@ def _fits(scores: Floats) -> Iterator[tuple[str, float]]:
 
 
 def _spread(squares: Floats, freedom: int) -> float:
-    """Return the p-value of the least and the largest of sums of squares."""
+    """Return the p-value of the smallest and the largest sum of squares."""
     # Sums of squares of normal numbers are chi-squared.
     low = special.gammainc(freedom / 2, squares.min() / 2)
     high = special.gammaincc(freedom / 2, squares.max() / 2)
@@ -146,9 +146,9 @@ def _spread(squares: Floats, freedom: int) -> float:
 
 
 def _zeros(drawn: Drawn) -> float:
-    """Return the chance of so many elements without any noise."""
+    """Return the p-value of the number of elements without noise."""
     scale = float(drawn.scales.min())
-    # In both laws P(0) is at most the density at 0 of the continuous law.
+    # In both distributions P(0) is at most the density at 0 of the continuous one.
     most = 1 / (sqrt(2 * pi) * scale) if drawn.law == "gaussian" else 1 / (2 * scale)
     zeros = int((drawn.elements == 0).sum())
     return float(stats.binom.sf(zeros - 1, drawn.elements.size, min(1.0, most)))
@@ -158,9 +158,9 @@ def _zeros(drawn: Drawn) -> float:
 
 
 def independence(scores: Floats, rng: np.random.Generator) -> list[Test]:
-    """Test whether the elements of a job, and of jobs one after another, are independent.
+    """Test the independence of the elements of a job and of consecutive jobs.
 
-    Where there are too many for all pairs, they are added up, also with random signs.
+    If there are too many elements for all pairs, groups are summed, also with random signs.
     """
     tests = [Test("lags", _lags(scores.ravel()))]
     elements = scores.shape[1]
@@ -175,7 +175,7 @@ def independence(scores: Floats, rng: np.random.Generator) -> list[Test]:
 
 
 def _alike(table: Floats) -> Iterator[tuple[str, float]]:
-    """Yield p-values of all pairs of columns, and of what earlier columns leave of later ones."""
+    """Yield p-values of all pairs of columns, and of residuals of columns given earlier ones."""
     jobs, columns = table.shape
     if columns > 1:
         yield (
@@ -183,7 +183,7 @@ def _alike(table: Floats) -> Iterator[tuple[str, float]]:
             _pairs(np.concatenate([table, _largeness(table)], axis=1), columns),
         )
         yield "what is left of an element", _left(table)
-    for first in (0, 1):  # two jobs in one row
+    for first in (0, 1):  # pairs of consecutive jobs form a row, from the first or second job on
         paired = table[first : first + (jobs - first) // 2 * 2].reshape(-1, 2 * columns)
         if len(paired) >= 4:
             yield "what is left after a job", _left(paired)
@@ -193,15 +193,15 @@ def _alike(table: Floats) -> Iterator[tuple[str, float]]:
 
 
 def _largeness(scores: Floats) -> Floats:
-    """Return sizes of normal numbers, without their signs, as normal numbers."""
-    found: Floats = -special.ndtri(np.clip(2 * special.ndtr(-np.abs(scores)), 1e-300, 1 - 1e-16))
-    return found
+    """Return the absolute values of normal numbers, transformed to normal numbers."""
+    sizes: Floats = -special.ndtri(np.clip(2 * special.ndtr(-np.abs(scores)), 1e-300, 1 - 1e-16))
+    return sizes
 
 
 def _folds(
     width: int, elements: int, rng: np.random.Generator
 ) -> Iterator[tuple[str, Callable[[Floats], Floats]]]:
-    """Yield ways to add elements up to fewer standard normal numbers."""
+    """Yield functions that sum elements to fewer standard normal numbers."""
     padded = -(-elements // width) * width
     count = np.full(padded, 1.0)
     count[elements:] = 0
@@ -237,9 +237,9 @@ def _pairs(table: Floats, elements: int) -> float:
 
 
 def _left(table: Floats) -> float:
-    """Return the p-value of the least that is left of a column, all earlier ones known. [B33]_."""
+    """Return the p-value of the smallest residual of a column given all earlier ones [B33]_."""
     rows, columns = table.shape
-    # With as many columns as rows, chance explains a column; a quarter of the rows stays free.
+    # As many columns as rows explain any column, so a quarter of the rows stays free.
     columns = min(columns, rows * 3 // 4)
     if columns < 1:
         return 1.0
@@ -258,9 +258,8 @@ def _apart(table: Floats, lag: int) -> float:
     squares = (before**2).sum(axis=0), (after**2).sum(axis=0)
     found = np.abs(products) / np.sqrt(np.outer(*squares))
     own = np.diag(products).copy()
-    np.fill_diagonal(
-        found, 0.0
-    )  # an element and its own later values are no two independent vectors
+    # The values of one element in two jobs overlap, so they are not independent vectors.
+    np.fill_diagonal(found, 0.0)
     n, elements = before.shape
     among_all = elements**2 * correlated(float(found.max()), n)
     own_later = elements * float(_drift(own, squares[0], n).min())
@@ -268,11 +267,11 @@ def _apart(table: Floats, lag: int) -> float:
 
 
 def _lags(sequence: Floats) -> float:
-    """Return the p-value of the largest sum of products of a sequence with itself, later."""
+    """Return the p-value of the largest autocovariance of a sequence, over all lags."""
     n = sequence.size
     if n < 16:
         return 1.0
-    # Padded to twice its length, or the sequence would wrap round onto its own beginning.
+    # Padded to twice its length, since the transform is circular.
     spectrum = np.fft.rfft(sequence, 2 * n)
     sums = np.fft.irfft(np.abs(spectrum) ** 2, 2 * n)[1 : n - 8]
     squares = np.cumsum(sequence**2)
@@ -283,20 +282,20 @@ def _lags(sequence: Floats) -> float:
 def _drift(sums: Floats, squares: Floats, terms: Floats | Integers | int) -> Floats:
     """Return bounds on p-values of sums of products with a known past.
 
-    Given its past each term is a normal number of known variance, so for each a
-    ``exp(a S - a^2 V / 2)`` has mean 1, where V is the sum of variances. (Ville, Markov.)
+    Given its past, each term is normal with known variance. With V the sum of variances,
+    ``exp(a S - a^2 V / 2)`` therefore has mean 1 for each a. (Ville, Markov.)
     """
-    # Best where V is near its mean and p near exp(-_TAIL). It may not depend on the sums.
+    # Optimal for V near its mean and p near exp(-_TAIL). It must not depend on the sums.
     a = np.sqrt(2 * _TAIL / np.asarray(terms, dtype=np.float64))
-    found: Floats = 2 * np.exp(np.minimum(0.0, a * a * squares / 2 - a * np.abs(sums)))
-    return found
+    bounds: Floats = 2 * np.exp(np.minimum(0.0, a * a * squares / 2 - a * np.abs(sums)))
+    return bounds
 
 
-# What comes again ---------------------------------------------------------------------------------
+# Repetitions --------------------------------------------------------------------------------------
 
 
 def repeats(samples: Sequence[Drawn]) -> list[Test]:
-    """Test whether vectors, or values, come again: anywhere, scaled, or with the sign turned."""
+    """Test for repeated vectors and values: anywhere, scaled, or with opposite sign."""
     by_size: dict[int, list[Floats]] = {}
     by_scale: dict[tuple[str, float], list[Integers]] = {}
     tests = []
@@ -325,10 +324,10 @@ def repeats(samples: Sequence[Drawn]) -> list[Test]:
 
 
 def _same_as_before(drawn: Drawn) -> float:
-    """Return the p-value of the element that was most often what it was in the job before."""
+    """Return the p-value of the element that most often equals its value in the previous job."""
     equal = (drawn.elements[1:] == drawn.elements[:-1]).sum(axis=0)
     again = len(drawn.elements) - 1
-    # given the first, the second is equal with at most the chance of the commonest value
+    # Given the first, the second is equal with at most the probability of the commonest value.
     p_words = np.asarray(stats.binom.sf(equal - 1, again, np.minimum(1.0, 1 / (2 * drawn.scales))))
     whole = float(np.log(np.maximum(1.0, 2 * drawn.scales)).sum())
     rows = int((drawn.elements[1:] == drawn.elements[:-1]).all(axis=1).sum())
@@ -344,11 +343,11 @@ def _directions(vectors: Floats) -> float:
     if count < 2:
         return 1.0
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    # A vector and its negative have one direction. Parallel ones are near each other in the order
-    # of any coordinate, so not all pairs are compared; but all are counted.
+    # A vector and its negative have one direction. Parallel vectors are close in the order of any
+    # coordinate, so only neighbours are compared; the union bound counts all pairs.
     unit *= np.where(unit[:, :1] < 0, -1, 1)
     unit = unit[np.argsort(unit[:, 0], kind="stable")]
-    # 1 - r^2 without cancelling: the squared sine
+    # The squared sine is 1 - r^2 without cancellation.
     sines = [
         float(_sines(unit[step:], unit[:-step]).min())
         for step in range(1, min(_NEIGHBOURS, count - 1) + 1)
@@ -359,14 +358,15 @@ def _directions(vectors: Floats) -> float:
 def _sines(left: Floats, right: Floats) -> Floats:
     """Return squared sines of angles between rows of unit length."""
     cosine = (left * right).sum(axis=1, keepdims=True)
-    found: Floats = np.minimum(1.0, ((left - cosine * right) ** 2).sum(axis=1))
-    return found
+    sines: Floats = np.minimum(1.0, ((left - cosine * right) ** 2).sum(axis=1))
+    return sines
 
 
 def _values(values: Integers, kind: str, scale: float) -> float:
-    """Bound the chance of so few different sizes of elements. [M89]_: one element changes one.
+    """Bound the probability of so few distinct absolute values, by [M89]_.
 
-    Two draws have the same size with a chance of at most twice that of the same value.
+    One element changes the count by one. Two draws have the same absolute value with at most twice
+    the probability of the same value.
     """
     n = values.size
     same = 1 / (2 * sqrt(pi) * scale) if kind == "gaussian" else 1 / (4 * scale)
@@ -376,7 +376,7 @@ def _values(values: Integers, kind: str, scale: float) -> float:
 
 
 def summary(tests: Sequence[Test]) -> tuple[float, str]:
-    """Return the p-value of all tests together, and in words which two are least likely."""
+    """Return the p-value of all tests together, and a text that names the two smallest."""
     if not tests:
         return 1.0, "nothing to test"
     p_value = min(1.0, len(tests) * min(test.p_value for test in tests))

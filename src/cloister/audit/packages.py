@@ -1,4 +1,4 @@
-"""What other packages add to ``cloister audit``: methods that are not tasks, and mutants.
+"""Extensions of ``cloister audit`` by other packages: methods that are not tasks, and mutants.
 
 The entry-point group ``cloister.audits`` has two names. ``methods`` is a sequence of
 :class:`Method`, ``mutants`` one of :class:`Mutant`. The laboratory registers both.
@@ -23,7 +23,7 @@ class Method:
     Parameters
     ----------
     private : bool
-        What it says of itself.
+        True if the method claims to be private.
     audit : function
         Called with a budget and the keywords `n_features`, `n_clusters`, `nominal_n`, `runs`.
     """
@@ -35,12 +35,12 @@ class Method:
 
 @dataclass(frozen=True)
 class Mutant:
-    """Something with one known defect, and the check that must catch it.
+    """A method with one known defect, and the check that must catch it.
 
     Parameters
     ----------
     check : function
-        Makes the findings of that check.
+        Returns the findings of that check.
     """
 
     name: str

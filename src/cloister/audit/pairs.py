@@ -1,4 +1,4 @@
-"""Neighbours that are hard to keep apart from each other: tables and the one record more."""
+"""Neighbours that are hard to protect: tables, and the record that only one of them has."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import Floats, Records
 
-_CORNERS = 64  # of the box, at most, that are tried as the record more
-_TRIED = 128  # other records that are tried
+_CORNERS = 64  # largest number of corners of the box among the candidates
+_TRIED = 128  # number of other candidates
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Pair:
     ----------
     table : ndarray of shape (n, d), int32
     extra : ndarray of shape (g, d), int32
-        All rows of the one more unit; one row where the unit of privacy is a row.
+        All rows of the additional unit; one row if the unit of privacy is a row.
     """
 
     name: str
@@ -38,14 +38,14 @@ class Pair:
 
 
 def tables(plan: Plan) -> dict[str, Floats]:
-    """Return the tables beside which a record is looked for, in the box ``[-1, 1]^d``.
+    """Return the tables of the neighbours, in the box ``[-1, 1]^d``.
 
     Returns
     -------
     dict
-        *none*; *groups* around as many places as are cheap; a *pile* of copies in the middle; and
-        a *wall*, all in one corner, so that all other clusters are empty. As long as the plan
-        says, at most 2,000.
+        *none*; *groups* around three places; a *pile* of copies in the middle; and a ``wall``, all
+        in one corner, so that all other clusters are empty. Their length is `nominal_n`, at most
+        2,000.
     """
     n, d = min(plan.nominal_n, 2000), plan.grid.n_features
     return {
@@ -64,9 +64,9 @@ def groups(n: int, d: int) -> Floats:
 
 
 def pairs(plan: Plan) -> tuple[Pair, ...]:
-    """Return the built-in neighbours: alone, far, outside the box, a copy, beside empty clusters.
+    """Return the built-in neighbours: alone, in a corner, outside the box, a copy, and so on.
 
-    Those whose record is looked for are added by :func:`cloister.audit.runs.search`.
+    :func:`cloister.audit.runs.search` adds neighbours whose record it searches.
     """
     beside = tables(plan)
     corner = np.ones(plan.grid.n_features)
@@ -81,7 +81,7 @@ def pairs(plan: Plan) -> tuple[Pair, ...]:
 
 
 def neighbours(plan: Plan, name: str, table: Floats, extra: Floats) -> Pair:
-    """Return a pair for a plan; the extra unit has as many rows as it may have."""
+    """Return a pair for a plan; the extra unit has the largest allowed number of rows."""
     return entered(plan.grid, name, table, extra, plan.group_size)
 
 
@@ -93,7 +93,7 @@ def entered(grid: Grid, name: str, table: Floats, extra: Floats, rows: int = 1) 
 
 
 def candidates(plan: Plan) -> Floats:
-    """Return records to try: corners, middles of walls, points on rays, uniform ones."""
+    """Return candidate records: corners, centres of faces, points on rays, uniform ones."""
     d = plan.grid.n_features
     rng = public_generator("audit", "candidates", d)
     if 2**d <= _CORNERS:
@@ -101,7 +101,7 @@ def candidates(plan: Plan) -> Floats:
     else:
         corners = rng.choice((-1.0, 1.0), (_CORNERS, d))
     axes = np.concatenate([np.eye(d), -np.eye(d)])[:_CORNERS]
-    # corners lie outside many a radius; on a ray to one some point is just inside
+    # Corners are outside many radii; on a ray towards a corner some point is just inside.
     lengths = np.linspace(0.05, 1, _TRIED // 2)[:, None]
     rays = corners[rng.integers(len(corners), size=_TRIED // 2)] * lengths
     return np.concatenate([corners, axes, rays, rng.uniform(-1, 1, (_TRIED // 2, d))])

@@ -1,4 +1,7 @@
-"""Whether files that differ in one privacy unit become records that differ in that unit alone."""
+"""Check that files that differ in one privacy unit become records that differ in that unit alone.
+
+The check reads files of every kind, with and without the unit, as a silo does.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +34,14 @@ from cloister.data.schema import Schema
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import Records
 
-ROWS = 200  # of a small file
-CHUNK = 64  # rows, so that a small file has several chunks
-MAX_ROWS = 2  # of a unit, where the schema has none and one is made up
+ROWS = 200  # rows of a small file
+CHUNK = 64  # rows per chunk, so that a small file has several chunks
+MAX_ROWS = 2  # rows of a unit that is added to a schema without one
 UNIT = "the unit more"
 DIGESTS = ("frame", "memory", "model")
-"""Channels of which a line has a digest in place of the content."""
+"""Channels whose lines have a digest in place of the content."""
 
-_ODD = 5  # cells in a file
+_ODD = 5  # odd cells in a file
 
 Options = Mapping[str, Any]
 _SMALL: Options = {"chunk_rows": CHUNK}
@@ -52,8 +55,8 @@ _READS: tuple[Options, ...] = (
 def check_reading(schema: Schema, grid: Grid, folder: Path) -> Finding:
     """Read files with and without one unit, and compare the records.
 
-    The unit has more rows than may count: in front, at the end, or spread over chunks and files.
-    In further files it has one row with an odd cell.
+    The unit has more rows than its limit: in front, at the end, or spread over chunks and files. In
+    further files it has one row with an odd cell.
     """
     worst, files, wrong = 0.0, 0, []
     for pair in _pairs(plain(schema), grid, folder):
@@ -82,7 +85,7 @@ def check_reading(schema: Schema, grid: Grid, folder: Path) -> Finding:
 
 @dataclass(frozen=True)
 class Read:
-    """The records of a file, and what the reader emitted."""
+    """The records of a file, and the emissions of the reader."""
 
     records: Records
     emitted: Emitted
@@ -107,27 +110,27 @@ def table_of(chunks: Iterable[Records], n_features: int) -> Records:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two files, of which the other one has one unit more."""
+    """Two files, the second with one additional unit."""
 
     name: str
     rows: int  # of the first file
-    limit: int  # of records that the other may add
+    limit: int  # of records that the second may add
     base: Read
     other: Read
 
 
 def _pairs(schema: Schema, grid: Grid, folder: Path) -> Iterator[_Pair]:
-    """Yield pairs of files for a schema, and for the same columns with a unit that is made up."""
+    """Yield pairs of files for a schema, and for the same columns with an artificial unit."""
     for contract in filter(None, (schema, with_unit(schema, MAX_ROWS))):
         for kind in KINDS:
             yield from _small(_Files(contract, grid, folder, kind))
-    # Many rows of each unit: names of units take most of the time.
+    # Many rows per unit, because counting names of units takes most of the time.
     yield _large(_Files(with_unit(schema, ROWS) or schema, grid, folder, CSV))
 
 
 @dataclass(frozen=True)
 class _Files:
-    """Files of one kind with one schema, which are written and read in turn."""
+    """A writer and reader of files of one kind with one schema."""
 
     schema: Schema
     grid: Grid
@@ -135,7 +138,7 @@ class _Files:
     kind: Kind
 
     def read(self, rows: Sequence[Row], options: Options) -> Read:
-        """Write rows to a file, and read it as a silo does."""
+        """Write rows to a file and read it as a silo does."""
         source = self.kind.write(self.folder, header(self.schema), self.schema, rows)
         return read(source, self.schema, self.grid.frac_bits, options)
 
@@ -154,7 +157,7 @@ def _small(files: _Files) -> Iterator[_Pair]:
     for few in (odd[i : i + _ODD] for i in range(0, len(odd), _ODD)):
         places = np.linspace(0, len(base), len(few)).astype(int).tolist()
         other = files.read(insert(base, few, places), _SMALL)
-        allowed = schema.max_rows or len(few)  # else each row is a unit
+        allowed = schema.max_rows or len(few)  # without a unit column, each row is a unit
         yield _Pair(f"{kind}, odd cells {few!r}", len(base), allowed, alone, other)
 
 
@@ -168,26 +171,26 @@ def _large(files: _Files) -> _Pair:
 
 
 def places_of(n_rows: int, n_extra: int) -> dict[str, list[int]]:
-    """Return where the rows of a unit are inserted."""
+    """Return the positions at which the rows of a unit are inserted, by name of the layout."""
     spread = np.linspace(0, n_rows, n_extra).astype(int).tolist()
     return {"in front": [0] * n_extra, "at the end": [n_rows] * n_extra, "spread": spread}
 
 
 def _rows(schema: Schema, grid: Grid, n: int) -> list[Row]:
-    """Return rows around three places, as many of each unit as may count."""
+    """Return rows around three places, with the largest allowed number of rows per unit."""
     limit = schema.max_rows or 1
     return rows_of(schema, grid, groups(n, grid.n_features), lambda i: f"u{i // limit}")
 
 
 def unit_rows(schema: Schema, grid: Grid) -> list[Row]:
-    """Return the rows of one unit, some outside the bounds: three more than may count."""
+    """Return the rows of one unit, some outside the bounds: three more than its limit."""
     count = schema.max_rows + 3 if schema.max_rows else 1
     table = np.ones((count, grid.n_features)) * np.resize([1.0, -1.0, 0.5, 1.5, 0.0], (count, 1))
     return rows_of(schema, grid, table, lambda i: UNIT)
 
 
 def large_rows(schema: Schema, grid: Grid) -> list[Row]:
-    """Return the rows of a file that has more than one chunk and block of bytes by default."""
+    """Return the rows of a file with more than one chunk and block of bytes by default."""
     n = default_rows(grid.n_features) + ROWS
     few = _rows(schema, grid, ROWS)
     if not schema.unit_column:
@@ -197,7 +200,7 @@ def large_rows(schema: Schema, grid: Grid) -> list[Row]:
 
 
 def inserted(base: Records, other: Records) -> int | None:
-    """Return how many rows `other` has besides those of `base`, in order; None if one is gone."""
+    """Return the number of rows of `other` in addition to `base`; None if a row is missing."""
     more, i = len(other) - len(base), 0
     if more < 0:
         return None
@@ -210,14 +213,14 @@ def inserted(base: Records, other: Records) -> int | None:
 
 
 def difference(base: Emitted, other: Emitted) -> str:
-    """Return the first line that only one of two calls emitted, or an empty text."""
+    """Return the first line that only one of two calls emitted; empty if there is none."""
     return first_difference(base.lines, other.lines)
 
 
 def first_difference(base: Iterable[str], other: Iterable[str]) -> str:
     """Return a line that occurs more often in one sequence than in the other, shortened.
 
-    One that people can read comes before a digest.
+    A readable line takes precedence over a digest.
     """
     one, two = Counter(base), Counter(other)
     differing = [*(two - one).elements(), *(one - two).elements()]

@@ -1,4 +1,4 @@
-"""What audits found, as Markdown and as a picture for each method."""
+"""The report of audits, as Markdown and as a picture for each method."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloister.audit.packages import Mutant
 from cloister.core.display import Table
 
 _CLAIM, _SEEN, _ALARM = "#0072B2", "#000000", "#D55E00"
-_LEAST = 1e-4  # of delta, on the axis: no audit of this size can see less
+_LEAST = 1e-4  # smallest delta on the axis; no audit of this size can show less
 _NAME, _COMMAND = "audit.md", "cloister audit"
 
 
@@ -28,11 +28,11 @@ def write_report(
     Parameters
     ----------
     folder : Path
-        Made if it is not there.
+        Created if it does not exist.
     command : str
-        What was called, for those who want to repeat it.
+        The command that repeats the audits.
     mutants : mapping of Mutant to Finding or None, optional
-        What caught each mutant.
+        The finding that caught each mutant.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pictures = [draw_audit(audit, folder / f"audit-{audit.method}.png") for audit in audits]
@@ -46,7 +46,7 @@ def summary(audits: Iterable[Audit]) -> Table:
     rows = []
     for audit in audits:
         shown = ("-", "-", "-")
-        if audit.checks:  # else some records stop its jobs
+        if audit.checks:  # empty if some records stop its jobs
             worst, least = most_shown(audit.checks)
             shown = (number(worst.epsilon), number(worst.delta), number(least))
         rows.append(
@@ -63,7 +63,7 @@ def summary(audits: Iterable[Audit]) -> Table:
 
 
 def verdict(audit: Audit) -> str:
-    """Return ``passes``; ``no power`` if runs show nothing; or ``FAILS`` and which checks alarm."""
+    """Return ``passes``, ``no power`` if runs show too little, or ``FAILS`` and the alarms."""
     names = ", ".join(dict.fromkeys(finding.check for finding in audit.alarms))
     if names:
         return f"FAILS: {names}"
@@ -81,7 +81,7 @@ def markdown(
     command: str = _COMMAND,
     mutants: Mapping[Mutant, Finding | None] | None = None,
 ) -> str:
-    """Return the report: what was claimed, what was seen, and how often it is wrong by chance."""
+    """Return the report: claims, evidence, and the probability of a false alarm."""
     private = [audit for audit in audits if audit.claims]
     published = [audit for audit in audits if not audit.claims]
     lines = [
@@ -158,8 +158,8 @@ def _rows(table: Table) -> list[str]:
 
 
 def draw_audit(audit: Audit, path: Path) -> Path:
-    """Draw the claimed curve, and for each point of it the largest lower bound that was seen."""
-    from matplotlib.figure import Figure
+    """Draw the claimed curve and the largest lower bound at each of its points."""
+    from matplotlib.figure import Figure  # slow to import, and only pictures need it
 
     figure = Figure(figsize=(5, 3.4), layout="constrained")
     axes = figure.add_subplot()

@@ -1,17 +1,17 @@
-"""Whole runs of a plan, seen from inside: what a record adds in each round and what it gives away.
+"""Whole runs of a plan, with the contribution of one record in each round and its evidence.
 
 **The score is exact.** Round t releases ``y = c + z`` without the record and ``y = c + v + z`` with
-it. The state before the round is a public function of earlier answers, so c, the sum that both
-worlds share, and v, what the record adds *at this state*, are known to whoever holds the
-transcript. The score is the logarithm of the likelihood ratio of everything that was released: the
-sum over rounds and elements of ``ln p(y - c - v) - ln p(y - c)``; the normaliser of p cancels:
+it. Here c is the sum that both worlds share, and v is the contribution of the record *at this
+state*. The state is a public function of earlier answers, so the transcript determines both. The
+score is the log-likelihood ratio of the whole release: the sum over rounds and elements of
+``ln p(y - c - v) - ln p(y - c)``. The normaliser of p cancels:
 
     Gaussian  (2 u v - v^2) / (2 sigma^2)        Laplace  (|u| - |u - v|) / scale
 
-with u = y - c. Where a plan samples its clients, the record more takes part by a coin of rate q and
-a round's ratio is ``1 - q + q e^s``, with s as above; the others always take part, as for an
-attacker who knows their coins. Rounds may depend on earlier answers in any way. The scale is the
-plan's: the auditor believes the plan until it is refuted.
+with u = y - c. If a plan samples its clients, the additional record takes part with probability q.
+The ratio of a round is then ``1 - q + q e^s``, with s as above. The others always take part, as for
+an attacker that knows their coins. Rounds may depend on earlier answers in any way. The scale is
+the plan's: the audit assumes the plan until it is refuted.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ from cloister.protocol.task import (
 World = Literal["without", "with"]
 MakeNoise = Callable[[], NoiseSource]
 
-_SEARCHES = 16  # runs to look for a record in: one that adds most to a single run may add little
-_WALKS = 3  # of them in which edges are looked for, too
+_SEARCHES = 16  # runs of a search; a record that adds most in one run may add little in others
+_WALKS = 3  # of them with a search for edges
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What many runs gave away.
+    """The evidence of many runs.
 
     Parameters
     ----------
     scores : ndarray of shape (runs,)
         Log-likelihood ratios of the world with the record over the world without it.
     reach : float
-        Mean over runs of what the record added, as a part of what the plan pays for: squared norm
-        over squared noise summed over the rounds (Gaussian), norm over noise (Laplace).
+        Mean privacy cost of the record, as a fraction of the cost in the plan: squared norm over
+        squared noise summed over the rounds (Gaussian), norm over noise (Laplace).
     excess : float
-        Largest norm of what the record added to a block, over the block's bound; more than 1
-        refutes the proof of sensitivity by itself.
+        Largest norm of the record's contribution to a block, over the block's bound; a value above
+        1 refutes the proof of sensitivity.
     noise : ndarray of shape (runs, elements), int64
-        What was drawn: all rounds of a run in one row.
+        The drawn noise: all rounds of a run in one row.
     """
 
     scores: Floats
@@ -74,23 +74,23 @@ class Scores:
 
 
 def scores(plan: Plan, pair: Pair, world: World, runs: int, noise: NoiseSource) -> Scores:
-    """Run a plan of a private task many times in one world, with noise that is really added.
+    """Run a plan of a private task many times in one world, with its noise.
 
     Notes
     -----
-    Rounds go through the task's own ``contribute``, the noise of the product's own aggregator, one
-    vector a round and run, and the product's :class:`~cloister.protocol.progress.Progress`, without
-    the frames and masks that carry them. The answer of the last round is scored but not worked out:
-    it is post-processing, and :mod:`cloister.audit.replay` is for that. A test compares such runs
-    with jobs of real clients and an aggregator, bit for bit.
+    Each round uses the task's ``contribute``, the noise of the product's aggregator and the
+    product's :class:`~cloister.protocol.progress.Progress`, without frames and masks. The answer of
+    the last round is scored, but no result is computed from it, since that is post-processing; see
+    :func:`~cloister.audit.checks.check_replay`. A test compares such runs with jobs of real clients
+    and an aggregator, bit for bit.
     """
     audited = _Audited(plan, pair)
     drawn = [audited.draw(t, noise, runs) for t in range(plan.rounds)]
-    found = [audited.run(world, of_run) for of_run in zip(*drawn, strict=True)]
+    scored = [audited.run(world, of_run) for of_run in zip(*drawn, strict=True)]
     return Scores(
-        np.array([run.score for run in found]),
-        float(np.mean([run.reach for run in found])),
-        max(run.excess for run in found),
+        np.array([run.score for run in scored]),
+        float(np.mean([run.reach for run in scored])),
+        max(run.excess for run in scored),
         np.concatenate(drawn, axis=1),
     )
 
@@ -103,11 +103,11 @@ class _Run:
 
 
 class _Audited:
-    """A plan and a pair of neighbours; remembers the first round, which all runs share."""
+    """A plan and a pair of neighbours; caches the first round, which all runs share."""
 
     def __init__(self, plan: Plan, pair: Pair) -> None:
         self.plan, self._pair = plan, pair
-        self._rate = plan.rate  # looked up once: it asks what kind of task this is
+        self._rate = plan.rate  # kept, as every run of every round reads it
         self._alone = isinstance(plan.task, ByUnit) and plan.task.clients != "row"
         self._laplace = plan.task.mechanism == "laplace"
         self._blocks = [plan.task.blocks(t) for t in range(plan.rounds)]
@@ -117,12 +117,12 @@ class _Audited:
         self._whole = sum(self._cost_of_bounds(t) for t in range(plan.rounds))
 
     def draw(self, t: int, noise: NoiseSource, runs: int) -> Integers:
-        """Draw a round's noise as an aggregator does, for each run anew; shape (runs, elements)."""
+        """Draw a round's noise for each run, as an aggregator does; shape (runs, elements)."""
         aggregator = Aggregator(self.plan, Ahead(noise, runs))
         return np.array([to_integers(aggregator._draw(t)) for _ in range(runs)])
 
     def run(self, world: World, noise: Sequence[Integers]) -> _Run:
-        """Run once and score what was released."""
+        """Run the plan once and score its release."""
         plan, progress = self.plan, Progress(self.plan)
         score, reach, excess = 0.0, 0.0, 0.0
         for t in range(plan.rounds):
@@ -138,12 +138,12 @@ class _Audited:
         return _Run(score, reach / self._whole, excess)
 
     def added(self, t: int, state: GridState) -> tuple[Integers, Integers]:
-        """Return the sum without the record, and what the record adds to it."""
+        """Return the sum without the record, and the contribution of the record."""
         if t == 0 and self._first is not None:
             return self._first
         task = self.plan.task
         shared = task.contribute(t, state, self._pair.table)
-        if self._alone:  # the neighbour has one client more, not a client with more rows
+        if self._alone:  # the neighbour has one more client, not a client with more rows
             extra = task.contribute(t, state, self._pair.extra)
         else:
             extra = task.contribute(t, state, self._pair.more) - shared
@@ -152,7 +152,7 @@ class _Audited:
         return shared, extra
 
     def cost(self, t: int, extra: Integers) -> Floats:
-        """Return what each row uses of the noise of a round: norm over noise, or its square."""
+        """Return the privacy cost of each row in a round: norm over noise, or its square."""
         ratio = np.abs(extra) / self._scales[t]
         costs: Floats = (ratio if self._laplace else ratio**2).sum(axis=-1)
         return costs
@@ -171,11 +171,11 @@ def share_of_bound(plan: Plan, t: int, added: Integers) -> float:
     Parameters
     ----------
     added : ndarray of shape (..., elements), int64
-        What a unit of privacy adds; each row is one of its own.
+        Contributions of units of privacy, one per row.
 
     Notes
     -----
-    Above 1 the bound is broken. The quotient is exact where it is near 1.
+    A value above 1 violates the bound. The quotient is exact if it is near 1.
     """
     laplace = plan.task.mechanism == "laplace"
     worst, offset = 0.0, 0
@@ -186,10 +186,10 @@ def share_of_bound(plan: Plan, t: int, added: Integers) -> float:
         sizes = (floats if laplace else floats**2).sum(axis=-1)
         size = float(sizes.max(initial=0.0))
         if size >= 0.999 * bound:
-            # sums of floats are right to far less than a billionth
+            # Sums of floats have a relative error far below a billionth.
             rows = part[sizes >= (1 - 1e-9) * size].tolist()
             whole = max(sum(abs(v) if laplace else v * v for v in row) for row in rows)
-            # a quotient of large numbers may be rounded to 1: what is above it must stay so
+            # A quotient of large numbers may round to 1, but a violation must stay above 1.
             size = whole / bound
             size = max(size, 1 + 1e-15) if whole > bound else min(size, 1.0)
         else:
@@ -205,14 +205,14 @@ def _bound(plan: Plan, block: Block) -> int:
 
 
 class Ahead:
-    """A source asked once for what many runs draw one after the other: few elements are slow."""
+    """A source that draws the noise of many runs in one call, as small draws are slow."""
 
     def __init__(self, source: NoiseSource, runs: int) -> None:
         self.label, self._source, self._runs = source.label, source, runs
         self._left: dict[tuple[NoiseKind, int, int], Integers] = {}
 
     def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
-        """Return the next elements of this law."""
+        """Return the next elements of this distribution."""
         left = self._left.get((kind, scale, size))
         if left is None or not left.size:
             left = self._source.draw(kind, scale, self._runs * size)
@@ -241,18 +241,18 @@ def _mixed(score: float, rate: float) -> float:
 
 @dataclass(frozen=True)
 class Search:
-    """What a search for worst records over a table found.
+    """The result of a search for worst records over a table.
 
     Parameters
     ----------
     pair : Pair
-        With the record that added most in the mean of some runs; an adversary may choose it.
+        Neighbours with the record of the largest mean contribution, as an adversary would choose.
     excess : float
-        Largest norm of what any record added to a block at any state, over the block's bound.
+        Largest norm of a contribution to a block at any state, over the block's bound.
     tried : int
-        How many records were tried in how many states, in all.
+        Number of pairs of a record and a state that were tried.
     adds_up : bool
-        Whether what a table adds was always the sum of what its records add.
+        True if the sum of a table always equals the sum of its records' contributions.
     """
 
     pair: Pair
@@ -262,14 +262,13 @@ class Search:
 
 
 def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
-    """Look for the records that add most, at the states of runs over a table.
+    """Search for the records of the largest contribution, at the states of runs over a table.
 
     Notes
     -----
-    The table is one of :func:`~cloister.audit.pairs.tables`. In every run some 200 records are
-    tried at every state; in the first runs also those of
-    :func:`~cloister.audit.edges.hard_records`, which the state itself suggests. All runs start at
-    one state, where the 200 are tried once.
+    The table is one of :func:`~cloister.audit.pairs.tables`. Every run tries some 200 records at
+    every state. The first runs also try those of :func:`~cloister.audit.edges.hard_records`, which
+    depend on the state. All runs start at one state, where the 200 are tried once.
     """
     table = tables(plan)[beside]
     fixed = candidates(plan)
@@ -280,11 +279,11 @@ def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
     by_row = not isinstance(plan.task, ByUnit) or plan.task.clients == "row"
 
     def tries(t: int, state: GridState, of: Records) -> tuple[Integers, float]:
-        """Return what each record adds, a row each, and the largest part of a bound."""
+        """Return the contribution of each record, and the largest fraction of a bound."""
         added = np.zeros((len(of), audited._scales[t].size), dtype=np.int64)
         for row, record in zip(added, of, strict=True):
             row[:] = plan.task.contribute(t, state, record[None])
-        # the rows of one unit may all be alike
+        # All rows of one unit may be equal, so its contribution is up to group_size times larger.
         return added, share_of_bound(plan, t, plan.group_size * added)
 
     at_start = tries(0, Progress(plan).state, records)
@@ -302,7 +301,7 @@ def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
                 excess, tried = max(excess, most), tried + len(hard)
                 if len(hard) and by_row:
                     every, each = np.concatenate([records, hard]), np.concatenate([added, on_walls])
-                    # Some records come twice: a task that counts distinct rows would not add up.
+                    # Some records occur twice: a task that counts distinct rows does not add up.
                     twice = np.concatenate([every, every[-3:]])
                     whole = plan.task.contribute(t, state, twice)
                     adds_up &= bool((whole == each.sum(axis=0) + each[-3:].sum(axis=0)).all())
@@ -318,7 +317,7 @@ def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
 
 @dataclass
 class Log:
-    """What a watched job summed and released, round by round."""
+    """The states, sums and releases of a watched job, by round."""
 
     states: dict[int, GridState] = field(default_factory=dict)
     sums: dict[int, Integers] = field(default_factory=dict)
@@ -334,10 +333,10 @@ class Log:
 
 
 def watched(task: type[Task], log: Log, *, finish: bool = False) -> type[Task]:
-    """Return a task that is the same, and writes what it is asked into a log.
+    """Return an equal task that writes states, sums and releases to a log.
 
-    Its plans have the same text and digest. With `finish`, the answer of the last round is worked
-    out, too; it is post-processing.
+    Its plans have the same text and digest. With `finish`, the result of the last round is
+    computed, too; it is post-processing.
     """
 
     def contribute(self: Any, t: int, state: GridState, records: Records) -> Integers:

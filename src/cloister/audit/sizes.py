@@ -1,8 +1,8 @@
-"""What records add at states of jobs over small and large tables, and at states of an enemy.
+"""Contributions of records at states of jobs over small and large tables, and at hostile states.
 
 Each of some hundred records is summed alone, and must keep its bound. Then tables are summed in
-different slices: a table adds what its records add, whatever its size, or the bound of a record
-says nothing of it.
+different slices. The sum of a table of any size must equal the sum of its records' contributions.
+Otherwise the bound of a record implies nothing for the table.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from cloister.protocol.task import GridState, Records
 from cloister.tasks.examples import hostile_rounds
 
 BEYOND_CELLS = 1 << 20
-"""Cells of the largest table: no constant by which the product cuts tables is larger."""
+"""Cells of the largest table; no constant by which the product splits tables is larger."""
 
-_MOST_CELLS = 1 << 22  # of a table with many columns
+_MOST_CELLS = 1 << 22  # largest number of cells of a table with many columns
 _SMALLEST, _EVEN = 256, 8192  # records of a slice of a large table
 
 Place = tuple[int, GridState]
@@ -34,14 +34,14 @@ Place = tuple[int, GridState]
 
 @dataclass(frozen=True)
 class Sums:
-    """What comparisons of sums showed.
+    """The result of comparisons of sums.
 
     Parameters
     ----------
     worst : float
-        Largest norm of what a unit added to a block, over its bound.
+        Largest norm of a unit's contribution to a block, over its bound.
     adds_up : bool
-        Whether every table added what its slices add.
+        True if every table equals the sum of its slices.
     places : int
         Number of states.
     """
@@ -57,7 +57,7 @@ def compare_sums(plan: Plan, places: Iterable[Place], large_at: Iterable[Place])
     Parameters
     ----------
     places, large_at : iterable of (int, mapping)
-        Where single records are summed; and where large tables are, too.
+        States at which single records are summed, and at which large tables are summed, too.
     """
     distinct = list(_distinct([*places, *hostile_rounds(plan.task)]))
     worst, adds_up = 0.0, True
@@ -73,13 +73,13 @@ def compare_sums(plan: Plan, places: Iterable[Place], large_at: Iterable[Place])
 
 
 def _compare(plan: Plan, t: int, state: GridState, records: Records) -> Sums:
-    """Sum each record alone, and all of them, some of them twice, together."""
+    """Sum each record alone, and all of them together, some of them repeated."""
     step = LocalStep(plan.task, t, state, plan.length(t))
     each = np.array([step.of(record[None]) for record in records])
     worst = share_of_bound(plan, t, plan.group_size * each)
     if not by_row(plan):
         return Sums(worst, True, 1)
-    # Some records come three times: a task that counts distinct rows does not add up.
+    # Some records occur three times: a task that counts distinct rows does not add up.
     copies = np.concatenate([records, records[-3:], records[-3:]])
     total = each.sum(axis=0) + 2 * each[-3:].sum(axis=0)
     by_rows = replace(step, manner="rows")
@@ -93,7 +93,7 @@ def _compare_large(plan: Plan, t: int, state: GridState, table: Records) -> Sums
         unit = one_unit(plan, table)
         few = (step.of(unit[:n]) for n in (_SMALLEST, len(unit)))
         return Sums(max(share_of_bound(plan, t, sums) for sums in few), True, 1)
-    # Two tables of one size: what is kept of the first does not fit the second.
+    # Two tables of one size: a cache of the first gives wrong sums for the second.
     for whole, ends in ((table, _doubling(len(table))), (-table, range(0, len(table), _EVEN))):
         slices = np.split(whole, list(ends))
         if (step.of(whole) != sum(step.of(part) for part in slices)).any():
@@ -102,7 +102,7 @@ def _compare_large(plan: Plan, t: int, state: GridState, table: Records) -> Sums
 
 
 def _doubling(n_rows: int) -> list[int]:
-    """Return ends of slices that double, each size twice: a sum kept by its size is met again."""
+    """Return ends of slices that double, each size twice, to detect sums cached by size."""
     ends, size = [0], _SMALLEST
     while ends[-1] + 2 * size < n_rows:
         ends += [ends[-1] + size, ends[-1] + 2 * size]
@@ -111,7 +111,7 @@ def _doubling(n_rows: int) -> list[int]:
 
 
 def by_row(plan: Plan) -> bool:
-    """Return whether each row counts by itself: then a table adds what its rows add."""
+    """Return True if each row counts by itself, so that a table is the sum of its rows."""
     return plan.by_client is None or plan.by_client.clients == "row"
 
 
@@ -137,8 +137,8 @@ def tried(plan: Plan) -> Records:
 def sweep(plan: Plan) -> Records:
     """Return a table larger than any constant, whose columns hold every value of the lattice.
 
-    So a defect at one rare value of a column is met. In tables of very many columns, or on a very
-    fine lattice, not every value is there.
+    It includes the values of defects at one rare value of a column. Tables of very many columns,
+    or on a very fine lattice, lack some values.
     """
     one, d = plan.grid.one, plan.grid.n_features
     n = max(BEYOND_CELLS // d, default_rows(1), 2 * one) + 1
@@ -150,7 +150,7 @@ def sweep(plan: Plan) -> Records:
 
 
 def _distinct(places: Iterable[Place]) -> Iterator[Place]:
-    """Yield each round and state once: all jobs begin with the same."""
+    """Yield each round and state once, as all jobs start from the same state."""
     seen = set()
     for t, state in places:
         key = (t, *((name, value.tobytes()) for name, value in sorted(state.items())))

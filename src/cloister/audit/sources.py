@@ -1,4 +1,4 @@
-"""Made-up tables as files and frames: rows of cells, odd cells, units with several rows."""
+"""Artificial tables as files and frames: rows of cells, odd cells, units with several rows."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ ODD_CELLS = (
     *("true", "0x10", "1,5", "1e5", "a word", "'", 'a "quote"', "two\nlines", "a,b;c\td", "\u00e4"),
     *("\uff11", "-0", "1_000", "2021-07-02", "1 2"),
 )
-"""Cells that hold no number, or one far outside of most bounds."""
+"""Cells without a number, or with a number far outside of most bounds."""
 
 _NOTE, _NOTE_CELL = "note of the audit", "x" * 64
-"""A column that no job reads: with it a large file has more than one block of bytes."""
+"""A column that no job reads; it makes a large file exceed one block of bytes."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Kind:
     Parameters
     ----------
     write : function of a folder, the names of the columns, the schema and the rows
-        Returns what `read_source` takes.
+        Returns a source for `read_source`.
     words : bool
-        Whether a column of numbers can hold any text.
+        True if a column of numbers can hold any text.
     """
 
     name: str
@@ -52,7 +52,7 @@ def header(schema: Schema) -> tuple[str, ...]:
 
 
 def plain(schema: Schema) -> Schema:
-    """Return the same contract for files that write numbers and text in the default way."""
+    """Return the schema for files that write numbers and text in the default format."""
     return schema.model_copy(update={"decimal": ".", "thousands": "", "encoding": ""})
 
 
@@ -72,9 +72,9 @@ def rows_of(
     Parameters
     ----------
     table : ndarray of shape (n, n_features)
-        In ``[-1, 1]``, as the grid has it.
+        Coordinates in ``[-1, 1]``.
     units : function of int
-        The name of the unit of each row, used where the schema has a unit column.
+        Name of the unit of each row, used if the schema has a unit column.
     """
     values = grid.decode(table)
     columns = [
@@ -87,11 +87,11 @@ def rows_of(
 
 
 def _cell(column: Column, value: float) -> str:
-    """Write the value of a cell as its column has it."""
+    """Return the text of a cell in the format of its column."""
     inside = min(max(value, column.min), column.max)
     match column.type:
         case "number":
-            return repr(value)  # also outside the bounds, which is for the reader to clip
+            return repr(value)  # also outside the bounds, as the reader must clip it
         case "integer":
             return str(round(inside))
         case "boolean":
@@ -105,7 +105,7 @@ def _cell(column: Column, value: float) -> str:
 
 
 def insert(rows: Sequence[Row], extra: Sequence[Row], places: Sequence[int]) -> list[Row]:
-    """Return the rows with each extra one before the row of a place, in order."""
+    """Insert each extra row before the row at its place, in order."""
     merged: list[Row] = []
     before = 0
     for place, row in sorted(zip(places, extra, strict=True)):
@@ -115,7 +115,7 @@ def insert(rows: Sequence[Row], extra: Sequence[Row], places: Sequence[int]) -> 
 
 
 def odd_rows(schema: Schema, row: Row, kind: Kind) -> Iterator[Row]:
-    """Yield the row with one odd cell, each odd cell once, in all columns by turns."""
+    """Yield the row with one odd cell, each odd cell once, cycling through the columns."""
     fits = [cell for cell in ODD_CELLS if kind.words or _as_float(cell) is not None or not cell]
     for number, cell in enumerate(fits):
         j = number % len(schema.names)
@@ -132,7 +132,7 @@ def _write_csv(folder: Path, names: Sequence[str], schema: Schema, rows: Sequenc
 
 
 def _write_parquet(folder: Path, names: Sequence[str], schema: Schema, rows: Sequence[Row]) -> Path:
-    """Write a folder of two files, so that the rows of a unit are in both."""
+    """Write a folder of two files, so that both contain rows of a unit."""
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet as pq
@@ -149,14 +149,14 @@ def _write_parquet(folder: Path, names: Sequence[str], schema: Schema, rows: Seq
         writer.writerow(names)
         for row in part:
             writer.writerow([_number(cell) if j in numbers else cell for j, cell in enumerate(row)])
-        # Not by pa.array, which would import pandas.
+        # pa.array would import pandas, which is slow.
         cells = pyarrow.csv.read_csv(io.BytesIO(text.getvalue().encode()), convert_options=how)
         pq.write_table(cells, path / f"{number}.parquet")
     return path
 
 
 def _make_frame(folder: Path, names: Sequence[str], schema: Schema, rows: Sequence[Row]) -> Any:
-    """Return a frame whose columns have the types that pandas infers from all of their cells."""
+    """Return a frame whose columns have the types that pandas infers from their cells."""
     import pandas as pd
 
     types = [column.type for column in schema.columns] + ["category"] * (
@@ -170,7 +170,7 @@ def _make_frame(folder: Path, names: Sequence[str], schema: Schema, rows: Sequen
 
 
 def _object(cell: str, kind: str) -> Any:
-    """Return a cell as the object that a program would hold."""
+    """Return the Python object of a cell in a frame."""
     if kind == "boolean" and cell in ("false", "true"):
         return cell == "true"
     if kind in ("number", "integer") and (value := _as_float(cell)) is not None:
@@ -179,7 +179,7 @@ def _object(cell: str, kind: str) -> Any:
 
 
 def _number(cell: str) -> str:
-    """Return a cell as a number of a Parquet file; nothing where it is none."""
+    """Return the text of a number for a Parquet file; empty if the cell is no number."""
     value = _as_float(cell)
     return "" if value is None else repr(value)
 

@@ -1,1 +1,1 @@
-"""Pages on loopback for people who would rather not use a terminal."""
+"""Pages on loopback for users who prefer a browser to a terminal."""

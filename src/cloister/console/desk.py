@@ -1,9 +1,9 @@
-"""Pages for whoever holds the files: from files to columns, a question, its price and a report.
+"""Pages for the owner of files: from files to columns, a question, its price and a report.
 
 Of a file they show its name and the names and types of its columns, never a value, a count or a
-bound. The one exception is the report of what was left out, which counts rows and quotes words for
-the owner of the file, and is written nowhere. What was chosen stands in a page's address, and a job
-runs in a process of its own.
+bound. The one exception is the report of excluded rows, which counts rows and quotes words. Only
+the owner of the file sees it, and no file stores it. The address of a page contains the user's
+choices, and each job runs in a separate process.
 """
 
 from __future__ import annotations
@@ -43,104 +43,111 @@ from cloister.data.schema import Schema, read_cell, read_codebook
 from cloister.privacy.ledger import Ledger
 
 _PAGES = (("/", "Files and reports"),)
-_CELLS = ("type", "min", "max", "categories", "format", "spellings")
-_HEAD = ("dataset", "unit", "max_rows", "decimal", "thousands", "encoding")
-_CAP = "cap_epsilon"  # of no use where the ledger has one
+_CELLS = ("type", "min", "max", "categories", "format", "spellings")  # fields of one column
+_HEAD = ("dataset", "unit", "max_rows", "decimal", "thousands", "encoding")  # of all columns
+_CAP = "cap_epsilon"  # ignored if the ledger has a cap for the data set
 EVENTS, LOG = "events.jsonl", "log.txt"
-"""Files of a job: its events, and what else its process writes."""
+"""Files of a job: its events, and all other output of its process."""
 
 
 def desk_app(folder: Path, ledger: Path) -> Starlette:
-    """Return the pages of a desk; :class:`~cloister.console.guard.Guard` must stand before them.
+    """Return the pages of a desk, to be wrapped in :class:`~cloister.console.guard.Guard`.
 
     Parameters
     ----------
     folder : Path
-        Has the files; schemas and results are written there.
+        Folder of the files; schemas and results are written there.
     ledger : Path
-        What commands of this user charge.
+        The ledger that commands of this user charge.
     """
     runs = Runs(folder)
 
     def shown(request: HttpRequest, view: str, step: int, **values: object) -> Response:
-        given = {"csrf": request.state.csrf, "pages": _PAGES, "step": step}
-        return HTMLResponse(page("desk.html", view=view, **given, **values))
+        common = {"csrf": request.state.csrf, "pages": _PAGES, "step": step}
+        return HTMLResponse(page("desk.html", view=view, **common, **values))
 
     def start(request: HttpRequest) -> Response:
         files = sorted(path for path in folder.iterdir() if path.is_file())
         meanings = [path.name for path in files if _is_codebook(path)]
         tables = [path.name for path in files if is_table(path) and path.name not in meanings]
-        given = {"tables": tables, "meanings": meanings, "reports": _reports(folder)}
-        return shown(request, "files", 1, folder=folder, **given)
+        names = {"tables": tables, "meanings": meanings, "reports": _reports(folder)}
+        return shown(request, "files", 1, folder=folder, **names)
 
     def columns(request: HttpRequest) -> Response:
         return about_columns(request, _Columns.of(folder, request.query_params))
 
     def describe(request: HttpRequest) -> Response:
         form = request.state.form
-        said = _Columns.of(folder, form).with_form(form)
+        state = _Columns.of(folder, form).with_form(form)
         try:
             if "apply" in form:
-                said = said.applied(form["apply"])
-            schema = said.schema()
-            losses = () if AS_IS in form else _losses(said.files, schema)
+                state = state.applied(form["apply"])
+            schema = state.schema()
+            losses = () if AS_IS in form else _losses(state.files, schema)
             if losses:
-                return about_columns(request, said, losses=losses)
-            chosen = [("file", file.name) for file in said.files]
+                return about_columns(request, state, losses=losses)
+            chosen = [("file", file.name) for file in state.files]
             chosen.append(("schema", _written(schema, folder).name))
             chosen += [(AS_IS, "1")] if AS_IS in form else []
             return RedirectResponse(f"/question?{urlencode(chosen)}", 303)
         except CloisterError as error:
-            return about_columns(request, said, [str(error)])
+            return about_columns(request, state, [str(error)])
 
     def about_columns(
         request: HttpRequest,
-        said: _Columns,
+        state: _Columns,
         problems: Sequence[str] = (),
         losses: Sequence[Loss] = (),
     ) -> Response:
-        given = {"said": said, "problems": problems, "losses": losses, "date_formats": _DATES}
-        return shown(request, "columns", 2, **given)
+        # `said` is the name in the template.
+        values = {"said": state, "problems": problems, "losses": losses, "date_formats": _DATES}
+        return shown(request, "columns", 2, **values)
 
     def question(request: HttpRequest) -> Response:
-        asked = _asked(folder, request.query_params)
+        entered = _asked(folder, request.query_params)
         values: dict[str, object] = {"problem": "", "plan": None, "warnings": (), "tables": ()}
-        budget = _gauge(ledger, asked.schema.dataset)
-        if asked.form.get("nominal_n"):
+        budget = _gauge(ledger, entered.schema.dataset)
+        if entered.form.get("nominal_n"):  # empty on the first visit, when there is no price
             try:
-                values |= _priced(asked, budget)
+                values |= _priced(entered, budget)
             except CloisterError as error:
                 values["problem"] = str(error)
-        out = _unused(folder, asked.name).name
-        form = [pair for pair in asked.form.multi_items() if not budget or pair[0] != _CAP]
+        out = _unused(folder, entered.name).name
+        form = [pair for pair in entered.form.multi_items() if not budget or pair[0] != _CAP]
+        # The address of the button has the form as it was priced, to be compared on submission.
         spend = f"/run?{urlencode([*form, ('out', out)])}"
-        values |= {"asked": asked, "questions": QUESTIONS, "gauge": budget, "spend": spend}
+        values |= {"asked": entered, "questions": QUESTIONS, "gauge": budget, "spend": spend}
         return shown(request, "question", 3, **values)
 
     def run(request: HttpRequest) -> Response:
-        asked, seen = (_asked(folder, form) for form in (request.state.form, request.query_params))
+        entered, priced = (
+            _asked(folder, form) for form in (request.state.form, request.query_params)
+        )
         out = request.query_params.get("out", "")
-        if not re.fullmatch(rf"{asked.name}(-\d+)?", out):
+        # The name comes from the address, so it must not lead out of the folder.
+        if not re.fullmatch(rf"{entered.name}(-\d+)?", out):
             raise DataError("this form names no folder for its results; load its page again.")
-        job = asked.request(ledger, out)
-        command = _line(job.command(asked.schema))
-        if command != _line(seen.request(ledger, out).command(asked.schema)):
-            raise PlanError("the question has changed since its price was shown; go back and look.")
-        if not runs.has(out, command):  # of a button that is pressed twice the first press counts
-            _priced(asked, _gauge(ledger, asked.schema.dataset))
-            asked.refuse_loss()  # here, since no file keeps what it quotes
+        job = entered.request(ledger, out)
+        command = _line(job.command(entered.schema))
+        if command != _line(priced.request(ledger, out).command(entered.schema)):
+            raise PlanError(
+                "the question has changed since its price was shown; go back and review the price."
+            )
+        if not runs.has(out, command):  # a second press of the button has no effect
+            _priced(entered, _gauge(ledger, entered.schema.dataset))
+            entered.refuse_loss()  # here and not in the worker, whose log is a file
             runs.start(job, command)
         return RedirectResponse(f"/runs/{out}", 303)
 
     def progress(request: HttpRequest) -> Response:
         run = runs.find(request.path_params["name"])
-        state = run.state  # once, so that a page is of one moment
+        state = run.state  # read once, so that all parts of a page agree
         reported = run.name in _reports(folder)
         return shown(request, "run", 4, run=run, state=state, has_report=reported, folder=folder)
 
     def stop(request: HttpRequest) -> Response:
         run = runs.find(request.path_params["name"])
-        run.process.send_signal(signal.SIGINT)  # as Ctrl-C: what has not left is given back
+        run.process.send_signal(signal.SIGINT)  # like Ctrl-C: unused budget is returned
         return RedirectResponse(f"/runs/{run.name}", 303)
 
     def report(request: HttpRequest) -> Response:
@@ -167,7 +174,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
 
 @dataclass(frozen=True)
 class Run:
-    """A job that was started here.
+    """A job that this console started.
 
     Parameters
     ----------
@@ -176,9 +183,9 @@ class Run:
     command : str
         The command that runs the same job in a terminal.
     process : Popen
-        Runs :mod:`cloister.app.worker`.
+        The process of :mod:`cloister.app.worker`.
     events : Path
-        The file that the worker writes its events to.
+        The file to which the worker writes its events.
     """
 
     name: str
@@ -193,18 +200,19 @@ class Run:
 
     @property
     def rounds(self) -> tuple[int, int] | None:
-        """How many rounds are done, and how many there are; None before the first."""
+        """Numbers of finished rounds and of all rounds; None before the first event."""
         rounds = [event for event in self._events if event["event"] == "round"]
         return (rounds[-1]["done"], rounds[-1]["of"]) if rounds else None
 
     @property
     def sentences(self) -> list[str]:
-        """The warnings of the job, and why it failed."""
+        """The warnings of the job, and the reason of a failure."""
         events = self._events
         texts: list[str] = [event["text"] for event in events if "text" in event]
+        # A killed process writes no event.
         if self.state == "failed" and not any(event["event"] == "failed" for event in events):
             code = self.process.returncode
-            texts.append(f"The job ended with exit status {code}; {LOG} may say why.")
+            texts.append(f"The job ended with exit status {code}; {LOG} may contain the reason.")
         return texts
 
     @property
@@ -213,7 +221,7 @@ class Run:
 
 
 class Runs:
-    """The jobs that were started here. A job keeps running if the console exits."""
+    """The jobs that this console started. A job keeps running if the console exits."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -221,13 +229,13 @@ class Runs:
         self._lock = Lock()
 
     def start(self, job: Request, command: str) -> None:
-        """Start a job, whose results go to its folder; once, if asked to twice."""
+        """Start a job with its results in a new folder; a second call has no effect."""
         name, out = job.out.name, self._folder / job.out
-        with self._lock:
+        with self._lock:  # requests run in threads
             if self.has(name, command):
                 return
             try:
-                out.mkdir()
+                out.mkdir()  # fails if it exists, so that no job overwrites another's results
             except OSError as error:
                 raise DataError(
                     f"folder {name!r} cannot be made: {error.strerror}; load the page again."
@@ -235,28 +243,28 @@ class Runs:
             self._runs[name] = Run(name, command, self._started(job, out), out / EVENTS)
 
     def has(self, name: str, command: str) -> bool:
-        """Return whether this job was started, with its results in the folder `name`."""
+        """Return True if this job was started with its results in the folder `name`."""
         return name in self._runs and self._runs[name].command == command
 
     def _started(self, job: Request, out: Path) -> subprocess.Popen[bytes]:
         with (out / EVENTS).open("wb") as events, (out / LOG).open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "cloister.app.worker"],  # no code from the folder
+                [sys.executable, "-P", "-m", "cloister.app.worker"],  # -P: no code from the folder
                 cwd=self._folder,
                 stdin=subprocess.PIPE,
                 stdout=events,
                 stderr=log,
-                start_new_session=True,
+                start_new_session=True,  # Ctrl-C in the console's terminal must not stop jobs
             )
         assert process.stdin is not None
-        with suppress(BrokenPipeError), process.stdin as stream:  # its exit status says so
+        with suppress(BrokenPipeError), process.stdin as stream:  # the exit status reports it
             stream.write(job.model_dump_json().encode())
         return process
 
     def find(self, name: str) -> Run:
         """Return a job by its name."""
         if name not in self._runs:
-            raise DataError(f"no job {name!r} was started here.")
+            raise DataError(f"no job {name!r} was started here; see the page of files and reports.")
         return self._runs[name]
 
 
@@ -268,7 +276,8 @@ def _line(words: Sequence[str]) -> str:
 
 
 def _is_codebook(path: Path) -> bool:
-    """Return whether a file says what columns mean, by its header alone."""
+    """Return True if a file is a codebook or a schema, judged by its header alone."""
+    # The header alone: a table of records may be large, and its values must not be read here.
     if path.suffix.lower() == ".csv":
         with suppress(CloisterError):
             return {"name", "type"} <= set(header(path))
@@ -276,16 +285,17 @@ def _is_codebook(path: Path) -> bool:
 
 
 def _in(folder: Path, name: str) -> Path:
-    """Return a file of the folder, and of no other."""
+    """Return the path of a file in the folder; raise DataError for any other path."""
+    # Compared with a listing, so that a name such as ../x is no file of the folder.
     if name not in {path.name for path in folder.iterdir() if path.is_file()}:
-        raise DataError(f"there is no file {name!r} in folder {folder.name!r}.")
+        raise DataError(f"there is no file {name!r} in folder {folder.name!r}; choose another.")
     return folder / name
 
 
 def _files(folder: Path, form: Form) -> tuple[Path, ...]:
     names = form.getlist("file")
     if not names:
-        raise DataError("choose at least one file; each is what one organisation holds.")
+        raise DataError("no file was chosen; choose at least one, one file per organisation.")
     return tuple(_in(folder, name) for name in names)
 
 
@@ -294,7 +304,7 @@ def _reports(folder: Path) -> list[str]:
 
 
 def _unused(folder: Path, stem: str, suffix: str = "") -> Path:
-    """Return a path that nothing has yet."""
+    """Return a path that does not exist yet."""
     names = (f"{stem}{f'-{number}' if number > 1 else ''}{suffix}" for number in count(1))
     return next(path for path in map(folder.joinpath, names) if not path.exists())
 
@@ -304,7 +314,7 @@ def _unused(folder: Path, stem: str, suffix: str = "") -> Path:
 
 @dataclass(frozen=True)
 class _Columns:
-    """What is said of the columns of some files, by a codebook, a schema or a person.
+    """The description of the columns of files, from a codebook, a schema or the user.
 
     Parameters
     ----------
@@ -312,9 +322,9 @@ class _Columns:
     meaning : str
         Name of the codebook or schema; empty if there is none.
     head : mapping
-        What a schema says of the data as a whole.
+        Fields of the schema that are not about one column.
     columns : mapping of str to mapping
-        What it says of each column of the files.
+        Fields of each column of the files.
     """
 
     files: tuple[Path, ...]
@@ -324,34 +334,36 @@ class _Columns:
 
     @classmethod
     def of(cls, folder: Path, form: Form) -> Self:
-        """Return what files declare, and what a codebook or a schema says."""
+        """Return the description from the files' types and a codebook or a schema."""
         files, meaning = _files(folder, form), form.get("meaning", "")
         head: Mapping[str, Any] = {"dataset": folder.name, "unit": "row"}
-        known: Mapping[str, Mapping[str, Any]] = declared_types(files[0])
+        fields: Mapping[str, Mapping[str, Any]] = declared_types(files[0])
         if meaning in {file.name for file in files}:
-            raise DataError(f"file {meaning!r} holds records, so it cannot be their codebook.")
+            raise DataError(
+                f"file {meaning!r} holds records, so it cannot be their codebook; choose another."
+            )
         if meaning:
             path = _in(folder, meaning)
             if path.suffix.lower() == ".toml":
                 head = Schema.load(path).model_dump(exclude={"columns"})
-            known = {**known, **read_codebook(path)}
+            fields = {**fields, **read_codebook(path)}
         names = header(files[0], form.get("encoding") or head.get("encoding", ""))
-        return cls(files, meaning, head, {name: known.get(name, {}) for name in names if name})
+        return cls(files, meaning, head, {name: fields.get(name, {}) for name in names if name})
 
     def with_form(self, form: Form) -> Self:
-        """Return it with what a person said on the page."""
+        """Return the description with the fields that the user entered on the page."""
         head = {**self.head, **{name: form.get(name, "") for name in _HEAD}}
         columns = {
-            name: {**known, **{cell: form.get(f"{cell}-{i}", "").strip() for cell in _CELLS}}
-            for i, (name, known) in enumerate(self.columns.items())
+            name: {**cells, **{cell: form.get(f"{cell}-{i}", "").strip() for cell in _CELLS}}
+            for i, (name, cells) in enumerate(self.columns.items())
         }
         return replace(self, head=head, columns=columns)
 
     def applied(self, remedy: str) -> Self:
-        """Return it with a setting that the page proposed: its field, column and text as JSON."""
+        """Return the description with a proposed setting: its field, column and text as JSON."""
         try:
             key, column, text = map(str, json.loads(remedy))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError):  # a form that this page did not make
             raise PlanError("this button names no setting; load its page again.") from None
         if key in _HEAD and not column:
             return replace(self, head={**self.head, key: text})
@@ -362,34 +374,34 @@ class _Columns:
 
     @property
     def texts(self) -> dict[str, str]:
-        """The head, as a person would type it."""
+        """The head as text of the page's fields."""
         return _texts(self.head)
 
     @property
     def rows(self) -> list[tuple[str, dict[str, str]]]:
-        """The columns, as a person would type what is said of them."""
+        """The columns as text of the page's fields."""
         return [(name, _texts(cells)) for name, cells in self.columns.items()]
 
     def schema(self) -> Schema:
-        """Return the schema of the columns that are said to be something."""
-        given = {key: value for key, value in self.head.items() if value not in ("", None)}
-        rows = str(given.pop("max_rows", "1")).strip()
+        """Return the schema of the columns that have a type."""
+        head = {key: value for key, value in self.head.items() if value not in ("", None)}
+        rows = str(head.pop("max_rows", "1")).strip()
         if self.head["unit"] != "row":
             if not rows.isdecimal() or len(rows) > 9:
                 raise PlanError(f"the most rows of one of them must be a number, got {rows!r}.")
-            given["max_rows"] = int(rows)
-        said = {name: self._read(cells) for name, cells in self.columns.items()}
+            head["max_rows"] = int(rows)
+        described = {name: self._read(cells) for name, cells in self.columns.items()}
         entries = [
             {"name": name, **cells}
-            for name, cells in said.items()
+            for name, cells in described.items()
             if cells.get("type") and name != self.head["unit"]
         ]
         if not entries:
-            raise PlanError("say of at least one column what it is; the others are left out.")
-        return Schema(**{**given, "columns": entries})
+            raise PlanError("no column has a type; choose a type for at least one column.")
+        return Schema(**{**head, "columns": entries})
 
     def _read(self, cells: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a schema says of a column; bounds alone are those of a number."""
+        """Return the entry of a column in the schema; bounds without a type mean a number."""
         texts = {key: value for key, value in cells.items() if value != ""}
         if not texts.get("type") and (texts.get("min") or texts.get("max")):
             texts["type"] = "number"
@@ -410,32 +422,33 @@ class _Columns:
             with suppress(ValueError):
                 return datetime.strptime(text, written or "%Y-%m-%d").date()
         sign = self.head.get("decimal") or "."
-        if (found := re.search(r"\d([.,' ])\d{3}(\D|$)", text)) and found[1] != sign:
+        # 1.000 could mean one or a thousand.
+        if (match := re.search(r"\d([.,' ])\d{3}(\D|$)", text)) and match[1] != sign:
             raise PlanError(f"write the bound {text!r} without signs between thousands.")
         return read_cell("min", text.replace(sign, "."), kind)
 
 
 def _written(schema: Schema, folder: Path) -> Path:
-    """Write a schema beside the files, unless it is there."""
+    """Write a schema next to the files, unless an equal one exists."""
     stem, text = re.sub(r"[^\w-]+", "-", schema.dataset)[:60], schema.to_toml()
     for path in folder.glob("*.toml"):
         if path.is_file() and path.read_bytes() == text.encode():
             return path
     path = _unused(folder, stem, ".toml")
-    with path.open("xb") as stream:  # as it is compared, on Windows too
+    with path.open("xb") as stream:  # bytes, since Windows would change line ends in text
         stream.write(text.encode())
     return path
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What reading a file left out, for the eyes of its owner.
+    """A reason why rows of a file were excluded, which only its owner sees.
 
     Parameters
     ----------
     sentence : str
     way_out : str
-        Which field of the page may mend it; empty if none does.
+        Field of the page that may solve it; empty if there is none.
     apply : str
         Value of the button that fills that field; empty if the owner must choose.
     """
@@ -446,25 +459,26 @@ class Loss:
 
 
 def _losses(files: Iterable[Path], schema: Schema) -> list[Loss]:
-    """Return what keeps rows of the files from being used; nothing where that is little."""
-    found: list[Loss] = []
+    """Return the reasons why rows of the files are excluded; empty if few rows are."""
+    losses: list[Loss] = []
     for file in files:
         report = check_file(file, schema)
         if not (report.causes or is_above(report)):
             continue
         share = f"{report.lost:,} of {report.rows:,} rows ({report.row_share:.1%}) are left out."
-        found += [Loss(f"{file.name}: {share}")] if report.lost else []
+        losses += [Loss(f"{file.name}: {share}")] if report.lost else []
         for column in sorted(report.columns, key=lambda one: -one.lost):
             if column.cause:
                 rows = f" ({column.lost:,} rows)" if column.lost else ""
-                found.append(Loss(f"{file.name}: {column.cause}{rows}.", *_on_page(column.remedy)))
+                losses.append(Loss(f"{file.name}: {column.cause}{rows}.", *_on_page(column.remedy)))
             elif column.sentence:
-                found.append(Loss(f"{file.name}: {column.sentence}"))
-    return list(dict.fromkeys(found))
+                losses.append(Loss(f"{file.name}: {column.sentence}"))
+    # Several files often have the same cause.
+    return list(dict.fromkeys(losses))
 
 
 def _on_page(remedy: Remedy | None) -> tuple[str, str]:
-    """Return a remedy as the fields of the page have it, and the value of its button."""
+    """Return the advice of a remedy in terms of the page, and the value of its button."""
     if remedy is None:
         return "", ""
     column = remedy.column or ""
@@ -489,34 +503,35 @@ _SHOWN = {
     **{"%d-%m-%Y": "31-12-2024", "%m-%d-%Y": "12-31-2024"},
     **{",": "1,5", ".": "1.000", "'": "1'000", " ": "1 000"},
 }
-"""How the fields of the page show a setting."""
+"""The texts of settings on the page."""
 
 
 _DATES = [("", "2024-12-31"), *(pair for pair in _SHOWN.items() if "%" in pair[0])]
 
 
 def _spellings(text: str) -> dict[str, tuple[str, ...]]:
-    """Read ``word = category; word = category``."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Parse ``word = category; word = category``."""
+    spellings: dict[str, tuple[str, ...]] = {}
     for part in filter(str.strip, text.split(";")):
+        # From the right, so that a word may contain the sign.
         word, sign, category = (piece.strip() for piece in part.rpartition("="))
         if not (word and sign and category):
             raise PlanError(
                 "other words must be written as word = category, with ; between, got "
                 f"{part.strip()[:40]!r}."
             )
-        found[category] = (*found.get(category, ()), word)
-    return found
+        spellings[category] = (*spellings.get(category, ()), word)
+    return spellings
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return values as a person would type them."""
+    """Return values as texts of the page's fields."""
     return {key: _text(value) for key, value in values.items()}
 
 
 def _text(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.15g}"
+        return f"{value:.15g}"  # a decimal of at most 15 digits is shown exactly
     if isinstance(value, list | tuple):
         return " | ".join(value)
     if isinstance(value, Mapping):
@@ -532,18 +547,19 @@ def _asked(folder: Path, form: Form) -> Asked:
     return Asked(form, _files(folder, form), path, Schema.load(path))
 
 
-def _priced(asked: Asked, budget: Mapping[str, Any] | None) -> dict[str, object]:
-    """Return what a page says of a plan, or raise what is in its way before anything is spent."""
-    plan = asked.job().plan
-    if budget and asked.epsilon > budget["room"]:
+def _priced(entered: Asked, budget: Mapping[str, Any] | None) -> dict[str, object]:
+    """Return the price page's values for a plan; raise all plan errors before any charge."""
+    plan = entered.job().plan
+    if budget and entered.epsilon > budget["room"]:
         raise BudgetExceeded(
-            f"epsilon {asked.epsilon:g} is more than {budget['left']}, which is left of the "
+            f"epsilon {entered.epsilon:g} is more than {budget['left']}, which is left of the "
             "lifetime cap for one more job; choose less."
         )
-    may_spend = budget is not None or asked.cap_epsilon is not None
+    # New data have no cap in the ledger; the user must set one before the first job.
+    may_spend = budget is not None or entered.cap_epsilon is not None
     return {
         "plan": plan,
-        "warnings": plan_warnings(plan, asked.schema),
+        "warnings": plan_warnings(plan, entered.schema),
         "tables": expected(plan),
         "odds": odds_sentence(plan.events(), plan.unit),
         "may_spend": may_spend,
@@ -551,8 +567,8 @@ def _priced(asked: Asked, budget: Mapping[str, Any] | None) -> dict[str, object]
 
 
 def _gauge(path: Path, dataset: str) -> Mapping[str, object] | None:
-    """Return what was spent of a data set's lifetime cap; None if the ledger does not know it."""
-    if not path.exists():
+    """Return the spent part of a data set's lifetime cap; None if it is not in the ledger."""
+    if not path.exists():  # opening it would create an empty ledger
         return None
     ledger = Ledger(path)
     try:

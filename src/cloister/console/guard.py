@@ -1,6 +1,6 @@
-"""What stands before every page of the console: who may ask, and what a browser may do.
+"""The guard of all console pages: it authenticates requests and restricts browsers.
 
-The terminal shows one link. It works once, for 15 minutes, and becomes a cookie that no script can
+The terminal shows one link. It works once, within 15 minutes, and sets a cookie that no script can
 read and no other site can send.
 """
 
@@ -22,7 +22,7 @@ from cloister.core.randomness import new_key
 from cloister.federation.service.web import said
 
 LINK_SECONDS = 900.0
-_MOST_BODY = 1 << 18  # bytes of a form
+_MOST_BODY = 1 << 18  # bytes of a form; bounds the memory of one request
 Form = ImmutableMultiDict[str, str]
 """The text of each field of a page, or of its address."""
 _NO_SESSION = "Open the link that 'cloister console' printed; start it again for a new link."
@@ -34,12 +34,12 @@ class Guard:
     Parameters
     ----------
     app : ASGI application
-        Finds the fields of a form that was checked in ``request.state.form``, and the token that
-        its own forms need in ``request.state.csrf``.
+        Reads the fields of a checked form from ``request.state.form``, and the token for its forms
+        from ``request.state.csrf``.
     port : int
-        Of loopback, where a browser reaches it.
+        The port on loopback.
     clock : function
-        Monotonic seconds.
+        Returns monotonic seconds.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Guard:
         return f"http://127.0.0.1:{self._port}/enter?key={self._link}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or hand it on with what was checked."""
-        if scope["type"] != "http":
+        """Refuse a request, or pass it to the application with its checked form."""
+        if scope["type"] != "http":  # a WebSocket carries no CSRF token
             return
 
         async def hardened(message: Message) -> None:
@@ -73,11 +73,12 @@ class Guard:
 
         request = Request(scope, receive)
         answer: ASGIApp = await self._refusal(request) or self._app
-        with suppress(Exception):  # the page said so; its message could hold a record
+        with suppress(Exception):  # a page reported it; a log of it could contain a record
             await answer(scope, receive, hardened)
 
     async def _refusal(self, request: Request) -> Response | None:
-        """Return the answer to a request that may not pass; else note what was checked."""
+        """Return the refusal of a request; None if it may pass, with its form in its state."""
+        # A page of another site can point its own name at loopback (DNS rebinding).
         if request.headers.getlist("host") not in [[host] for host in self._hosts]:
             return said("This address is not the console's.", 421)
         if request.url.path == "/enter":
@@ -86,13 +87,13 @@ class Guard:
             return said(_NO_SESSION, 401)
         form: Form = ImmutableMultiDict()
         if request.method not in ("GET", "HEAD"):
-            read = await _form(request)
+            sent = await _form(request)
             origin = f"http://{request.headers['host']}"
-            if read is None:
+            if sent is None:
                 return said("This form is too long.", 413)
-            if request.headers.get("origin") != origin or not _same(read.get("csrf"), self._csrf):
+            if request.headers.get("origin") != origin or not _same(sent.get("csrf"), self._csrf):
                 return said("This form is not the console's; load its page again.", 403)
-            form = read
+            form = sent
         request.state.form, request.state.csrf = form, self._csrf
         return None
 
@@ -102,20 +103,21 @@ class Guard:
             return said(_NO_SESSION, 401)
         if not _same(request.query_params.get("key"), self._link):
             return said(_NO_SESSION, 401)
-        self._link = None
+        self._link = None  # used up: the link may stay in the history of the browser
         answer = RedirectResponse("/", 303)
         answer.set_cookie(self._cookie, self._session, httponly=True, samesite="strict")
         return answer
 
 
-def _same(given: str | None, secret: str | None) -> bool:
-    if given is None or secret is None:
+def _same(sent: str | None, secret: str | None) -> bool:
+    if sent is None or secret is None:
         return False
-    return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
+    # In constant time, as any process of this machine can send guesses.
+    return hmac.compare_digest(sent.encode("utf-8", "replace"), secret.encode())
 
 
 async def _form(request: Request) -> Form | None:
-    """Return the fields of a form, or None if it is longer than any of ours."""
+    """Return the fields of a form, or None if it is longer than all forms of the console."""
     body = b""
     async for part in request.stream():
         body += part

@@ -1,4 +1,4 @@
-"""What all pages of the console share."""
+"""The parts that all pages of the console share."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from cloister.federation.service.logs import place_of
 from cloister.federation.service.web import STATIC, Pages, said
 from cloister.privacy.filter import Cost, Limits
 
-# A report is one file with its styles in it: it may look, and do nothing.
+# A report is one file with inline styles and pictures; scripts and requests are blocked.
 _REPORT_POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 )
 
 
 def console_app(pages: Pages, *routes: Route) -> Starlette:
-    """Return an application whose mistakes are pages, too."""
+    """Return an application that shows errors as pages."""
 
     def explain(_: Request, error: Exception) -> Response:
         return said(str(error), 409, pages)
@@ -34,10 +34,12 @@ def console_app(pages: Pages, *routes: Route) -> Starlette:
         return said("There is no such page here.", status, pages)
 
     def unusable(_: Request, error: Exception) -> Response:
+        # Without the path, which may name a person.
         why = getattr(error, "strerror", None) or "it cannot be read"
         return said(f"A file or a folder cannot be used: {why}.", 409, pages)
 
     def unexpected(_: Request, error: Exception) -> Response:
+        # Type and place only: the message of a foreign exception may quote a cell.
         return said(f"Unexpected {type(error).__name__} in {place_of(error)}.", 500, pages)
 
     return Starlette(
@@ -57,7 +59,7 @@ def a_report(text: str) -> HTMLResponse:
 
 
 def gauge(dataset: str, limits: Limits, spent: Cost) -> Mapping[str, Any]:
-    """Return what was spent or reserved of a lifetime cap, and what is left for one job."""
+    """Return the spent or reserved part of a lifetime cap, and the rest for one more job."""
     epsilon = limits.epsilon(spent)
     return {
         "dataset": dataset,

@@ -1,4 +1,4 @@
-"""What a person at a desk can ask, and the plan and the command that answer it."""
+"""The analyses that the console offers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cloister.tasks import TASKS
 from cloister.tasks.options import options_of
 
 AS_IS = "as-is"
-"""Name of the field by which a person takes the files as they are."""
+"""Name of the field by which a user accepts the files as they are."""
 
 
 def _is_any(column: Column) -> bool:
@@ -40,19 +40,19 @@ def _is_yes_no(column: Column) -> bool:
 
 @dataclass(frozen=True)
 class Question:
-    """A task, in the words of whoever asks.
+    """A task with a title in plain English.
 
     Parameters
     ----------
     title, task : str
     start : mapping of str to str
-        Options that a person chooses, and what they are at first.
+        Options that the user chooses, with their initial text.
     suits : function
-        Whether a column can be the target or, without one, is used at first.
+        Returns True if a column can be the target or, without one, is selected initially.
     least, most : int
-        How many such columns are needed, and are used at first.
+        Required number of such columns, and number of those selected initially.
     options : function
-        What the chosen columns say of options.
+        Returns the options that follow from the chosen columns.
     """
 
     title: str
@@ -65,11 +65,13 @@ class Question:
 
 
 def _one_table(columns: tuple[str, ...]) -> Mapping[str, Any]:
+    # A test of independence needs two columns.
     return {"tables": [[*columns]], "tests": ["chi2"] * (len(columns) == 2)}
 
 
-_TO_PREDICT = {"target": ""}
+_TO_PREDICT = {"target": ""}  # no initial target: the user must choose it
 _TWO_TO_EIGHT = {"min_clusters": "2", "max_clusters": "8"}
+# In the order of the page: from a first look at the files to models.
 QUESTIONS = {
     "what": Question("What is in these files?", "describe"),
     "how-many": Question(
@@ -88,7 +90,7 @@ QUESTIONS = {
 
 @dataclass(frozen=True)
 class Asked:
-    """A question as a page holds it, answered or not.
+    """The state of the question page: the chosen question, its fields and files.
 
     Parameters
     ----------
@@ -106,15 +108,15 @@ class Asked:
 
     @property
     def name(self) -> str:
-        """Which of the questions it is: the one of the button, or else that of the page."""
-        name = self.form.get("ask") or self.form.get("of") or "groups"
+        """The key of the question: that of the pressed button, or else that of the page."""
+        name = self.form.get("ask") or self.form.get("of") or "groups"  # on the first visit
         if name not in QUESTIONS:
             raise PlanError(f"ask must be one of {', '.join(QUESTIONS)}, got {name!r}.")
         return name
 
     @property
     def question(self) -> Question:
-        """What is asked."""
+        """The chosen question."""
         return QUESTIONS[self.name]
 
     @property
@@ -124,14 +126,15 @@ class Asked:
 
     @property
     def target(self) -> str:
-        """The column to predict; empty if there is none, or not yet."""
-        said = self._said("target", "")
-        return said if "target" in self.question.start else ""
+        """The column to predict; empty if the question has no target or none is chosen."""
+        target = self._field("target", "")
+        return target if "target" in self.question.start else ""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are used; until a person says so, those that suit."""
+        """The selected columns; before a selection, those that suit the question."""
         names = self.schema.names
+        # Columns are sent by number, since a name may hold any character.
         if self.form.get("of") == self.name:
             chosen = {names[int(at)] for at in self.form.getlist("column") if at in self._places}
         else:
@@ -145,23 +148,24 @@ class Asked:
 
     @property
     def fields(self) -> dict[str, tuple[str, str]]:
-        """The options that a person chooses: for each its meaning, and its text."""
-        known = {one.name: one.help for one in options_of(TASKS[self.question.task])}
+        """The options that the user chooses, each with its help text and its current text."""
+        helps = {one.name: one.help for one in options_of(TASKS[self.question.task])}
         start = self.question.start
-        return {name: (known[name], self._said(name, text)) for name, text in start.items()}
+        return {name: (helps[name], self._field(name, text)) for name, text in start.items()}
 
-    def _said(self, name: str, first: str) -> str:
-        """Return the text of a field of this question; a field of another has its first."""
+    def _field(self, name: str, first: str) -> str:
+        """Return the text of a field; the initial text if the page shows another question."""
+        # Two questions may share an option, and its text for one may be wrong for the other.
         return self.form.get(name, first) if self.form.get("of") == self.name else first
 
     @property
     def epsilon(self) -> float:
-        """What the job may cost."""
+        """The budget of the job."""
         return float(_number("epsilon", self.form.get("epsilon", "1")))
 
     @property
     def nominal_n(self) -> int:
-        """The public number of records; signs between thousands are taken."""
+        """The public number of records; thousands separators are accepted."""
         text = re.sub(r"(?<=\d)[.,' ](?=\d{3}(\D|$))", "", self.form.get("nominal_n", "").strip())
         if not text.isdecimal():
             raise PlanError(f"the number of records must be a whole number, got {text!r}.")
@@ -169,7 +173,7 @@ class Asked:
 
     @property
     def cap_epsilon(self) -> float | None:
-        """The lifetime cap of data that are new; None if it is not said."""
+        """The lifetime cap of new data; None if the field is empty."""
         text = self.form.get("cap_epsilon", "").strip()
         cap = float(_number("the lifetime cap", text)) if text else None
         if cap is not None and cap < self.epsilon:
@@ -187,13 +191,14 @@ class Asked:
         question = self.question
         if len(self.choices) < question.least:
             raise PlanError(
-                f"{question.title!r} needs {question.least} such column(s); say on the page before "
-                "what your columns are."
+                f"{question.title!r} requires {question.least} such column(s); set the types of "
+                "your columns on the previous page."
             )
         if "target" in question.start and not self.target:
             raise PlanError("choose the column to predict.")
         if not set(self.columns) - {self.target}:
             raise PlanError("choose the columns to use.")
+        # Ledger and folder are not used for the plan.
         return self.request(Path(), "").job(self.schema)
 
     def request(self, ledger: Path, out: str) -> Request:
@@ -214,11 +219,11 @@ class Asked:
 
     @property
     def max_loss(self) -> float | None:
-        """The share of rows that may be left out: all, if a person takes the files as they are."""
+        """The share of rows that may be excluded: all, if the user accepts the files as is."""
         return 1.0 if AS_IS in self.form else None
 
     def refuse_loss(self) -> None:
-        """Raise a DataError where too many rows would be left out; it is for the owner's eyes."""
+        """Raise DataError, which only the owner may see, if too many rows would be excluded."""
         columns = self.columns
         reports = [check_file(file, self.schema, columns) for file in self.files]
         refuse_loss(reports, roles_of(self._options(), columns), self.max_loss)

@@ -1,4 +1,4 @@
-"""The console's server, which listens on loopback and nowhere else."""
+"""The console's server, which listens on loopback only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloister.core.errors import PlanError
 
 
 def listening(port: int) -> socket.socket:
-    """Return a socket that listens on loopback; port 0 is any free one."""
+    """Return a socket that listens on loopback; port 0 selects any free port."""
     try:
         return socket.create_server(("127.0.0.1", port))
     except (OSError, OverflowError) as error:
@@ -28,10 +28,10 @@ def serve(app: ASGIApp, listener: socket.socket) -> None:
         ws="none",
         lifespan="off",
         log_config=None,
-        access_log=False,  # the link would be in it
+        access_log=False,  # a log would contain the link
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=2,
     )
-    with suppress(KeyboardInterrupt):  # which uvicorn raises again once it has stopped
+    with suppress(KeyboardInterrupt):  # uvicorn raises it again after it stopped
         uvicorn.Server(config).run(sockets=[listener])

@@ -1,4 +1,4 @@
-"""Pages for the owner of a silo: what is asked of the records, what was spent, what was decided."""
+"""Pages for the owner of a silo: proposed jobs, the spent budget, and past decisions."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from cloister.federation.silo.store import Job
 from cloister.privacy.filter import Cost
 from cloister.protocol.lifecycle import ACCEPT, DENY, SiloState
 
-_SHOWN = 200  # entries of the audit file
-_TAIL = 1 << 18  # bytes of it that are read
+_SHOWN = 200  # entries of the audit file on the page
+_TAIL = 1 << 18  # bytes read from its end, as the file grows without limit
 _PAGES = (("/", "Jobs and budget"), ("/audit", "Audit log"))
 
 
 def silo_app(site: Site) -> Starlette:
-    """Return the pages of a silo; :class:`~cloister.console.guard.Guard` must stand before them."""
+    """Return the pages of a silo, to be wrapped in :class:`~cloister.console.guard.Guard`."""
 
     def shown(request: Request, view: str, **values: object) -> Response:
-        given = {"silo": site.settings.name, "csrf": request.state.csrf, "pages": _PAGES}
-        return HTMLResponse(page("silo.html", view=view, **given, **values))
+        common = {"silo": site.settings.name, "csrf": request.state.csrf, "pages": _PAGES}
+        return HTMLResponse(page("silo.html", view=view, **common, **values))
 
     def overview(request: Request) -> Response:
         jobs = [(job, asker(job), priced(job)) for job in reversed(_jobs(site))]
@@ -53,6 +53,7 @@ def silo_app(site: Site) -> Starlette:
 
     def approve(request: Request) -> Response:
         job, form = _job(site, request), request.state.form
+        # In another state `decide` refuses, with a sentence on the present state.
         if job.state == SiloState.WAITING:
             check_approval(site, job, accepts_aggregator_noise="accept" in form)
         decide(site, job.id, ACCEPT)
@@ -68,6 +69,7 @@ def silo_app(site: Site) -> Starlette:
         if not _result(site, job).is_file():
             raise DataError(f"job {job.id} is {job.state} and has no result here.")
         result = Release.load(_result(site, job), site.tasks)
+        # The silo stores the result, not its page.
         text = render_report(result, in_process=False, budget_lines=question(job, site).prices)
         return a_report(text)
 
@@ -106,9 +108,9 @@ def _result(site: Site, job: Job) -> Path:
 
 
 def _gauge(site: Site) -> Mapping[str, object]:
-    """Return what was spent or reserved of the lifetime cap, and what is left for one job."""
+    """Return the spent or reserved part of the lifetime cap, and the rest for one more job."""
     limits, spent = site.limits, Cost()
-    if site.settings.ledger.exists():
+    if site.settings.ledger.exists():  # opening it would create an empty ledger
         ledger = site.ledger()
         limits, spent = ledger.limits(site.schema.dataset), ledger.cost(site.schema.dataset)
         ledger.dispose()
@@ -116,11 +118,11 @@ def _gauge(site: Site) -> Mapping[str, object]:
 
 
 def _last_entries(path: Path) -> list[str]:
-    """Return the last entries of an audit file, the newest first."""
+    """Return the last entries of an audit file, newest first."""
     if not path.is_file():
         return []
     with path.open("rb") as file:
         start = max(0, path.stat().st_size - _TAIL)
         file.seek(start)
         lines = file.read().decode("utf-8", "replace").splitlines()
-    return lines[1 if start else 0 :][: -_SHOWN - 1 : -1]
+    return lines[1 if start else 0 :][: -_SHOWN - 1 : -1]  # the first line may be cut

@@ -1,4 +1,4 @@
-"""What a silo signs of a release, so that anybody can check it later, offline."""
+"""A silo's signature over a release, which any party can verify later, offline."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from cloister.hazmat.signing import Identity, verify
 from cloister.privacy.chain import SignedStatement
 
 SUFFIX = ".signed"
-"""Behind the name of the model: the file with the signature of the silo that wrote it."""
+"""Suffix of the signature file, after the name of the model."""
 _LABEL = b"cloister/release/1"
 
 
 @dataclass(frozen=True)
 class Attestation:
-    """A silo's word on the bytes of a model, and on its ledger when the job was done.
+    """A silo's signature over the bytes of a model and the state of its ledger.
 
     Parameters
     ----------
     silo : str
-        Its name in the plan.
+        Name of the silo in the plan.
     ledger : SignedStatement
-        Job, plan, events, head and height of its ledger; its key is the silo's.
+        Job, plan, events, head and height of its ledger, signed with the silo's key.
     signature : bytes
         Over the name, the model and the ledger's statement.
     """
@@ -41,7 +41,7 @@ class Attestation:
         return cls(silo, ledger, identity.sign(_LABEL, *_said(model, silo, ledger)))
 
     def genuine(self, model: bytes) -> bool:
-        """Return whether the owner of the key signed this model and where its ledger stood."""
+        """Return True if the owner of the key signed this model and this ledger statement."""
         said = _said(model, self.silo, self.ledger)
         return self.ledger.genuine and verify(self.ledger.public, self.signature, _LABEL, *said)
 
@@ -58,7 +58,7 @@ class Attestation:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what :meth:`save` wrote; nothing is verified."""
+        """Read a file of :meth:`save`; the signature is not verified."""
         try:
             found = json.loads(path.read_bytes())
             keys = ("ledger_signature", "public", "signature")
@@ -76,4 +76,5 @@ class Attestation:
 
 
 def _said(model: bytes, silo: str, ledger: SignedStatement) -> tuple[bytes, ...]:
+    # The digest has one length for every model; the statement is signed as the text it is.
     return silo.encode(), hashlib.sha256(model).digest(), ledger.text.encode()

@@ -1,9 +1,10 @@
-"""Parties of a new federation learn each other's keys, and compare a few words instead of keys.
+"""The key exchange of a new federation, verified by comparing a few words instead of keys.
 
-Whoever invites gives each party one file. Each party then shows its public key with a commitment
-to a nonce; when all have, each keeps what it saw, and only then opens its nonce. The words are a
-hash of all that a party kept and of all nonces. Parties that were shown different keys, or another
-schema, read different words, but for one chance in 2^48 that nobody can improve by computing.
+The inviting party gives each party one file. Each party then publishes its public key with a
+commitment to a nonce. After all have done so, each stores the keys it saw and only then opens its
+nonce. The words are a hash of everything that a party stored and of all nonces. Parties that saw
+different keys, or another schema, get different words, except with probability 2^-48. No amount of
+computation increases that probability.
 
 References
 ----------
@@ -40,6 +41,7 @@ from cloister.hazmat.signing import fingerprint_of
 
 WORDS = 6  # of 8 bits each
 _FORMAT = "cloister-invitation/1"
+# Different labels, so that a commitment is never the hash of words, and the reverse.
 _COMMIT, _READ = b"cloister/1/join-commitment", b"cloister/1/join-words"
 _HEX = re.compile("[0-9a-f]{64}")
 AGAIN = "'cloister federation open --again' at the coordinator, 'cloister join --again' elsewhere"
@@ -56,7 +58,7 @@ _BROKEN = "invitation is not one of 'cloister federation invite'; ask for it aga
 
 @dataclass(frozen=True)
 class Federation:
-    """What all parties are invited to; the words cover every part of it.
+    """The federation to which parties are invited; the words cover every field.
 
     Parameters
     ----------
@@ -67,9 +69,9 @@ class Federation:
     schema : str
         The data contract, as TOML.
     silos, analysts : tuple of str
-        Everybody's name. No other party can join.
+        Names of all parties. No other party can join.
     settings : mapping
-        What silos are asked to agree on: the cap, and parts of `policy`.
+        Proposed settings of all silos: the cap, and parts of `policy`.
     """
 
     name: str
@@ -82,7 +84,7 @@ class Federation:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
-        """Return the federation that a document of :meth:`document` describes."""
+        """Read a federation from a document of :meth:`document`."""
         try:
             silos, analysts = (tuple(map(str, document[key])) for key in ("silos", "analysts"))
             name, coordinator, ca, schema = texts = [
@@ -95,6 +97,7 @@ class Federation:
             raise PlanError(_BROKEN) from None
         everybody = [*federation.silos, *federation.analysts]
         raise_first(sentence for name in everybody for sentence in rules_of_name(name))
+        # An invitation must not change paths, keys or pins of a site.
         if unknown := _asked(document["settings"]) - _SETTINGS:
             raise PlanError(f"an invitation may not set {sorted(unknown)[0]!r}; ask for another.")
         if not whole or not everybody or len({*everybody}) < len(everybody):
@@ -102,7 +105,7 @@ class Federation:
         return federation
 
     def document(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
+        """Return the federation as JSON-able values."""
         return asdict(self)
 
     @property
@@ -111,7 +114,7 @@ class Federation:
         return dict.fromkeys(self.silos, "silo") | dict.fromkeys(self.analysts, "analyst")
 
     def canonical(self) -> bytes:
-        """Return the bytes that are hashed."""
+        """Return the canonical bytes, which the words hash."""
         return json.dumps(self.document(), sort_keys=True).encode()
 
 
@@ -122,7 +125,7 @@ class Invitation:
     Parameters
     ----------
     token : str
-        Lets its holder take the place of `name` until the words are compared.
+        Authenticates its holder as `name` until the words are compared.
     """
 
     federation: Federation
@@ -147,25 +150,25 @@ class Invitation:
 
     @property
     def role(self) -> str:
-        """What the party is invited as."""
+        """Role of the invited party."""
         return self.federation.roles[self.name]
 
 
-# What a party does -----------------------------------------------------------------------------
+# Parties ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Joining:
-    """What a party remembers, so that a nonce is opened for one roster only.
+    """The stored state of a party, so that it opens a nonce for one roster only.
 
     Parameters
     ----------
     session : str
-        The coordinator's name for this try; for another one there is another nonce.
+        The coordinator's id of this attempt; each attempt has another nonce.
     roster : mapping of name to (key, commitment), or None
-        What this party was shown. It is stored before the nonce leaves.
+        The keys and commitments that this party saw. It is stored before the nonce is sent.
     openings, grant : mapping, or None
-        Everybody's nonce, and this party's certificate, once all are there.
+        The nonces of all parties, and this party's certificate, once all arrived.
     """
 
     session: str
@@ -177,14 +180,14 @@ class _Joining:
 
 
 class Party:
-    """One party's side, with its state in a file beside its keys.
+    """One party's side of the exchange, with its state in a file next to its keys.
 
     Parameters
     ----------
     keys : Path
-        The party's folder of keys; what it lacks is made.
+        The party's folder of keys; missing keys are created.
     again : bool
-        Forget an earlier try.
+        If True, discard an earlier attempt.
     """
 
     def __init__(self, invitation: Invitation, keys: Path, *, again: bool = False) -> None:
@@ -196,25 +199,27 @@ class Party:
 
     @property
     def done(self) -> bool:
-        """Whether everybody's nonce is here."""
+        """True once the nonces of all parties arrived."""
         return self._state is not None and self._state.openings is not None
 
     def answer(self, board: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what to send after what was received; the nonce only once all have committed."""
+        """Return the next message for a received board; the nonce only after all commitments."""
         invitation, federation = self.invitation, self.invitation.federation
         session, entries = str(board.get("session")), board.get("entries") or {}
         state = self._state
         if state is not None and state.session != session and state.roster is not None:
-            # else a coordinator could try again and again, unheard, until words happen to agree
+            # Otherwise a coordinator could repeat the exchange until words agree by chance.
             raise RemoteProtocolError(
                 "coordinator has begun again after this party opened its nonce; ask the others "
                 f"why, and all begin again: {AGAIN}."
             )
+        # A new attempt has a new nonce, since an opened one must not serve a second roster.
         if state is None or state.session != session:
             request = make_request(self._keys, invitation.role, invitation.name)
             state = self._remember(_Joining(session, new_key().hex(), request))
         key = state.request["identity"]
         mine = commitment(federation, invitation.name, key, state.nonce)
+        # Stored before the nonce is sent: from here on no other roster is accepted.
         if state.roster is None and entries.keys() >= federation.roles.keys():
             roster = _roster(federation, entries)
             if roster[invitation.name] != [key, mine]:
@@ -231,14 +236,14 @@ class Party:
         return {"request": state.request, "commitment": mine, **opened}
 
     def words(self) -> tuple[str, ...]:
-        """Return the words to compare, once all is done."""
+        """Return the words to compare, once the exchange is complete."""
         assert self._state is not None
         assert self._state.roster is not None
         assert self._state.openings is not None
         return words(self.invitation.federation, self._state.roster, self._state.openings)
 
     def accept(self) -> dict[str, str]:
-        """Install the certificate and return every fingerprint, after people compared the words.
+        """Install the certificate and return all fingerprints, after users compared the words.
 
         Raises
         ------
@@ -258,7 +263,7 @@ class Party:
 
 
 def commitment(federation: Federation, name: str, key: str, nonce: str) -> str:
-    """Return what a party shows of its nonce before it opens it."""
+    """Return the commitment to a party's nonce."""
     parts = (federation.roles[name], name, key, nonce)
     return hashlib.sha256(join((_COMMIT, *(part.encode() for part in parts)))).hexdigest()
 
@@ -266,17 +271,18 @@ def commitment(federation: Federation, name: str, key: str, nonce: str) -> str:
 def words(
     federation: Federation, roster: Mapping[str, list[str]], openings: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return what people read to each other, from all keys and all nonces.
+    """Return the words that users compare, computed from all keys and all nonces.
 
     Raises
     ------
     RemoteProtocolError
-        If a nonce is not the one that its party committed to.
+        If a nonce does not match the commitment of its party.
     """
     parts = [_READ, federation.canonical()]
     for name, role in federation.roles.items():
         key, committed = roster[name]
         nonce = str(openings[name])
+        # A party that saw other nonces first could choose its own to fit; commitments prevent it.
         if not hmac.compare_digest(commitment(federation, name, key, nonce), committed):
             raise RemoteProtocolError(
                 f"opening of {name!r} does not fit its commitment; somebody changed it, or "
@@ -293,10 +299,11 @@ def spoken() -> tuple[str, ...]:
 
 
 def _roster(federation: Federation, entries: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return key and commitment by name, of requests that are signed by the keys they show."""
+    """Return key and commitment by name, from requests signed with the keys they contain."""
     roster: dict[str, list[str]] = {}
     for name, role in federation.roles.items():
         request, committed = _entry(entries[name], name, role)
+        # One party under two names would count as two silos.
         if request["identity"] in (key for key, _ in roster.values()):
             raise RemoteProtocolError(f"key of {name!r} is that of another party; begin again.")
         roster[name] = [request["identity"], committed]
@@ -304,7 +311,7 @@ def _roster(federation: Federation, entries: Mapping[str, Any]) -> dict[str, lis
 
 
 def _entry(entry: Any, name: str, role: str) -> tuple[dict[str, Any], str]:
-    """Return request and commitment of what a party sends, if they are its own."""
+    """Return request and commitment from a party's message; raise if they name another party."""
     try:
         request, committed = entry["request"], entry["commitment"]
         request_fingerprint(request)
@@ -317,19 +324,19 @@ def _entry(entry: Any, name: str, role: str) -> tuple[dict[str, Any], str]:
     return request, committed
 
 
-# What the coordinator does ---------------------------------------------------------------------
+# Coordinator -----------------------------------------------------------------------------------
 
 
 class Board:
-    """Where parties leave what they send and see what all have sent.
+    """The coordinator's collection of all parties' messages, which every party sees.
 
-    It also issues certificates. It is believed in nothing else: a board that shows parties
-    different keys is found out by the words.
+    It also issues certificates. Parties trust it for nothing else: the words reveal a board that
+    shows different keys to different parties.
 
     Parameters
     ----------
     folder : Path
-        Of the authority, in which :meth:`found` has written what everybody is invited to.
+        Folder of the authority, in which :meth:`found` wrote the federation.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -341,11 +348,11 @@ class Board:
 
     @staticmethod
     def found(folder: Path, federation: Federation) -> None:
-        """Write down what everybody is invited to."""
+        """Write the federation to which parties are invited."""
         _write(folder / "federation.json", federation.document())
 
     def invite(self, name: str) -> Invitation:
-        """Return a party's invitation; one made before for the same name no longer works."""
+        """Return a party's invitation; earlier invitations for the same name become invalid."""
         if name not in self.federation.roles:
             raise PlanError(f"name must be one of {list(self.federation.roles)}, got {name!r}.")
         token = new_key().hex()
@@ -355,25 +362,26 @@ class Board:
         return Invitation(self.federation, name, token)
 
     def begin_again(self) -> None:
-        """Forget what was sent; invitations and certificates stay valid."""
+        """Discard all messages; invitations and certificates stay valid."""
         with self._lock:
             self._state = {**_empty(), "tokens": self._state["tokens"]}
             _write(self._file, self._state)
 
     def missing(self, step: Literal["entries", "openings", "seen"]) -> list[str]:
-        """Return who has not yet sent keys, opened a nonce, or been sent everybody's."""
+        """Return the parties that did not send keys, open a nonce, or receive all nonces yet."""
         return [name for name in self.federation.roles if name not in self._state[step]]
 
     def post(self, name: str, token: str, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Take in what a party sends, and return what it may see.
+        """Store a party's message and return the board that it may see.
 
         Raises
         ------
         PlanError
-            If the token is not that of the name, or what was sent is not acceptable.
+            If the token does not belong to the name, or the message is invalid.
         """
         with self._lock:
             known = self._state["tokens"].get(name, "")
+            # Only hashes of tokens are stored, so the board's file admits no party.
             if not hmac.compare_digest(known, _hash(token)):
                 raise PlanError(f"invitation of {name!r} is not valid any more; ask for a new one.")
             if "request" in message:
@@ -385,7 +393,7 @@ class Board:
             return {"session": self._state["session"], **steps, "grant": grant}
 
     def sent(self, name: str, shown: Mapping[str, Any]) -> None:
-        """Note what left for a party: when all have been sent every nonce, the port may close."""
+        """Record a board sent to a party; the port may close after all parties got all nonces."""
         with self._lock:
             whole = shown["openings"].keys() >= self.federation.roles.keys()
             if whole and shown["session"] == self._state["session"]:
@@ -398,6 +406,7 @@ class Board:
         entry = {"request": request, "commitment": committed}
         if entries.get(name) == entry:
             return
+        # Parties may have stored the roster, so it must not change any more.
         if not self.missing("entries"):
             raise PlanError(
                 f"all have sent their keys, so {name!r} cannot send others; "
@@ -412,6 +421,7 @@ class Board:
             raise PlanError("a nonce is opened when all have committed; join again.")
         if not isinstance(opening, str) or not _HEX.fullmatch(opening):
             raise PlanError("an opening has 64 hexadecimal digits.")
+        # The first opening counts; parties check it against the commitment.
         if self._state["openings"].setdefault(name, opening) == opening:
             _write(self._file, self._state)
 
@@ -434,6 +444,7 @@ def _hash(token: str) -> str:
 
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:
+    # Renamed when complete: a crash leaves the old state or the new one.
     fresh = path.with_name(path.name + ".part")
     write_secret(fresh, json.dumps(document).encode(), in_place_of_one_that_waits=True)
     os.replace(fresh, path)

@@ -1,7 +1,7 @@
-"""A federation of real processes on this machine: to try things out, to demonstrate, to test.
+"""A federation of real processes on this machine, for trials, demonstrations and tests.
 
-Everything is as over a network: certificates, mutual TLS, a coordinator that listens on loopback,
-silos that dial out, each with its own files. Only the machine is shared.
+It uses the same components as a network: certificates, mutual TLS, a coordinator that listens on
+loopback, and silos that dial out, each with separate files. Only the machine is shared.
 """
 
 from __future__ import annotations
@@ -51,17 +51,18 @@ class LocalFederation:
     cap_epsilon, cap_delta : float
         Lifetime cap in each silo's ledger.
     policies : mapping of str to mapping
-        What a silo's policy says beyond, or in place of, approving `auto`, FastLloyd and counts.
+        Settings of a silo's policy, in addition to the default, which allows `auto`, FastLloyd and
+        counts.
     accept_loss : float, optional
-        Share of the rows that every silo may leave out, 5 % by default.
+        Share of the rows that every silo may exclude, 5 % by default.
     tasks : mapping of name to ``FILE.py:CLASS``
-        Tasks of your own, as every silo's settings name them.
+        Your own tasks, as every silo's settings name them.
     coordinator : mapping
         Settings of the coordinator, such as ``{"grace": 5.0}``.
     command : function of (role, configuration file)
         The command line of a party.
     poll_seconds : float
-        Between two looks at the coordinator; looking costs it time.
+        Time between two requests to the coordinator; each request costs it time.
     """
 
     folder: Path
@@ -77,11 +78,12 @@ class LocalFederation:
     poll_seconds: float = 0.05
 
     popen: ClassVar[Callable[..., Any]] = subprocess.Popen
-    """What starts a process. Tests start many, and fork them from one that has imported all."""
+    """The function that starts a process. Tests replace it by a fork of a warm process."""
 
     def __post_init__(self) -> None:
         self.folder = Path(os.path.abspath(self.folder))
         self.keys = local_federation(self.folder, self.tables, (ANALYST,))
+        # Reserved until the end: the coordinator may be killed and started again.
         self.port, self._kept_port = kept_port()
         self.fingerprints = {
             name: KeyFolder(keys).identity().fingerprint for name, keys in self.keys.items()
@@ -97,7 +99,7 @@ class LocalFederation:
 
     @property
     def url(self) -> str:
-        """Where the coordinator listens."""
+        """Address at which the coordinator listens."""
         return f"https://localhost:{self.port}"
 
     def config(self, name: str) -> Path:
@@ -105,7 +107,7 @@ class LocalFederation:
         return self.folder / name / "cloister.toml"
 
     def log(self, name: str) -> Path:
-        """Return the file of what a party writes to its standard streams."""
+        """Return the file of a party's standard streams."""
         return self.folder / name / "log.jsonl"
 
     def start(self, *names: str) -> None:
@@ -123,8 +125,9 @@ class LocalFederation:
                 )
 
     def kill(self, name: str, number: int = 9) -> None:
-        """Send a signal (SIGKILL) to a party's process and wait until it is gone."""
+        """Send a signal (SIGKILL) to a party's process and wait until it ended."""
         process = self.processes.pop(name)
+        # The whole group, including processes that the party started.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         process.wait(120)
@@ -134,6 +137,7 @@ class LocalFederation:
         for process in self.processes.values():
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
+        # All parties stop in parallel, with one time limit for all of them.
         deadline = time.monotonic() + 5
         for process in self.processes.values():
             try:
@@ -161,20 +165,20 @@ class LocalFederation:
             )
 
     def propose(self, plan: Plan) -> str:
-        """Propose a job in the analyst's name; return its id."""
+        """Propose a job as the analyst; return its id."""
         identity = KeyFolder(self.keys[ANALYST]).identity()
         with self.rest() as rest:
             return str(rest.submit(proposal(plan, identity, ANALYST))["id"])
 
     def job(self, job: str) -> dict[str, Any]:
-        """Return what the coordinator shows of a job."""
+        """Return the coordinator's view of a job."""
         with self.rest() as rest:
             return rest.job(job)
 
     def wait_job(
         self, job: str, states: Sequence[str] = ENDED, seconds: float = 300.0
     ) -> dict[str, Any]:
-        """Wait until a job is in one of some states; return what the coordinator shows of it."""
+        """Wait until a job is in one of `states`; return the coordinator's view of it."""
         shown: dict[str, Any] = {}
 
         def there() -> bool:
@@ -186,7 +190,7 @@ class LocalFederation:
         return shown
 
     def results(self, silo: str, job: str) -> Path:
-        """Return where a silo keeps the result of a job."""
+        """Return the path of a job's result at a silo."""
         return self.folder / silo / "results" / job / "model.json"
 
     def wait_results(self, job: str, *silos: str, seconds: float = 60.0) -> None:
@@ -201,10 +205,12 @@ class LocalFederation:
     def _wait(self, ready: Callable[[], bool], seconds: float, what: str) -> None:
         deadline = time.monotonic() + seconds
         while True:
+            # A party that ended would let every wait run into its time limit.
             for name, process in self.processes.items():
                 if process.poll() is not None:
                     last = self.log(name).read_text(errors="replace")[-400:].strip()
                     raise TransportError(f"{name!r} ended by itself; its last output: {last}")
+            # The coordinator may be starting, or restarting, while a test waits.
             with suppress(TransportError):
                 if ready():
                     return
@@ -252,8 +258,8 @@ def _write(path: Path, values: Mapping[str, Any]) -> None:
 def kept_port() -> tuple[int, socket.socket]:
     """Return a free port of loopback, and a socket that is bound to it and never listens.
 
-    While the socket is open, Linux gives the port to nobody who asks for any free one, not even
-    while a server of ours is down that may listen there at any time: both may reuse the address.
+    While the socket is open, Linux assigns the port to no process that requests any free port. The
+    coordinator can still listen there, also after a restart, as both may reuse the address.
     """
     kept = socket.socket()
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

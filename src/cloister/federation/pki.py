@@ -1,12 +1,12 @@
-"""Who may connect: one certificate authority per federation, and a folder of keys per party.
+"""Certificates: one authority per federation, and a folder of keys per party.
 
-A certificate admits a party to the coordinator's port, and nothing more. Whether silos compute
-together rests on the fingerprints of their signing keys, which people compare out of band and pin
-in each silo's configuration. So an authority that is run by somebody dishonest can keep parties
-out, but can put nobody into a cohort.
+A certificate admits a party to the coordinator's port and proves nothing else. Silos compute
+together based on the fingerprints of their signing keys. Their owners compare the fingerprints out
+of band and pin them in each silo's configuration. So a dishonest authority can exclude parties, but
+cannot add a party to a cohort.
 
-A party makes its keys itself and they never leave its folder: `identity.key` signs, and is what
-peers pin; `tls.key` is for connections, and is replaced with its certificate.
+Each party creates its keys, and they never leave its folder. `identity.key` signs, and peers pin
+it; `tls.key` is for connections, and is replaced together with its certificate.
 """
 
 from __future__ import annotations
@@ -52,28 +52,33 @@ Role = Literal["coordinator", "silo", "analyst", "scorer"]
 ROLES: tuple[str, ...] = get_args(Role)
 _LISTENING = ("coordinator", "scorer")  # whom others dial
 
+# Format names of the two JSON files, so that a later version can refuse them in one sentence.
 _REQUEST, _GRANT = "cloister-request/1", "cloister-grant/1"
 _REQUEST_LABEL = b"cloister/1/enrol"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")  # names of folders too, so never ".."
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?")
+# Role, name and fingerprint are URIs of the subject alternative name.
 _SCHEME = "cloister:"
 _PARTY = re.compile(rf"{_SCHEME}({'|'.join(ROLES)}):({_NAME.pattern})")
 _FINGERPRINT = re.compile(rf"{_SCHEME}(ed25519:[0-9a-f]{{64}})")
+# Certificates start this much earlier, so that a slow clock accepts them immediately.
 _CLOCKS_DIFFER = timedelta(minutes=5)
 _OF_TLS = ("tls.pem", "tls.key")
+# The list is not renewed by itself, so it must not expire before the authority.
 _AUTHORITY_YEARS, _CERTIFICATE_DAYS, _CRL_DAYS = 10, 365, 3650
+# In ascending order: the first that applies is reported.
 _WARN_DAYS = (1, 7, 30)
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Whom a certificate of the federation names.
+    """The party that a certificate of the federation names.
 
     Parameters
     ----------
     role : {"coordinator", "silo", "analyst", "scorer"}
     fingerprint : str
-        Of the party's signing key, as the authority saw it; a silo pins it by itself.
+        Fingerprint of the party's signing key, as the authority saw it; silos pin it separately.
     """
 
     role: str
@@ -84,7 +89,7 @@ class Peer:
 
 
 def peer_of(der: bytes) -> Peer:
-    """Return whom a certificate names; that it is genuine is the TLS handshake's business."""
+    """Return the party that a certificate names; the TLS handshake verified the certificate."""
     try:
         certificate = x509.load_der_x509_certificate(der)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -122,8 +127,7 @@ class KeyFolder:
     Parameters
     ----------
     path : path-like
-        Holds `identity.key`, `tls.key`, `tls.pem`, `ca.pem` and, if something was revoked,
-        `crl.pem`.
+        Folder of `identity.key`, `tls.key`, `tls.pem`, `ca.pem` and, after a revocation, `crl.pem`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -145,12 +149,12 @@ class KeyFolder:
         return path
 
     def check_private(self) -> None:
-        """Check that nobody else can read the keys or put others in their place.
+        """Check that no other account can read or replace the keys.
 
         Raises
         ------
         PlanError
-            If somebody else can: as ssh, a party does not use such keys.
+            If another account can; like ssh, a party does not use such keys.
         """
         raise_first(self._open_to_others())
 
@@ -169,15 +173,15 @@ class KeyFolder:
         return _identity(self.file("identity.key"))
 
     def pending(self) -> bool:
-        """Return whether a certificate was asked for and is not installed."""
+        """Return True if a requested certificate is not installed yet."""
         return (self.path / "tls.key.new").exists()
 
     def peer(self) -> Peer:
-        """Return whom this folder's certificate names."""
+        """Return the party that this folder's certificate names."""
         return peer_of(self._certificate().public_bytes(Encoding.DER))
 
     def expiry_warnings(self, now: datetime) -> list[str]:
-        """Return a sentence if the certificate is over, or will be within 30, 7 or 1 days."""
+        """Return a sentence if the certificate expired, or will within 30, 7 or 1 days."""
         end = self._certificate().not_valid_after_utc
         if now >= end:
             return [f"the certificate in {str(self.path)!r} ended on {end:%Y-%m-%d}; {_RENEW}"]
@@ -214,22 +218,22 @@ def make_request(
     *,
     new_identity: bool = False,
 ) -> dict[str, Any]:
-    """Make the keys that a folder lacks and return a request for a certificate.
+    """Create the keys that a folder lacks and return a request for a certificate.
 
     Parameters
     ----------
     keys : path-like
-        The party's folder. An identity that is there is kept, so a second request renews the
-        certificate under the same fingerprint. New keys wait beside those in use until their
-        certificate is installed; a later request takes the place of one that still waits.
+        The party's folder. An existing identity is kept, so a second request renews the certificate
+        under the same fingerprint. New keys are stored separately from those in use until their
+        certificate is installed; a later request replaces a pending one.
     role : {"coordinator", "silo", "analyst", "scorer"}
     name : str
         1 to 64 of letters, digits, ``.``, ``_`` and ``-``.
     hosts : iterable of str
-        Names and addresses under which a coordinator or a scorer is reached.
+        Host names and addresses of a coordinator or a scorer.
     new_identity : bool
-        Make another identity; every peer must then pin the new fingerprint. The one in use stays
-        until the grant is installed.
+        If True, create another identity, whose fingerprint every peer must pin. The one in use
+        remains until the grant is installed.
 
     Returns
     -------
@@ -247,6 +251,7 @@ def make_request(
         identity_file = folder / "identity.key.new"
         write_secret(identity_file, _text(Identity.new()), in_place_of_one_that_waits=True)
     identity = _identity(identity_file)
+    # P-256, as TLS libraries and proxies widely support it; Ed25519 certificates less so.
     key = ec.generate_private_key(ec.SECP256R1())
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     write_secret(folder / "tls.key.new", pem, in_place_of_one_that_waits=True)
@@ -265,13 +270,14 @@ def make_request(
 
 
 def install(keys: str | os.PathLike[str], grant: Mapping[str, Any]) -> Peer:
-    """Put a granted certificate into the folder of the party that asked for it.
+    """Install a granted certificate in the folder of the party that requested it.
 
-    A grant comes by mail, so nothing in it is believed that does not fit: keys, the authority the
-    folder knows already, and a revocation list no older than the folder's.
+    A grant may arrive by mail, so it is accepted only if it matches the keys and the authority of
+    the folder. An older revocation list does not replace the folder's.
     """
     folder = Path(keys)
     try:
+        # KeyError, to get the sentence for every malformed grant.
         if grant["format"] != _GRANT:
             raise KeyError("format")
         pem, ca_pem, crl_pem = (grant[key].encode() for key in ("certificate", "ca", "crl"))
@@ -290,7 +296,7 @@ def install(keys: str | os.PathLike[str], grant: Mapping[str, Any]) -> Peer:
     )
     keys_here = (folder / "tls.key.new", folder / "tls.key")
     key = _fitting("key", keys_here, lambda path: _key_fits(path, certificate))
-    # In this order, stopping anywhere leaves a folder into which the same grant can be installed.
+    # In this order, the same grant can be installed again after a crash at any point.
     _write_public(folder / "ca.pem", ca_pem)
     if not _has_newer_list(folder, crl):
         _write_public(folder / "crl.pem", crl_pem)
@@ -302,7 +308,7 @@ def install(keys: str | os.PathLike[str], grant: Mapping[str, Any]) -> Peer:
 
 
 def _fitting(what: str, files: tuple[Path, Path], fits: Callable[[Path], bool]) -> Path:
-    """Return the one of two files, the one that waits and the one in use, that a grant is for."""
+    """Return the file, pending or in use, that a grant matches."""
     for file in files:
         if file.is_file() and fits(file):
             return file
@@ -313,7 +319,7 @@ def _fitting(what: str, files: tuple[Path, Path], fits: Callable[[Path], bool]) 
 
 
 def _check_same_authority(folder: Path, ca_pem: bytes) -> None:
-    """Refuse another authority; the same one may have renewed its certificate."""
+    """Raise PlanError for another authority; the same one may have renewed its certificate."""
     path = folder / "ca.pem"
     with _using(path):
         if not path.is_file() or _authority_of(path.read_bytes()) == _authority_of(ca_pem):
@@ -325,22 +331,23 @@ def _check_same_authority(folder: Path, ca_pem: bytes) -> None:
 
 
 def _authority_of(ca_pem: bytes) -> object:
-    """Return what makes an authority the one that it is: its name and its key."""
+    """Return the identity of an authority: its name and its key."""
     try:
         certificate = x509.load_pem_x509_certificate(ca_pem)
         key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    # An unreadable file equals only itself.
     except (ValueError, UnsupportedAlgorithm):
         return ca_pem
     return certificate.subject, key
 
 
 def _has_newer_list(folder: Path, crl: x509.CertificateRevocationList) -> bool:
-    """Return whether something was revoked, and put here, after the grant was made."""
+    """Return True if the folder's revocation list is newer than the grant's."""
     try:
         own = _crl((folder / "crl.pem").read_bytes(), (folder / "ca.pem").read_bytes())
     except (OSError, PlanError):
         return False
-    # Dates are whole seconds, and serials are never taken back, so the list that has more is newer.
+    # Dates are whole seconds, and serials are never removed, so the list with more is newer.
     return {r.serial_number for r in own} > {r.serial_number for r in crl} or (
         own.last_update_utc > crl.last_update_utc
     )
@@ -350,12 +357,12 @@ def _has_newer_list(folder: Path, crl: x509.CertificateRevocationList) -> bool:
 
 
 class Authority:
-    """The certificate authority of one federation, in a folder that one person keeps.
+    """The certificate authority of one federation, in a folder of one operator.
 
     Parameters
     ----------
     path : path-like
-        Holds `ca.key`, `ca.pem`, `crl.pem` and `issued.json`.
+        Folder of `ca.key`, `ca.pem`, `crl.pem` and `issued.json`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -381,8 +388,9 @@ class Authority:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], name: str) -> Authority:
-        """Make an authority in a new folder; its key never leaves it."""
+        """Create an authority in a new folder, which its key never leaves."""
         folder = Path(path)
+        # A second authority in the folder would replace the key that all parties trust.
         if any((folder / file).exists() for file in ("ca.key", "ca.pem", "issued.json")):
             raise PlanError(
                 f"{str(folder)!r} is a certificate authority already; use it, with its ca.key."
@@ -401,17 +409,17 @@ class Authority:
         return authority
 
     def renew(self) -> None:
-        """Give the authority another certificate for the same key, valid from now on.
+        """Renew the authority's certificate for the same key, valid from now on.
 
-        Certificates that it issued stay valid under both. A party gets the new one with its next
-        grant, so all must renew theirs before the old one ends. The revocation list is made anew.
+        Issued certificates stay valid under both. A party gets the new one with its next grant, so
+        all must renew theirs before the old one expires. The revocation list is signed again.
         """
         self._certificate = _own_certificate(self._certificate.subject, self._key)
         _write_public(self.path / "ca.pem", self._certificate.public_bytes(Encoding.PEM))
         self._write_crl(self.issued())
 
     def issued(self) -> list[dict[str, Any]]:
-        """Return what was issued: role, name, fingerprint, serial, dates, and whether revoked."""
+        """Return issued certificates: role, name, fingerprint, serial, dates, revocation."""
         path = self.path / "issued.json"
         try:
             with _using(path):
@@ -423,13 +431,13 @@ class Authority:
     def approve(
         self, request: Mapping[str, Any], *, days: int = _CERTIFICATE_DAYS
     ) -> dict[str, Any]:
-        """Issue a certificate for a request whose fingerprint somebody compared.
+        """Issue a certificate for a request whose fingerprint the operator compared.
 
         Raises
         ------
         PlanError
-            If the request was changed, its name belongs to another identity, or its identity has
-            another name: one party with two names would count as two.
+            If the request was changed, its name belongs to another identity, or its identity is
+            enrolled under another name: one party with two names would count as two.
         """
         fingerprint, csr = _checked(request)
         role, name, hosts = request["role"], request["name"], request["hosts"]
@@ -443,8 +451,9 @@ class Authority:
         ]
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if role in _LISTENING:
-            # For nobody else: the certificate of a silo must not do for a coordinator's.
+            # For listening roles only: a silo's certificate must not pass for a coordinator's.
             uses.append(ExtendedKeyUsageOID.SERVER_AUTH)
+        # A certificate that outlives its authority would fail without a warning of its expiry.
         ends = min(now + timedelta(days=days), self._certificate.not_valid_after_utc)
         certificate = (
             x509.CertificateBuilder()
@@ -473,6 +482,7 @@ class Authority:
             "ends": ends.isoformat(timespec="seconds"),
             "revoked": False,
         }
+        # Recorded before it is returned: every certificate in use can be revoked.
         self._write_issued([*self.issued(), entry])
         return {
             "format": _GRANT,
@@ -482,7 +492,8 @@ class Authority:
         }
 
     def _taken(self, role: str, name: str, fingerprint: str) -> Iterator[str]:
-        """Yield a sentence if a name or an identity is that of another party already."""
+        """Yield a sentence if a name or an identity belongs to another party already."""
+        # Revoked entries free their name, for a party that lost its keys.
         for entry in (entry for entry in self.issued() if not entry["revoked"]):
             asked = (role, name, fingerprint)
             if entry["name"] == name and asked != (entry["role"], name, entry["fingerprint"]):
@@ -528,7 +539,7 @@ class Authority:
 
 
 def _own_certificate(subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    """Return an authority's certificate of itself."""
+    """Return an authority's self-signed certificate."""
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -546,7 +557,7 @@ def _own_certificate(subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x50
 
 
 def request_fingerprint(request: Mapping[str, Any]) -> str:
-    """Return the fingerprint that two people compare before a request is approved."""
+    """Return the fingerprint to compare before a request is approved."""
     try:
         public = bytes.fromhex(request["identity"])
         signature = bytes.fromhex(request["signature"])
@@ -561,13 +572,14 @@ def request_fingerprint(request: Mapping[str, Any]) -> str:
 
 
 def _checked(request: Mapping[str, Any]) -> tuple[str, x509.CertificateSigningRequest]:
-    """Return fingerprint and signing request of a request that nobody changed."""
+    """Return fingerprint and signing request of an unchanged request."""
     fingerprint = request_fingerprint(request)
     name = request["name"]
     raise_first(_rules_of_party(request["role"], name, request["hosts"]))
     try:
         csr = x509.load_pem_x509_csr(request["csr"].encode())
         key = csr.public_key()
+        # The request is signed with the identity; the inner one proves possession of the TLS key.
         fits = isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == "secp256r1"
         fits = fits and csr.is_signature_valid and _common_names(csr) == [name]
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -587,7 +599,7 @@ def local_federation(
     analysts: Iterable[str] = ("analyst",),
     hosts: Iterable[str] = ("localhost", "127.0.0.1"),
 ) -> dict[str, Path]:
-    """Make an authority and the key folders of all parties on one machine, to try things out.
+    """Create an authority and the key folders of all parties on one machine, for trials.
 
     Returns
     -------
@@ -595,6 +607,7 @@ def local_federation(
         Key folder by name; the coordinator's is under "coordinator".
     """
     root, silos, analysts = Path(folder), tuple(silos), tuple(analysts)
+    # Each name is a folder below the root.
     names = ("ca", "coordinator", *silos, *analysts)
     if len(set(names)) != len(names):
         raise PlanError(f"parties must have different names, other than 'ca'; got {names[1:]!r}.")
@@ -616,10 +629,10 @@ def local_federation(
 
 
 def server_context(folder: KeyFolder) -> ssl.SSLContext:
-    """Return what the coordinator listens with: TLS 1.3, certificates of the federation only.
+    """Return the coordinator's TLS context: TLS 1.3, certificates of the federation only.
 
-    A certificate or an authority that is installed later counts from the next handshake on, so that
-    a server need not stop to renew them.
+    A certificate or an authority installed later takes effect at the next handshake, so a server
+    can renew them without a restart.
     """
     context = _listening(folder)
     newest = _Newest(folder, context)
@@ -633,12 +646,13 @@ def server_context(folder: KeyFolder) -> ssl.SSLContext:
 
 def _listening(folder: KeyFolder) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # Without it, a server accepts clients without a certificate.
     context.verify_mode = ssl.CERT_REQUIRED
     return _loaded(context, folder)
 
 
 class _Newest:
-    """The context of the files that a folder has now; of those before while they do not fit."""
+    """The context of a folder's current files; the previous one while they do not match."""
 
     def __init__(self, folder: KeyFolder, context: ssl.SSLContext) -> None:
         self._folder, self._context = folder, context
@@ -657,7 +671,7 @@ class _Newest:
 
 
 def version_of(file: Path) -> object:
-    """Return what changes when a file is written or replaced; None if it is not there."""
+    """Return a value that changes when a file is written or replaced; None if it is missing."""
     try:
         found = file.stat()
     except OSError:
@@ -666,12 +680,13 @@ def version_of(file: Path) -> object:
 
 
 def client_context(folder: KeyFolder) -> ssl.SSLContext:
-    """Return what a party dials out with: TLS 1.3, and the coordinator's name is checked.
+    """Return the TLS context of a party that dials out: TLS 1.3, with host name check.
 
-    A coordinator in the folder's `crl.pem` is refused. What a server refuses is for whoever answers
-    its connections to look up in :func:`revoked_serials`, since a server runs for months.
+    A coordinator in the folder's `crl.pem` is refused. A server runs for months, so it checks
+    certificates per connection with :func:`revoked_serials` instead.
     """
     context = _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), folder)
+    # With the flag, OpenSSL refuses every certificate if no list is loaded.
     if revoked_serials(folder):
         context.load_verify_locations(folder.file("crl.pem"))
         context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
@@ -693,6 +708,7 @@ def revoked_serials(folder: KeyFolder) -> frozenset[int]:
         return _serials(path.read_bytes(), folder.file("ca.pem").read_bytes())
 
 
+# Keyed by content: an unchanged list is verified once.
 @lru_cache(maxsize=8)
 def _serials(crl_pem: bytes, ca_pem: bytes) -> frozenset[int]:
     return frozenset(revoked.serial_number for revoked in _crl(crl_pem, ca_pem))
@@ -711,6 +727,7 @@ def _crl(crl_pem: bytes, ca_pem: bytes) -> x509.CertificateRevocationList:
 
 
 def _loaded(context: ssl.SSLContext, folder: KeyFolder) -> ssl.SSLContext:
+    # TLS 1.2 sends client certificates in the clear.
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
         context.load_verify_locations(folder.file("ca.pem"))
@@ -728,11 +745,12 @@ def _loaded(context: ssl.SSLContext, folder: KeyFolder) -> ssl.SSLContext:
 
 
 def _requested(role: str, name: str, hosts: tuple[str, ...], csr: str) -> tuple[bytes, ...]:
+    # No valid host contains a line end, so the joined text determines the hosts.
     return (role.encode(), name.encode(), "\n".join(hosts).encode(), csr.encode())
 
 
 def _rules_of_party(role: str, name: object, hosts: Iterable[str]) -> Iterator[str]:
-    """Yield a sentence for each reason why nobody can be enrolled as this."""
+    """Yield a sentence for each reason that forbids this enrolment."""
     if role not in ROLES:
         yield f"role must be one of {ROLES}, got {role!r}."
     yield from rules_of_name(name)
@@ -744,7 +762,7 @@ def _rules_of_party(role: str, name: object, hosts: Iterable[str]) -> Iterator[s
 
 
 def rules_of_name(name: object) -> Iterator[str]:
-    """Yield a sentence if nobody can be enrolled under this name."""
+    """Yield a sentence if the name cannot be enrolled."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         yield (
             "name must be 1 to 64 of letters, digits, '.', '_' and '-', and begin with neither "
@@ -816,24 +834,26 @@ def _key_usage(*, signs: bool) -> x509.KeyUsage:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder of its owner alone, unless it is there."""
+    """Create a folder that only its owner can read, unless it exists."""
     with _using(path):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def write_secret(path: Path, content: bytes, *, in_place_of_one_that_waits: bool = False) -> None:
-    """Write a new file that only its owner may read; a key in use is never written over."""
+    """Write a new file that only its owner may read; never overwrite a key in use."""
     with _using(path):
         if in_place_of_one_that_waits:
             path.unlink(missing_ok=True)
+        # The mode is set on creation: a later chmod would leave a moment in which others can read.
         with open(path, "xb", opener=partial(os.open, mode=0o600)) as stream:
             stream.write(content)
             stream.flush()
+            # A lost key cannot be recreated, unlike every other file of the folder.
             os.fsync(stream.fileno())
 
 
 def _write_public(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: a process that runs may read it at any time."""
+    """Write a file completely or not at all, since a running process may read it at any time."""
     fresh = path.with_name(path.name + ".part")
     with _using(path):
         fresh.write_bytes(content)
@@ -841,9 +861,9 @@ def _write_public(path: Path, content: bytes) -> None:
 
 
 def is_open_to_others(path: Path, mode: int = 0o077) -> bool:
-    """Return whether a file of this account gives others one of the rights in `mode`.
+    """Return True if a file of this account grants others one of the rights in `mode`.
 
-    What another account owns is that one's to guard, and systems without such rights have others.
+    Files of other accounts are theirs to protect, and other systems have other kinds of rights.
     """
     if not hasattr(os, "geteuid") or not path.exists():
         return False
@@ -853,7 +873,7 @@ def is_open_to_others(path: Path, mode: int = 0o077) -> bool:
 
 @contextmanager
 def _using(path: Path) -> Iterator[None]:
-    """Say in one sentence that a file cannot be used, such as one of another account."""
+    """Turn an OSError, for example for a file of another account, into a DataError."""
     try:
         yield
     except OSError as error:

@@ -1,10 +1,10 @@
-"""One configuration file per party: TOML in, frozen values out.
+"""Settings from one configuration file per party: TOML in, frozen values out.
 
-What each key means stands in the template of the role, ``cli/templates/ROLE.toml``, which
-``cloister config init`` writes. Unknown keys are refused. Paths are relative to the file. What may
-hold a password (the URL of a database or of a proxy) can also come from a file of its own, named by
-`database_file`, `url_file` or `proxy_file`, or from the environment: `CLOISTER_DATABASE`,
-`CLOISTER_DATA_URL`, `CLOISTER_PROXY`. It is never shown.
+The template of each role, ``cli/templates/ROLE.toml``, explains its keys; ``cloister config init``
+writes it. Unknown keys are refused. Paths are relative to the file. The URL of a database or of a
+proxy may hold a password. It can also come from a separate file, named by `database_file`,
+`url_file` or `proxy_file`, or from the environment: `CLOISTER_DATABASE`, `CLOISTER_DATA_URL`,
+`CLOISTER_PROXY`. It is never shown.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SQLITE = "sqlite:///"
 
 
 def _beside(value: Any, info: ValidationInfo) -> Any:
-    """Make a path absolute, from the folder of the configuration file."""
+    """Make a path absolute, relative to the folder of the configuration file."""
     folder = (info.context or {}).get("folder", Path())
     return folder / value if isinstance(value, str | Path) else value
 
@@ -69,6 +69,7 @@ def _database_beside(url: Any, info: ValidationInfo) -> Any:
 
 _File = Annotated[Path, BeforeValidator(_beside)]
 _TaskFile = Annotated[str, BeforeValidator(_task_beside)]
+# Not shown in representations, which logs and tracebacks print.
 _Url = Annotated[str, Field(min_length=1, repr=False), BeforeValidator(_database_beside)]
 _SecretUrl = Annotated[SecretStr, Field(min_length=1), BeforeValidator(_database_beside)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -80,6 +81,7 @@ _Delta = Annotated[float, Field(ge=0, lt=1)]
 _Share = Annotated[float, Field(ge=0, le=1)]
 
 
+# Strict, so that "1" is not a number, and without inputs in errors, which may hold a password.
 class _Section(BaseModel):
     model_config = ConfigDict(
         frozen=True,
@@ -91,7 +93,7 @@ class _Section(BaseModel):
 
 
 class DataSettings(_Section):
-    """Where a silo's records are: a file, or a database and a query."""
+    """The source of a silo's records: a file, or a database and a query."""
 
     file: _File | None = None
     url: _SecretUrl | None = None
@@ -122,6 +124,7 @@ class DataSettings(_Section):
             raise ValueError("must have a query where it has a url, and only there")
         if self.url is not None and (self.baskets or "").startswith("lines"):
             raise ValueError("must have baskets as long:BASKET,ITEM where it has a query")
+        # Workers read partitions of files; a query or a list of baskets has none.
         if self.workers and (self.file is None or self.baskets or self.cache_dir):
             raise ValueError(
                 "must have a folder of Parquet files, and no baskets or cache_dir, for workers"
@@ -129,7 +132,7 @@ class DataSettings(_Section):
         return self
 
     def source(self) -> Path | SqlQuery | Baskets:
-        """Return what :func:`cloister.data.read_source` reads."""
+        """Return the source for :func:`cloister.data.read_source`."""
         source = self.file or self._query()
         return source if self.baskets is None else Baskets.parse(source, self.baskets)
 
@@ -139,7 +142,7 @@ class DataSettings(_Section):
 
 
 class NotifySettings(_Section):
-    """How a silo's owner hears that a job waits: the command or address gets one JSON document."""
+    """The notification of a silo's owner: a command or an address that gets one JSON document."""
 
     command: tuple[str, ...] = Field(default=(), strict=False)
     webhook: SecretStr | None = Field(default=None, min_length=1)
@@ -154,11 +157,11 @@ class NotifySettings(_Section):
 
 
 class PolicySettings(_Section):
-    """What a silo takes part in; by default in nothing.
+    """The jobs that a silo takes part in; by default none.
 
-    What earlier jobs of a study or year cost, the ledger adds up. Where a study has a cap and
-    `studies` is None, only "default" is allowed: whoever may name a new study would have no cap.
-    Where `studies_of` is given, an analyst may charge the studies that it names, and no other.
+    The ledger sums the costs of earlier jobs of a study or year. If studies have a cap and
+    `studies` is None, only "default" is allowed, since a new study's name would evade the cap. If
+    `studies_of` is given, an analyst may charge the studies listed there only.
     """
 
     tasks: tuple[str, ...] = Field(default=(), strict=False)
@@ -188,7 +191,7 @@ class PolicySettings(_Section):
 
 
 class QuotaSettings(_Section):
-    """How much of the coordinator one proposer may take."""
+    """The quotas of one proposer at the coordinator."""
 
     open_jobs: _Count = 100
     proposals_per_hour: _Count = 600
@@ -212,6 +215,7 @@ def _pinned(pins: dict[str, str]) -> dict[str, str]:
             raise ValueError(
                 f"must give 'ed25519:' and 64 hexadecimal digits for {name!r}, got {pin!r}"
             )
+    # One party under two names would count as two silos of a sum.
     if twice := [name for name, pin in pins.items() if list(pins.values()).count(pin) > 1]:
         raise ValueError(f"must not give one fingerprint two names, {twice[0]!r} shares its")
     return pins
@@ -241,7 +245,7 @@ class CoordinatorSettings(_Section):
 
 
 class _Dialling(_Section):
-    """What a party that dials out needs."""
+    """The settings of a party that dials out."""
 
     name: str
     coordinator: str
@@ -267,13 +271,14 @@ class _Dialling(_Section):
     @field_validator("proxy")
     @classmethod
     def _proxy(cls, url: str | None) -> str | None:
+        # A proxy may need a user and a password; the coordinator identifies by certificate.
         if url is not None and _address_of(url, ("http", "https"), "http://HOST:PORT", user=True):
             raise ValueError("must be http://HOST:PORT with nothing after it")
         return url
 
 
 def _address_of(url: str, schemes: tuple[str, ...], form: str, *, user: bool = False) -> str:
-    """Check a URL, which may hold a password and is not repeated; return what is after the port."""
+    """Check a URL and return its part after the port; messages do not repeat it."""
     try:
         parts = urlsplit(url)
         sound = parts.scheme in schemes and parts.hostname and parts.port != 0
@@ -318,7 +323,7 @@ class SiloSettings(_Dialling):
     _file: Path | None = PrivateAttr(default=None)
 
     def pins(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """Return `peers` and `analysts` as the file has them now: a removed pin counts at once.
+        """Return the current `peers` and `analysts` of the file; changes take effect immediately.
 
         Raises
         ------
@@ -332,6 +337,7 @@ class SiloSettings(_Dialling):
     @classmethod
     def _of_files(cls, files: dict[str, str]) -> dict[str, str]:
         for name, place in files.items():
+            # A plan names a task by this word, which must mean the same at all silos.
             if name in TASKS:
                 raise ValueError(f"must not give {name!r}, which ships, another file")
             if not place.rpartition(":")[0].endswith(".py"):
@@ -341,6 +347,7 @@ class SiloSettings(_Dialling):
     @field_validator("policy")
     @classmethod
     def _known_tasks(cls, policy: PolicySettings, info: ValidationInfo) -> PolicySettings:
+        # A misspelt name would refuse every job of the task.
         known = {*info.data.get("tasks", ()), *installed()}
         if unknown := [name for name in policy.tasks if name not in known]:
             raise ValueError(f"must name tasks among {sorted(known)}, got {unknown[0]!r}")
@@ -360,12 +367,12 @@ class SiloSettings(_Dialling):
 
     @property
     def split(self) -> Split | None:
-        """How the cap is cut into limits, or None if that is left to the ledger."""
+        """The split of the cap into limits; None to use the ledger's."""
         return Split.given(self.cap, self.pure_share, self.failure_share)
 
 
 class AnalystSettings(_Dialling):
-    """An analyst's file: who proposes jobs, and where."""
+    """An analyst's file: name and coordinator of a proposer of jobs."""
 
     secrets: ClassVar[Mapping[str, str]] = {"proxy": "CLOISTER_PROXY"}
 
@@ -373,7 +380,7 @@ class AnalystSettings(_Dialling):
 
 
 class ScorerSettings(_Section):
-    """The file of a model's owner who answers encrypted queries."""
+    """The file of a scorer, a model's owner that answers encrypted queries."""
 
     secrets: ClassVar[Mapping[str, str]] = {}
 
@@ -400,7 +407,7 @@ ROLES: dict[str, type[Settings]] = {
 
 
 def load_role(path: str | os.PathLike[str], kind: type[_Kind]) -> _Kind:
-    """Read the configuration file of a party of one role, or raise a PlanError."""
+    """Read the configuration file of a party of one role; raise PlanError for another role."""
     settings = load_settings(path)
     if not isinstance(settings, kind):
         role = next(name for name, known in ROLES.items() if known is kind)
@@ -421,6 +428,7 @@ def load_settings(path: str | os.PathLike[str]) -> Settings:
     file = Path(path)
     label = f"configuration {str(file)!r}"
     text = read_text(file, label)
+    # `from None` below: the causes quote values, which may be secret.
     try:
         settings = _parsed(tomllib.loads(text), file.resolve().parent)
     except tomllib.TOMLDecodeError as error:  # which names a place, and at most a key
@@ -428,6 +436,7 @@ def load_settings(path: str | os.PathLike[str]) -> Settings:
     except (ValidationError, PlanError) as error:
         why = _sentence(error) if isinstance(error, ValidationError) else error
         raise PlanError(f"{label}: {why}") from None
+    # For `pins`, which reads the file again.
     if isinstance(settings, SiloSettings):
         settings._file = file.resolve()
     return settings
@@ -437,6 +446,7 @@ def _parsed(document: Mapping[str, Any], folder: Path) -> Settings:
     role = document.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise PlanError(f"'role' must be one of {sorted(ROLES)}, got {role!r}.")
+    # Before validation, whose sentence on a placeholder would be about its form.
     _refuse_placeholders(document)
     values = _with_secrets(document, ROLES[role].secrets, folder)
     return ROLES[role].model_validate(values, context={"folder": folder})
@@ -453,7 +463,7 @@ def _refuse_placeholders(document: Mapping[str, Any], prefix: str = "") -> None:
 def _with_secrets(
     document: Mapping[str, Any], secrets: Mapping[str, str], folder: Path
 ) -> dict[str, Any]:
-    """Put in what a file or the environment says in place of a secret; the environment wins."""
+    """Insert secrets from files or the environment; the environment takes precedence."""
     values = dict(document)
     for dotted, variable in secrets.items():
         section, _, key = dotted.rpartition(".")
@@ -481,7 +491,7 @@ _MAY_HOLD_A_PASSWORD = {"url", "database", "proxy", "query"}
 
 
 def _sentence(error: ValidationError) -> str:
-    """Tell the first mistake in one sentence, without the value where that may be secret."""
+    """Return the first error as one sentence, without the value if it may be secret."""
     first = error.errors(include_url=False)[0]
     path = [str(part) for part in first["loc"]]
     where = ".".join(path)
@@ -494,6 +504,7 @@ def _sentence(error: ValidationError) -> str:
     rule = re.sub(r"^(Value error, |\w+ should )", "", first["msg"])
     rule = rule if rule.startswith("must ") else f"must {rule}"
     value = first["input"]
+    # Sentences of cloister's own validators name the value themselves where it is harmless.
     hidden = bool(_MAY_HOLD_A_PASSWORD & set(path)) or first["type"] == "value_error"
     shown = "" if hidden or not isinstance(value, _SHOWN) else f", got {value!r}"
     return f"{where!r} {rule}{shown}."

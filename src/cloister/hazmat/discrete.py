@@ -1,9 +1,9 @@
 """Exact discrete Laplace and discrete Gaussian noise: integers in, integers out, no float between.
 
-Both laws are rejection samplers over independent *lanes*; a lane is accepted or refused as a
-whole, and the first `size` accepted lanes, in order, are the sample. Lanes are drawn in blocks.
-Every lane of a block is finished before any is counted, so that no half-drawn lane, which is more
-often a large one, is ever dropped.
+Both distributions use rejection samplers over independent *lanes*. A lane is accepted or rejected
+as a whole, and the first `size` accepted lanes, in order, are the sample. Lanes are drawn in
+blocks, and every lane of a block is finished before any is counted. Otherwise unfinished lanes,
+which tend to hold large values, would be dropped more often than others.
 
 **The Gaussian, with sigma = s.** [CKS20]_ Algorithm 3 proposes ``|Y| = U + s V`` from a discrete
 Laplace of scale t and accepts with ``exp(-(|Y| - s^2/t)^2 / (2 s^2))``. For an integer s take
@@ -18,16 +18,16 @@ have probability exp(-gamma) with rational gamma in [0, 1]:
 
     V geometric with e^-1/2;  V(V-1)/2 coins e^-1;  one coin e^-(u^2/2);  V coins e^-u
 
-all of which must show heads. A fair sign follows, and the lane with Y = 0 and sign minus is
-refused, else zero would have double mass. Nothing is larger than 64 bits.
+all of which must show heads. A fair sign follows. The lane with Y = 0 and sign minus is rejected,
+because zero would have double mass otherwise. No intermediate value exceeds 64 bits.
 
-**Bytes.** Every draw is uniform in some [0, bound): one little-endian 64-bit word w stands for
-``w // width`` with ``width = (2^64 - 1) // bound``; a word with quotient >= bound is drawn again,
-so no value is favoured. All lanes that need the draw read in one call, in order; those that must
-draw again read in the next. The same bytes give the same sample on every machine, which
-``tests/vectors`` pins with a scalar implementation.
+**Bytes.** Every draw is uniform in some [0, bound): one little-endian 64-bit word w represents
+``w // width`` with ``width = (2^64 - 1) // bound``. A word with quotient >= bound is drawn again,
+so that all values are equally likely. All lanes that need the draw read in one call, in order;
+lanes that must draw again read in the next call. The same bytes give the same sample on every
+machine, which ``tests/vectors`` pins with a scalar implementation.
 
-The time taken depends on the values drawn: draw before the data arrive.
+The running time depends on the values drawn, so draw the noise before the data arrive.
 
 References
 ----------
@@ -52,11 +52,11 @@ from cloister.hazmat.ring import Words
 ByteSource = Callable[[int], bytes]
 Lanes = NDArray[np.intp]
 
-# With it no product overflows 64 bits, but for events that never happen; see `_signed`, `_below`.
+# No product overflows 64 bits below it, except with the probabilities in `_signed` and `_below`.
 MAX_SCALE = 2**40
-_BLOCK = 2**15  # lanes drawn together: 256 KiB per array, which a core's cache still holds
+_BLOCK = 2**15  # lanes drawn together: 256 KiB per array, which fit the cache of a core
 _LITTLE_ENDIAN = np.dtype("<u8")
-_STEPS = 12  # steps of Algorithm 1 that a constant coin takes in one draw
+_STEPS = 12  # steps of Algorithm 1 in one draw of a constant coin; inverse^12 * 12! < 2^64
 
 
 def discrete_laplace(scale: int, size: int, rand: ByteSource) -> Integers:
@@ -122,7 +122,7 @@ def discrete_gaussian(sigma: int, size: int, rand: ByteSource) -> Integers:
     sigma = _integer("sigma", sigma, 1, MAX_SCALE)
 
     def propose(lanes: int) -> Integers:
-        # Constant coins first: one word each, and refused lanes are spared the dearer draws below.
+        # Constant coins first: one word each, and rejected lanes skip the costlier draws below.
         run = _geometric(2, lanes, rand)  # e^-(V/2)
         pairs = np.repeat(np.arange(lanes), run * (run - 1) // 2)
         run = run[_all_heads(lanes, pairs, _coin(1, pairs.size, rand))]  # e^-(V(V-1)/2)
@@ -140,7 +140,7 @@ def discrete_gaussian(sigma: int, size: int, rand: ByteSource) -> Integers:
 def _first(
     size: int, propose: Callable[[int], Integers], lanes_for: Callable[[int], int]
 ) -> Integers:
-    """Concatenate accepted lanes until there are `size`, and keep the first ones, in order."""
+    """Concatenate accepted lanes until there are `size` of them; keep the first, in order."""
     missing = _integer("size", size, 0, None)
     parts = [np.empty(0, np.int64)]
     while missing > 0:
@@ -157,12 +157,12 @@ def _offset_and_sign(scale: int, lanes: int, rand: ByteSource) -> tuple[Words, F
 
 
 def _signed(offset: Words, run: Integers, minus: Flags, scale: int) -> Integers:
-    """Join ``U + scale V`` with its sign; refuse minus zero."""
-    # scale V stays below 2^63 but for an event of probability e^-(2^22), at the largest scale.
+    """Join ``U + scale V`` with its sign and reject minus zero."""
+    # scale V stays below 2^63 except with probability e^-(2^22), at the largest scale.
     value: Integers = offset.astype(np.int64) + scale * run
     np.negative(value, out=value, where=minus)
-    refused: Flags = minus & (value == 0)
-    return value[~refused]
+    rejected: Flags = minus & (value == 0)
+    return value[~rejected]
 
 
 def _geometric(inverse: int, lanes: int, rand: ByteSource) -> Integers:
@@ -176,7 +176,7 @@ def _geometric(inverse: int, lanes: int, rand: ByteSource) -> Integers:
 
 
 def _all_heads(lanes: int, owner: Lanes, heads: Flags) -> Flags:
-    """Tell for each lane whether every coin it owns shows heads."""
+    """Return True for each lane whose coins all show heads."""
     keep = np.ones(lanes, np.bool_)
     keep[owner[~heads]] = False
     return keep
@@ -201,15 +201,15 @@ def _coin(inverse: int, lanes: int, rand: ByteSource) -> Flags:
     """Draw heads with probability ``exp(-1/inverse)``, inverse 1 or 2, from one word a lane.
 
     In Algorithm 1 with gamma = 1/inverse, K exceeds k with probability gamma^k / k!. All these
-    are multiples of 1/total for k up to _STEPS, so one uniform in [0, total) stands for the first
-    _STEPS trials: `heads` values end with K odd, one value (the last) has not ended, and the
-    others end with K even. A lane at that last value, 1 in 12! or rarer, goes on with trial 13.
+    are multiples of 1/total for k up to _STEPS, so one uniform in [0, total) replaces the first
+    _STEPS trials. `heads` of its values end with K odd, the last value is undecided, and the others
+    end with K even. A lane at the last value, 1 in 12! or rarer, continues with trial 13.
     """
     total, heads = _COINS[inverse]
     width, end = _range(total)
     last = np.uint64(total - 1) * width
     words = _read(lanes, rand)
-    # Nearly always no word must be drawn again and no lane goes on: one comparison decides all.
+    # Nearly always no word is drawn again and no lane continues: one comparison decides all lanes.
     if not lanes or words.max() < last:
         return words < np.uint64(heads) * width
     words = _below_end(words, end, rand)
@@ -223,7 +223,10 @@ def _coin(inverse: int, lanes: int, rand: ByteSource) -> Flags:
 
 
 def _coin_table(inverse: int) -> tuple[int, int]:
-    """Return (total, heads) of :func:`_coin`: heads / total = sum over j < _STEPS of (-g)^j/j!."""
+    """Return the total and the heads of :func:`_coin`.
+
+    heads / total is the sum over j < _STEPS of (-g)^j / j! with g = 1 / inverse.
+    """
     total = inverse**_STEPS * factorial(_STEPS)
     return total, sum((-1) ** j * (total // (inverse**j * factorial(j))) for j in range(_STEPS))
 
@@ -271,25 +274,25 @@ def _below_end(words: Words, end: np.uint64, rand: ByteSource) -> Words:
 
 @lru_cache(maxsize=1024)
 def _range(bound: int) -> tuple[np.uint64, np.uint64]:
-    """Return how many words stand for each value in [0, bound), and how many for all of them."""
-    # 2^64 - 1, not 2^64: then the end itself fits 64 bits, also where bound is a power of two.
+    """Return the number of words per value in [0, bound), and their total over all values."""
+    # 2^64 - 1, not 2^64: the end itself then fits 64 bits even if bound is a power of two.
     width = (2**64 - 1) // bound
     return np.uint64(width), np.uint64(bound * width)
 
 
 def _read(lanes: int, rand: ByteSource) -> Words:
-    """Read one 64-bit word a lane, and refuse a source that returns another length."""
+    """Read one 64-bit word per lane; raise PlanError if the source returns another length."""
     body = rand(8 * lanes) if lanes else b""
     if len(body) != 8 * lanes:
         raise PlanError(
-            f"rand must return the {8 * lanes} bytes it is asked for, got {len(body)}; "
+            f"rand must return the {8 * lanes} bytes requested, got {len(body)}; "
             "pass cloister.core.randomness.os_bytes."
         )
     return np.frombuffer(body, dtype=_LITTLE_ENDIAN).astype(np.uint64, copy=False)
 
 
 def _integer(name: str, value: int, low: int, high: int | None) -> int:
-    """Return `value` as an int in [low, high], or raise; a bool or a float is no integer."""
+    """Return `value` as an int in [low, high]; raise PlanError if it is none, or bool or float."""
     text = f"{name} must be an integer in [{low}, {'...' if high is None else high}], got {value!r}"
     if isinstance(value, (bool, np.bool_)):
         raise PlanError(f"{text}; pass an int.")

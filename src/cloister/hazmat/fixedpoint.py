@@ -1,8 +1,8 @@
 """The grid: records become integers once, on entry, and stay integers until the release.
 
 Every column has a public box ``[low, high]``. The box is mapped to ``[-1, 1]``, the record is
-clipped to it and rounded to the nearest multiple of ``2**-frac_bits``. From there on sensitivity is
-a fact about integers.
+clipped to it and rounded to the nearest multiple of ``2**-frac_bits``. Sensitivities are then
+bounds on integers, free of rounding errors.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 from cloister.core.arrays import Floats, Integers, Records
 from cloister.core.errors import DataError, PlanError
 
-MAX_FRAC_BITS = 24  # a coordinate of [-1, 1] then still fits int32 with room
-# Half a MiB of floats at a time: a large table is never copied whole as floats.
+MAX_FRAC_BITS = 24  # a coordinate of [-1, 1] then fits int32 with 7 bits to spare
+# Half a MiB of floats at a time, so that a large table is never copied whole as floats.
 _CHUNK_VALUES = 1 << 16
 
 
@@ -27,19 +27,22 @@ def round_to_grid(values: ArrayLike, frac_bits: int) -> Integers:
     Raises
     ------
     PlanError
-        If a value is not finite or too large: public state must never be.
+        If a value is not finite or exceeds 64 bits on the grid.
     """
     scaled = np.asarray(values, dtype=np.float64) * float(1 << frac_bits)
-    if not (np.abs(scaled) < 2.0**63).all():  # NaN is not below it either
+    if not (np.abs(scaled) < 2.0**63).all():  # the comparison is False for NaN, too
         raise PlanError(
             "public state must be finite and fit 64 bits on the grid, got a number that does not; "
-            "mend the task's update."
+            "correct the task's update."
         )
     return np.rint(scaled).astype(np.int64)
 
 
 def from_grid(steps: Integers, frac_bits: int) -> Floats:
-    """Return the real values of grid points; exact."""
+    """Return the real values of grid points.
+
+    The division by a power of two is exact up to 53 bits.
+    """
     return steps / float(1 << frac_bits)
 
 
@@ -68,7 +71,7 @@ class Grid:
                 f"{len(self.high)}."
             )
         for column, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
-            # Finite bounds may differ by infinity, or by so little that half of it is 0.
+            # The difference of finite bounds may overflow, and half of it may underflow to 0.
             if not (isfinite(high - low) and (high - low) / 2 > 0):
                 raise PlanError(
                     f"bounds of column {column} must be finite with low < high, "
@@ -84,7 +87,7 @@ class Grid:
 
     @property
     def one(self) -> int:
-        """The integer that stands for 1.0, the edge of the box."""
+        """The integer that represents 1.0, the edge of the box."""
         return 1 << self.frac_bits
 
     @property
@@ -94,7 +97,7 @@ class Grid:
 
     @property
     def half_range(self) -> Floats:
-        """Half the width of the box, data units: what 1.0 on the grid is worth."""
+        """Half the width of the box, data units; 1.0 on the grid corresponds to it."""
         return np.asarray((np.array(self.high) - np.array(self.low)) / 2)
 
     def encode(self, X: ArrayLike) -> Records:
@@ -111,7 +114,8 @@ class Grid:
         Raises
         ------
         DataError
-            If the shape is wrong or a value is missing; the value is not named.
+            If the shape is wrong or a value is missing. The message names no value, as logs are
+            less protected than records.
         """
         X = np.asarray(X)
         if X.ndim != 2 or X.shape[1] != self.n_features:
@@ -125,9 +129,9 @@ class Grid:
             part = (X[start : start + rows].astype(np.float64) - centre) * factor
             if np.isnan(part).any():
                 raise DataError(
-                    "records contain missing values; give a schema that says what to do with them."
+                    "records contain missing values; use a schema with a rule for missing values."
                 )
-            # Clipped while it is a float: a larger one has no defined int32.
+            # Clipped as floats: the conversion of a larger value to int32 is undefined.
             steps[start : start + rows] = np.rint(np.clip(part, -self.one, self.one))
         return steps
 
@@ -142,21 +146,21 @@ class Grid:
 
 @dataclass(frozen=True)
 class Contract:
-    """By what records were read. A plan sums only records that were read by its own contract.
+    """The rules by which records were read; a plan sums only records read by its own contract.
 
-    Sensitivity is proved for records of one lattice, in one box, with so many rows a unit; records
-    that were read by anything else would break the bound without a sign.
+    Sensitivity is proved for one lattice, one box and a largest number of rows per unit. Records
+    read by other rules could exceed the bound without any error.
 
     Parameters
     ----------
     columns : tuple of str
-        Names in order; empty where records were read by plain bounds, which name none.
+        Names in order; empty for records read by plain bounds, which have no names.
     unit : str
         Unit of privacy.
     max_rows : int, >= 1
-        So many rows of one unit were kept at most.
+        Largest number of rows kept for one unit.
     schema_digest : str
-        Of the whole schema; empty where there was none.
+        Digest of the whole schema; empty for records read without a schema.
     """
 
     grid: Grid
@@ -166,37 +170,38 @@ class Contract:
     schema_digest: str = ""
 
     def check(self, records: object) -> None:
-        """Refuse records that say they were read by another contract.
+        """Raise PlanError if the records carry another contract.
 
-        Records that say nothing, such as a list of arrays, are the caller's own: what lies outside
-        the box adds nothing, but how many rows one unit has, nobody can see.
+        Records without a contract, such as a list of arrays, are the caller's responsibility.
+        Values outside the box add nothing, but the number of rows per unit cannot be checked.
 
         Raises
         ------
         PlanError
         """
-        found = getattr(records, "contract", None)
-        if not isinstance(found, Contract):
+        actual = getattr(records, "contract", None)
+        if not isinstance(actual, Contract):
             return
-        for name, asked, had in (
-            ("columns", *_comparable(self.columns, found.columns)),
-            ("frac_bits", self.grid.frac_bits, found.grid.frac_bits),
-            ("bounds", _box(self.grid), _box(found.grid)),
-            ("unit", self.unit, found.unit),
-            ("max_rows", self.max_rows, found.max_rows),
-            ("schema_digest", *_comparable(self.schema_digest, found.schema_digest)),
+        for name, expected, got in (
+            ("columns", *_comparable(self.columns, actual.columns)),
+            ("frac_bits", self.grid.frac_bits, actual.grid.frac_bits),
+            ("bounds", _box(self.grid), _box(actual.grid)),
+            ("unit", self.unit, actual.unit),
+            ("max_rows", self.max_rows, actual.max_rows),
+            ("schema_digest", *_comparable(self.schema_digest, actual.schema_digest)),
         ):
-            if asked != had:
+            if expected != got:
                 raise PlanError(
                     f"records must be read by the contract of the plan, but their {name} differ: "
-                    f"{had!r} in place of {asked!r}; read them with the schema, the columns and "
+                    f"{got!r} in place of {expected!r}; read them with the schema, the columns and "
                     "the frac_bits that the job was planned with."
                 )
 
 
-def _comparable(asked: object, had: object) -> tuple[object, object]:
-    """Return both, or one of them twice where the other does not say."""
-    return (asked, had) if asked and had else (asked, asked)
+def _comparable(expected: object, got: object) -> tuple[object, object]:
+    """Return both values, or the expected one twice if either is empty."""
+    # Plain bounds name no columns and have no schema, which is no contradiction.
+    return (expected, got) if expected and got else (expected, expected)
 
 
 def _box(grid: Grid) -> tuple[tuple[float, ...], tuple[float, ...]]:

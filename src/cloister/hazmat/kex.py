@@ -1,8 +1,8 @@
 """Key agreement between two parties, and sealed boxes under the agreed key.
 
-Private keys are bytes derived from a secret of the job, so that a party that restarts has the same
-ones. An agreed key is used for one pad, for one box, or for one direction of a link, whose boxes
-are numbered; its context says which.
+Private keys are bytes derived from a secret of the job, so that a party derives the same keys after
+a restart. An agreed key is used for one pad, for one box, or for one direction of a link, whose
+boxes are numbered. The context of the key names its use.
 
 References
 ----------
@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cloister.core.errors import RemoteProtocolError
 from cloister.hazmat.prg import Usage, derive
 
-PUBLIC_BYTES = 32
-SEAL_BYTES = 16
+PUBLIC_BYTES = 32  # a u-coordinate of Curve25519
+SEAL_BYTES = 16  # the Poly1305 tag, which a box has in excess of its plain text
 
 
 def public_of(private: bytes) -> bytes:
@@ -37,11 +37,13 @@ def agree(private: bytes, public: bytes, usage: Usage, context: bytes) -> bytes:
     """
     try:
         peer = X25519PublicKey.from_public_bytes(public)
+        # Raises ValueError for points of small order, whose shared secret is all zeros.
         shared = X25519PrivateKey.from_private_bytes(private).exchange(peer)
     except ValueError as error:
         raise RemoteProtocolError(
-            "a public key of a peer is not usable; refuse the peer."
+            "a peer's public key is invalid; exclude the peer from the job."
         ) from error
+    # RFC 7748 section 6.1: the raw secret is not uniform, so it goes through a key derivation.
     return derive(shared, usage, context)
 
 
@@ -51,9 +53,9 @@ def seal(key: bytes, plain: bytes, number: int = 0, about: bytes = b"") -> bytes
     Parameters
     ----------
     number : int
-        Of the box under this key; no two boxes of a key have the same.
+        Number of the box under this key; never used twice, as a repeated nonce breaks the cipher.
     about : bytes
-        What both ends know of the box; it does not travel.
+        Context that both ends know; authenticated, but not part of the box.
     """
     return ChaCha20Poly1305(key).encrypt(number.to_bytes(12, "big"), plain, about)
 
@@ -69,4 +71,6 @@ def unseal(key: bytes, box: bytes, number: int = 0, about: bytes = b"") -> bytes
     try:
         return ChaCha20Poly1305(key).decrypt(number.to_bytes(12, "big"), box, about)
     except (InvalidTag, ValueError) as error:
-        raise RemoteProtocolError("a sealed box was changed or is from somebody else.") from error
+        raise RemoteProtocolError(
+            "a sealed box was modified or was sealed under another key; nothing was read."
+        ) from error

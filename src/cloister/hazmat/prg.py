@@ -1,8 +1,8 @@
-"""Masks: a key and a context become ring elements that look uniform to everybody without the key.
+"""Masks: ring elements from a key and a context, uniform for every party without the key.
 
-One table, :class:`Usage`, lists everything a key is used for. The ChaCha20 key of each pad is
-HKDF-SHA256 of the group key with usage, session, round, attempt, vector and sender in ``info``;
-every field is length-prefixed, so two different contexts never produce the same ``info``.
+One table, :class:`Usage`, lists all uses of keys. The ChaCha20 key of each pad is HKDF-SHA256 of
+the group key with usage, session, round, attempt, vector and sender in ``info``. Every field is
+length-prefixed, so two different contexts never produce the same ``info``.
 
 References
 ----------
@@ -29,14 +29,14 @@ KEY_BYTES = 32
 
 
 class Usage(Enum):
-    """Everything a key may be used for; one label each, never reused."""
+    """The uses of keys; each has one label, which is never reused."""
 
     # under the group key
     MASK = b"cloister/1/mask"
     STATE_TAG = b"cloister/1/state-tag"
     STATE_BOX = b"cloister/1/state-box"
     CONFIRM = b"cloister/1/confirm"
-    # under a silo's secret of the job
+    # under a silo's secret of the job, so that a restart derives the same keys
     BOX_KEY = b"cloister/1/box-key"
     GROUP_PART = b"cloister/1/group-part"
     PAIR_KEY = b"cloister/1/pair-key"
@@ -59,7 +59,7 @@ class Usage(Enum):
 
 @dataclass(frozen=True)
 class PadContext:
-    """Names one pad: no two vectors that leave a silo share all five fields."""
+    """The name of one pad; no two vectors that leave a silo share all five fields."""
 
     session: str
     round: int
@@ -83,7 +83,7 @@ def derive(key: bytes, usage: Usage, context: bytes) -> bytes:
         raise LocalProtocolError(
             f"key must have {KEY_BYTES} bytes, got {len(key)}; make one with randomness.new_key()."
         )
-    # No salt: the key is uniform already, and all that tells two uses apart is in `info`.
+    # No salt: the key is uniform already, and `info` separates any two uses.
     info = join((usage.value, context))
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(key)
 
@@ -98,7 +98,7 @@ def expand(key: bytes, context: PadContext, size: int, usage: Usage = Usage.MASK
     size : int, >= 0
         Number of ring elements.
     usage : Usage
-        What kind of pad: of the group, of a pair of silos, of a silo alone.
+        Kind of pad: of the group, of a pair of silos, or of one silo.
 
     Returns
     -------
@@ -117,7 +117,7 @@ def expand(key: bytes, context: PadContext, size: int, usage: Usage = Usage.MASK
 
 
 def stream(key: bytes) -> ByteSource:
-    """Return a byte source: the ChaCha20 stream under a key that is used for nothing else."""
+    """Return the ChaCha20 stream under a key that has no other use."""
     encryptor = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
     return lambda size: encryptor.update(bytes(size))
 
@@ -128,5 +128,5 @@ def tag(usage_key: bytes, *parts: bytes) -> bytes:
 
 
 def join(parts: Iterable[bytes]) -> bytes:
-    """Concatenate with each length in front: different lists never give the same bytes."""
+    """Concatenate parts, each after its length; different lists never give the same bytes."""
     return b"".join(len(part).to_bytes(8, "big") + part for part in parts)

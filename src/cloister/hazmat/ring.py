@@ -1,4 +1,4 @@
-"""Vectors over the ring Z_2^64: the arithmetic in which sums are masked."""
+"""Vectors over the ring Z_2^64, in which sums are masked."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Words = NDArray[np.uint64]
 
 
 def to_words(values: Integers) -> Words:
-    """Read signed integers as ring elements (a view; two's complement is the ring's own)."""
+    """View signed integers as ring elements; two's complement is reduction modulo 2^64."""
     return np.ascontiguousarray(values, dtype=np.int64).view(np.uint64)
 
 
 def to_integers(elements: Words) -> Integers:
-    """Read ring elements as the signed integers nearest to zero (centred lift; a view)."""
+    """View ring elements as the signed integers nearest to zero (centred lift)."""
     return np.ascontiguousarray(elements, dtype=np.uint64).view(np.int64)
 
 
@@ -34,11 +34,12 @@ def from_bytes(body: bytes, length: int) -> Words:
     Raises
     ------
     RemoteProtocolError
-        If the body has another length than the plan says.
+        If the body has another length than the plan requires.
     """
+    # The plan, never the sender, determines the length of a vector.
     if len(body) != WORD_BYTES * length:
         raise RemoteProtocolError(
             f"body must hold {length} ring elements of 8 bytes, got {len(body)} bytes; "
-            "the sender follows another plan."
+            "use the same plan at every party."
         )
     return np.frombuffer(body, dtype="<u8").astype(np.uint64)

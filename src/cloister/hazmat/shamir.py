@@ -1,7 +1,7 @@
 """Shamir's secret sharing over the prime field of 2^521 - 1.
 
-Any `threshold` shares give the secret; fewer say nothing about it. A share does not prove that it
-is right: whoever combines shares checks the secret against a commitment.
+Any `threshold` shares determine the secret; fewer are independent of it. Shares carry no proof of
+correctness, so the caller of :func:`combine` checks the secret against a commitment.
 
 References
 ----------
@@ -18,22 +18,22 @@ from cloister.core.randomness import ByteSource
 
 # A Mersenne prime above 2^512, so that every secret of 64 bytes is below it.
 PRIME = (1 << 521) - 1
-SHARE_BYTES = 66
+SHARE_BYTES = 66  # the 521 bits of a field element
 _COEFFICIENT_BYTES = 82  # 135 bits more than the prime: the bias of the remainder is below 2^-134
 _LARGEST_SECRET = 64
 
 
 def split(secret: bytes, threshold: int, holders: Sequence[int], rand: ByteSource) -> list[bytes]:
-    """Share a secret.
+    """Split a secret into one share for each holder.
 
     Parameters
     ----------
     secret : bytes, at most 64
     threshold : int in [1, number of holders]
     holders : sequence of different int, >= 1
-        Where each holder's share is taken; public.
+        Points at which the polynomial is evaluated, one per holder; public.
     rand : ByteSource
-        Secret and uniform; used for this secret alone.
+        Secret uniform bytes, used for no other secret.
 
     Returns
     -------
@@ -48,6 +48,7 @@ def split(secret: bytes, threshold: int, holders: Sequence[int], rand: ByteSourc
         raise LocalProtocolError("holders must be different numbers of at least 1.")
     if len(secret) > _LARGEST_SECRET:
         raise LocalProtocolError(f"a secret has at most {_LARGEST_SECRET} bytes.")
+    # Uniform coefficients of degree 1 and above; the secret is the value of the polynomial at 0.
     higher = [int.from_bytes(rand(_COEFFICIENT_BYTES), "big") % PRIME for _ in range(threshold - 1)]
     coefficients = [*reversed(higher), int.from_bytes(secret, "big")]
     shares = []
@@ -61,10 +62,10 @@ def split(secret: bytes, threshold: int, holders: Sequence[int], rand: ByteSourc
 
 @lru_cache(maxsize=16)
 def _weights(holders: tuple[int, ...]) -> list[int]:
-    """Return what each holder's share is multiplied by; the same for every secret they share."""
+    """Return the weight of each holder's share in the secret; the same for every secret."""
     result = []
     for x in holders:
-        # Lagrange's interpolation at 0, where the secret lies.
+        # Lagrange's interpolation at 0, where the polynomial equals the secret.
         above, below = 1, 1
         for other in holders:
             if other != x:
@@ -75,16 +76,18 @@ def _weights(holders: tuple[int, ...]) -> list[int]:
 
 
 def combine(shares: Mapping[int, bytes], size: int) -> bytes:
-    """Return the secret of `size` bytes from at least `threshold` shares by holder.
+    """Combine at least `threshold` shares, by holder, into the secret of `size` bytes.
 
     Raises
     ------
     RemoteProtocolError
-        If the shares do not belong together. Not every wrong share is noticed here.
+        If the result is no secret of that size. Some wrong shares pass this check.
     """
     total = 0
     for weight, share in zip(_weights(tuple(shares)), shares.values(), strict=True):
         total = (total + weight * int.from_bytes(share, "big")) % PRIME
     if total.bit_length() > 8 * size:
-        raise RemoteProtocolError("shares do not belong together; one of them is wrong.")
+        raise RemoteProtocolError(
+            "shares do not belong together, so one of them is wrong; request them again."
+        )
     return total.to_bytes(size, "big")

@@ -1,6 +1,6 @@
 """Long-term identities: an Ed25519 key pair and the fingerprint that people compare.
 
-Every signature is over a label and length-prefixed parts, so that a signature made for one purpose
+Every signature covers a label and length-prefixed parts, so that a signature made for one purpose
 never verifies for another.
 
 References
@@ -21,7 +21,7 @@ from cloister.core.errors import LocalProtocolError
 from cloister.core.randomness import new_key
 from cloister.hazmat.prg import KEY_BYTES, join
 
-SIGNATURE_BYTES = 64
+SIGNATURE_BYTES = 64  # RFC 8032, section 5.1.6
 PUBLIC_BYTES = 32
 
 
@@ -32,7 +32,7 @@ class Identity:
     Parameters
     ----------
     seed : bytes of length 32
-        From the operating system; see :meth:`new`.
+        Drawn from the operating system's randomness; see :meth:`new`.
     """
 
     seed: bytes = field(repr=False)
@@ -55,23 +55,24 @@ class Identity:
 
     @classmethod
     def from_bytes(cls, seed: bytes) -> Self:
-        """Return the identity that :meth:`to_bytes` gave."""
+        """Restore an identity from the bytes of :meth:`to_bytes`."""
         return cls(seed)
 
     def to_bytes(self) -> bytes:
-        """Return the 32 secret bytes, to be kept in a file of the party alone."""
+        """Return the 32 secret bytes, to be kept in a file that only the party can read."""
         return self.seed
 
     @property
     def fingerprint(self) -> str:
-        """What peers pin, after comparing it out of band."""
+        """The digest that peers pin after they compared it out of band."""
         return fingerprint_of(self.public)
 
     def sign(self, label: bytes, *parts: bytes) -> bytes:
-        """Return 64 bytes that say: the owner of this key said `parts` under `label`."""
+        """Return the 64-byte signature of `parts` under `label`."""
         return self._key.sign(join((label, *parts)))
 
     def __reduce__(self) -> tuple[object, ...]:
+        # A pickle would carry the key into caches and to other processes.
         raise TypeError("Identity holds a key and cannot be stored; keep its file at the party.")
 
 
@@ -81,7 +82,7 @@ def fingerprint_of(public: bytes) -> str:
 
 
 def verify(public: bytes, signature: bytes, label: bytes, *parts: bytes) -> bool:
-    """Return whether the owner of `public` signed `parts` under `label`."""
+    """Return True if the owner of `public` signed `parts` under `label`."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, join((label, *parts)))
     except (InvalidSignature, ValueError):

@@ -1,1 +1,1 @@
-"""The protocol, without I/O: bytes in, bytes out; a transport carries them."""
+"""The protocol, free of I/O: bytes in, bytes out; a transport carries them."""

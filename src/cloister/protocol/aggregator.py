@@ -48,10 +48,11 @@ _ROSTER, _OPENED = b"roster", "opened/{}"
 
 
 class Aggregator:
-    """Adds masked vectors, and noise if the profile says so; sees no records and no silo's sum.
+    """The party that adds masked vectors and, under "group", the noise of each round.
 
-    Under "group" it cannot read the noised sums either. Under "pairwise" it can, after enough silos
-    opened one; what they mean, only those can work out who have the code of the task.
+    It sees no records and no silo's own sum. Under "group" it cannot read the noised sums either.
+    Under "pairwise" it reads a noised sum after enough silos opened it. Interpreting a sum takes
+    the code of the task.
 
     Parameters
     ----------
@@ -59,9 +60,9 @@ class Aggregator:
         Drawn when a round opens, before any upload arrives, so that the time of the answer does
         not depend on it; never stored. Not used under "pairwise".
     journal : AnswerJournal, optional
-        Where what it binds itself to is made durable before it leaves: the roster, the silos that
-        share keys, and each round's answer with its charge. An aggregator made anew with the
-        journal of a job goes on in the round where it was.
+        Durable storage of the aggregator's commitments, written before they are sent: the roster,
+        the silos that share keys, and each round's answer with its charge. An aggregator that
+        restarts with the journal of a job continues in the round it had reached.
     """
 
     def __init__(
@@ -72,47 +73,51 @@ class Aggregator:
         self._journal = journal or MemoryJournal()
         self._members = plan.silos  # of the open round
         self._noise: Words | None = None
-        self._drawn: dict[int, Words] = {}  # of a round that is not open yet
-        self._drawing = threading.Lock()  # a source of noise is not for two threads at a time
-        self._answers: dict[int, bytes] = {}  # of rounds; each has one for ever
-        self._last_reply: tuple[bytes, Reply] | None = None  # read once
-        self._frames: dict[str, bytes] = {}  # of uploads, as they came
+        self._drawn: dict[int, Words] = {}  # noise of the next round, drawn ahead
+        self._drawing = threading.Lock()  # a noise source may be used by one thread at a time
+        self._answers: dict[int, bytes] = {}  # by round; never changed once set
+        self._last_reply: tuple[bytes, Reply] | None = None  # decoding a long vector is slow
+        self._frames: dict[str, bytes] = {}  # uploads as received, to detect a second, other one
         self._uploads: dict[str, Upload] = {}
-        self._tags: dict[str, bytes] = {}
+        self._tags: dict[str, bytes] = {}  # keyed tag of each silo's public state
         self._confirmations: dict[str, Confirmation] = {}
-        self._shares: dict[str, tuple[bytes, ...]] = {}
+        self._shares: dict[str, tuple[bytes, ...]] = {}  # by giver, one per member of the round
         self._sealed_state: SealedState | None = None
         self._keys: dict[str, Keys] = {}
         self._roster: Roster | None = None
         self._secrets: dict[str, Secrets] = {}
         self._cohort: tuple[str, ...] = ()
-        self._finished: dict[int, dict[str, bytes]] = {}  # what opened the last finished round
-        self._sums: list[ReleasedSum] = []  # of finished rounds, kept only to publish them
+        self._finished: dict[
+            int, dict[str, bytes]
+        ] = {}  # secrets opened in the last finished round
+        self._sums: list[ReleasedSum] = []  # of finished rounds; empty unless the plan publishes
         self._recorded = dict(self._journal.recorded(plan.run_id))
         self._recall_keys()
         self._round = self._recall_rounds()
 
     @property
     def first_round(self) -> int:
-        """The round to go on with: the last that was answered, or 0."""
+        """The round to continue with: the last answered round, or 0."""
         return self._round + 1
 
     def accept(self, silo: str, frame: bytes) -> Kind:
-        """Take a frame from the silo that the transport names.
+        """Accept a frame from the silo that the transport names.
 
         Returns
         -------
         Kind
-            What was taken. A repeated frame is taken again without effect.
+            Kind of the frame. A repeated frame is accepted again without effect.
 
         Raises
         ------
         RemoteProtocolError
-            If it is not from that silo, not of the open round, or differs from what the same silo
-            sent before.
+            If the frame is from another silo or another round, or differs from an earlier frame of
+            the same silo and kind.
         """
         message = decode(self.plan, frame)
+        # Frames about keys carry round 0, but belong to the time before the first round.
         of_round = BEFORE if isinstance(message, Keys | Secrets | Ready) else message.round
+        # The transport authenticated `silo`; the name inside the frame alone proves nothing.
         if message.sender != silo or of_round != self._round:
             raise RemoteProtocolError(f"frame of {silo!r} does not belong to round {self._round}.")
         match message:
@@ -125,7 +130,7 @@ class Aggregator:
                 _only_one(self._secrets, silo, message, "sealed secrets")
             case Ready():
                 self._confirm(BEFORE, message)
-            # After the answer an upload changes nothing: a late silo is no survivor.
+            # An upload after the answer has no effect: the silo is not a survivor.
             case Upload() if self._answer(self._round) is None:
                 if silo not in self._members:
                     raise RemoteProtocolError(f"silo {silo!r} is not in round {self._round}.")
@@ -150,19 +155,21 @@ class Aggregator:
     # Keys ------------------------------------------------------------------------------------
 
     def invite(self) -> bytes | None:
-        """Return the frame that asks for keys; None if the roster is fixed already."""
+        """Return the frame that requests keys; None if the roster is fixed already."""
         return None if self._roster else encode(self.plan, Invite())
 
     def roster(self) -> bytes:
-        """Fix the silos whose keys came, and return the frame that shows their keys to all."""
+        """Fix the roster of silos that sent keys and return the frame with their keys."""
         if self._roster is None:
+            # In the plan's order, so that every silo can check the roster without sorting it.
             present = [self._keys[name] for name in self.plan.silos if name in self._keys]
             if len(present) < self.plan.min_silos:
                 raise RemoteProtocolError(
-                    f"job cannot start: {len(present)} silos sent keys, the plan asks for "
-                    f"{self.plan.min_silos}."
+                    f"job cannot start: {len(present)} silos sent keys, the plan requires "
+                    f"{self.plan.min_silos}; start a new job when more silos are online."
                 )
             frame = encode(self.plan, Roster(tuple(present)))
+            # Durable first: silos reject a second roster, so a restart must send the same one.
             self._journal.record(self.plan.run_id, _ROSTER, frame)
             self._take_roster(frame)
         return encode(self.plan, self._known_roster())
@@ -173,15 +180,16 @@ class Aggregator:
         return tuple(self._numbers)
 
     def deals(self) -> dict[str, bytes]:
-        """Fix the silos whose boxes came, and return for each the frame with the boxes for it."""
+        """Fix the cohort of silos that sent boxes; return one frame of boxes for each of them."""
         roster = self._known_roster()
         if not self._cohort:
             cohort = tuple(name for name in self._numbers if name in self._secrets)
             if len(cohort) < self.quorum:
                 raise RemoteProtocolError(
-                    f"job cannot start: {len(cohort)} silos agreed on keys, it needs {self.quorum}."
+                    f"job cannot start: {len(cohort)} silos agreed on keys, it requires "
+                    f"{self.quorum}; start a new job when more silos are online."
                 )
-            # Boxes before names: a cohort that is on the disk can always be dealt to.
+            # Boxes before names: after a crash, a recorded cohort always has its boxes on disk.
             for name in cohort:
                 sealed = encode(self.plan, self._secrets[name])
                 self._journal.record(self.plan.run_id, f"secrets/{name}".encode(), sealed)
@@ -202,16 +210,17 @@ class Aggregator:
 
     @property
     def has_cohort(self) -> bool:
-        """Whether it is fixed which silos share keys."""
+        """True once the cohort of silos that share keys is fixed."""
         return bool(self._cohort)
 
     # Rounds ----------------------------------------------------------------------------------
 
     def open(self, t: int) -> bytes:
-        """Open round `t` (the next one) and return the frame that asks for uploads."""
+        """Open round `t` (the next one) and return the frame that requests uploads."""
         if not (t == self._round + 1 < self.plan.rounds and (t == 0 or self._answer(t - 1))):
             raise LocalProtocolError(
-                f"round {t} cannot be opened after round {self._round}; a round is never run again."
+                f"round {t} cannot be opened after round {self._round}; open round "
+                f"{self._round + 1}, as no round is run twice."
             )
         opened = self._finish_round()
         confirmations = tuple(self._confirmations.values())
@@ -224,7 +233,7 @@ class Aggregator:
         return encode(self.plan, Open(t, confirmations, opened))
 
     def prepare(self) -> None:
-        """Draw the noise of the next round already; may be called from another thread."""
+        """Draw the noise of the next round ahead; may be called from another thread."""
         with self._drawing:
             t = self._round + 1
             if t < self.plan.rounds and t not in self._drawn and self._answer(t) is None:
@@ -237,7 +246,7 @@ class Aggregator:
 
     @property
     def answered(self) -> bool:
-        """Whether the open round has its one answer."""
+        """True once the open round has its one answer."""
         return self._answer(self._round) is not None
 
     @property
@@ -251,7 +260,7 @@ class Aggregator:
         return tuple(name for name in self._members if name not in self._uploads)
 
     def combine(self) -> bytes:
-        """Commit the survivors of the open round and return the reply; the same for ever after.
+        """Commit the survivors of the open round and return the reply, the same on every call.
 
         If too few silos uploaded, or their public states differ, nothing is released or charged.
         """
@@ -261,8 +270,8 @@ class Aggregator:
         uploads = [self._uploads[name] for name in self._members if name in self._uploads]
         if len(uploads) < self.quorum:
             raise RemoteProtocolError(
-                f"round {t} cannot be released: {len(uploads)} uploads, the plan asks for "
-                f"{self.quorum}, none from {list(self.waiting_for)}; start a new job "
+                f"round {t} cannot be released: {len(uploads)} uploads, the plan requires "
+                f"{self.quorum}, missing from {list(self.waiting_for)}; start a new job "
                 "without them."
             )
         if self.differing:
@@ -271,20 +280,20 @@ class Aggregator:
             )
         if self._noise is None:
             raise LocalProtocolError(f"round {t} has no noise; open it first.")
-        # Under the group mask the sum begins with its noise: no sum without it ever exists here.
+        # Under the group mask the sum starts from the noise: no sum without noise exists here.
         total = self._noise
         for upload in uploads:
             total = total + upload.elements
         reply = encode(self.plan, Reply(t, tuple(upload.sender for upload in uploads), total))
         event = self.plan.event(t)
-        # What another process committed meanwhile is the answer; this one is then forgotten.
+        # If another process committed first, its answer counts and this one is discarded.
         answer = self._journal.commit(job=self.plan.run_id, round=t, event=event, frame=reply)
         self._answers[t] = answer
         self._noise, self._uploads, self._frames = None, {}, {}
         return answer
 
     def unmask(self) -> bytes | None:
-        """Return the frame that asks for shares; None if nothing has to be opened."""
+        """Return the frame that requests shares; None if no masks have to be opened."""
         if self.plan.profile != "pairwise" or self._opened_name in self._recorded:
             return None
         return encode(self.plan, Unmask(self._round, tuple(self._confirmations.values())))
@@ -300,7 +309,7 @@ class Aggregator:
 
     @property
     def sums(self) -> Sequence[ReleasedSum]:
-        """The noised sum of each finished round, if the plan says that others may have them."""
+        """The noised sum of each finished round; empty unless the plan publishes the result."""
         return tuple(self._sums)
 
     def __repr__(self) -> str:
@@ -310,17 +319,18 @@ class Aggregator:
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """Silos whose public state in the open round is not that of the lead silo."""
+        """Silos whose public state in the open round differs from that of the lead silo."""
         lead = self.lead
         return tuple(name for name, tag in self._tags.items() if tag != self._tags.get(lead))
 
     @property
     def lead(self) -> str:
         """The first silo, in the plan's order, that uploaded in the open round."""
+        # Any rule would do that all processes of this aggregator apply alike after a restart.
         return next((name for name in self.plan.silos if name in self._tags), "")
 
     def ask_state(self) -> bytes:
-        """Return the frame that asks the lead silo for its sealed state."""
+        """Return the frame that requests the sealed state of the lead silo."""
         return encode(self.plan, AskState(self._round))
 
     def adopt(self) -> bytes:
@@ -328,7 +338,7 @@ class Aggregator:
         if self._sealed_state is None:
             raise RemoteProtocolError(
                 f"silos hold different public states in round {self._round} and {self.lead!r} "
-                "does not show its own; the job ends before it is spent."
+                "did not send its state; the job ends before it is spent."
             )
         sealed = self._sealed_state
         return encode(self.plan, Adopt(self._round, sealed.sender, sealed.box))
@@ -336,17 +346,17 @@ class Aggregator:
     # Inside ----------------------------------------------------------------------------------
 
     def _confirm(self, t: int, message: Confirm | Ready) -> None:
-        """Keep a confirmation for the others; whether it is a good one is theirs to say."""
+        """Store a confirmation for the other silos, which verify it; the aggregator cannot."""
         silo = message.sender
-        said = Confirmation(
+        confirmation = Confirmation(
             silo, message.result_hash, message.mac, message.signature, message.statement
         )
-        if self._confirmations.get(silo, said) != said:
+        if self._confirmations.get(silo, confirmation) != confirmation:
             raise RemoteProtocolError(f"silo {silo!r} confirmed two different sums in round {t}.")
-        self._confirmations[silo] = said
+        self._confirmations[silo] = confirmation
 
     def _finish_round(self) -> dict[str, bytes]:
-        """Open the masks of the round before and go on to its survivors."""
+        """Open the masks of the previous round and continue with its survivors."""
         t = self._round
         if t == BEFORE:
             return {}
@@ -358,27 +368,28 @@ class Aggregator:
         return self._finished[t]
 
     def _opened(self, t: int, survivors: Sequence[str]) -> dict[str, bytes]:
-        """Combine shares to each member's seed or key of round `t`, and check it."""
+        """Combine shares into each member's seed or key of round `t`, and check it."""
         name = self._opened_name
         if name in self._recorded:
             return _split_opened(self._members, self._recorded[name])
         threshold = share_threshold(len(self._numbers), self.plan.collusion)
+        # More shares than the threshold add work, but no information.
         givers = [silo for silo in self._numbers if silo in self._shares][:threshold]
         if len(givers) < threshold:
             raise RemoteProtocolError(
-                f"round {t} cannot be opened: {len(givers)} silos gave shares, it needs "
+                f"round {t} cannot be opened: {len(givers)} silos gave shares, it requires "
                 f"{threshold}; the job ends, what left stays charged."
             )
         opened = {}
         for place, silo in enumerate(self._members):
             shares = {self._numbers[giver]: self._shares[giver][place] for giver in givers}
             opened[silo] = open_secret(shares)
-            # A wrong share gives a wrong secret, and that a sum of random numbers, so the secret is
-            # compared with what its silo committed to before any round began.
+            # A wrong share yields a wrong secret and thereby a random sum. So the secret is checked
+            # against the commitment that its silo published before the first round.
             if not self._round_keys.fits(t, silo, silo in survivors, opened[silo]):
                 raise RemoteProtocolError(
-                    f"shares of {silo!r} in round {t} give a secret that it never committed to; "
-                    "the job ends, what left stays charged."
+                    f"shares of {silo!r} in round {t} yield a secret that does not match its "
+                    "commitment; the job ends, what left stays charged."
                 )
         joined = b"".join(opened[silo] for silo in self._members)
         self._recorded[name] = self._journal.record(self.plan.run_id, name, joined)
@@ -389,7 +400,8 @@ class Aggregator:
         return _OPENED.format(self._round).encode()
 
     def _keep_sum(self, t: int, survivors: Sequence[str], opened: Mapping[str, bytes]) -> None:
-        """Keep the noised sum, if the plan says that the result is for others too."""
+        """Keep the noised sum if the plan publishes the result."""
+        # Under the group mask the aggregator knows the noise, so its sums are never published.
         if not self.plan.publish or self.plan.profile != "pairwise":
             return
         noised = self._reply(t).elements
@@ -398,7 +410,7 @@ class Aggregator:
         self._sums.append(ReleasedSum(tuple(survivors), noised - left))
 
     def _recall_keys(self) -> None:
-        """Take up the roster and the cohort that an earlier life fixed."""
+        """Restore the roster and the cohort that were fixed before a restart."""
         if frame := self._recorded.get(_ROSTER):
             self._take_roster(frame)
         if frame := self._recorded.get(b"cohort"):
@@ -411,13 +423,13 @@ class Aggregator:
                 self._secrets[name] = secrets
 
     def _recall_rounds(self) -> int:
-        """Go through the rounds that an earlier life finished; return the last of them."""
+        """Restore the rounds finished before a restart; return the last of them."""
         for t in range(self.plan.rounds):
             if frame := self._journal.frame(self.plan.run_id, t):
                 self._answers[t] = frame
         last = max(self._answers, default=0)
         self._round = BEFORE
-        # The round before the last is finished when the last is opened again.
+        # Opening the last answered round again finishes the round before it.
         for t in range(last - 1):
             self._round = t
             self._finish_round()
@@ -430,7 +442,7 @@ class Aggregator:
 
     def _known_roster(self) -> Roster:
         if self._roster is None:
-            raise LocalProtocolError("there is no roster yet; ask for keys first.")
+            raise LocalProtocolError("there is no roster yet; request keys first.")
         return self._roster
 
     @property
@@ -443,7 +455,7 @@ class Aggregator:
 
     @property
     def quorum(self) -> int:
-        """How many silos must be in a sum and confirm it."""
+        """Smallest number of silos that must be in a sum and confirm it."""
         return self.plan.quorum(len(self._numbers) or len(self.plan.silos))
 
     def _reply(self, t: int | None = None) -> Reply:
@@ -461,9 +473,9 @@ class Aggregator:
         return self._answers.get(t)
 
     def _draw(self, t: int) -> Words:
-        """Draw the noise of a round, block by block, independently."""
+        """Draw the noise of a round, independently for each block."""
         kind = self.plan.layout.mechanism
-        if kind == "none" or self.plan.profile == "pairwise":  # there, silos add the noise
+        if kind == "none" or self.plan.profile == "pairwise":  # under "pairwise", silos add noise
             return np.zeros(self.plan.length(t), dtype=np.uint64)
         parts = [
             self._source.draw(kind, self.plan.noise_scale(block), block.size)

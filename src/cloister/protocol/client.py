@@ -57,41 +57,42 @@ from cloister.protocol.task import inside
 from cloister.secagg.masks import Masker
 
 Source = Iterable[Records] | Callable[[int, GridState], Iterable[Records]]
-"""Grid records in chunks, iterable once a round; or a function of round and state that makes them.
+"""Grid records in chunks, iterable once per round; or a function of round and state.
 
-The function must make the same ones when it is asked again, else a retry ends the job.
+The function must return the same records for the same arguments, else a retry ends the job.
 """
 
-_DRIFT = 1e-6  # machines may differ by so much in a coordinate of the public state
-_BOUND = b"told/"  # no frame begins so
+# Largest difference between machines in a coordinate of the public state, in units of [-1, 1].
+_DRIFT = 1e-6
+_BOUND = b"told/"  # prefix of the journal's entries on answers; every frame begins with "CLST"
 
 
 class Client:
-    """One silo in one job.
+    """The protocol of one silo in one job.
 
     Parameters
     ----------
     silo : str
         This silo's name in the plan.
     records : iterable of ndarray of shape (n, n_features), int32, or function
-        Grid records in chunks; iterated once a round, so it must be iterable again. A function of
-        round and public state makes them anew in each round, as code of a silo's own does that
-        trains a model. A record outside the plan's box adds nothing.
+        Grid records in chunks; iterated once per round, so it must support repeated iteration. A
+        function of round and public state returns new records in each round, for example the
+        updates of a model that the silo trains. A record outside the plan's box adds nothing.
     masker : Masker, optional
-        None if the keys are agreed on with the other silos, as over a network.
+        None if the silos agree on keys first, as they do over a network.
     journal : Journal, optional
-        Where upload and charge, and everything this silo binds itself to, are made durable before
-        they leave. A client made anew with the journal of a job goes on where it was.
+        Durable storage of uploads, charges and all commitments of this silo, written before they
+        are sent. A client that restarts with the journal of a job continues where it stopped.
     identity : Identity, optional
-        Signs for this silo; needed if the plan has fingerprints.
+        Signing key of this silo; required if the plan has fingerprints.
     noise : NoiseSource, optional
         Only under "pairwise", and only in tests: another source for this silo's share of noise.
 
     Notes
     -----
-    First keys, if the plan has fingerprints: *invite* -> keys, *roster* -> sealed secrets, *deal*
-    -> ready. Then each round: *open* -> upload, *reply* -> confirm, and under pairwise masks
-    *unmask* -> shares; the *open* of the next round, or *close*, brings what is needed to unmask.
+    If the plan has fingerprints, keys come first: *invite* -> keys, *roster* -> sealed secrets,
+    *deal* -> ready. Then each round: *open* -> upload, *reply* -> confirm, and under pairwise masks
+    *unmask* -> shares. The *open* of the next round, or *close*, carries the secrets for unmasking.
     Each message may be repeated and is then answered with the same bytes.
     """
 
@@ -110,8 +111,8 @@ class Client:
             raise LocalProtocolError(f"silo {silo!r} is not in the plan, which has {plan.silos}.")
         if (masker is None) != bool(plan.fingerprints) or (masker is None and identity is None):
             raise LocalProtocolError(
-                f"silo {silo!r} needs an identity for a plan with fingerprints, and masks for one "
-                "without."
+                f"silo {silo!r} must have an identity for a plan with fingerprints, and a masker "
+                "for a plan without; pass the other one."
             )
         if not plan.opened:
             raise LocalProtocolError(
@@ -132,26 +133,26 @@ class Client:
         self._given_masker = masker
         self._noise = noise
         self._shares_of_noise: dict[int, Integers] = {}
-        self._members: tuple[str, ...] = plan.silos  # of the round that comes next, or is open
-        self._uploads = 0  # rounds for which our vector left
-        self._went_on = False  # past all that an earlier life of this silo may have sent
-        self._pending: Reply | None = None  # the answer of the last of them, not yet unmasked
-        self._agreed = BEFORE - 1  # the last round in which enough silos said the same
-        self._witnesses: tuple[Confirmation, ...] = ()  # those of them that were checked
-        self._heard: tuple[SignedStatement, ...] = ()  # of peers, not durable yet
-        self._bound: dict[int, bytes] = {}  # the one answer of each round, kept to the end
-        self._before: tuple[tuple[str, ...], Reply] | None = None  # members and answer of the last
-        self._manner: Manner = "kernel"
-        self._thorough_round = drawn_below(plan.rounds)  # nobody knows which it will be
+        self._members: tuple[str, ...] = plan.silos  # of the open round, or of the next one
+        self._uploads = 0  # rounds for which this silo's vector was sent
+        self._went_on = False  # past everything that this silo may have sent before a restart
+        self._pending: Reply | None = None  # the answer of the last upload, not yet unmasked
+        self._agreed = BEFORE - 1  # the last round that enough silos confirmed
+        self._witnesses: tuple[Confirmation, ...] = ()  # the confirmations checked for it
+        self._heard: tuple[SignedStatement, ...] = ()  # peers' statements, not durable yet
+        self._bound: dict[int, bytes] = {}  # hash of the one answer of each round
+        self._before: tuple[tuple[str, ...], Reply] | None = None  # members, answer of last round
+        self._manner: Manner = "kernel"  # of the sums, see `_checked`
+        self._thorough_round = drawn_below(plan.rounds)  # unknown to the other parties
         self._progress = Progress(plan)
-        self._answers: dict[bytes, bytes] = {}
-        # An answer is a function of the request and the state, so making all answers again brings
-        # this object to where its earlier life was; nothing else of that life is stored.
+        self._answers: dict[bytes, bytes] = {}  # by hash of the request, for repeated requests
+        # An answer is a function of the request and the state, so repeating all recorded requests
+        # restores the state before a restart; no other state is stored.
         for request, answer in self._journal.recorded(plan.run_id):
             if not request.startswith(_BOUND) and self._answer(request) != answer:
                 raise LocalProtocolError(
-                    f"{silo!r} does not come to its recorded answers again, so its records or its "
-                    "keys are not what they were; it leaves the job for good."
+                    f"{silo!r} cannot reproduce its recorded answers, so its records or its keys "
+                    "changed since; it leaves the job permanently."
                 )
 
     def handle(self, frame: bytes) -> bytes:
@@ -160,7 +161,7 @@ class Client:
         Raises
         ------
         RemoteProtocolError
-            If the frame breaks the protocol; nothing is sent or unmasked then.
+            If the frame violates the protocol; nothing is sent or unmasked then.
         """
         answer = self._answers.get(_name(frame))
         return self._answer(frame) if answer is None else answer
@@ -172,7 +173,7 @@ class Client:
 
     @property
     def finished(self) -> bool:
-        """Whether every round was released and unmasked."""
+        """True once every round was released and unmasked."""
         return self._progress.rounds == self.plan.rounds
 
     @property
@@ -204,32 +205,32 @@ class Client:
                 return encode(self.plan, self._give_shares(message))
             case Close():
                 return self._close(message, frame)
-            case AskState():  # its key seals one box, so a state that was adopted since is not
+            case AskState():  # recorded, since the key of the box must never seal a second state
                 return self._promise(frame, encode(self.plan, self._seal_state(message.round)))
             case Adopt():
                 return self._promise(frame, encode(self.plan, self._adopt(message)))
             case Invite():
-                # Made anew, keys would have another time and head of the ledger: the first stand.
+                # New keys would carry another time and ledger head, so the first ones are repeated.
                 kept = dict(self._journal.recorded(self.plan.run_id)).get(frame)
                 return kept or self._promise(frame, encode(self.plan, self._keys.keys()))
             case Roster():
                 return self._promise(frame, encode(self.plan, self._keys.secrets(message)))
             case Deal():
                 return self._promise(frame, encode(self.plan, self._ready(message)))
-        raise RemoteProtocolError(f"a silo does not take frames of kind {message.kind.name}.")
+        raise RemoteProtocolError(f"a silo does not accept frames of kind {message.kind.name}.")
 
     def _promise(self, request: bytes, answer: bytes) -> bytes:
-        """Make an answer durable before it leaves: from then on it is the only one."""
+        """Record an answer before it is sent, as the only answer to its request."""
         kept = self._journal.record(self.plan.run_id, request, answer)
         self._answers[_name(request)] = kept
         return kept
 
     def _keep_to(self, t: int, digest: bytes) -> None:
-        """Bind this silo, in all processes that share its journal, to one answer of a round."""
+        """Commit this silo, in all processes that share its journal, to one answer of a round."""
         self._promise_all(t, [(_bound_name(t), digest)])
 
     def _promise_all(self, t: int, answers: Sequence[tuple[bytes, bytes]]) -> bytes:
-        """Make the one answer of a round and ours to it durable in one step; return the last."""
+        """Record the hash of a round's answer and this silo's reply to it; return the last."""
         kept = self._journal.record_all(self.plan.run_id, answers)
         self._bound[t] = kept[0]
         if self._bound[t] != answers[0][1]:
@@ -241,14 +242,14 @@ class Client:
     @property
     def _keys(self) -> KeyAgreement:
         if self._agreement is None:
-            raise RemoteProtocolError("this job needs no agreement on keys.")
+            raise RemoteProtocolError("this job has no key agreement; its masks are given.")
         return self._agreement
 
     def _ready(self, deal: Deal) -> Ready:
-        masker, said = self._keys.masker(deal), self._keys.digest
-        self._keep_to(BEFORE, said)
+        masker, digest = self._keys.masker(deal), self._keys.digest
+        self._keep_to(BEFORE, digest)
         self._given_masker, self._members = masker, self._keys.cohort
-        return Ready(self.silo, said, *self._vouch(BEFORE, said))
+        return Ready(self.silo, digest, *self._vouch(BEFORE, digest))
 
     @property
     def _masker(self) -> Masker:
@@ -263,7 +264,7 @@ class Client:
     # Rounds ----------------------------------------------------------------------------------
 
     def _open(self, message: Open, request: bytes) -> bytes:
-        """Finish the round before, then send our vector; a repeated call sends it again."""
+        """Finish the previous round and return this silo's vector; repeat it on a repeated call."""
         t = message.round
         if t == self._uploads - 1:
             return self._sent(t)
@@ -271,17 +272,17 @@ class Client:
             raise RemoteProtocolError(
                 f"round {t} was opened, but {self.silo!r} is in round {self._uploads}."
             )
-        if self._progress.rounds < t:  # not so when our upload failed and is asked for again
+        if self._progress.rounds < t:  # False if an upload failed and is requested again
             self._receive(t - 1, message.confirmations, message.opened)
         elif t == 0 and self._agreement:
             self._check_ready(message.confirmations)
-        # The bytes that left before a crash leave again: a new draw of noise under the same pad
-        # would give the difference of two noises away.
+        # Bytes sent before a crash are sent again: a new noise draw under the same pad would
+        # reveal the difference of the two draws.
         frame = None if self._went_on else self._journal.frame(self.plan.run_id, t)
         if frame is None:
             upload = encode(self.plan, self._upload(t))
-            # Charge and bytes are durable in one step, before the first byte leaves: a crash in
-            # between either costs nothing or is answered with these bytes. So is what peers said.
+            # Charge, bytes and peers' statements become durable in one step, before the first byte
+            # is sent. After a crash, either nothing is charged or these bytes are sent again.
             frame = self._journal.commit(
                 job=self.plan.run_id,
                 round=t,
@@ -296,28 +297,28 @@ class Client:
         return frame
 
     def _sent(self, t: int) -> bytes:
-        """Return the bytes that left for round `t`."""
+        """Return the bytes that were sent for round `t`."""
         frame = self._journal.frame(self.plan.run_id, t)
         if frame is None:
             raise LocalProtocolError(
-                f"upload of round {t} was lost; {self.silo!r} leaves the job for good."
+                f"upload of round {t} was lost; {self.silo!r} leaves the job permanently."
             )
         return frame
 
     def _upload(self, t: int) -> Upload:
-        """Sum the records, add our share of the noise if it is ours to add, and mask the sum."""
+        """Sum the records, add this silo's share of the noise under "pairwise", mask the sum."""
         total, task = self._sum(t), self.plan.by_silo
         if task is not None and task.silos:
             total = task.placed(t, self.silo, total)
         if self.plan.profile == "pairwise":
-            # Noise goes in before the mask: whoever opens the mask finds a noised vector.
+            # Noise before the mask: a party that opens the mask sees a noised vector only.
             total += self._share_of_noise(t)
         masked = self._masker.mask(to_words(total), self._pad(t), self._members)
         self._shares_of_noise.pop(t, None)
         return Upload(t, self.silo, self._state_tag(t), masked)
 
     def _sum(self, t: int) -> Integers:
-        """Return what our records add to round `t`."""
+        """Return the sum of this silo's records in round `t`."""
         task, by_client, state = self.plan.task, self.plan.by_client, self.state
         length = self.plan.length(t)
         if by_client is None:
@@ -325,13 +326,14 @@ class Client:
             return self._checked(LocalStep(task, t, state, length, self._manner, thorough))
         step = LocalStep(task, t, state, length)
         chunks = self._records(t, state) if callable(self._records) else self._records
-        # The rows of a client may lie in several chunks, and its bound is on all of them together.
+        # The bound holds for all rows of a unit together, and chunks may split them.
         none = np.zeros((0, task.n_features), dtype=np.int32)
         table = inside(np.concatenate(list(chunks) or [none]), task.frac_bits)
         if by_client.rate == 1:
             return step.of(table)
         about = join((self.plan.digest, str(t).encode()))
-        # From the secret of the job: nobody else knows the coins, and a restart tosses the same.
+        # Derived from the secret of the job: no other party knows the coins, and a restart draws
+        # the same ones.
         coins = stream(derive(self._journal.secret(self.plan.run_id), Usage.COINS, about))
         return step.whole(by_client.contribute_sampled(t, state, table, coins))
 
@@ -362,7 +364,8 @@ class Client:
         if t not in self._shares_of_noise:
             secret = self._journal.secret(self.plan.run_id)
             about = join((self.plan.digest, str(t).encode()))
-            # Derived, so a restart draws the same: two draws under one pad show their difference.
+            # Derived, so that a restart draws the same: two draws under one pad reveal their
+            # difference.
             source = self._noise or ShareNoise(derive(secret, Usage.NOISE, about))
             self._shares_of_noise[t] = np.concatenate(
                 [
@@ -373,7 +376,7 @@ class Client:
         return self._shares_of_noise[t]
 
     def _confirmed(self, message: Reply, request: bytes) -> bytes:
-        """Confirm an answer; only once that is durable may it be opened."""
+        """Record and return the confirmation of an answer, which must precede its unmasking."""
         t, confirm = message.round, self._confirm(message)
         promised = [(_bound_name(t), confirm.result_hash), (request, encode(self.plan, confirm))]
         answer = self._promise_all(t, promised)
@@ -383,11 +386,11 @@ class Client:
         return answer
 
     def _confirm(self, message: Reply) -> Confirm:
-        """Check the survivors and say to the others what we were told."""
+        """Check the survivors of an answer and return this silo's confirmation of it."""
         t, survivors = message.round, message.survivors
         if t != self._uploads - 1:
             raise RemoteProtocolError(
-                f"reply is for round {t}, which {self.silo!r} does not wait on."
+                f"reply is for round {t}, which {self.silo!r} does not wait for."
             )
         if self._progress.rounds > t:  # unmasked already; only the same answer is confirmed again
             members = self._before[0] if self._before else ()
@@ -399,20 +402,20 @@ class Client:
                 f"survivors of round {t} must be members of it in the plan's order and include "
                 f"{self.silo!r}."
             )
-        # Under pairwise masks a smaller sum would also hold less noise than was charged for.
+        # Under pairwise masks a smaller sum would also contain less noise than the charge assumes.
         if len(survivors) < self._quorum:
             raise RemoteProtocolError(
-                f"round {t} has {len(survivors)} survivors, the plan asks for at least "
-                f"{self._quorum}."
+                f"round {t} has {len(survivors)} survivors, the plan requires at least "
+                f"{self._quorum}; start a new job."
             )
         digest = result_hash(self.plan, message)
         return Confirm(t, self.silo, digest, *self._vouch(t, digest))
 
     def _give_shares(self, message: Unmask) -> Shares:
-        """Give what opens the one sum of a round that enough silos confirmed.
+        """Return shares that open the one sum of a round, once enough silos confirmed it.
 
-        Of each member it is a share of its seed or of its key, by whether it is in the sum that
-        this silo confirmed; that confirmation is durable, so it is never both.
+        For each member it is a share of its seed if the confirmed sum contains the member, and of
+        its key otherwise. The confirmation is durable, so no member's shares are ever of both.
         """
         t = message.round
         if self._pending is not None and self._pending.round == t:
@@ -422,20 +425,20 @@ class Client:
         else:
             raise RemoteProtocolError(f"{self.silo!r} has confirmed no sum of round {t}.")
         self._check_confirmations(t, message.confirmations, self._bound[t], reply.survivors)
-        # By the survivors of the sum that this silo confirmed, never by what it is asked for: seed
-        # and key of one member together would open that member's vector.
+        # The survivors come from the confirmed sum, never from the request: the seed and the key
+        # of one member together would unmask that member's vector.
         shares = self._masker.shares(t, members, reply.survivors)
         self._keep_heard()
         return Shares(t, self.silo, tuple(shares[name] for name in members if name in shares))
 
     def _close(self, message: Close, request: bytes) -> bytes:
-        """Finish the last round; a repeated call is answered again."""
+        """Finish the last round; repeat the answer on a repeated call."""
         if message.round != self.plan.rounds - 1 or self._uploads != self.plan.rounds:
             raise RemoteProtocolError(f"job was closed before {self.silo!r} saw its last round.")
         done = encode(self.plan, Done(message.round, self.silo))
         if not self.finished:
             self._receive(message.round, message.confirmations, message.opened)
-        elif not self._heard:  # kept the last time
+        elif not self._heard:  # an earlier call stored them
             return done
         self._keep_heard()
         return self._promise(request, done)
@@ -443,10 +446,12 @@ class Client:
     def _receive(
         self, t: int, confirmations: Sequence[Confirmation], opened: Mapping[str, bytes]
     ) -> None:
-        """Unmask the sum of round `t` once enough silos were told the same, and move on."""
+        """Unmask the sum of round `t` once enough silos confirmed it, and continue."""
         reply = self._pending
         if reply is None:
-            raise RemoteProtocolError(f"round {t} goes on, but {self.silo!r} has no reply of it.")
+            raise RemoteProtocolError(
+                f"round {t} continues, but {self.silo!r} received no reply for it."
+            )
         self._check_confirmations(t, confirmations, self._bound[t], reply.survivors)
         unmasked = self._masker.unmask(
             reply.elements, self._pad(t), reply.survivors, self._members, opened
@@ -458,24 +463,24 @@ class Client:
     # Confirmations ---------------------------------------------------------------------------
 
     def _vouch(self, t: int, digest: bytes) -> tuple[bytes, bytes, bytes]:
-        """Return tag and signature by which this silo says what it was told, and its statement."""
+        """Return tag and signature of the confirmed hash, and this silo's ledger statement."""
         statement = self._statement()
-        said = confirmed(self.plan, t, self.silo, digest, statement)
-        mac = self._masker.tag(Usage.CONFIRM, *said)
+        parts = confirmed(self.plan, t, self.silo, digest, statement)
+        mac = self._masker.tag(Usage.CONFIRM, *parts)
         if self._agreement is None or self._identity is None:
             return mac, NO_SIGNATURE, statement
-        return mac, self._identity.sign(CONFIRM_LABEL, *said), statement
+        return mac, self._identity.sign(CONFIRM_LABEL, *parts), statement
 
     def _statement(self) -> bytes:
-        """Return what this silo signs of its ledger; nothing where all parties are one process."""
+        """Return this silo's signed ledger statement; empty if all parties are one process."""
         if self._agreement is None or self._identity is None:
             return b""
         plan = self.plan
-        said = self._journal.statement(plan.run_id, plan.digest.hex(), plan.events())
-        return encode_statement(said, SignedStatement.of(said, self._identity).signature)
+        statement = self._journal.statement(plan.run_id, plan.digest.hex(), plan.events())
+        return encode_statement(statement, SignedStatement.of(statement, self._identity).signature)
 
     def _hear(self, confirmations: Sequence[Confirmation], among: Sequence[str]) -> None:
-        """Take what peers signed of their ledgers; durable before anything of this silo leaves."""
+        """Decode peers' ledger statements; the next commit stores them before it sends."""
         if self._agreement is None:
             return
         self._heard = tuple(
@@ -491,25 +496,26 @@ class Client:
     def _check_confirmations(
         self, t: int, confirmations: Sequence[Confirmation], digest: bytes, among: Sequence[str]
     ) -> None:
-        """Check that enough silos, this one included, were told the same in round `t`.
+        """Check that enough silos, this one included, confirm the same hash in round `t`.
 
-        Of those that say the same no more are checked than are needed; one that says something
-        else is always checked, and ends the job. What all sign of their ledgers is kept.
+        Equal confirmations are verified only until the quorum is reached. A different one is always
+        verified and, if genuine, ends the job. The ledger statements of all silos are kept.
         """
         if self._agreed == t:
             return
         agree, checked = {self.silo}, []
         for confirmation in confirmations:
-            # A quorum that agrees is enough. One that differs is proof of two sums, if it is
-            # genuine, so it is looked at even when the quorum is full.
+            # A genuine confirmation of another hash proves that two sums were sent, so it is
+            # verified even when the quorum is complete.
             silo, other = confirmation.silo, confirmation.result_hash
             if other == digest and len(agree) >= self._quorum:
                 continue
-            said = confirmed(self.plan, t, silo, other, confirmation.statement)
-            genuine = self._masker.verify(Usage.CONFIRM, confirmation.mac, *said)
+            parts = confirmed(self.plan, t, silo, other, confirmation.statement)
+            genuine = self._masker.verify(Usage.CONFIRM, confirmation.mac, *parts)
             if genuine and self._agreement:
+                # Every silo knows the group key of the tag; only the signature names one silo.
                 public = self._agreement.identity_of(silo)
-                genuine = verify(public, confirmation.signature, CONFIRM_LABEL, *said)
+                genuine = verify(public, confirmation.signature, CONFIRM_LABEL, *parts)
             if not genuine:
                 raise RemoteProtocolError(f"confirmation of {silo!r} for round {t} is forged.")
             if silo not in among:
@@ -525,14 +531,14 @@ class Client:
             checked.append(confirmation)
         if len(agree) < self._quorum:
             raise RemoteProtocolError(
-                f"round {t} has {len(agree)} confirmations, needs {self._quorum}; "
+                f"round {t} has {len(agree)} confirmations, requires {self._quorum}; "
                 "nothing is unmasked."
             )
         self._hear(confirmations, among)
         self._agreed, self._witnesses = t, tuple(checked)
 
     def _check_ready(self, confirmations: Sequence[Confirmation]) -> None:
-        """Check that enough silos saw the same roster; keep their word on our ledger's head."""
+        """Check that enough silos saw the same roster; keep their signatures of the ledger head."""
         keys = self._keys
         self._check_confirmations(BEFORE, confirmations, keys.digest, keys.cohort)
         self._journal.countersigned(
@@ -547,7 +553,7 @@ class Client:
     # State -----------------------------------------------------------------------------------
 
     def _state_tag(self, t: int) -> bytes:
-        """Return a keyed tag by which silos see whether they hold the same state."""
+        """Return a keyed tag of the public state, equal for silos that hold the same state."""
         parts = [self.plan.digest, str(t).encode(), *self._progress.encoded()]
         return self._masker.tag(Usage.STATE_TAG, *parts)
 
@@ -558,7 +564,7 @@ class Client:
         return SealedState(t, self.silo, kex.seal(self._state_key(t, self.silo), plain))
 
     def _adopt(self, message: Adopt) -> Adopted:
-        """Take the lead silo's state if it is ours but for rounding."""
+        """Adopt the lead silo's state if it differs from this silo's only by rounding."""
         t = message.round
         self._check_open(t)
         plain = kex.unseal(self._state_key(t, message.lead), message.box)
@@ -569,7 +575,7 @@ class Client:
             elements = from_bytes(plain[place:end], own.size)
             state[name] = to_integers(elements).reshape(own.shape)
             place = end
-        # Theirs was rounded to the grid and ours is not yet: half a step more than the drift.
+        # The lead's state was rounded to the grid and the local one was not: half a step more.
         half_step = 0.5 / (1 << self.plan.grid.frac_bits)
         if place != len(plain) or self._progress.distance(state) > half_step + _DRIFT:
             raise RemoteProtocolError(

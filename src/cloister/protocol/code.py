@@ -1,24 +1,24 @@
-"""The code of a task: package, version and a digest of what it computes.
+"""The code of a task: package, version and a digest of its sources.
 
-A plan names the code that it was designed with, and a silo with other code refuses it: two silos
-that would sum different things can never start a round.
+A plan names the code that it was designed with, and a silo with other code refuses the plan. So two
+silos that would compute different sums never start a round.
 
-The digest covers the source of the task and every source that it imports, at any depth, of its own
-package, of the files beside a lone file, and of cloister. Imports are followed as files; nothing is
-imported. What counts of a source is its canonical text (:mod:`cloister.core.syntax`), under the
-name of its module. So a comment, a docstring or an annotation is no change of a task, nor is a
-change of a command or a report.
+The digest covers the source of the task and every source that it imports, at any depth. These are
+the sources of its package, of the files next to a lone file, and of cloister. Imports are followed
+as files; no module is imported. Of each source the canonical text (:mod:`cloister.core.syntax`)
+counts, under the name of its module. A changed comment, docstring or annotation therefore leaves
+the digest equal, and so does a changed command or report.
 
-Some sources depend on more than that text, or on files that no import names. They are not guessed
-at: all their bytes count, or those of every file of the package and of cloister (:class:`_Weight`).
+Some sources depend on more than that text, or on files that no import names. For these, all their
+bytes count, or the bytes of every file of the package and of cloister (:class:`_Weight`).
 
-Compiled modules do not count. A silo with a compiler and one without must not refuse each other,
-and the compiled loops of cloister compute what a source in the digest says, integer for integer
-(``docs/proofs/kernel.md``). A package of others that imports a compiled module of its own counts
-with all its files.
+Compiled modules do not count, because a silo with a compiler and a silo without one must accept
+each other. The compiled loops of cloister compute the same integers as a source in the digest
+(``docs/proofs/kernel.md``). A package of another author that imports its own compiled module
+counts with all its files.
 
-A file is read once in a process. One that changes on disk later is not what runs here, so a process
-that lives long calls :func:`remember` as it starts.
+A file is read once per process. A file that changes on disk later differs from the running code, so
+a long-lived process calls :func:`remember` when it starts.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from cloister.protocol.task import Task, tasks_inside
 
 
 class _Weight(IntEnum):
-    """How much of the sources of a task counts."""
+    """The parts of a task's sources that the digest covers."""
 
     TEXT = 0
-    """The canonical text of the sources that its imports lead to."""
+    """The canonical text of the task's source and of the sources it imports."""
     BYTES = 1
-    """All bytes of these: comments, docstrings and annotations may change what is computed."""
+    """All bytes of these: comments, docstrings and annotations may change the computation."""
     ALL_FILES = 2
     """All bytes of every file: code or data may be loaded that no import names."""
 
 
 def _used(names: str) -> frozenset[str]:
-    """Return the words for names however they are reached: by themselves or as an attribute."""
+    """Return the words under which a source uses names: as they are or as attributes."""
     return frozenset(word for name in names.split() for word in (name, f".{name}"))
 
 
@@ -90,90 +90,91 @@ _KNOWN = frozenset(
         *_LIBRARIES,
     ]
 )
-"""Libraries that read no docstring and no annotation of a function that they are given."""
+"""Libraries that read no docstring and no annotation of a function passed to them."""
 
 _OURS = "cloister"
 _FOLDER = Path(__file__).absolute().parents[2]
 """The folder that the package cloister is in."""
 _BY_NAME = frozenset({_OURS, "cloister.tasks"})
-"""Packages of ours that import what they are asked for by name.
+"""Packages of cloister that import modules by name, at run time.
 
-Tasks of ours ask `cloister.tasks` for the steps that a plan names. Each step is a field of its
-task then, and :func:`code_of` covers it.
+Tasks of cloister request from `cloister.tasks` the steps that a plan names. Each step is a field of
+its task, so :func:`code_of` covers it.
 """
 _CATALOGUE = "cloister.core.catalogue"
-"""Where names are. A line more in this table changes no task; what stands at a place is covered."""
+"""The table of names and places. A new row changes no task; the class at a place is covered."""
 _NOTHING = (read_syntax(b""), read_syntax(b"from __future__ import annotations"))
-"""Sources without a statement that does anything."""
+"""Sources without an effective statement."""
 _EXPLAINED: Mapping[str, frozenset[str]] = {
-    # Public names and old names, which nothing below the command line takes from the package.
+    # Public names and old names, which no room below the command line imports from the package.
     _OURS: _used("import_module importlib __getattr__ old_name") | {"def __getattr__"},
     "cloister.core.deprecated": _used("import_module old_name modules sys importlib __getattr__"),
     "cloister.protocol.task": _used("old_name") | {"def __getattr__"},
     "cloister.core.display": _used("old_name") | {"def __getattr__"},
-    # Looks tasks up by name: those of a plan are covered by their own classes.
+    # Imports tasks by name; the digest covers the tasks of a plan through their classes.
     "cloister.tasks": _used(
         """import_module old_name modules sys importlib entry_points spec_from_file_location
         module_from_spec pathlib"""
     )
     | {"def __getattr__"},
-    # Read annotations in bodies of classes, which count, and globals of their modules.
+    # Reads annotations in class bodies, which the text includes, and globals of their modules.
     "cloister.core.declared": _used("get_type_hints sys modules"),
     "cloister.tasks.state": _used("get_type_hints"),
-    # Names and defaults of parameters, which count.
+    # Reads names and defaults of parameters, which the text includes.
     "cloister.tasks.options": _used("inspect"),
-    # Which of two ways that compute the same integers, and how fast: a choice of a machine.
+    # Chooses by machine between two loops that compute the same integers.
     "cloister.core.compiled": _used("os"),
     # Randomness of the operating system, which no source determines.
     "cloister.core.randomness": _used("os"),
 }
-"""What modules of ours use although it is refused, and why it is safe there."""
+"""Words of cloister's own modules that the digest tolerates, with the reason above each."""
 
 
 def code_of(task: Task) -> Code | None:
-    """Return the code of a task and of every task that it is made of.
+    """Return the code of a task and of every task inside it.
 
     Returns
     -------
     Code, or None
-        None for a class that stands in no file, such as one of a notebook: it runs in this process
+        None for a class defined in no file, for example in a notebook; it runs in this process
         only.
     """
     return _code(*dict.fromkeys(type(one) for one in tasks_inside(task)))
 
 
 def remember(tasks: Mapping[str, type[Task]], names: Iterable[str]) -> None:
-    """Import these tasks and take their digests now, while both come from the same files.
+    """Import these tasks and compute their digests now, while both use the same files.
 
-    A task that cannot be imported is passed over: a plan that names it is refused with the reason.
+    A task that cannot be imported is skipped: a plan that names it is refused with the reason.
     """
     for name in names:
-        with suppress(Exception):  # whatever another's file does
+        with suppress(Exception):  # importing another author's file may raise any error
             _code(tasks[name])
 
 
 def other_code(plan: Plan) -> str | None:
-    """Say in one sentence why the code of a plan is not ours, or return None if it is.
+    """Return why the plan's code differs from the installed code, or None.
 
-    A plan of the protocol that named no code is taken as it is.
+    A plan of protocol 1, which names no code, is accepted.
     """
     if not plan.opened:
         return (
             f"task {plan.task.name!r} is not installed here; install its package, or name its file "
             "in this silo's settings."
         )
-    theirs, ours = plan.code, code_of(plan.task)
-    if plan.protocol == WITHOUT_LAYOUT or (theirs is not None and theirs == ours):
+    remote, installed = plan.code, code_of(plan.task)
+    if plan.protocol == WITHOUT_LAYOUT or (remote is not None and remote == installed):
         return None
-    if theirs is None or ours is None:
+    if remote is None or installed is None:
         return f"task {plan.task.name!r} comes from no file; write it to one and plan again."
     return (
-        f"task {plan.task.name!r} was planned with {_shown(theirs)}, this silo has {_shown(ours)}; "
-        "use the same code at every party."
+        f"task {plan.task.name!r} was planned with {_shown(remote)}, this silo has "
+        f"{_shown(installed)}; use the same code at every party."
     )
 
 
 def _shown(code: Code) -> str:
+    # A lone file has no version, which would leave two spaces.
     return f"{code.distribution} {code.version} (code {code.digest[:12]})".replace("  ", " ")
 
 
@@ -190,12 +191,14 @@ def _code(*kinds: type[Task]) -> Code | None:
         weight = max(weight, *(_weight(home, name, path) for name, path in found.items()))
         sources |= _that_count(found)
         files |= _data_files(home, found)
-    if any("<locals>" in kind.__qualname__ for kind in kinds):  # arguments may come from anywhere
+    if any("<locals>" in kind.__qualname__ for kind in kinds):  # closes over values of any module
         weight = _Weight.ALL_FILES
     if weight is _Weight.ALL_FILES:
         for home in homes:
             files |= _all_files(home, _followed(home))
     digest = sha256("\0".join(f"{k.__module__}:{k.__qualname__}" for k in kinds).encode())
+    # Each entry has its length, so that no two sets of sources give the same bytes. Module names,
+    # not paths, enter the digest, as folders differ between machines.
     for name, path in sorted(sources.items()):
         source, syntax = _read(path)
         counted = syntax.text.encode() if syntax and weight is _Weight.TEXT else source
@@ -207,8 +210,9 @@ def _code(*kinds: type[Task]) -> Code | None:
 
 
 def _distribution(kind: type[Task]) -> tuple[str, str]:
-    """Return name and version of the package that a task came with."""
+    """Return name and version of the package that contains a task."""
     top = kind.__module__.partition(".")[0]
+    # Most packages have the name of their module; the table of all packages is slow to build.
     try:
         return top, version(top)
     except PackageNotFoundError:
@@ -220,13 +224,13 @@ def _distribution(kind: type[Task]) -> tuple[str, str]:
 
 @cache
 def _packages() -> Mapping[str, list[str]]:
-    """Return the distributions of each top-level module; it reads the list of files of each."""
+    """Return the distributions of each top-level module, read from their lists of files."""
     return packages_distributions()
 
 
 @dataclass(frozen=True)
 class _Home:
-    """Where the sources of a task are.
+    """The location of a task's sources.
 
     Parameters
     ----------
@@ -235,9 +239,9 @@ class _Home:
     file : Path
         The file of that module.
     folder : Path
-        The folder that its top-level package is in, or its lone file.
+        The folder that contains its top-level package, or its lone file.
     lone : bool
-        Whether the file is loaded under a name that says nothing about its place.
+        True if the module name does not determine the path of the file.
     """
 
     module: str
@@ -247,7 +251,7 @@ class _Home:
 
     @classmethod
     def of(cls, kind: type[Task]) -> _Home | None:
-        """Return where a task is, or None if it is in no file."""
+        """Return the location of a task, or None if no file contains it."""
         name = getattr(sys.modules.get(kind.__module__), "__file__", None)
         if not name or not Path(name).is_file():
             return None
@@ -264,9 +268,10 @@ class _Home:
         return self.module.partition(".")[0]
 
     def file_of(self, name: str) -> Path | None:
-        """Return the source of a module of cloister or of the task's own, or None.
+        """Return the source of a module of cloister or of the task's author, or None.
 
-        A module beside the task's package is its own unless another distribution installed it.
+        A module next to the task's package counts as its author's, unless another distribution
+        installed it.
         """
         top = name.partition(".")[0]
         if name == self.module:
@@ -282,7 +287,7 @@ class _Home:
 
 
 def _followed(home: _Home) -> dict[str, Path]:
-    """Return the source of a task and all that it imports, by module; imports nothing."""
+    """Return the sources of a task and of all its imports, by module; import no module."""
     found: dict[str, Path] = {}
     waiting = [home.module]
     while waiting:
@@ -295,12 +300,13 @@ def _followed(home: _Home) -> dict[str, Path]:
         _, syntax = _read(path)
         for one in syntax.imports if syntax else ():
             module = _module_of(one, name, path)
+            # `from a import b` may name a module b of package a, or an attribute of module a.
             waiting += [module, f"{module}.{one.name}"] if one.name else [module]
     return found
 
 
 def _that_count(found: Mapping[str, Path]) -> dict[str, Path]:
-    """Return sources without those that have no statement, and without the table of names."""
+    """Return the sources except those without an effective statement and the table of names."""
     return {
         name: path
         for name, path in found.items()
@@ -309,53 +315,54 @@ def _that_count(found: Mapping[str, Path]) -> dict[str, Path]:
 
 
 def _sources(kind: type[Task]) -> dict[str, Path]:
-    """Return the sources whose text is in the digest of a task, by module."""
+    """Return the sources that the digest of a task covers, by module."""
     home = _Home.of(kind)
     return _that_count(_followed(home)) if home else {}
 
 
 def _parents(name: str) -> list[str]:
-    """Return the packages that a module is in: importing it runs them first."""
+    """Return the parent packages of a module, which Python imports first."""
     parts = name.split(".")
     return [".".join(parts[:length]) for length in range(1, len(parts))]
 
 
 def _module_of(one: Import, name: str, path: Path) -> str:
-    """Return the full name of the module that an import in module `name` asks for."""
+    """Return the absolute name of the module of an import statement in module `name`."""
     if not one.level:
         return one.module
+    # Relative imports start from the package: of a package's own file, that is the package itself.
     package = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
     package = package[: len(package) - one.level + 1]
     return ".".join([*package, one.module] if one.module else package)
 
 
 def _weight(home: _Home, name: str, path: Path) -> _Weight:
-    """Return how much of the sources of a task counts because of one of them."""
+    """Return the weight that one source requires for all sources of a task."""
     _, syntax = _read(path)
-    if syntax is None:
+    if syntax is None:  # unreadable syntax may use anything
         return _Weight.ALL_FILES
     words = syntax.words - _EXPLAINED.get(name, frozenset())
-    ours = name.partition(".")[0] == _OURS
-    if ours:  # by name they get fields of values; tests hold what they import
+    installed = name.partition(".")[0] == _OURS
+    if installed:  # cloister uses them for fields of values only; tests pin its imports
         words -= {"getattr()", "hasattr()", "vars"}
     if words & _READS_FILES:
         return _Weight.ALL_FILES
     weights = [_Weight.BYTES if words & _READS_SOURCE else _Weight.TEXT]
-    if not ours:
+    if not installed:
         weights += [_weight_of(home, one, name, path) for one in syntax.imports]
     return max(weights)
 
 
 def _weight_of(home: _Home, one: Import, name: str, path: Path) -> _Weight:
-    """Return how much of the sources of a task of others counts because of an import."""
+    """Return the weight that an import in a source of another author requires."""
     module = _module_of(one, name, path)
     parts = module.split(".")
     if parts[0] in _KNOWN:
         return _Weight.BYTES if "io" in parts or "testing" in parts else _Weight.TEXT
     file = home.file_of(module)
     if parts[0] not in {_OURS, home.top} and file is None and not one.level:
-        return _Weight.BYTES  # a library, which may read what it is given
-    # A package as a value leads to any module in it that somebody else imported.
+        return _Weight.BYTES  # an unknown library may read docstrings of its arguments
+    # A package used as a value gives access to any of its modules that other code imported.
     if one.name is None:
         value = home.file_of(module if one.alias else parts[0])
         clear = file is not None and value is not None and value.stem != "__init__"
@@ -368,7 +375,7 @@ def _weight_of(home: _Home, one: Import, name: str, path: Path) -> _Weight:
 
 
 def _data_files(home: _Home, found: Mapping[str, Path]) -> dict[str, Path]:
-    """Return the files that are no sources, of the packages that a task of others is in."""
+    """Return the files other than sources in the packages of another author's task."""
     if home.top == _OURS:
         return {}
     packages = [
@@ -385,11 +392,11 @@ def _data_files(home: _Home, found: Mapping[str, Path]) -> dict[str, Path]:
 
 
 def _all_files(home: _Home, found: Mapping[str, Path]) -> dict[str, Path]:
-    """Return every file that a task may use: of its package, of cloister, and beside a lone file.
+    """Return every file that a task may use: of its package, of cloister, and near a lone file.
 
-    Others' files may be beside a lone file, so that only those count that a source names.
+    The folder of a lone file may contain unrelated files, so only files named in a source count.
     """
-    ours = [path for path in _files_in(_FOLDER / _OURS) if path.suffix == ".py"]
+    installed = [path for path in _files_in(_FOLDER / _OURS) if path.suffix == ".py"]
     package = home.folder / home.top
     if home.top == _OURS or (package.is_dir() and not home.lone):
         own = list(_files_in(package))
@@ -397,16 +404,17 @@ def _all_files(home: _Home, found: Mapping[str, Path]) -> dict[str, Path]:
         own = [path for source in found.values() for path in _named_in(home.folder, source)]
     return {
         path.relative_to(root).as_posix(): path
-        for root, paths in ((_FOLDER, ours), (home.folder, own))
+        for root, paths in ((_FOLDER, installed), (home.folder, own))
         for path in paths
     }
 
 
 def _files_in(folder: Path, nested: bool = True) -> Iterator[Path]:
-    """Yield the files of a folder and its folders; those of packages within it if `nested`."""
+    """Yield the files of a folder and its subfolders; include nested packages if `nested`."""
     for path in sorted(folder.iterdir()):
         if path.is_file():
             yield path
+        # Links are not followed, since they may form a circle.
         elif not path.is_dir() or path.is_symlink() or path.name == "__pycache__":
             continue
         elif nested or not (path / "__init__.py").exists():
@@ -414,11 +422,11 @@ def _files_in(folder: Path, nested: bool = True) -> Iterator[Path]:
 
 
 def _named_in(folder: Path, source: Path) -> Iterator[Path]:
-    """Yield the files below a folder that a source names: data, or modules."""
+    """Yield the data files and modules below a folder that a source names in its strings."""
     _, syntax = _read(source)
     for text in syntax.strings if syntax and source.is_relative_to(folder) else ():
         for name in (text, text.replace(".", "/") + ".py"):
-            with suppress(OSError, ValueError):  # a text that is no name of a file
+            with suppress(OSError, ValueError):  # most strings are not valid paths
                 path = (folder / name).resolve()
                 if path.is_file() and path.is_relative_to(folder):
                     yield path
@@ -426,35 +434,36 @@ def _named_in(folder: Path, source: Path) -> Iterator[Path]:
 
 @cache
 def _read(path: Path) -> tuple[bytes, Syntax | None]:
-    """Return a source as it is on every system, and what it says to Python if that is readable."""
+    """Return the bytes of a source, equal on every system, and its syntax if it can be parsed."""
     source = _content(path)
     try:
         return source, read_syntax(source)
-    except (SyntaxError, ValueError):  # a newer Python's, or no source
+    except (SyntaxError, ValueError):  # syntax of a newer Python, or not a source
         return source, None
 
 
 @cache
 def _content(path: Path) -> bytes:
-    """Return the bytes of a file, of a source with the ends of lines that all systems read."""
+    """Return the bytes of a file, for a source with uniform line ends."""
     content = path.read_bytes()
+    # Git converts line ends on Windows; the digest must not depend on the platform.
     return content.replace(b"\r\n", b"\n") if path.suffix == ".py" else content
 
 
 def _is_table(path: Path) -> bool:
-    """Return whether a source holds constants only: it uses no name that is not its own."""
+    """Return True if a source contains constants only: it uses no name that it does not bind."""
     _, syntax = _read(path)
-    lazily = {"__future__", ".annotations"}
+    lazily = {"__future__", ".annotations"}  # the one import that every source has
     return syntax is not None and syntax.words - lazily <= syntax.bound
 
 
 @cache
 def _module_file(folder: Path, name: str) -> Path | None:
-    """Return the source of a module below a folder, or None if there is none or it is compiled."""
+    """Return the source of a module below a folder, or None if it is missing or compiled."""
     base = folder.joinpath(*name.split("."))
     if (package := base / "__init__.py").is_file():
         return package
     if any(base.with_name(base.name + suffix).is_file() for suffix in EXTENSION_SUFFIXES):
-        return None  # it comes before a source of its name
+        return None  # Python prefers an extension module to a source of the same name
     source = base.with_name(f"{base.name}.py")
     return source if source.is_file() else None

@@ -1,35 +1,34 @@
 """The exchanges of a job: every frame that the aggregator sends, and the one answer to it.
 
-Two rules. Every exchange is in this table: the round loop waits for the answer that stands here,
-and a party refuses a frame of any other kind or direction. And the table does not say when: order
-is the business of :func:`~cloister.protocol.session.run_rounds`, and each party checks it.
+Two rules apply. Every exchange is in this table: the round loop waits for the answer listed here,
+and a party refuses a frame of any other kind or direction. The table does not define the order:
+:func:`~cloister.protocol.session.run_rounds` does, and each party checks it.
 
 Theory of operation
 -------------------
-The aggregator asks, silos answer; a silo sends nothing unasked. Each request may come late, twice,
-or again after either side was killed, so an answer is a function of the request: what it binds a
-party to is durable before it leaves, and it is the same bytes for ever after.
+The aggregator sends requests and silos answer; a silo sends no other frames. A request may arrive
+late, twice, or again after a restart of either side. So each answer is a function of the request,
+is durable before it is sent, and consists of the same bytes on every repetition.
 
-A job has two parts. First the silos **agree on keys** through an aggregator that none of them
-trusts; where they share a process, or FastLloyd's group key, there is nothing to agree on. Then
-come the **rounds**, all alike::
+A job has two parts. First the silos **agree on keys** through an untrusted aggregator. Silos in one
+process, or with FastLloyd's group key, skip this part. Then come the **rounds**, all alike::
 
     aggregator   OPEN t ......... REPLY t ......... UNMASK t ........ OPEN t+1 or CLOSE
     silo               UPLOAD t         CONFIRM t         SHARES t          UPLOAD t+1 or DONE
 
-- A silo's vector leaves in UPLOAD, masked. Until then nothing is charged; from then on its round
-  is, whatever becomes of it.
-- REPLY carries the one sum of the round, over one set of survivors. A silo that takes it is bound
-  to it. Its CONFIRM tells the others what it was told; it cannot read the sum yet.
-- With pairwise masks, a silo that finds enough confirmations of its own sum in UNMASK gives its
-  SHARES: of each member either what opens its own mask or what stands in for it, never both.
-- The next OPEN, or CLOSE, brings the confirmations and what the shares open. Only now a silo
-  unmasks the sum, checks that it can be one, and goes on to the next public state.
-- Machines may round differently. Every UPLOAD has a keyed tag of the state it was made from; where
-  tags differ, the lead silo's state goes round, sealed, before the sum is made.
+- UPLOAD carries a silo's masked vector. Before it nothing is charged; from then on the round is
+  charged even if it never completes.
+- REPLY carries the one sum of the round, over one set of survivors. A silo that accepts it is bound
+  to it, and its CONFIRM commits it to that sum towards the others. It cannot read the sum yet.
+- With pairwise masks, a silo that finds enough confirmations of its sum in UNMASK sends SHARES. For
+  each member it is a share of the seed or of the private key, never both.
+- The next OPEN, or CLOSE, carries the confirmations and the opened secrets. A silo then unmasks the
+  sum, checks its range, and computes the next public state.
+- Machines may round differently. Every UPLOAD has a keyed tag of the state it was computed from. If
+  tags differ, the silos adopt the lead silo's sealed state before the sum is computed.
 
-A round is never run again with other survivors or other noise. It is answered again, or the job
-ends, and what left stays charged.
+A round is never repeated with other survivors or other noise. Its answer is repeated, or the job
+ends, and rounds that were sent stay charged.
 """
 
 from __future__ import annotations
@@ -39,8 +38,9 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """What a frame is; the numbers are those on the wire."""
+    """The kinds of frames; the numbers are those on the wire."""
 
+    # An aggregator's request is followed by the silo's answer. Numbers are never reused.
     OPEN = 1
     UPLOAD = 2
     REPLY = 3
@@ -68,13 +68,13 @@ class Exchange:
     Parameters
     ----------
     request, answer : Kind
-        Of the aggregator, and of a silo.
+        Kind of the aggregator's frame, and of the silo's.
     part : str
-        Of the job.
+        Part of the job: keys, rounds or end.
     sent : str
-        What the silo learns, and what it tells.
+        Content of the request, and of the answer.
     durable : str
-        What is on the silo's disk before its answer leaves.
+        Content that is on the silo's disk before it answers.
     """
 
     request: Kind
@@ -84,35 +84,40 @@ class Exchange:
     durable: str
 
 
+# In the order of a job, as the manual prints it. `sent` names the request's content first.
 EXCHANGES = (
+    # Keys. Recorded, because a second set of keys would carry another time and ledger head.
     Exchange(
         Kind.INVITE,
         Kind.KEYS,
         "keys",
         "public keys, signed, with the head of the silo's ledger and its clock",
-        "the keys, and the secret that they follow from",
+        "the keys, and the secret from which they are derived",
     ),
+    # A silo seals to the one roster that it saw first.
     Exchange(
         Kind.ROSTER,
         Kind.SECRETS,
         "keys",
-        "everybody's keys; a sealed box for each silo",
+        "the keys of all silos; a sealed box for each silo",
         "the boxes",
     ),
     Exchange(
         Kind.DEAL,
         Kind.READY,
         "keys",
-        "the boxes for this silo; that it has the keys, and what its ledger says, signed",
-        "to which roster it is bound",
+        "the boxes for this silo; its signed confirmation of the keys and statement of its ledger",
+        "the roster to which it is bound",
     ),
+    # Rounds. The only exchange that charges: bytes and charge are durable in one transaction.
     Exchange(
         Kind.OPEN,
         Kind.UPLOAD,
         "round",
-        "what opens the sum before; a masked vector, and a tag of the public state",
+        "the secrets that open the previous sum; a masked vector, and a tag of the public state",
         "the vector and its charge, in one step",
     ),
+    # States differ if machines round differently; the next two exchanges repair that.
     Exchange(
         Kind.ASK_STATE,
         Kind.STATE,
@@ -127,13 +132,15 @@ EXCHANGES = (
         "that state; the tag of the state that the silo has now",
         "the tag",
     ),
+    # A silo confirms one sum per round, so that no two sums of a round can be opened.
     Exchange(
         Kind.REPLY,
         Kind.CONFIRM,
         "round",
-        "the masked, noised sum and its survivors; what the silo was told, signed",
-        "to which sum it is bound",
+        "the masked, noised sum and its survivors; a signed confirmation of both",
+        "the sum to which it is bound",
     ),
+    # Not recorded: the shares are a function of the recorded confirmation.
     Exchange(
         Kind.UNMASK,
         Kind.SHARES,
@@ -145,7 +152,7 @@ EXCHANGES = (
         Kind.CLOSE,
         Kind.DONE,
         "end",
-        "what opens the last sum; that the silo has the result",
+        "the secrets that open the last sum; a receipt for the result",
         "the answer",
     ),
 )

@@ -1,10 +1,10 @@
-"""What a party keeps so that it can be stopped at any moment: secrets, promises, charges.
+"""The durable state of a party, which survives a crash at any moment: secrets, answers, charges.
 
-A journal keeps a frame together with its charge, and every request that was answered with its
-answer. A party is a function of its plan, its secret, its records and the requests it took; so a
-party that was stopped reads its journal and is where it was.
-:class:`cloister.privacy.ledger.Ledger` is the durable one; :class:`MemoryJournal` serves runs
-inside one process, where a crash ends the run for everybody.
+A journal stores a frame together with its charge, and every request together with its answer. The
+state of a party is a function of its plan, its secret, its records and the requests it answered.
+So a restarted party restores its state from the journal.
+:class:`cloister.privacy.ledger.Ledger` is the durable implementation. :class:`MemoryJournal` serves
+runs inside one process, in which a crash ends the run for all parties.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cloister.privacy.events import Event
 
 
 class AnswerJournal(Protocol):
-    """Where a party, silo or aggregator, writes before it sends."""
+    """The storage that a party, silo or aggregator, writes before it sends."""
 
     def frame(self, job: str, round: int) -> bytes | None:
         """Return the frame committed for a round, if any."""
@@ -27,57 +27,60 @@ class AnswerJournal(Protocol):
     def commit(
         self, *, job: str, round: int, event: Event, frame: bytes, request: bytes = b""
     ) -> bytes:
-        """Charge `event` and keep `frame` as the answer to `request`, in one step.
+        """Charge `event` and store `frame` as the answer to `request`, in one step.
 
         Returns
         -------
         bytes
-            The frame that may leave: the one of the first commit.
+            The frame that may be sent: the frame of the first commit.
         """
 
     def record(self, job: str, request: bytes, answer: bytes) -> bytes:
-        """Keep the answer to a request; return the one that was kept first."""
+        """Store the answer to a request; return the answer that was stored first."""
 
     def record_all(self, job: str, answers: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
-        """Keep requests and answers in one step, up to the first that was answered otherwise.
+        """Store requests and answers in one step, up to the first with another stored answer.
 
         Returns
         -------
         tuple of bytes
-            For each of them what :meth:`record` returns; nothing after that first one.
+            The result of :meth:`record` for each of them, ending with that first one.
         """
 
     def recorded(self, job: str) -> tuple[tuple[bytes, bytes], ...]:
-        """Return requests and answers in the order in which they were kept."""
+        """Return requests and answers in the order in which they were stored."""
 
 
 class HeadBook(Protocol):
-    """What a silo knows of its own ledger and of those of its peers."""
+    """A silo's knowledge of its own ledger's head and of its peers' statements."""
+
+    # Peers keep signed heads of each other's ledgers. A silo that restores an old copy of its
+    # ledger, and so forgets charges, is found out in its next job.
 
     def head(self) -> str:
-        """Return the hash that stands for everything that was ever charged here."""
+        """Return the hash of the chain of all charges in this journal."""
 
     def statement(self, job: str, plan: str, events: Event) -> Statement:
-        """Return what to sign of this journal in a job, by the digest and the cost of its plan."""
+        """Return the statement to sign for a job, from the digest and the cost of its plan."""
 
     def remember(self, statements: Iterable[SignedStatement]) -> None:
-        """Keep what peers signed, the newest of each in each job."""
+        """Store peers' statements, the newest of each peer in each job."""
 
     def remembered(self, fingerprint: str, above: int = -1) -> tuple[SignedStatement, ...]:
-        """Return the newest statement of a peer in each job, those of a greater height."""
+        """Return the newest statement of a peer in each job, for heights greater than `above`."""
 
     def seen_by(self, fingerprint: str) -> int:
         """Return the height of the newest head of this journal that a peer signed, or 0."""
 
     def check_statements(self, shown: Iterable[SignedStatement]) -> None:
-        """Check that what its owner signed, as peers show it, is in the past of this journal."""
+        """Check that this journal contains the owner's statements that peers return."""
 
     def countersigned(self, head: str, signatures: Mapping[str, bytes]) -> None:
-        """Keep what peers signed over our head; by fingerprint."""
+        """Store peers' signatures of this journal's head, by fingerprint."""
 
 
 class Journal(AnswerJournal, HeadBook, Protocol):
-    """All that a silo keeps: answers, heads, and a secret for each job."""
+    """The complete durable state of a silo: answers, heads, and a secret for each job."""
 
     def commit(
         self,
@@ -89,23 +92,24 @@ class Journal(AnswerJournal, HeadBook, Protocol):
         request: bytes = b"",
         heard: Iterable[SignedStatement] = (),
     ) -> bytes:
-        """Charge and keep a frame, and :meth:`remember` what peers signed, in one step."""
+        """Charge and store a frame, and :meth:`remember` peers' statements, in one step."""
 
     def secret(self, job: str) -> bytes:
-        """Return the job's 32 secret bytes: made by the operating system, then always the same."""
+        """Return the job's 32 secret bytes, drawn from the operating system on the first call."""
 
 
 class MemoryJournal:
-    """A :class:`Journal` that lives as long as the process."""
+    """A :class:`Journal` that lasts as long as the process."""
 
     def __init__(self) -> None:
-        self._secrets: dict[str, bytes] = {}
-        self._frames: dict[tuple[str, int], bytes] = {}
-        self._answers: dict[str, dict[bytes, bytes]] = {}
-        self._peers: dict[str, dict[str, SignedStatement]] = {}
+        self._secrets: dict[str, bytes] = {}  # by job
+        self._frames: dict[tuple[str, int], bytes] = {}  # by job and round
+        self._answers: dict[str, dict[bytes, bytes]] = {}  # by job, then by request
+        self._peers: dict[str, dict[str, SignedStatement]] = {}  # by fingerprint, then by job
 
     def secret(self, job: str) -> bytes:
         """Return the job's secret."""
+        # setdefault is atomic, so two threads get the same secret.
         return self._secrets.setdefault(job, new_key())
 
     def frame(self, job: str, round: int) -> bytes | None:
@@ -122,9 +126,10 @@ class MemoryJournal:
         request: bytes = b"",
         heard: Iterable[SignedStatement] = (),
     ) -> bytes:
-        """Keep the frame; a round has one frame for ever."""
+        """Store the one frame of a round."""
         self.remember(heard)
         kept = self._frames.setdefault((job, round), frame)
+        # A second frame under the same pad would reveal the difference of two vectors.
         if kept != frame:
             raise LocalProtocolError(
                 f"round {round} was already answered with other bytes; send those again."
@@ -134,32 +139,33 @@ class MemoryJournal:
         return kept
 
     def record(self, job: str, request: bytes, answer: bytes) -> bytes:
-        """Keep the answer to a request; return the one that was kept first."""
+        """Store the answer to a request; return the answer that was stored first."""
         return self._answers.setdefault(job, {}).setdefault(request, answer)
 
     def record_all(self, job: str, answers: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
-        """Keep answers up to the first that is another; return those that were kept first."""
+        """Store answers up to the first that differs; return those that were stored first."""
         kept: list[bytes] = []
         for request, answer in answers:
             kept.append(self.record(job, request, answer))
+            # Later answers follow from this one, so they must not be stored with another.
             if kept[-1] != answer:
                 break
         return tuple(kept)
 
     def recorded(self, job: str) -> tuple[tuple[bytes, bytes], ...]:
-        """Return requests and answers in the order in which they were kept."""
+        """Return requests and answers in the order in which they were stored."""
         return tuple(self._answers.get(job, {}).items())
 
     def head(self) -> str:
-        """Return the head of an empty chain: nothing is charged here."""
+        """Return the head of an empty chain, as this journal charges nothing."""
         return BEFORE_FIRST
 
     def statement(self, job: str, plan: str, events: Event) -> Statement:
-        """Return that of an empty chain."""
+        """Return the statement of an empty chain."""
         return Statement("", "", job, plan, events, BEFORE_FIRST, 0)
 
     def remember(self, statements: Iterable[SignedStatement]) -> None:
-        """Keep what peers signed, the newest of each in each job."""
+        """Store peers' statements, the newest of each peer in each job."""
         for one in statements:
             kept = self._peers.setdefault(one.fingerprint, {})
             earlier = kept.get(one.said.job)
@@ -167,22 +173,23 @@ class MemoryJournal:
                 kept[one.said.job] = one
 
     def remembered(self, fingerprint: str, above: int = -1) -> tuple[SignedStatement, ...]:
-        """Return the newest statement of a peer in each job, those of a greater height."""
+        """Return the newest statement of a peer in each job, for heights greater than `above`."""
         kept = self._peers.get(fingerprint, {}).values()
+        # Sorted, so that repeated answers have the same bytes; the job breaks ties of the height.
         newest = sorted(kept, key=lambda one: (one.said.height, one.said.job))
         return tuple(one for one in newest if one.said.height > above)
 
     def seen_by(self, fingerprint: str) -> int:
-        """Return 0: nobody signs an empty chain."""
+        """Return 0, as peers sign no empty chain."""
         return 0
 
     def check_statements(self, shown: Iterable[SignedStatement]) -> None:
-        """Refuse every statement but those of an empty chain."""
+        """Raise LedgerError for every statement except those of an empty chain."""
         if any(one.genuine and one.said.head != BEFORE_FIRST for one in shown):
             raise LedgerError("a journal in memory has no past; use a ledger with a path.")
 
     def countersigned(self, head: str, signatures: Mapping[str, bytes]) -> None:
-        """Forget it: an empty chain needs no witness."""
+        """Discard the signatures, as an empty chain needs no witness."""
 
     def __repr__(self) -> str:
         return f"MemoryJournal({len(self._frames)} frames)"

@@ -1,15 +1,16 @@
-"""How silos agree on keys through an aggregator that none of them trusts.
+"""The agreement of silos on keys through an untrusted aggregator.
 
-Every silo shows its public keys, signed by the identity whose fingerprint stands in the plan. Once
-it has seen the signed keys of the others it seals to each a part of the group key and, under
-pairwise masks, a share of every secret that may have to be opened. The group key is made from the
-parts of all silos whose boxes arrived: the *cohort*. Everything a silo sends here is a function of
-the plan, of its secret of the job and of what it was sent, so it never says two things; where its
-ledger and its clock come in, the first answer is kept and given again.
+Every silo publishes its public keys, signed by the identity whose fingerprint the plan contains.
+After it verified the signed keys of the others, it seals a box to each of them. A box contains a
+part of the group key and, under pairwise masks, a share of every secret that may have to be opened.
+The group key is derived from the parts of all silos whose boxes arrived: the *cohort*.
 
-The box for a silo also holds what that silo signed of its own ledger in earlier jobs, so that it
-notices when an older copy of the ledger was put back, and can take in what the copy lacks. No
-coordinator can take such a statement out of a box.
+All frames of a silo are functions of the plan, its secret of the job and the frames it received. So
+it never sends two versions. Ledger head and clock vary, so its first answer is stored and repeated.
+
+The box for a silo also contains the statements that this silo signed of its ledger in earlier jobs.
+With them a silo detects that an older copy of its ledger was restored, and learns the missing
+entries. No coordinator can remove such a statement from a box.
 """
 
 from __future__ import annotations
@@ -42,28 +43,28 @@ from cloister.secagg.dropout import RoundKeys, commitment, share_secret
 from cloister.secagg.masks import GroupMask, Masker, PairwiseMask
 
 CLOCK_SECONDS = 600
-"""How far a silo's clock may be from those of its peers and of the coordinator."""
+"""Largest difference between a silo's clock and those of its peers and the coordinator."""
 
-_KEYS = b"cloister/1/keys"
-_DIGEST_BYTES = 32
+_KEYS = b"cloister/1/keys"  # label of the signature, so that it verifies as nothing else
+_DIGEST_BYTES = 32  # SHA-256
 
 
 class KeyAgreement:
-    """One silo's side of the agreement; made anew, it says the same again.
+    """One silo's side of the key agreement; a second object sends the same frames.
 
     Parameters
     ----------
     plan : Plan
-        With fingerprints.
+        A plan with fingerprints.
     journal : Journal
-        Gives the secret of the job and the head of the ledger, and keeps the statements of peers.
+        Provides the secret of the job and the head of the ledger; stores the statements of peers.
     """
 
     def __init__(self, plan: Plan, silo: str, identity: Identity, journal: Journal) -> None:
         if identity.fingerprint != plan.fingerprints[plan.silos.index(silo)]:
             raise LocalProtocolError(
                 f"the plan has another fingerprint for {silo!r} than this silo's key; "
-                "ask for a plan with the present one."
+                "request a plan with the current fingerprint."
             )
         self._plan, self._silo, self._identity, self._journal = plan, silo, identity, journal
         self._secret = journal.secret(plan.run_id)
@@ -74,6 +75,7 @@ class KeyAgreement:
         """Return this silo's signed public keys."""
         plan = self._plan
         prints = zip(plan.silos, plan.fingerprints, strict=True)
+        # Requests from each peer the statements of this silo above that height.
         seen = {s: self._journal.seen_by(f) for s, f in prints if s != self._silo}
         unsigned = Keys(
             sender=self._silo,
@@ -98,16 +100,17 @@ class KeyAgreement:
             silo's clock is far from those of its peers.
         """
         if self._roster is not None and self._roster != roster:
-            raise RemoteProtocolError("a second roster of silos came; a job has one.")
+            raise RemoteProtocolError("a second roster of silos arrived; a job has one roster.")
         self._check_roster(roster)
         self._roster = roster
         part = self._derived(Usage.GROUP_PART)
         shares = self._shares(len(roster.keys))
         boxes = []
         for place, peer in enumerate(roster.keys):
-            shown = b"" if peer.sender == self._silo else self._said_by(peer)
+            shown = b"" if peer.sender == self._silo else self._statements_of(peer)
             plain = part + b"".join(of_secret[place] for of_secret in shares) + shown
-            # A key seals one box, and what is shown of a ledger is not the same at all times.
+            # A key seals one box only, but the statements may grow before a restart: their digest
+            # is part of the key's context.
             digest = hashlib.sha256(shown).digest()
             key = self._box_key(self._silo, peer, digest, sent=True)
             boxes.append(digest + kex.seal(key, plain))
@@ -121,13 +124,13 @@ class KeyAgreement:
         RemoteProtocolError
             If a box was not sealed by its silo for this one, or too few silos are left.
         LedgerError
-            If a peer shows a statement of this silo that its ledger no longer knows.
+            If a peer returns a statement of this silo that its ledger does not contain.
         """
         roster, plan = self._roster, self._plan
         if roster is None:
-            raise RemoteProtocolError("keys were dealt before the roster of silos was shown.")
+            raise RemoteProtocolError("boxes arrived before the roster of silos; send it first.")
         if self._deal is not None and self._deal != deal:
-            raise RemoteProtocolError("secrets were dealt twice; a job has one cohort.")
+            raise RemoteProtocolError("boxes of a second cohort arrived; a job has one cohort.")
         names = tuple(keys.sender for keys in roster.keys)
         in_order = tuple(name for name in names if name in deal.cohort)
         if deal.cohort != in_order or self._silo not in in_order:
@@ -136,8 +139,8 @@ class KeyAgreement:
             )
         if len(deal.cohort) < plan.quorum(len(names)) or len(deal.boxes) != len(deal.cohort):
             raise RemoteProtocolError(
-                f"{len(deal.cohort)} silos agreed on keys, this job needs "
-                f"{plan.quorum(len(names))}."
+                f"{len(deal.cohort)} silos agreed on keys, this job requires "
+                f"{plan.quorum(len(names))}; start a new job when more silos are online."
             )
         opened = {
             silo: self._open(self._keys_of(silo), box)
@@ -148,7 +151,7 @@ class KeyAgreement:
         self._journal.check_statements([one for one in map(self._own_statement, shown) if one])
         self._deal = deal
         parts = join(opened[silo][:KEY_BYTES] for silo in deal.cohort)
-        # Parts are secret and random: that of one honest silo makes the whole key random.
+        # Each part is secret and random, so the part of one honest silo makes the key random.
         root = hashlib.sha256(parts).digest()
         group = GroupMask(derive(root, Usage.GROUP_KEY, self.digest))
         if plan.profile != "pairwise":
@@ -169,14 +172,14 @@ class KeyAgreement:
 
     @property
     def digest(self) -> bytes:
-        """What silos confirm to each other before the first round: who has which keys."""
+        """Hash of plan, roster and cohort, which silos confirm before the first round."""
         if self._roster is None or self._deal is None:
-            raise RemoteProtocolError("a round came before the silos agreed on keys.")
+            raise RemoteProtocolError("a round was opened before the silos agreed on keys.")
         return cohort_hash(self._plan, self._roster, self._deal.cohort)
 
     @property
     def quorum(self) -> int:
-        """How many silos must be in a sum and confirm it."""
+        """Smallest number of silos that must be in a sum and confirm it."""
         return self._plan.quorum(len(self._roster.keys) if self._roster else 0)
 
     def identity_of(self, silo: str) -> bytes:
@@ -184,7 +187,7 @@ class KeyAgreement:
         return self._keys_of(silo).identity
 
     def head_shown(self) -> str:
-        """Return the head of this silo's ledger that the roster shows to its peers."""
+        """Return the head of this silo's ledger in the roster, which its peers sign."""
         return self._keys_of(self._silo).head.hex()
 
     def _check_roster(self, roster: Roster) -> None:
@@ -198,31 +201,32 @@ class KeyAgreement:
             )
         for keys in roster.keys:
             check_keys(plan, keys)
-        own = next(keys for keys in roster.keys if keys.sender == self._silo)
-        if own.box != kex.public_of(self._derived(Usage.BOX_KEY)):
-            raise RemoteProtocolError("roster shows other keys of this silo than it sent.")
-        # Times of the keys, not of now: a restart must come to the same answer.
-        self._check_clock(own.time, [keys.time for keys in roster.keys if keys is not own])
+        local = next(keys for keys in roster.keys if keys.sender == self._silo)
+        if local.box != kex.public_of(self._derived(Usage.BOX_KEY)):
+            raise RemoteProtocolError("roster has other keys of this silo than this silo sent.")
+        # Times in the keys, not the current time: a restart must produce the same answer.
+        self._check_clock(local.time, [keys.time for keys in roster.keys if keys is not local])
 
-    def _check_clock(self, own: int, others: Sequence[int]) -> None:
-        """Refuse a job if most peers were asked for their keys at quite another time."""
-        # The lower median: a minority of wrong clocks stops nobody; of two peers the nearer counts.
-        far = median_low(abs(own - other) for other in others) if others else 0
+    def _check_clock(self, local: int, others: Sequence[int]) -> None:
+        """Raise RemoteProtocolError if most peers' keys carry a distant time."""
+        # The lower median: a minority of wrong clocks stops no job; of two peers the nearer counts.
+        far = median_low(abs(local - other) for other in others) if others else 0
         if far > CLOCK_SECONDS:
             raise RemoteProtocolError(
                 f"the clock of {self._silo!r} is {far} s from those of its peers, more than "
                 f"{CLOCK_SECONDS} s; set it and start a new job."
             )
 
-    def _said_by(self, peer: Keys) -> bytes:
-        """Return what a peer signed of its ledger since the newest head that this silo signed."""
+    def _statements_of(self, peer: Keys) -> bytes:
+        """Return the peer's ledger statements above the newest height that this silo signed."""
         above = peer.seen.get(self._silo, 0)
         kept = self._journal.remembered(fingerprint_of(peer.identity), above)
         return encode_list(self._plan, (one.signature + one.text.encode() for one in kept))
 
     def _own_statement(self, shown: bytes) -> SignedStatement | None:
-        """Read what a peer says that this silo signed; None if it did not."""
+        """Decode a statement that a peer returns; None if this silo did not sign it."""
         signature, text = shown[:SIGNATURE_BYTES], shown[SIGNATURE_BYTES:]
+        # A peer that invents a statement must not be able to stop this silo.
         one = SignedStatement(text.decode(errors="replace"), signature, self._identity.public)
         return one if one.genuine else None
 
@@ -234,14 +238,14 @@ class KeyAgreement:
 
     @property
     def _held_rounds(self) -> int:
-        """For how many rounds silos hold shares of each other's secrets."""
+        """Number of rounds for which silos hold shares of each other's secrets."""
         return self._plan.rounds if self._plan.profile == "pairwise" else 0
 
     def _shares(self, holders: int) -> list[list[bytes]]:
-        """Return, for each round's seed and then key, one share for each holder."""
+        """Return one share for each holder, for each round's seed and then its key."""
         assert self._roster is not None
         threshold = share_threshold(holders, self._plan.collusion)
-        # Another roster gives another polynomial: nobody gets two places on one.
+        # Another roster gives another polynomial, so no holder gets two points of one polynomial.
         roster = hashlib.sha256(encode(self._plan, self._roster)).digest()
         shares = []
         for t, secrets in enumerate(
@@ -257,22 +261,25 @@ class KeyAgreement:
         pairs = self._plan.rounds
         if len(plain) != 2 * pairs * SHARE_BYTES:
             raise RemoteProtocolError("a sealed box holds another number of shares than rounds.")
+        # In the order of `_shares`: for each round the share of the seed, then that of the key.
         parts = [plain[i : i + SHARE_BYTES] for i in range(0, len(plain), SHARE_BYTES)]
         return tuple((parts[2 * t], parts[2 * t + 1]) for t in range(pairs))
 
     def _box_key(self, sender: str, peer: Keys, digest: bytes, *, sent: bool) -> bytes:
-        """Return the key of the one box from `sender`, made with the keys of `peer`."""
+        """Return the key of the one box from `sender`, agreed on with the keys of `peer`."""
         assert self._roster is not None
         receiver = peer.sender if sent else self._silo
+        # Both directions of a pair share one agreed secret; sender and receiver separate them.
         roster = hashlib.sha256(encode(self._plan, self._roster)).digest()
         context = join((self._plan.digest, roster, sender.encode(), receiver.encode(), digest))
         return kex.agree(self._derived(Usage.BOX_KEY), peer.box, Usage.BOX, context)
 
     def _open(self, peer: Keys, box: bytes) -> bytes:
         digest, sealed = box[:_DIGEST_BYTES], box[_DIGEST_BYTES:]
+        # The digest is authenticated by the key that depends on it.
         plain = kex.unseal(self._box_key(peer.sender, peer, digest, sent=False), sealed)
         if len(plain) < KEY_BYTES + 2 * self._held_rounds * SHARE_BYTES:
-            raise RemoteProtocolError(f"the sealed box of {peer.sender!r} is cut.")
+            raise RemoteProtocolError(f"the sealed box of {peer.sender!r} is too short.")
         return plain
 
     def _keys_of(self, silo: str) -> Keys:
@@ -289,10 +296,10 @@ def check_keys(plan: Plan, keys: Keys) -> None:
     if fingerprint_of(keys.identity) != pinned:
         raise RemoteProtocolError(
             f"keys of {keys.sender!r} are from another identity than the plan names; "
-            "somebody stands between the silos."
+            "another party intercepts the silo's frames, or the plan is outdated."
         )
     if not verify(keys.identity, keys.signature, _KEYS, *keys_signed(plan, keys)):
-        raise RemoteProtocolError(f"keys of {keys.sender!r} are not signed by it.")
+        raise RemoteProtocolError(f"keys of {keys.sender!r} are not signed by that silo.")
 
 
 def round_keys(roster: Roster, cohort: tuple[str, ...]) -> RoundKeys:
@@ -306,12 +313,12 @@ def round_keys(roster: Roster, cohort: tuple[str, ...]) -> RoundKeys:
 
 
 def holder_numbers(roster: Roster) -> dict[str, int]:
-    """Return the place, from 1, at which each silo of the roster holds its shares."""
-    # From 1: at 0 the polynomial of the shares is the secret itself.
+    """Return the point, from 1, at which each silo of the roster holds its shares."""
+    # From 1: the value of the polynomial at 0 is the secret itself.
     return {keys.sender: place for place, keys in enumerate(roster.keys, start=1)}
 
 
 def cohort_hash(plan: Plan, roster: Roster, cohort: tuple[str, ...]) -> bytes:
     """Return SHA-256 over plan, roster and cohort."""
-    # Without boxes, since every silo is dealt others and all must confirm the same.
+    # Without boxes: each silo receives different ones, but all must confirm the same hash.
     return hashlib.sha256(encode(plan, roster) + encode(plan, Deal(cohort, ()))).digest()

@@ -1,8 +1,8 @@
-"""The layout of a plan: what every round sums, without the task that sums it.
+"""The layout of a plan: the blocks that every round sums, independent of the task's code.
 
-Whoever adds vectors, adds noise or keeps a ledger needs to know how long a vector is, how much one
-record changes it and what share of the budget it takes; never what it means. So the plan carries
-these facts, an aggregator reads nothing else, and a silo checks that they are its own task's.
+Adding vectors, adding noise and keeping a ledger take three facts of each block. They are its
+length, the largest change by one record and its share of the budget. The plan carries these facts.
+An aggregator reads no others, and a silo checks them against its own task.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from cloister.core.declared import AtLeastZero, Range, Share, declared
 from cloister.core.errors import PlanError, raise_first
 from cloister.protocol.task import Block, ByUnit, Mechanism, Task
 
-MAX_ROUNDS = 1000  # of a plan that anybody will look at
-_SAME_SHARE = 1e-12  # machines may differ in the last bits of a share that has a logarithm in it
+MAX_ROUNDS = 1000  # bounds the work of a party that checks a stranger's plan
+_SAME_SHARE = 1e-12  # shares contain logarithms, whose last bits differ between machines
 
 
 @declared
 class Layout:
-    """The blocks of each round, and the law of their noise.
+    """The blocks of each round, and the distribution of their noise.
 
     Parameters
     ----------
     mechanism : {"gaussian", "laplace", "none"}
     frames : tuple of tuple of Block
-        The different rounds, each once.
+        The distinct rounds, each once.
     order : tuple of int
-        Which of the frames each round has.
+        Number of the frame of each round.
     rate : float in (0, 1]
         Probability with which a unit of privacy takes part in a round.
     noise_multiplier : float
@@ -39,7 +39,7 @@ class Layout:
     Raises
     ------
     PlanError
-        If it is no sound description: a weight, a bound or a length that cannot be.
+        If a weight, a bound or a length is invalid.
     """
 
     mechanism: Mechanism
@@ -52,14 +52,14 @@ class Layout:
         raise_first(self._rules())
 
     def _rules(self) -> Iterator[str]:
-        """Yield a sentence for each rule that is broken."""
+        """Yield a sentence for each violated rule."""
         if not all(number < len(self.frames) for number in self.order):
             yield "order of a layout must name its frames by number; design it again."
         for block in (block for frame in self.frames for block in frame):
             yield from _rules_of_block(block)
         weight = sum(block.weight for t in range(self.rounds) for block in self.blocks(t))
-        # Parts of the squared mu, or of epsilon for Laplace noise: both add up to the budget.
-        if not 0 < weight <= 1 + 1e-9:
+        # Shares of the squared mu, or of epsilon for Laplace noise: both compose by addition.
+        if not 0 < weight <= 1 + 1e-9:  # the sum of many shares may exceed 1 by rounding
             yield f"weights of all blocks must sum to at most 1, got {weight:.6g}."
 
     @classmethod
@@ -91,9 +91,9 @@ class Layout:
         return self.frames[self.order[t]]
 
     def same_as(self, other: Layout) -> bool:
-        """Return whether all integers and names are equal, and shares but for rounding."""
-        mine, theirs = self._exact(), other._exact()
-        return mine == theirs and all(
+        """Return True if all integers and names are equal, and shares up to rounding."""
+        local, remote = self._exact(), other._exact()
+        return local == remote and all(
             isclose(a, b, rel_tol=_SAME_SHARE)
             for a, b in zip(self._shares(), other._shares(), strict=True)
         )
@@ -113,14 +113,15 @@ class Layout:
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
         """Read a layout written by :meth:`to_dict`."""
-        known = {field.name for field in fields(cls)}
-        if document.keys() != known:
-            raise PlanError(f"layout must have {', '.join(sorted(known))}; design it again.")
+        names = {field.name for field in fields(cls)}
+        if document.keys() != names:
+            raise PlanError(f"layout must have {', '.join(sorted(names))}; design it again.")
         frames = tuple(tuple(_block(entry) for entry in frame) for frame in document["frames"])
         return cls(**{**document, "frames": frames})
 
 
 def _block(entry: Mapping[str, Any]) -> Block:
+    # JSON has lists only, but frames are keys of a dict and so must be hashable.
     return Block(**{**entry, "shape": tuple(entry["shape"])})
 
 
@@ -138,4 +139,5 @@ def _rules_of_block(block: Block) -> Iterator[str]:
 
 
 def _is_whole(value: object, least: int) -> bool:
+    # bool is a subclass of int, and a plan is read from JSON that a stranger may have written.
     return isinstance(value, int) and not isinstance(value, bool) and value >= least

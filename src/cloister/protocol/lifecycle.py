@@ -1,31 +1,29 @@
-"""The life of a job: the states that each party has for it, and every step between them.
+"""The life cycle of a job: the states that each party keeps for it, and all steps between them.
 
-Two rules. Every step is in this file: a party that wants another one fails. And this file decides
-nothing and does nothing: who takes a step, and why, is in :mod:`cloister.federation.service.jobs`
-for the coordinator and in :mod:`cloister.federation.silo.agent` and the owner's commands for a
-silo.
+Two rules apply. Every step is in this file: a party that attempts another step fails. This file
+takes no decisions: they are in :mod:`cloister.federation.service.jobs` for the coordinator. For a
+silo they are in :mod:`cloister.federation.silo.agent` and in the owner's commands.
 
 Theory of operation
 -------------------
-A job has three records, none of which can be worked out from the others.
+A job has three records, and each of them is independent of the others.
 
-The **coordinator** carries. It keeps a proposal, the decisions on it, and one answer for each
-round. It starts a job once, with those who approved, and ends it once. What it says of a job
-protects nobody: it can only make a silo stop.
+The **coordinator** transports frames. It keeps a proposal, the decisions on it, and one answer for
+each round. It starts a job once, with the silos that approved, and ends it once. Its record
+protects no silo: it can only make a silo stop.
 
-A **silo** decides. Its record goes further than the coordinator's, because more has to happen
-between its owner's yes and the first byte that leaves: the owner (or a standing rule) accepts, then
-the ledger reserves the whole cost, and only then is the coordinator told. A step is a
-compare-and-set in the file of jobs: of two parties that decide at once, such as the agent and a
-command of the owner, one finds that the job is no longer where its step begins.
+A **silo** decides. Its record has more states than the coordinator's. After the owner (or a
+standing rule) accepts, the ledger reserves the whole cost, and only then the silo informs the
+coordinator. A step is a compare-and-set in the file of jobs. If the agent and an owner's command
+decide at the same time, the later step fails, as the job has left its source.
 
-A silo's **ledger** pays. To it a job is open, from the reservation on, or closed. It is open
-exactly while the silo's record is in `GRANTED`, or will be closed at the next look: first the
-record moves, then the ledger closes, so that a crash between both leaves too much charged and never
+A silo's **ledger** pays. In it a job is open, from the reservation on, or closed. It is open
+exactly while the silo's record is in `GRANTED`, or will be closed at the next poll. The record
+changes first and the ledger closes second. A crash between the two leaves too much charged, never
 too little.
 
-What is durable precedes what is sent, in every row below. A party that was killed reads its
-records, and says again what it may have said before; everything it says can be repeated.
+In every row below, the durable content is written before anything is sent. A restarted party reads
+its records and repeats its last messages; every message may be repeated.
 
 ::
 
@@ -54,27 +52,27 @@ ENDED: tuple[CoordinatorState, ...] = ("done", "failed", "declined", "cancelled"
 MEANING: Mapping[CoordinatorState, str] = {
     "proposed": "Its silos have to decide; nothing has left them.",
     "running": "Its silos compute, round by round.",
-    "done": "All rounds are released; its silos have the result, its proposer if the plan says so.",
+    "done": "All rounds are released; its silos have the result, its proposer if it is published.",
     "failed": "It could not go on; what left a silo stays charged there.",
     "declined": "Too few silos approved; nothing left them, and nothing is charged.",
     "cancelled": "Nothing more is requested; what left a silo stays charged there.",
 }
-"""What a state means for those who wait for a job."""
+"""The explanation of each state for users who wait for a job."""
 
 
 class SiloState(StrEnum):
-    """Where a job stands at a silo."""
+    """The state of a job at a silo."""
 
     WAITING = "waiting"  # for the owner's decision
-    ACCEPTED = "accepted"  # by the owner or a standing rule; the ledger is asked next
-    APPROVED = "approved"  # its whole cost is reserved, the coordinator may be told
-    RUNNING = "running"  # asked for a frame at least once
-    FINISHED = "finished"  # the result is kept; repeats are answered until the coordinator ends it
-    DONE = "done"
-    DECLINED = "declined"
-    WITHDRAWN = "withdrawn"
-    CANCELLED = "cancelled"
-    FAILED = "failed"
+    ACCEPTED = "accepted"  # by the owner or a standing rule; next, the ledger reserves the cost
+    APPROVED = "approved"  # the whole cost is reserved; next, the coordinator is informed
+    RUNNING = "running"  # at least one frame was requested
+    FINISHED = "finished"  # the result is stored; repeated requests are answered until the end
+    DONE = "done"  # ended by the coordinator, after it finished here
+    DECLINED = "declined"  # by the owner, the policy or the ledger, before any frame is answered
+    WITHDRAWN = "withdrawn"  # by the owner, at any time
+    CANCELLED = "cancelled"  # by the coordinator, which also cancels for silos it starts without
+    FAILED = "failed"  # ended by the coordinator before it finished here
 
 
 _W, _A, _G = SiloState.WAITING, SiloState.ACCEPTED, SiloState.APPROVED
@@ -93,13 +91,13 @@ class Step(Generic[_State]):
     Parameters
     ----------
     event : str
-        What happens.
+        The event that causes the step.
     sources : tuple of states
-        Where a job may be when it happens; nowhere, if the job is new.
+        States in which a job may be when it happens; empty for a new job.
     durable : str
-        What is on the disk before anything is sent.
+        Content that is on disk before anything is sent.
     sent : str
-        What the other parties are told.
+        Messages to the other parties.
     """
 
     event: str
@@ -139,17 +137,19 @@ ENDS: dict[CoordinatorState, _Coordinators] = {
 }
 COORDINATOR = (PROPOSE, START, *ENDS.values())
 
+# Three steps between the owner's approval and the first byte: each can be repeated after a crash.
 ACCEPT = Step("the owner approves", (_W,), _A, "the decision", "")
 RESERVE = Step(
     "the ledger has room", (_A,), _G, "the reservation, in the ledger", "DECISION approved"
 )
 DENY = Step(
-    "the owner, the policy or the ledger says no",
+    "the owner, the policy or the ledger declines",
     UNDECIDED,
     SiloState.DECLINED,
-    "who said so and why",
+    "who declined and why",
     "DECISION declined",
 )
+# The owner may change the policy after the approval; it is checked once more before any byte.
 REFUSE = Step(
     "the policy has changed when the first frame comes",
     (_G,),
@@ -171,7 +171,7 @@ CLOSES: dict[SiloState, Step[SiloState]] = {
         "the coordinator ends a job that was finished here",
         (_F,),
         SiloState.DONE,
-        "that nobody will ask again; then the ledger closes the job",
+        "that no request will follow; then the ledger closes the job",
         "",
     ),
     SiloState.CANCELLED: Step(
@@ -182,7 +182,7 @@ CLOSES: dict[SiloState, Step[SiloState]] = {
         "",
     ),
     SiloState.FAILED: Step(
-        "the coordinator gives up, or ends a job of which not all came here",
+        "the coordinator gives up, or ends a job that did not finish here",
         OPEN,
         SiloState.FAILED,
         "likewise",

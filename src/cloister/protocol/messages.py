@@ -1,10 +1,10 @@
-"""Frames: frozen values whose fields say how they are written.
+"""Frames: frozen values whose annotated fields define their encoding.
 
 Every frame has the same header: protocol version, kind, session, plan digest, round, attempt,
-sender, lattice and ring, length of the body. A receiver refuses a frame whose header is not of its
-plan before it looks at the body. The body is the fields that are annotated with a :class:`Part`,
-one after the other: one table encodes, decodes, checks and, on the page of the protocol, documents
-them. Contents are masked or public, but ``repr`` shows only the kind.
+sender, lattice and ring, length of the body. A receiver checks the header against its plan before
+it reads the body. The body consists of the fields that are annotated with a :class:`Part`, in
+order. These annotations encode, decode and check the fields, and document them in the manual.
+Contents are masked or public, but ``repr`` shows only the kind.
 """
 
 from __future__ import annotations
@@ -27,32 +27,34 @@ from cloister.protocol.exchanges import ANSWER, EXCHANGES, Kind
 from cloister.protocol.plan import Plan
 
 BEFORE = -1
-"""The round in which silos agree on keys, where confirmations name one."""
+"""The round number of confirmations of the key agreement."""
 
 VECTOR = "payload"
-"""All blocks of a round travel in one vector, under one pad of this name."""
+"""The name of the one pad of a round; all blocks of a round form one vector."""
 
 CONFIRM_LABEL = b"cloister/1/confirm"
-"""What a silo signs when it confirms."""
+"""The label of a silo's signature on a confirmation."""
 
 AGGREGATOR = ""
 """Sender of the aggregator's frames; no silo can have this name."""
 
 NO_SIGNATURE = bytes(SIGNATURE_BYTES)
 _T = TypeVar("_T")
-_MAGIC = b"CLST"
+_MAGIC = b"CLST"  # no stored answer begins with it, see `_BOUND` of the client
+# Big-endian: magic, version, kind, session, plan digest, round, attempt, frac_bits, ring bits,
+# length of the sender's name, length of the body.
 _HEADER = struct.Struct(">4sHB16s32sIIBBBI")
-_KIND_AT = 6  # place of the kind in the header
-_HASH_BYTES = 32
-_MOST_STATEMENT = (1 << 16) - 1  # where confirmations are listed its length has two bytes
-_STATEMENT = struct.Struct(f">{SIGNATURE_BYTES}s{_HASH_BYTES}sQH")
+_KIND_AT = 6  # offset of the kind in the header, behind magic (4) and version (2)
+_HASH_BYTES = 32  # SHA-256, and every Ed25519 or X25519 public key
+_MOST_STATEMENT = (1 << 16) - 1  # lists of confirmations store its length in two bytes
+_STATEMENT = struct.Struct(f">{SIGNATURE_BYTES}s{_HASH_BYTES}sQH")  # see `encode_statement`
 
 
-# How fields are written -------------------------------------------------------------------------
+# Encoding of fields -----------------------------------------------------------------------------
 
 
 class _Body:
-    """What is left to read of a body in round `t` of a plan."""
+    """A reader of the body of a frame in round `t` of a plan."""
 
     def __init__(self, plan: Plan, t: int, data: bytes) -> None:
         self.plan, self.round = plan, t
@@ -64,17 +66,17 @@ class _Body:
 
     def take(self, size: int) -> bytes:
         if self.left < size:
-            raise RemoteProtocolError(f"frame is cut: {self.left} bytes where {size} must stand.")
+            raise RemoteProtocolError(f"frame is cut: {self.left} bytes left, {size} are required.")
         self._place += size
         return self._data[self._place - size : self._place]
 
 
 @dataclass(frozen=True)
 class Part:
-    """How a field is written: in words for the manual, to bytes under a plan, and back."""
+    """The encoding of a field: its text in the manual, and functions to and from bytes."""
 
     rule: str
-    write: Callable[[Plan, Any], bytes]
+    write: Callable[[Plan, Any], bytes]  # the plan has the places of silos and the rounds
     read: Callable[[_Body], Any]
 
 
@@ -83,6 +85,7 @@ def _fixed(size: int) -> Part:
 
 
 def _rest(most: int) -> Part:
+    # Bytes beyond `most` stay unread, and `decode` refuses a frame with unread bytes.
     return Part("the rest", lambda _, value: value, lambda body: body.take(min(body.left, most)))
 
 
@@ -111,11 +114,11 @@ def _many(item: Part, count: Part) -> Part:
 
 
 def _all(item: Part, behind: int = 0) -> Part:
-    """Items up to so many bytes from the end."""
+    """Return the encoding of items that fill the body up to `behind` bytes from its end."""
 
     def read(body: _Body) -> tuple[Any, ...]:
         items = []
-        while body.left > behind:
+        while body.left > behind:  # every item has at least one byte, so this ends
             items.append(item.read(body))
         return tuple(items)
 
@@ -137,13 +140,14 @@ def _by_silo(value: Part, behind: int = 0) -> Part:
     )
     return Part(
         pairs.rule,
-        lambda plan, given: pairs.write(plan, given.items()),
+        lambda plan, mapping: pairs.write(plan, mapping.items()),
         lambda body: _different(pairs.read(body)),
     )
 
 
 def _different(pairs: Sequence[tuple[str, _T]]) -> dict[str, _T]:
     values = dict(pairs)
+    # A repeated silo could count twice towards a quorum.
     if len(values) != len(pairs):
         raise RemoteProtocolError("a silo is listed twice in a frame.")
     return values
@@ -172,7 +176,9 @@ _SILO = Part(
     _read_silo,
 )
 _SILOS = _many(_SILO, _SHORT)
+# A list of one: ADOPT has the encoding of every list of silos.
 _LEAD = Part("one silo, in a list", lambda plan, lead: _SILOS.write(plan, (lead,)), _read_lead)
+# Writes no bytes, since the plan determines the number.
 _HELD_ROUNDS = Part(
     "under pairwise masks, as many as rounds",
     lambda plan, count: b"",
@@ -183,11 +189,12 @@ _ELEMENTS = Part(
     lambda _, elements: to_bytes(elements),
     lambda body: from_bytes(body.take(body.left), body.plan.length(body.round)),
 )
+# The types of fields, for annotations below.
 Hash = Annotated[bytes, _HASH]
 Signature = Annotated[bytes, _fixed(SIGNATURE_BYTES)]
 Silos = Annotated[tuple[str, ...], _SILOS]
 Boxes = Annotated[tuple[bytes, ...], _LIST]
-Sealed = Annotated[bytes, _rest(sys.maxsize)]
+Sealed = Annotated[bytes, _rest(sys.maxsize)]  # the frame's length bounds it
 Said = Annotated[bytes, _rest(_MOST_STATEMENT)]
 Opened = Annotated[Mapping[str, bytes], _by_silo(_KEY)]
 RoundsOfKeys = Annotated[tuple[bytes, ...], _many(_KEY, _HELD_ROUNDS)]
@@ -196,7 +203,8 @@ Elements = Annotated[Words, _ELEMENTS]
 
 @cache
 def body_of(message: type) -> Mapping[str, Part]:
-    """Return the fields that make up the body of a frame, in order, and how they are written."""
+    """Return the fields in the body of a frame, in order, and their encodings."""
+    # Cached, because resolving annotations is slow and a round has many frames.
     hints = get_type_hints(message, include_extras=True)
     return {
         name: part
@@ -211,7 +219,7 @@ def body_of(message: type) -> Mapping[str, Part]:
 
 @dataclass(frozen=True, repr=False)
 class Confirmation:
-    """A silo's word on what it was sent to unmask in a round.
+    """A silo's signed confirmation of the sum that it received in a round.
 
     Parameters
     ----------
@@ -220,10 +228,10 @@ class Confirmation:
     mac : bytes of length 32
         Under the group key.
     signature : bytes of length 64
-        By the silo's identity; zeros where all parties are in one process.
+        By the silo's identity; zeros if all parties are in one process.
     statement : bytes
-        What the silo signed of its ledger, see :func:`encode_statement`; empty where all parties
-        are in one process. Tag and signature cover it.
+        The silo's signed ledger statement, see :func:`encode_statement`; empty if all parties are
+        in one process. Tag and signature cover it.
     """
 
     silo: Annotated[str, _SILO]
@@ -253,10 +261,10 @@ Confirmations = Annotated[
 
 @dataclass(frozen=True, repr=False)
 class Open:
-    """The aggregator opens a round and hands out what belongs to the one before.
+    """The aggregator's opening of a round, with confirmations and secrets of the previous round.
 
-    ``opened`` has, under pairwise masks, the seed of each survivor and the private key of each
-    lost member.
+    Under pairwise masks, ``opened`` has the seed of each survivor and the private key of each lost
+    member.
     """
 
     kind: ClassVar[Kind] = Kind.OPEN
@@ -268,7 +276,7 @@ class Open:
 
 @dataclass(frozen=True, repr=False)
 class Upload:
-    """A silo's masked vector and the keyed tag of the public state it was made from."""
+    """A silo's masked vector and the keyed tag of the public state it was computed from."""
 
     kind: ClassVar[Kind] = Kind.UPLOAD
     round: int
@@ -290,7 +298,7 @@ class Reply:
 
 @dataclass(frozen=True, repr=False)
 class Confirm:
-    """A silo's own confirmation, on its way to the others."""
+    """A silo's own confirmation, for the aggregator to forward."""
 
     kind: ClassVar[Kind] = Kind.CONFIRM
     round: int
@@ -303,7 +311,7 @@ class Confirm:
 
 @dataclass(frozen=True, repr=False)
 class Close:
-    """The last round is over; what belongs to it, as in :class:`Open`."""
+    """The end of the last round, with confirmations and secrets as in :class:`Open`."""
 
     kind: ClassVar[Kind] = Kind.CLOSE
     round: int
@@ -314,7 +322,7 @@ class Close:
 
 @dataclass(frozen=True, repr=False)
 class Done:
-    """The silo has the result."""
+    """A silo's receipt for the result."""
 
     kind: ClassVar[Kind] = Kind.DONE
     round: int
@@ -323,7 +331,7 @@ class Done:
 
 @dataclass(frozen=True, repr=False)
 class Invite:
-    """The aggregator asks for keys."""
+    """The aggregator's request for keys."""
 
     kind: ClassVar[Kind] = Kind.INVITE
     round: int = 0
@@ -332,25 +340,25 @@ class Invite:
 
 @dataclass(frozen=True, repr=False)
 class Keys:
-    """A silo's public keys for one job, and where its ledger and its clock stand.
+    """A silo's public keys for one job, with its ledger's head and its clock.
 
     Parameters
     ----------
     identity : bytes of length 32
-        Its Ed25519 public key, whose fingerprint stands in the plan.
+        Its Ed25519 public key, whose fingerprint the plan contains.
     box : bytes of length 32
         X25519 public key for sealed boxes.
     head : bytes of length 32
         The last entry of its ledger.
     time : int
-        Seconds since 1970 by its clock, when it was first asked.
+        Seconds since 1970 by its clock, at the first request.
     pair, commitments : tuple of bytes of length 32
         Under pairwise masks one for each round, otherwise empty.
     seen : mapping of silo to int
-        The height of the newest head of its ledger that a peer signed in an earlier job: of later
-        statements of this silo that peer shows all it has.
+        The height of the newest head of its ledger that a peer signed in an earlier job. The peer
+        returns all statements of this silo above that height.
     signature : bytes of length 64
-        By the identity, over all of this under the plan.
+        By the identity, over all other fields and the plan.
     """
 
     kind: ClassVar[Kind] = Kind.KEYS
@@ -368,7 +376,7 @@ class Keys:
 
 def _read_roster(body: _Body) -> tuple[Message, ...]:
     frames = _LIST.read(body)
-    # The kinds come first, so that a roster of rosters is not read to its depth.
+    # Kinds are checked first: nested rosters would make `decode` recurse to any depth.
     if any(frame[_KIND_AT : _KIND_AT + 1] != bytes([Kind.KEYS]) for frame in frames):
         raise _misfit(Kind.ROSTER)
     return tuple(decode(body.plan, frame) for frame in frames)
@@ -383,7 +391,7 @@ _ROSTER = Part(
 
 @dataclass(frozen=True, repr=False)
 class Roster:
-    """The keys of all silos that take part, as they signed them, in the plan's order."""
+    """The signed keys of all silos that take part, in the plan's order."""
 
     kind: ClassVar[Kind] = Kind.ROSTER
     keys: Annotated[tuple[Keys, ...], _ROSTER]
@@ -403,7 +411,7 @@ class Secrets:
 
 @dataclass(frozen=True, repr=False)
 class Deal:
-    """The silos whose secrets came, and their boxes for one silo."""
+    """The silos whose boxes arrived, and their boxes for one silo."""
 
     kind: ClassVar[Kind] = Kind.DEAL
     cohort: Silos
@@ -414,7 +422,7 @@ class Deal:
 
 @dataclass(frozen=True, repr=False)
 class Ready:
-    """A silo has the keys; its confirmation of who takes part."""
+    """A silo's confirmation that it has the keys, and of the cohort."""
 
     kind: ClassVar[Kind] = Kind.READY
     sender: str
@@ -427,7 +435,7 @@ class Ready:
 
 @dataclass(frozen=True, repr=False)
 class Unmask:
-    """The confirmations of a round; a silo that finds enough gives its shares."""
+    """The confirmations of a round, on which a silo decides whether to send its shares."""
 
     kind: ClassVar[Kind] = Kind.UNMASK
     round: int
@@ -447,7 +455,7 @@ class Shares:
 
 @dataclass(frozen=True, repr=False)
 class AskState:
-    """The states of silos differ; the lead silo is asked for its own."""
+    """The aggregator's request for the lead silo's state, sent if states differ."""
 
     kind: ClassVar[Kind] = Kind.ASK_STATE
     round: int
@@ -477,7 +485,7 @@ class Adopt:
 
 @dataclass(frozen=True, repr=False)
 class Adopted:
-    """The tag of the state that a silo has after adopting."""
+    """The tag of the state that a silo adopted."""
 
     kind: ClassVar[Kind] = Kind.ADOPTED
     round: int
@@ -490,8 +498,8 @@ _OfRounds = Open | Upload | Reply | Confirm | Unmask | Shares
 _OfStates = AskState | SealedState | Adopt | Adopted
 Message = _OfKeys | _OfRounds | _OfStates | Close | Done
 FRAMES: Mapping[int, type[Message]] = {message.kind: message for message in get_args(Message)}
-"""What each kind of frame holds."""
-_FROM_SILO = frozenset(ANSWER.values())
+"""The class of each kind of frame."""
+_FROM_SILO = frozenset(ANSWER.values())  # silos only answer
 _BEFORE_ROUNDS = frozenset(
     kind for one in EXCHANGES if one.part == "keys" for kind in (one.request, one.answer)
 )
@@ -501,6 +509,7 @@ def encode(plan: Plan, message: Message) -> bytes:
     """Return the frame of a message under `plan`."""
     body = _body(plan, message)
     sender = message.sender.encode()
+    # The order of fields is that of `_HEADER`.
     header = _HEADER.pack(
         _MAGIC,
         plan.protocol,
@@ -508,7 +517,7 @@ def encode(plan: Plan, message: Message) -> bytes:
         bytes.fromhex(plan.run_id),
         plan.digest,
         message.round,
-        0,  # attempt: a round is never run again, so there is only one
+        0,  # attempt: a round is never repeated, so there is only one
         plan.grid.frac_bits,
         RING_BITS,
         len(sender),
@@ -518,7 +527,8 @@ def encode(plan: Plan, message: Message) -> bytes:
 
 
 def decode(plan: Plan, frame: bytes) -> Message:
-    """Read a frame under `plan`."""
+    """Decode a frame under `plan`; raise RemoteProtocolError if it does not fit the plan."""
+    # Checks go from cheap to expensive; no length of a stranger's frame is trusted.
     if len(frame) < _HEADER.size:
         raise RemoteProtocolError(f"frame is cut: {len(frame)} bytes are less than a header.")
     magic, version, kind, session, digest, t, attempt, frac_bits, ring_bits, name_len, body_len = (
@@ -526,7 +536,8 @@ def decode(plan: Plan, frame: bytes) -> Message:
     )
     if magic != _MAGIC or version != plan.protocol:
         raise RemoteProtocolError(
-            f"frame is not of protocol version {plan.protocol}; use the same version everywhere."
+            f"frame has another protocol version than {plan.protocol}; use the same version at "
+            "every party."
         )
     if session != bytes.fromhex(plan.run_id) or digest != plan.digest:
         raise RemoteProtocolError("frame belongs to another plan or run; the digests differ.")
@@ -547,14 +558,14 @@ def decode(plan: Plan, frame: bytes) -> Message:
     from_silo = kind in _FROM_SILO
     if from_silo != (sender in plan.silos) or (not from_silo and sender != AGGREGATOR):
         raise RemoteProtocolError("sender is not a party that may send this kind of frame.")
-    made = FRAMES.get(kind)
-    if made is None:
+    message_type = FRAMES.get(kind)
+    if message_type is None:
         raise _misfit(kind)
     body = _Body(plan, t, rest[name_len:])
-    values = _values(made, body)
-    if body.left:
+    values = _values(message_type, body)
+    if body.left:  # each message has one encoding only
         raise _misfit(kind)
-    return made(round=t, sender=sender, **values)
+    return message_type(round=t, sender=sender, **values)
 
 
 def _body(plan: Plan, message: Message | Confirmation) -> bytes:
@@ -571,36 +582,36 @@ def _misfit(kind: int) -> RemoteProtocolError:
 
 
 def encode_list(plan: Plan, parts: Iterable[bytes]) -> bytes:
-    """Return each part with its length before it."""
+    """Concatenate parts, each after its length."""
     return _LIST.write(plan, parts)
 
 
 def decode_list(plan: Plan, body: bytes) -> tuple[bytes, ...]:
-    """Return the parts of a list; raises RemoteProtocolError if it is cut."""
+    """Return the parts of a list; raise RemoteProtocolError if it is cut."""
     parts: tuple[bytes, ...] = _LIST.read(_Body(plan, 0, body))
     return parts
 
 
 def kind_of(frame: bytes) -> Kind:
-    """Return the kind of a frame of ours."""
+    """Return the kind of a frame that this process encoded."""
     return Kind(frame[_KIND_AT])
 
 
 def result_hash(plan: Plan, reply: Reply) -> bytes:
-    """Return SHA-256 over plan, round, survivors and masked sum: public, and the same for all."""
+    """Return SHA-256 over plan, round, survivors and masked sum: public, and equal at all silos."""
     return hashlib.sha256(encode(plan, reply)).digest()
 
 
 def confirmed(plan: Plan, t: int, silo: str, digest: bytes, statement: bytes) -> tuple[bytes, ...]:
-    """Return the parts that a silo's tag and signature vouch for in round `t`."""
+    """Return the parts that a silo's tag and signature cover in round `t`."""
     return (plan.digest, str(t).encode(), silo.encode(), digest, statement)
 
 
 def encode_statement(said: Statement, signature: bytes) -> bytes:
-    """Return a signed statement as confirmations carry it.
+    """Encode a signed statement for a confirmation.
 
-    Signature, head, height, length of the data set's name, that name and the study's. What else
-    was signed (job, digest of the plan and the events) stands in the plan.
+    The encoding has signature, head, height, length of the data set's name, that name and the
+    study's. The other signed fields (job, digest of the plan, events) follow from the plan.
     """
     head, dataset = bytes.fromhex(said.head), said.dataset.encode()
     fixed = _STATEMENT.pack(signature, head, said.height, len(dataset))
@@ -608,11 +619,11 @@ def encode_statement(said: Statement, signature: bytes) -> bytes:
 
 
 def decode_statement(plan: Plan, public: bytes, data: bytes) -> SignedStatement:
-    """Return what the owner of `public` signed of its ledger in the job of `plan`."""
+    """Decode a ledger statement that the owner of `public` signed in the job of `plan`."""
     try:
         signature, head, height, size = _STATEMENT.unpack_from(data)
         names = data[_STATEMENT.size :]
-        said = Statement(
+        statement = Statement(
             dataset=names[:size].decode(),
             study=names[size:].decode(),
             job=plan.run_id,
@@ -623,9 +634,10 @@ def decode_statement(plan: Plan, public: bytes, data: bytes) -> SignedStatement:
         )
     except (struct.error, ValueError) as error:
         raise RemoteProtocolError("the statement of a silo's ledger is cut.") from error
-    signed = SignedStatement.about(said, signature, public)
+    signed = SignedStatement.about(statement, signature, public)
+    # SQLite stores heights in signed 64 bits. A name longer than the data would read short.
     if size > len(names) or height >= 2**63 or not signed.genuine:
-        raise RemoteProtocolError("the statement of a silo's ledger is not signed by it.")
+        raise RemoteProtocolError("the statement of a silo's ledger is not signed by that silo.")
     return signed
 
 

@@ -1,8 +1,8 @@
 """The plan: the one document every party agrees on, frozen, in canonical JSON, with a digest.
 
-Noise scales, vector lengths, number of rounds and decoding are functions of the plan's layout
-alone, so they are never sent and two parties cannot hold different values. What the sums mean is
-the task's business, whose code only silos need.
+Noise scales, vector lengths, number of rounds and decoding are functions of the plan's layout. So
+they are never sent, and two parties cannot hold different values. Only silos need the code of the
+task, which interprets the sums.
 """
 
 from __future__ import annotations
@@ -46,48 +46,50 @@ from cloister.protocol.layout import MAX_ROUNDS, Layout
 from cloister.protocol.task import Block, BySilo, ByUnit, Profile, Released, Task, steps_of
 
 PROTOCOL_VERSION = 2
-WITHOUT_LAYOUT = 1  # the version whose plans left their layout to the task
-MAX_RECORDS = 1 << 32  # per silo: public head-room, not a count
-MAX_SILOS, MAX_WORDS = 1000, 1 << 24  # of a plan that anybody will look at
+WITHOUT_LAYOUT = 1  # the protocol version whose plans have no layout
+MAX_RECORDS = 1 << 32  # per silo: public head-room for the ring, not a count
+MAX_SILOS, MAX_WORDS = 1000, 1 << 24  # bound the memory for a stranger's plan
 MAX_STUDY, MAX_TEXT = 200, 1000  # bytes of the study's name, and of any other text in a plan
 MAX_PLAN, MAX_PLAN_COLUMN, MAX_PLAN_MODEL = 1 << 18, 1 << 9, 1 << 23  # bytes over a network
-_FINE_STEPS = 1 << 8  # the rounding rule: nothing is counted in whole records
-_LEAST_SHARE = 4  # steps: sums of finer shares are not yet like one discrete Gaussian
+_FINE_STEPS = 1 << 8  # lattice steps per record, so that rounding sigma up costs little
+_LEAST_SHARE = 4  # steps: below, a sum of discrete Gaussian shares is not close to one
 _FINGERPRINT = re.compile("ed25519:[0-9a-f]{64}")
 _log = logging.getLogger("cloister.protocol")
-_STUDY = " ._-:/+#()"  # what a study's name may hold besides letters and digits
-_TAILS = 40  # noise beyond so many deviations is less likely than a broken machine
+_STUDY = " ._-:/+#()"  # characters of a study's name in addition to letters and digits
+_TAILS = 40  # deviations; larger noise is less likely than a hardware error
 _ANOTHER_VERSION = "read it with that version, or make it again with this one"
 
 
 def largest_release(n_silos: int, l2_squared: int, noise_scale: int) -> int:
-    """Return the largest absolute value that a word of a noisy sum can honestly take."""
+    """Return the largest absolute value of an element of a noisy sum over honest silos."""
+    # isqrt rounds down, hence + 1.
     return n_silos * MAX_RECORDS * (isqrt(l2_squared) + 1) + _TAILS * noise_scale
 
 
 def majority(n_silos: int) -> int:
-    """Return the smallest number of silos that two disjoint groups cannot both have."""
+    """Return the smallest size of a group of silos such that any two groups overlap."""
     return n_silos // 2 + 1
 
 
 def share_threshold(n_silos: int, collusion: int) -> int:
-    """Return how many shares open a secret: more than half of the silos and the colluding ones.
+    """Return the number of shares that open a secret.
 
-    Two groups of so many silos have an honest one in common, who gives one kind of share only.
+    It exceeds half of the silos and the colluding silos together. Any two groups of that size have
+    an honest silo in common, which releases one kind of share only.
     """
     return (n_silos + collusion) // 2 + 1
 
 
 def noun_of(unit: str) -> str:
-    """Return what a unit of privacy is called, by the column that names it: patient_id, patient."""
+    """Return the noun for a unit of privacy, from its column: patient for patient_id."""
     return re.sub(r"[ _-]+(id|nr|no|number|key|code)\.?$", "", unit.lower()) or unit
 
 
 def study_name(text: str) -> str:
-    """Return the one spelling of a study's name, so that " Default" is no study of its own.
+    """Return the canonical spelling of a study's name: " Default" and "default" are one study.
 
     Compatible characters, upper and lower case, and spaces make no difference (Unicode NFKC with
-    case folding).
+    case folding). Otherwise two spellings would have two budgets.
     """
     # Twice: folding the case of a normal form may give a text that is not in normal form.
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
@@ -103,15 +105,15 @@ def study_name(text: str) -> str:
 
 @dataclass(frozen=True)
 class Code:
-    """What a task's code is, as whoever made the plan has it.
+    """The code of a task at the party that proposes the plan.
 
     Parameters
     ----------
     distribution, version : str
-        Of the package that the task came with; a file of one's own has its path's last part and
-        no version.
+        Name and version of the package that contains the task; for a lone file its name and no
+        version.
     digest : str
-        SHA-256 of all source that the task is made of, in hexadecimal digits.
+        SHA-256 of all sources of the task, in hexadecimal digits.
     """
 
     distribution: str
@@ -121,14 +123,16 @@ class Code:
 
 @dataclass(frozen=True)
 class Unopened:
-    """A task whose code is not here: its plan can be carried, summed and noised, but not fed.
+    """A task whose code is not installed.
+
+    A party can carry, sum and noise vectors of its plan, but cannot compute them from records.
 
     Parameters
     ----------
     written : mapping
-        The task as it stands in the plan.
+        The entry of the task in the plan.
     private : bool
-        Whether the plan has a budget.
+        True if the plan has a budget.
     """
 
     written: Mapping[str, Any]
@@ -137,11 +141,11 @@ class Unopened:
 
     @property
     def name(self) -> str:
-        """The word for it in plans."""
+        """The name of the task in plans."""
         return str(self.written[_TASK])
 
     def describe(self) -> str:
-        """Say all that can be said of it here."""
+        """Describe the task without its code."""
         return f"Noisy sums for task {self.name!r}. Only the silos know what they mean."
 
 
@@ -152,49 +156,49 @@ class Plan:
     Parameters
     ----------
     task : Task
-        Or what stands for it where its code is not installed: an :class:`Unopened` one.
+        An :class:`Unopened` task if its code is not installed.
     silos : tuple of str
         Members in their agreed order.
     grid : Grid
         Public box of each column and fineness of the lattice.
     budget : Budget or None
-        What the whole plan may cost; None for a task that is not private.
+        Budget of the whole plan; None for a task that is not private.
     nominal_n : int
         Public contract value for the number of records in all silos together.
     min_silos : int
         Smallest set of survivors whose sum may be released: a majority of the silos, at least 2,
-        or 1 for a single silo. Under "pairwise" it is by default the share threshold.
+        or 1 for a single silo. Under "pairwise" the default is the share threshold.
     profile : {"local", "group", "pairwise"}
         One silo; a group mask with the aggregator's noise; pairwise masks with the silos' noise.
     collusion : int
-        Only "pairwise": how many silos may collude with the aggregator, the observer among them;
-        1 by default.
+        Only "pairwise": number of silos that may collude with the aggregator, including an
+        observer; 1 by default.
     unit : str
-        Privacy unit: "row"; the column whose values name a person; or, for tasks that bound what a
-        whole unit adds, "silo" or one of the columns.
+        Privacy unit: "row"; the column whose values name a person; or, for tasks that bound the
+        contribution of a whole unit, "silo" or one of the columns.
     max_rows, max_silos_per_person : int
-        At most so many rows of one unit count in a silo, and a person is in at most so many silos;
-        the sensitivity multiplies by both.
+        Largest number of rows of one unit in a silo, and of silos with rows of one person; the
+        sensitivity multiplies by both.
     publish : bool
-        Whether the result is meant for others than the silos; refused under the group mask, where
-        an aggregator that kept its noise would read the exact sums from it.
+        If True, parties other than the silos receive the result. Refused under the group mask,
+        where an aggregator that kept its noise could compute the exact sums from it.
     fingerprints : tuple of str
         Of the silos' signing keys, in their order; empty when all parties are in one process.
     upload_slot : float, seconds, >= 0
-        Uploads leave a silo at multiples of this after they were asked for; 0 sends at once.
+        A silo sends uploads at multiples of this time after the request; 0 sends immediately.
     run_id : str
         Fresh nonce, so that no pad and no noise repeats.
     layout : Layout
-        Of the task, by default; any other is refused where the task is known.
+        By default that of the task; a party with the task's code refuses any other.
     code : Code, optional
-        Of the task, as its proposer has it: a silo with other code refuses.
+        Code of the task at its proposer; a silo with other code refuses the plan.
     protocol : int
         The version of the plan and of its frames.
 
     Notes
     -----
-    ``min_silos`` is a majority because a silo confirms one survivor set per round: two sets that
-    overlap then cannot both be confirmed.
+    ``min_silos`` is a majority because a silo confirms one survivor set per round: of two sets that
+    overlap, at most one can be confirmed.
     """
 
     task: Task
@@ -215,7 +219,7 @@ class Plan:
     fingerprints: tuple[str, ...] = ()
     upload_slot: Annotated[float, Range(0, 3600)] = 0.0
     run_id: str = field(default_factory=new_nonce)
-    layout: Layout = field(default=None)  # type: ignore[assignment]  # until the task is asked
+    layout: Layout = field(default=None)  # type: ignore[assignment]  # set in __post_init__
     code: Code | None = None
     protocol: int = PROTOCOL_VERSION
 
@@ -235,7 +239,7 @@ class Plan:
         raise_first(self._rules())
 
     def _rules(self) -> Iterator[str]:
-        """Yield a sentence for each rule that is broken; later rules trust the earlier ones."""
+        """Yield a sentence for each violated rule; later rules rely on the earlier ones."""
         yield from self._rules_of_layout()
         yield from self._rules_of_texts()
         yield from self._rules_of_parties()
@@ -253,12 +257,12 @@ class Plan:
 
     @property
     def opened(self) -> bool:
-        """Whether this party has the code of the task."""
+        """True if this party has the code of the task."""
         return not isinstance(self.task, Unopened)
 
     @property
     def contract(self) -> Contract:
-        """By what its records must have been read."""
+        """The contract by which its records must be read."""
         return Contract(self.grid, self.columns, self.unit, self.max_rows, self.schema_digest)
 
     def _rules_of_texts(self) -> Iterator[str]:
@@ -274,6 +278,7 @@ class Plan:
     def _rules_of_parties(self) -> Iterator[str]:
         if not self.silos or len(set(self.silos)) != len(self.silos):
             yield f"silos must be different names, at least one, got {self.silos!r}."
+        # A header stores the length of the sender's name in one byte.
         if bad := [name for name in self.silos if not name or len(name.encode()) > 255]:
             yield f"a silo name must have 1 to 255 bytes, got {bad[0]!r}."
         if (self.profile == "local") != (len(self.silos) == 1):
@@ -309,12 +314,12 @@ class Plan:
             if not 1 <= self.collusion < self.min_silos:
                 yield (
                     f"collusion must be in [1, {self.min_silos - 1}] for min_silos="
-                    f"{self.min_silos}, got {self.collusion}; somebody honest must add noise."
+                    f"{self.min_silos}, got {self.collusion}; an honest silo must add noise."
                 )
         elif self.collusion:
             yield (
                 f"collusion must be 0 under profile {self.profile!r}, got {self.collusion}; only "
-                "'pairwise' stands an aggregator with silos at its side."
+                "'pairwise' protects against an aggregator that colludes with silos."
             )
         if not self.fingerprints:
             return
@@ -336,10 +341,10 @@ class Plan:
                 f"{'be given' if task.private else 'be None'}."
             )
         if task.private and self.layout.mechanism == "none":
-            yield f"task {task.name!r} calls itself private but adds no noise."
+            yield f"task {task.name!r} is declared private but adds no noise; give it a mechanism."
         if self.profile == "pairwise" and self.layout.mechanism != "gaussian":
             yield (
-                f"profile 'pairwise' needs Gaussian noise, which silos can add in shares; task "
+                f"profile 'pairwise' requires Gaussian noise, which silos can add in shares; task "
                 f"{task.name!r} uses {self.layout.mechanism!r}."
             )
         n_features = task.n_features if self.opened else self.grid.n_features
@@ -354,7 +359,7 @@ class Plan:
             yield f"delta must be > 0 for task {task.name!r}, whose noise is Gaussian."
 
     def _rules_of_clients(self) -> Iterator[str]:
-        """Whether what sampling saves was overrated, and what the privacy unit is."""
+        """Check the claimed amplification by sampling and the privacy unit."""
         yield from self._rules_of_sampling()
         if not self.opened:
             return
@@ -385,8 +390,8 @@ class Plan:
             least = len(self.silos)
             if (self.profile, self.min_silos, self.collusion) != ("pairwise", least, least - 1):
                 yield (
-                    f"a plan whose silos trust nobody needs profile 'pairwise', min_silos={least} "
-                    f"and collusion={least - 1}, so that each silo's own noise is enough; got "
+                    f"a plan with local DP requires profile 'pairwise', min_silos={least} and "
+                    f"collusion={least - 1}, so that each silo's own noise suffices; got "
                     f"{self.profile!r}, {self.min_silos} and {self.collusion}."
                 )
 
@@ -398,17 +403,17 @@ class Plan:
                 f"max_silos_per_person must be 1 where units are sampled, got {self.group_size}; "
                 "coins of several units cannot be priced as one."
             )
-        # The multiplier is only a number in a plan that anybody may write: every party prices it.
+        # Any analyst may write the multiplier into a plan, so every party prices it again.
         spent = accounting.epsilon(self.events(), self.budget.delta)
         if spent > self.budget.epsilon * (1 + 1e-9):
             yield (
                 f"noise_multiplier {self.layout.noise_multiplier:.6g} costs epsilon {spent:.6g} "
                 f"at rate {self.rate:g}, above the budget of {self.budget.epsilon:g}; design the "
-                "task anew."
+                "task again."
             )
 
     def _rules_of_size(self) -> Iterator[str]:
-        """Refuse a plan whose mere size would stop a party that reads it."""
+        """Bound the memory and the time of a party that reads the plan."""
         if not 1 <= self.rounds <= MAX_ROUNDS or len(self.silos) > MAX_SILOS:
             yield (
                 f"a plan has at most {MAX_ROUNDS} rounds and {MAX_SILOS} silos, got {self.rounds} "
@@ -422,22 +427,23 @@ class Plan:
                 )
 
     def _rules_of_lattice(self) -> Iterator[str]:
-        """Prove that nothing can wrap in the ring, and that the noise is as good as continuous."""
+        """Check that no sum wraps in the ring and that the noise is close to continuous."""
         for t in range(self.rounds):
             for block in self.blocks(t):
                 if self.layout.mechanism == "gaussian" and block.l2_squared < _FINE_STEPS**2:
                     yield (
                         f"round {t + 1} of task {self.task.name!r} is too coarse for Gaussian "
                         f"noise: a record changes it by at most {sqrt(block.l2_squared):.3g}"
-                        f" steps, needs {_FINE_STEPS}; use more frac_bits."
+                        f" steps, requires {_FINE_STEPS}; use more frac_bits."
                     )
                 if self.profile == "pairwise" and self.share_scale(block) < _LEAST_SHARE:
                     yield (
-                        f"round {t + 1} of task {self.task.name!r} needs shares of noise of at "
+                        f"round {t + 1} of task {self.task.name!r} requires shares of noise of at "
                         f"least {_LEAST_SHARE} steps, got {self.share_scale(block)}; use more "
                         "frac_bits."
                     )
                 scale = self.noise_scale(block)
+                # Half of the ring is for negative sums.
                 if scale > MAX_SCALE or self._range(block) >= 1 << (RING_BITS - 1):
                     yield (
                         f"round {t + 1} of task {self.task.name!r} does not fit the ring: "
@@ -445,33 +451,37 @@ class Plan:
                     )
 
     def _that_fits(self) -> str:
-        """Say about which epsilon would make all noise fit, if noise alone is too large."""
+        """Return the advice for a plan that exceeds the ring.
+
+        It names an epsilon at which all noise fits, if only the noise is too large.
+        """
         blocks = [block for t in range(self.rounds) for block in self.blocks(t)]
         sums = max(largest_release(len(self.silos), block.l2_squared, 0) for block in blocks)
         room = (1 << (RING_BITS - 1)) - sums
         if self.budget is None or self.rate < 1 or room <= 0:
             return "fewer frac_bits or a larger epsilon"
+        # Noise is proportional to the multiplier, so dividing by the largest excess makes it fit.
         excess = max(
             max(self.noise_scale(block) / MAX_SCALE, self._range(block) / room) for block in blocks
         )
         most = self._multiplier / excess
         event = LaplaceEvent(most) if self.layout.mechanism == "laplace" else GaussianEvent(most)
         least = accounting.epsilon(event, self.budget.delta)
-        return f"an epsilon of at least about {1.1 * least:.2g}"
+        return f"an epsilon of at least about {1.1 * least:.2g}"  # 10 % for rounding up
 
     def _range(self, block: Block) -> int:
-        """Return the largest absolute value a released word of `block` can honestly take."""
+        """Return the largest absolute value of a released element of `block` from honest silos."""
         scale = self.noise_scale(block)
         if self.profile == "pairwise":
-            # With all silos in the sum there is more noise than the least that is promised.
+            # The sum of all silos contains more noise than the guaranteed minimum.
             scale = ceil(sqrt(len(self.silos))) * self.share_scale(block)
         return largest_release(len(self.silos), block.l2_squared, scale)
 
     def quorum(self, cohort: int) -> int:
-        """Return how many of the silos that agreed on keys must be in a sum and confirm it."""
+        """Return the number of silos that must be in a sum and confirm it, for a cohort's size."""
         if self.profile != "pairwise":
             return self.min_silos
-        # Survivors open the masks, so there must be as many as that takes.
+        # Survivors open the masks, so their number must reach the threshold of the shares.
         return max(self.min_silos, share_threshold(cohort, self.collusion))
 
     @property
@@ -485,12 +495,13 @@ class Plan:
 
     @cached_property
     def by_client(self) -> ByUnit | None:
-        """The task, if its unit is a client; found out once, since a protocol is slow to check."""
+        """The task if its unit is a client, else None."""
+        # Cached: isinstance with a runtime protocol looks up every member.
         return self.task if isinstance(self.task, ByUnit) else None
 
     @cached_property
     def by_silo(self) -> BySilo | None:
-        """The task, if it can release something of each silo by itself; found out once, too."""
+        """The task if it can release estimates per silo, else None."""
         return self.task if isinstance(self.task, BySilo) else None
 
     @property
@@ -519,36 +530,36 @@ class Plan:
         return gaussian_noise_multiplier(self.budget.epsilon, self.budget.delta)
 
     def noise_scale(self, block: Block) -> int:
-        """Return the integer scale of the noise that the budget needs in each word of `block`.
+        """Return the integer scale of the noise that the budget requires per element of `block`.
 
-        Sigma of the discrete Gaussian, or the scale of the discrete Laplace, rounded up; 0 for no
-        noise. Under "pairwise" at least so much comes from honest silos.
+        Sigma of the discrete Gaussian, or the scale of the discrete Laplace, rounded up; 0 without
+        noise. Under "pairwise", honest silos add at least this much.
         """
         if self.layout.mechanism == "none":
             return 0
         if self.layout.mechanism == "laplace":
-            # Epsilons add up, so here the weight divides; below, squared mus do, so its root.
+            # Laplace epsilons add up, hence the weight; squared Gaussian mus do, hence its root.
             return ceil(self._multiplier * self.group_size * block.l1 / block.weight)
         sensitivity = self.group_size * sqrt(block.l2_squared)
         return lattice_sigma(self._multiplier / sqrt(block.weight), sensitivity)
 
     def share_scale(self, block: Block) -> int:
-        """Return sigma of the noise that each silo adds to a word of `block` under "pairwise".
+        """Return sigma of the noise that each silo adds per element of `block` under "pairwise".
 
-        The smallest sum has `min_silos` shares, of which `collusion` may be known to the observer;
-        the others alone are as much as :meth:`noise_scale`.
+        The smallest sum has `min_silos` shares, of which an observer may know `collusion`. The
+        other shares together have at least the scale :meth:`noise_scale`.
         """
         honest = self.min_silos - self.collusion
-        # The ceiling of scale / sqrt(honest), in integers: a float root could fall below it.
+        # The ceiling of scale / sqrt(honest) in integers, as a float root could round below it.
         return isqrt((self.noise_scale(block) ** 2 - 1) // honest) + 1
 
     def noise_std(self, block: Block, survivors: int | None = None) -> float:
-        """Return the standard deviation of the noise in each word of `block`, in integers.
+        """Return the standard deviation of the noise per element of `block`, in integers.
 
         Parameters
         ----------
         survivors : int, optional
-            Number of silos in the sum, which matters under "pairwise"; all by default.
+            Number of silos in the sum, used under "pairwise"; all by default.
         """
         if self.profile == "pairwise":
             count = len(self.silos) if survivors is None else survivors
@@ -558,7 +569,7 @@ class Plan:
         return factor * self.noise_scale(block)
 
     def event(self, t: int) -> Event:
-        """Return what round `t` does, as a value that an accountant can price."""
+        """Return the privacy event of round `t`, which an accountant can price."""
         events: list[Event] = []
         for block in self.blocks(t):
             scale = self.noise_scale(block)
@@ -567,7 +578,7 @@ class Plan:
             elif self.layout.mechanism == "laplace":
                 events.append(LaplaceEvent(scale / (self.group_size * block.l1)))
             else:
-                # The price is that of the noise that is really drawn, which was rounded up.
+                # The price of the noise after rounding up, which is the noise that is drawn.
                 norm = self.group_size * sqrt(block.l2_squared)
                 multiplier = lattice_noise_multiplier(scale, norm)
                 events.append(
@@ -578,13 +589,13 @@ class Plan:
         return events[0] if len(events) == 1 else ComposedEvent(tuple(events))
 
     def events(self) -> Event:
-        """Return what the whole plan does."""
+        """Return the privacy event of the whole plan."""
         return self._events
 
     @cached_property
     def _events(self) -> Event:
-        # Kept, since every statement of a ledger in every round has it: else the cost of a job is
-        # quadratic in its rounds.
+        # Cached: every ledger statement of every round contains it, so the time of a job would be
+        # quadratic in its rounds otherwise.
         return ComposedEvent(tuple(self.event(t) for t in range(self.rounds)))
 
     def upload_bytes(self) -> int:
@@ -592,14 +603,14 @@ class Plan:
         return sum(WORD_BYTES * self.length(t) for t in range(self.rounds))
 
     def decode(self, t: int, values: Integers, survivors: int | None = None) -> dict[str, Released]:
-        """Cut an unmasked vector, a sum over `survivors` silos, into the blocks of round `t`.
+        """Split an unmasked vector, a sum over `survivors` silos, into the blocks of round `t`.
 
         Raises
         ------
         RemoteProtocolError
-            If a word is outside what honest silos can reach, as after a wrong pad. Not under the
-            group mask over a network, where it is cut to the range: a job never ends because of
-            what only silos may see.
+            If an element is outside the range of honest silos, for example after a wrong pad. Under
+            the group mask over a network it is clipped to the range instead: no job may end because
+            of values that only silos see.
         """
         released, offset = {}, 0
         for block in self.blocks(t):
@@ -607,8 +618,8 @@ class Plan:
             limit = self._range(block)
             outside = part.size and max(int(part.max()), -int(part.min())) > limit
             if outside and self.profile == "group" and self.fingerprints:
-                # An aggregator that knows the noise, and added something to the sum, could read
-                # from a refusal whether the exact sum is above a bound of its choice.
+                # An aggregator that knows the noise, and added an offset to the sum, could infer
+                # from an error whether the exact sum is above a bound of its choice.
                 _log.warning("round %d decodes to a value outside the plan's range, cut to it", t)
                 part = part.clip(-limit, limit)
             elif outside:
@@ -639,14 +650,14 @@ class Plan:
         return document
 
     def canonical_json(self) -> str:
-        """Return the one text of this plan: sorted keys, no spaces, ASCII."""
+        """Return the canonical text of this plan: sorted keys, no spaces, ASCII."""
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     def check_network_size(self) -> None:
-        """Refuse a plan that is too long to be sent and kept by every party.
+        """Raise PlanError if the plan is too long to be sent to and stored by every party.
 
-        It has at most 256 KiB, and 512 bytes for each column; where the task carries a model that
-        was released earlier, 8 MiB.
+        The limit is 256 KiB plus 512 bytes for each column, or 8 MiB if the task contains a model
+        that was released earlier.
         """
         carries = _carries_model(_written(self.task))
         most = MAX_PLAN + MAX_PLAN_COLUMN * len(self.columns)
@@ -672,8 +683,8 @@ class Plan:
         Parameters
         ----------
         tasks : mapping of str to type, optional
-            The tasks whose code this party has; a plan of another can be carried and summed, but
-            no record can enter it.
+            The tasks whose code this party has. A plan of another task can be carried and summed,
+            but not be computed from records.
         """
         try:
             _check_version(document)
@@ -692,7 +703,7 @@ class Plan:
                 protocol=document["protocol"],
                 **plain,
             )
-            plan.canonical_json()  # which no value like NaN survives
+            plan.canonical_json()  # raises ValueError for NaN and infinity
         except PlanError:
             raise
         except (
@@ -703,7 +714,7 @@ class Plan:
         return plan
 
     def unit_in_words(self) -> str:
-        """Say whom the guarantee protects."""
+        """Return the privacy unit as a noun phrase."""
         if self.unit == "silo":
             unit = "one silo with all of its records"
         elif self.unit in self.columns:
@@ -718,7 +729,7 @@ class Plan:
         return f"{unit}, in {'one silo only' if silos == 1 else f'at most {silos} silos'}"
 
     def describe(self) -> str:
-        """Say in plain words what happens, what it costs and who sees what."""
+        """Describe the task, the guarantee and the knowledge of each party in plain sentences."""
         lines = [self.task.describe()]
         if self.budget is None:
             lines.append("There is NO privacy guarantee for what is released.")
@@ -749,7 +760,7 @@ class Plan:
         return " ".join(lines)
 
     def _repr_html_(self) -> str:
-        """Show in notebooks what is going to be released, and what it costs."""
+        """Return a table of the plan and its cost, for notebooks."""
         facts = [("unit of privacy", self.unit_in_words())]
         if self.budget:
             cost = ("epsilon", f"{self.budget.epsilon:.4g}"), ("delta", f"{self.budget.delta:.2g}")
@@ -773,12 +784,12 @@ class Plan:
 
 @cache
 def _declared() -> tuple[Declaration, ...]:
-    """Return the fields of a plan that declare in their annotation what they may be."""
+    """Return the fields of a plan whose annotations declare their valid values."""
     return tuple(one for one in declarations(Plan) if get_origin(one.kind) is Annotated)
 
 
 def _too_long(name: str, value: Any) -> Iterator[str]:
-    """Yield a sentence of texts that are too long, in a field of a plan or in a written task."""
+    """Yield a sentence for each text that is too long, in a field of a plan or an encoded task."""
     if isinstance(value, str):
         if _bytes(value) > MAX_TEXT:
             yield (
@@ -791,16 +802,17 @@ def _too_long(name: str, value: Any) -> Iterator[str]:
             yield from _too_long(name, part)
     elif isinstance(value, tuple | list):
         for part in value:
-            if not isinstance(part, int | float):  # the numbers of a model are many
+            if not isinstance(part, int | float):  # skips the many numbers of a model
                 yield from _too_long(name, part)
 
 
 def _bytes(text: str) -> int:
+    # JSON may hold lone surrogates, for which the default raises UnicodeEncodeError.
     return len(text.encode(errors="surrogatepass"))
 
 
 def _carries_model(written: Any) -> bool:
-    """Return whether a written task, or a step of it, holds what was released earlier."""
+    """Return True if an encoded task, or a step of it, contains a model released earlier."""
     steps = written.get("steps") or ()
     inner = (step for step in steps if isinstance(step, Mapping))
     return bool(written.get("released")) or any(map(_carries_model, inner))
@@ -810,13 +822,13 @@ def _check_version(document: Mapping[str, Any]) -> None:
     version = document["protocol"]
     if version not in (WITHOUT_LAYOUT, PROTOCOL_VERSION) or document["ring_bits"] != RING_BITS:
         raise PlanError(
-            f"plan is of protocol {version}, this is {PROTOCOL_VERSION}; use the same version at "
+            f"plan has protocol {version}, this is {PROTOCOL_VERSION}; use the same version at "
             "every party."
         )
     needed = _PLAIN_FIELDS if version == WITHOUT_LAYOUT else (*_PLAIN_FIELDS, "layout", "code")
-    if absent := [name for name in needed if name not in document]:
+    if missing := [name for name in needed if name not in document]:
         raise PlanError(
-            f"plan is not complete: it lacks {', '.join(map(repr, absent))}, so it was "
+            f"plan is not complete: it lacks {', '.join(map(repr, missing))}, so it was "
             f"written by another version of cloister; {_ANOTHER_VERSION}."
         )
 
@@ -824,7 +836,7 @@ def _check_version(document: Mapping[str, Any]) -> None:
 def _opened(
     written: Mapping[str, Any], tasks: Mapping[str, type[Task]], layout: Any, private: bool
 ) -> Task:
-    """Return the task of a plan, or what stands for it where its code is not here."""
+    """Return the task of a plan, or an :class:`Unopened` one if its code is not installed."""
     name = written[_TASK]
     if name in tasks:
         task: Task = _read({_TASK: name, **written}, tasks)
@@ -842,7 +854,7 @@ def _needs_its_plan(task: Task) -> bool:
 
 
 def _written(value: Any) -> Any:
-    """Return a task, with the tasks inside it, as JSON-able values."""
+    """Encode a task, with the tasks inside it, as JSON-able values."""
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, Unopened):
@@ -851,14 +863,14 @@ def _written(value: Any) -> Any:
         return [_written(part) for part in value]
     if isinstance(value, Mapping):
         return {name: _written(part) for name, part in value.items()}
-    if isinstance(value, Task):  # last: a protocol is slow to check
+    if isinstance(value, Task):  # last, as isinstance with a protocol is slow
         names = [field.name for field in fields(value)]  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
         return {_TASK: value.name, **{name: _written(getattr(value, name)) for name in names}}
     return value
 
 
 def _read(value: Any, known: Mapping[str, type[Task]]) -> Any:
-    """Return the task that :func:`_written` wrote."""
+    """Decode a task encoded by :func:`_written`."""
     if isinstance(value, list):
         return tuple(_read(part, known) for part in value)
     if not isinstance(value, Mapping):
@@ -870,14 +882,14 @@ def _read(value: Any, known: Mapping[str, type[Task]]) -> Any:
         raise PlanError(f"task must be one of {sorted(known)}, got {value[_TASK]!r}.")
     task = known[value[_TASK]]
     public = {field.name: field for field in fields(task)}  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
-    alien = sorted(entries.keys() - public.keys())
-    absent = [
+    unknown = sorted(entries.keys() - public.keys())
+    missing = [
         name
         for name, field in public.items()
         if name not in entries and field.default is MISSING and field.default_factory is MISSING
     ]
-    if alien or absent:
-        verb, names = ("has", alien) if alien else ("lacks", absent)
+    if unknown or missing:
+        verb, names = ("has", unknown) if unknown else ("lacks", missing)
         raise PlanError(
             f"task {task.name!r} {verb} {', '.join(map(repr, names[:3]))}, so it was written by "
             f"another version of cloister; {_ANOTHER_VERSION}."
@@ -886,7 +898,7 @@ def _read(value: Any, known: Mapping[str, type[Task]]) -> Any:
 
 
 _TASK = "name"
-"""The key that tells a task from other mappings, which may not have it."""
+"""The key that marks a mapping as a task; other mappings may not have it."""
 
 _PLAIN_FIELDS = (
     *("silos", "columns", "nominal_n", "min_silos", "profile", "unit", "max_rows"),

@@ -1,4 +1,4 @@
-"""The public state of a job: what every party that sees the released sums works out alike."""
+"""The public state of a job, which every party computes alike from the released sums."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUMS_FORMAT = "cloister-sums/1"
 
 @dataclass(frozen=True)
 class ReleasedSum:
-    """The noised sum of a round, and the silos whose records are in it."""
+    """The noised sum of a round, and the silos that contributed to it."""
 
     survivors: tuple[str, ...]
     words: Words
@@ -26,8 +26,7 @@ class ReleasedSum:
 def sums_to_dict(plan: Plan, sums: Sequence[ReleasedSum]) -> dict[str, Any]:
     """Return the noised sums of a job as JSON-able values.
 
-    Whoever carried the sums need not know what they mean: whoever has the code of the task works
-    the result out.
+    Carrying the sums takes no code of the task; computing the result from them does.
     """
     return {
         "format": SUMS_FORMAT,
@@ -45,13 +44,13 @@ class Progress:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._latest: State = plan.task.start()
+        self._latest: State = plan.task.start()  # in floats, to compare with other machines' states
         self.states: list[GridState] = [self._on_grid(self._latest)]
         self.survivors: list[tuple[str, ...]] = []
 
     @property
     def rounds(self) -> int:
-        """Number of rounds that were released."""
+        """Number of released rounds."""
         return len(self.survivors)
 
     @property
@@ -60,35 +59,36 @@ class Progress:
         return self.states[-1]
 
     def receive(self, elements: Words, survivors: Sequence[str]) -> None:
-        """Go on with the unmasked sum of the next round.
+        """Update the state with the unmasked sum of the next round.
 
         Raises
         ------
         RemoteProtocolError
-            If it is outside what honest silos can reach; the state is then as before.
+            If it is outside the range of honest silos; the state is then unchanged.
         """
         t = self.rounds
         released = self._plan.decode(t, to_integers(elements), len(survivors))
-        # From the state on the grid, on which all agree; the finer one only serves to compare.
+        # From the state on the grid, which is equal at all silos; floats may differ in last bits.
         self._latest = self._plan.task.update(t, self.state, released)
         self.states.append(self._on_grid(self._latest))
         self.survivors.append(tuple(survivors))
 
     def adopt(self, state: GridState) -> None:
-        """Put another party's state in the place of the current one."""
+        """Replace the current state by another party's."""
         self.states[-1] = state
 
     def distance(self, state: GridState) -> float:
-        """Return by how much a state on the grid differs from ours before it was rounded."""
-        one = 1 << self._plan.grid.frac_bits
+        """Return the largest difference of a state on the grid from the local one in floats."""
+        scale = 1 << self._plan.grid.frac_bits
         return max(
-            (float(abs(state[name] / one - value).max()) for name, value in self._latest.items()),
+            (float(abs(state[name] / scale - value).max()) for name, value in self._latest.items()),
             default=0.0,
         )
 
     def encoded(self) -> list[bytes]:
-        """Return the current state as bytes: names and numbers in one order."""
+        """Return the current state as bytes: names and numbers, sorted by name."""
         parts = []
+        # Sorted, so that the bytes are independent of the order in which a task fills its state.
         for name in sorted(self.state):
             parts += [name.encode(), to_bytes(to_words(self.state[name].ravel()))]
         return parts

@@ -1,4 +1,4 @@
-"""Who asks for a job: an analyst's signature over the plan, which everybody checks alone."""
+"""The proposal of a job: an analyst's signature over the plan, which each party verifies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROPOSE = b"cloister/1/propose"  # the label of a proposer's signature over the 
 
 @dataclass(frozen=True)
 class Proposer:
-    """Who asks for a job.
+    """The analyst that proposes a job.
 
     Parameters
     ----------
@@ -29,19 +29,20 @@ class Proposer:
     @classmethod
     def of(cls, plan: Plan, identity: Identity, name: str) -> Self:
         """Sign a plan."""
+        # Over the digest, which covers the fresh nonce of the plan: no signature serves two jobs.
         signature = identity.sign(PROPOSE, plan.digest)
         return cls(name, identity.fingerprint, identity.public.hex(), signature.hex())
 
     def signed(self, plan: Plan) -> bool:
-        """Return whether the owner of the fingerprint asked for exactly this plan."""
+        """Return True if the owner of the fingerprint signed exactly this plan."""
         try:
             public, signature = bytes.fromhex(self.public), bytes.fromhex(self.signature)
-        except ValueError:
+        except ValueError:  # a coordinator passes on any text
             return False
-        known = fingerprint_of(public) == self.fingerprint
-        return known and verify(public, signature, PROPOSE, plan.digest)
+        matches = fingerprint_of(public) == self.fingerprint
+        return matches and verify(public, signature, PROPOSE, plan.digest)
 
 
 def proposal(plan: Plan, identity: Identity, name: str) -> dict[str, Any]:
-    """Return the document that proposes a plan: the plan, and who signed its digest."""
+    """Return the document that proposes a plan: the plan, and the signature of its proposer."""
     return {"plan": plan.to_dict(), "proposer": asdict(Proposer.of(plan, identity, name))}

@@ -1,8 +1,8 @@
-"""Work out the public side of a job again, from its plan and its released sums alone.
+"""Recompute the public side of a job from its plan and its released sums alone.
 
-``python -m cloister.protocol.replay`` does it in an interpreter that has seen no record: what a
-task kept from its records anywhere in memory is not there. States and results must come out the
-same to the last bit.
+``python -m cloister.protocol.replay`` does so in an interpreter that has seen no record. A task
+that keeps information about records in memory cannot access it there. States and results must be
+equal to the last bit.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ from cloister.protocol.progress import Progress
 from cloister.protocol.task import Task, tasks_inside
 
 Trace = Mapping[str, Any]
-"""What comes out, as JSON-able values: *states*, *results* of each, what is shown of the last, and
-*sums* of some records."""
+"""The outcome as JSON-able values: *states*, *results* of each, *displays* of the last, and *sums*
+of some records."""
 
-_NOT_IMPORTED = 3
+_NOT_IMPORTED = 3  # exit code; Python itself uses 1 and 2
 
 
 def replay(plan: Plan, released: Sequence[Integers], records: Records) -> Trace:
-    """Follow a job by what it released; only then let the task see records.
+    """Replay a job from its released sums, then sum some records at each state.
 
     Parameters
     ----------
     released : sequence of ndarray of int64
         The noisy sum of each round.
     records : ndarray of shape (n, n_features), int32
-        Their sums at each state come last.
+        Records to sum, after all states and results are computed.
 
     Returns
     -------
     mapping
-        Numbers are written as the bytes they are, so that equal means equal to the last bit.
+        Numbers are encoded as bytes, so that equality holds to the last bit.
     """
     task, progress = plan.task, Progress(plan)
+    # Records come last: states and results cannot depend on records that the task never saw.
     for values in released:
         progress.receive(to_words(values), plan.silos)
     results = [task.results(state, plan.grid) for state in progress.states]
@@ -65,24 +66,25 @@ def replay(plan: Plan, released: Sequence[Integers], records: Records) -> Trace:
 
 
 def shown(plan: Plan, results: Mapping[str, Any]) -> str:
-    """Return what a report shows of results, as text with all digits."""
-    with np.printoptions(threshold=sys.maxsize, precision=17):
+    """Return the displays of results as text with all digits."""
+    with np.printoptions(threshold=sys.maxsize, precision=17):  # 17 digits determine a float
         return repr(plan.task.displays(results, plan.columns))
 
 
 def replay_elsewhere(plan: Plan, released: Sequence[Integers], records: Records) -> Trace | None:
-    """Return what :func:`replay` returns in a fresh interpreter and an empty folder.
+    """Run :func:`replay` in a fresh interpreter and an empty folder.
 
     Returns
     -------
     mapping, or None
-        Empty if the task fails there. None if its class cannot be imported by another interpreter:
-        it was made by a function, or stands in the script that runs.
+        Empty if the task fails there. None if another interpreter cannot import its class, which a
+        function or the running script defines.
     """
     kinds = list(dict.fromkeys(type(task) for task in tasks_inside(plan.task)))
     if not all(map(_can_be_imported, kinds)):
         return None
-    given = {
+    request = {
+        # Absolute, since the other interpreter runs in another folder.
         "path": [str(Path(entry).resolve()) for entry in sys.path],
         "tasks": [
             (k.__module__, getattr(sys.modules[k.__module__], "__file__", None), k.__qualname__)
@@ -95,47 +97,49 @@ def replay_elsewhere(plan: Plan, released: Sequence[Integers], records: Records)
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-c", "from cloister.protocol.replay import main; main()"],
-            input=json.dumps(given),
+            input=json.dumps(request),
             capture_output=True,
             text=True,
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(given["path"])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(request["path"])},
             check=False,
         )
     if done.returncode:
         return None if done.returncode == _NOT_IMPORTED else {}
-    found: Trace = json.loads(done.stdout.splitlines()[-1])
-    return found
+    trace: Trace = json.loads(done.stdout.splitlines()[-1])  # a task may have printed before it
+    return trace
 
 
 def main() -> None:
-    """Read a job from standard input and write what comes out of it."""
-    given = json.load(sys.stdin)
+    """Read a job from standard input and write its trace to standard output."""
+    request = json.load(sys.stdin)
     try:
-        tasks = [_imported(*place) for place in given["tasks"]]
-    except Exception:  # whatever another's file does
+        tasks = [_imported(*place) for place in request["tasks"]]
+    except Exception:  # importing another author's file may raise any error
         sys.exit(_NOT_IMPORTED)
-    plan = Plan.from_dict(given["plan"], {task.name: task for task in tasks})
+    plan = Plan.from_dict(request["plan"], {task.name: task for task in tasks})
     width = plan.grid.n_features
-    records = np.array(given["records"], dtype=np.int32).reshape(-1, width)
-    released = [np.array(values, dtype=np.int64) for values in given["released"]]
+    records = np.array(request["records"], dtype=np.int32).reshape(-1, width)
+    released = [np.array(values, dtype=np.int64) for values in request["released"]]
+    # A line of its own, whatever the task printed before.
     sys.stdout.write("\n" + json.dumps(replay(plan, released, records)) + "\n")
 
 
 def _can_be_imported(kind: type[Task]) -> bool:
-    """Return whether another interpreter finds the same class."""
+    """Return True if another interpreter can import the same class."""
     module = sys.modules.get(kind.__module__)
     if module is None or kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
         return False
+    # A later class of the same name may have replaced it in its module.
     try:
-        found: object = attrgetter(kind.__qualname__)(module)
+        current: object = attrgetter(kind.__qualname__)(module)
     except AttributeError:
         return False
-    return found is kind
+    return current is kind
 
 
 def _imported(name: str, file: str | None, kind: str) -> type[Task]:
-    """Return a class by the name of its module, or from the file that it was executed from."""
+    """Import a class by the name of its module, or from the file that defined it."""
     try:
         module = importlib.import_module(name)
     except ImportError:
@@ -145,14 +149,14 @@ def _imported(name: str, file: str | None, kind: str) -> type[Task]:
         module = module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
-    found: type[Task] = attrgetter(kind)(module)
-    return found
+    task: type[Task] = attrgetter(kind)(module)
+    return task
 
 
 def written(arrays: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return arrays as text: kind, shape and bytes."""
-    found = {name: np.asarray(value) for name, value in sorted(arrays.items())}
+    """Return arrays as text: type, shape and bytes."""
+    by_name = {name: np.asarray(value) for name, value in sorted(arrays.items())}
     return {
         name: [array.dtype.str, str(array.shape), array.tobytes().hex()]
-        for name, array in found.items()
+        for name, array in by_name.items()
     }

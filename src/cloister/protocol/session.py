@@ -1,4 +1,4 @@
-"""The round loop: what the aggregator's process does, whatever carries the frames."""
+"""The round loop of the aggregator's process, independent of the transport."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ ATTEMPTS = 3  # times a frame is sent to a silo that does not answer
 
 
 class Transport(Protocol):
-    """Carries frames to silos and their answers back."""
+    """A carrier of frames to silos and of their answers."""
 
     def exchange(self, frames: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """Send each named silo its frame; return the answers that came.
+        """Send each named silo its frame; return the answers that arrived.
 
-        A silo that does not answer is left out. An answer may be late, repeated or missing;
-        parties stand all three.
+        A silo that does not answer is left out. Answers may be late, repeated or missing; parties
+        tolerate all three.
         """
 
 
 @dataclass(frozen=True)
 class RoundDone:
-    """What may be said of a round while the job runs: nothing that depends on records."""
+    """Progress of a job after a round; independent of the records."""
 
     round: int
     rounds: int
@@ -44,21 +44,21 @@ def run_rounds(
     Parameters
     ----------
     aggregator : Aggregator
-        One that was made anew with the journal of a job goes on where the job was.
+        An aggregator that restarts with the journal of a job continues where the job stopped.
     attempts : int
         Times a frame is sent to a silo that does not answer.
 
     Raises
     ------
     RemoteProtocolError
-        If too few silos are left, or a party breaks the protocol.
+        If too few silos are left, or a party violates the protocol.
     """
     plan = aggregator.plan
     ask = partial(_ask, transport, aggregator, attempts)
     silos = _agree_on_keys(aggregator, ask) if plan.fingerprints else plan.silos
     for t in range(aggregator.first_round, plan.rounds):
-        # The last round that an earlier life answered is opened again, because its confirmations
-        # are in no journal; silos repeat their answers.
+        # After a restart the last answered round is opened again, because its confirmations are in
+        # no journal; silos repeat their answers.
         opening = aggregator.open(t)
         if not aggregator.answered:
             silos = ask(_all(silos, opening))
@@ -66,18 +66,18 @@ def run_rounds(
             reply = aggregator.combine()
         else:
             reply, silos = aggregator.combine(), aggregator.survivors
-        # Who falls silent from here on is still in the sum: only confirmations are missing.
+        # A silo that stops from here on is still in the sum: only its confirmation is missing.
         silos = ask(_all(silos, reply))
         if len(silos) < aggregator.quorum:
             raise RemoteProtocolError(
-                f"round {t} has {len(silos)} confirmations, the plan asks for {aggregator.quorum}; "
-                "the job ends, what left stays charged."
+                f"round {t} has {len(silos)} confirmations, the plan requires "
+                f"{aggregator.quorum}; the job ends, what left stays charged."
             )
         if unmask := aggregator.unmask():
             silos = ask(_all(silos, unmask))
         yield RoundDone(t, plan.rounds, silos)
     if not ask(_all(silos, aggregator.close())):
-        raise TransportError("no silo took the end of the job; ask again for the result.")
+        raise TransportError("no silo confirmed the end of the job; request the result again.")
 
 
 Ask = Callable[[Mapping[str, bytes]], tuple[str, ...]]
@@ -85,7 +85,7 @@ Ask = Callable[[Mapping[str, bytes]], tuple[str, ...]]
 
 def _agree_on_keys(aggregator: Aggregator, ask: Ask) -> tuple[str, ...]:
     """Let the silos agree on keys; return those that are ready."""
-    # A round is over, so an earlier life of the aggregator saw the silos agree.
+    # A finished round implies that the silos agreed before the aggregator restarted.
     if aggregator.first_round > 0:
         return aggregator.members
     if invite := aggregator.invite():
@@ -97,7 +97,7 @@ def _agree_on_keys(aggregator: Aggregator, ask: Ask) -> tuple[str, ...]:
 
 
 def _align_states(aggregator: Aggregator, ask: Ask) -> None:
-    """Give the lead silo's state to silos whose machines rounded differently."""
+    """Send the lead silo's state to silos whose machines rounded differently."""
     if differing := aggregator.differing:
         ask(_all((aggregator.lead,), aggregator.ask_state()))
         ask(_all(differing, aggregator.adopt()))
@@ -113,18 +113,18 @@ def _ask(
     attempts: int,
     frames: Mapping[str, bytes],
 ) -> tuple[str, ...]:
-    """Send each silo its frame, again to those that stay silent; return those that answered.
+    """Send each silo its frame, repeatedly if it does not answer; return those that answered.
 
-    A silo whose answer breaks the protocol, comes late or is of another kind counts as silent.
+    An answer that violates the protocol, arrives late or has another kind counts as missing.
     """
     answered: set[str] = set()
-    wanted = {ANSWER[kind_of(frame)] for frame in frames.values()}  # frames of a step are alike
+    wanted = {ANSWER[kind_of(frame)] for frame in frames.values()}  # all frames have one kind
     for _ in range(attempts):
         missing = {silo: frame for silo, frame in frames.items() if silo not in answered}
         if not missing:
             break
         for silo, answer in transport.exchange(missing).items():
-            # One silo that breaks the protocol must not end the job of the others.
+            # One silo that violates the protocol must not end the job of the others.
             with suppress(RemoteProtocolError):
                 if aggregator.accept(silo, answer) in wanted:
                     answered.add(silo)

@@ -1,7 +1,7 @@
-"""The sums of a silo in a round: the same integers however the records are split.
+"""The sum of a silo's records in a round: the same integers for every split of the records.
 
-Sums of integers have no order, so parts of the records may be summed wherever it suits: one after
-another, in threads of this process, or by workers of the silo that hold partitions of its records.
+Sums of integers are independent of their order. So chunks may be summed in sequence, in threads of
+this process, or by workers of the silo that hold partitions of its records.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cloister.core.randomness import drawn_below, drawn_places
 from cloister.protocol.rows import Manner, has_rows, sum_of_rows
 from cloister.protocol.task import Task, inside
 
-_AHEAD = 2  # chunks in memory for each thread: one that is summed, one that is read
+_AHEAD = 2  # chunks in memory for each thread: one being summed, one being read
 _SLICE = 5000  # records of a chunk whose sums by parts and as a whole are compared
 MANY, FEW = 256, 16
 """Records whose sums by kernel and by rows are compared, if a step is thorough and if not."""
@@ -35,16 +35,16 @@ class KernelFault(Exception):
 
 @dataclass(frozen=True)
 class LocalStep:
-    """The sums of a task in one round; a value that workers may be sent.
+    """The function from records to their sum in one round; a value that workers may receive.
 
     Parameters
     ----------
     t : int, >= 0
         The round.
     state : mapping of name to ndarray of int64
-        The public state before it.
+        The public state before the round.
     length : int
-        Length of the vector of the round, by the plan.
+        Length of the round's vector in the plan.
     manner : {"kernel", "rows", "single"}
         A task without a kernel is summed by rows, one without rows by its kernel.
     thorough : bool
@@ -83,17 +83,17 @@ class LocalStep:
         return self.whole(sum_of_rows(self.task, self.t, self.state, records))
 
     def whole(self, sums: Integers) -> Integers:
-        """Raise a LocalProtocolError if the shape of the sums would broadcast."""
+        """Raise LocalProtocolError if the shape of the sums would broadcast."""
         if sums.shape != (self.length,) or sums.dtype != np.int64:
             raise LocalProtocolError(
-                f"task {self.task.name!r} made {sums.shape} sums of round {self.t}, the plan has "
-                f"{self.length}; the plan or the task is not right."
+                f"task {self.task.name!r} returned sums of shape {sums.shape} in round {self.t}, "
+                f"the plan has length {self.length}; correct the plan or the task."
             )
         return sums
 
     def total(self, chunks: Iterable[Records]) -> Integers:
-        """Return the sums of all chunks, in as many threads as :func:`threads` says."""
-        # of no chunk, too: a plan that is not right stops whether there are records or not
+        """Return the sums of all chunks, computed in :func:`threads` threads."""
+        # One empty chunk if there is none: an invalid plan must fail with or without records.
         none = np.zeros((0, self.task.n_features), dtype=np.int32)
         rest = iter(chunks)
         first = list(islice(rest, 2)) or [none]
@@ -141,6 +141,7 @@ class LocalStep:
             waiting: deque[Future[Integers]] = deque()
             for chunk in chunks:
                 waiting.append(pool.submit(self.of, chunk))
+                # Reading waits here, so that a large table never fills the memory.
                 if len(waiting) == threads * _AHEAD:
                     yield waiting.popleft().result()
             while waiting:
@@ -180,18 +181,20 @@ def _in_halves(records: Records, sums: Callable[[Records], Integers]) -> Integer
 
 @runtime_checkable
 class Partitioned(Protocol):
-    """Records that lie in partitions, and are not summed in this process."""
+    """Records in partitions, which other processes sum."""
 
     def checked(self, step: LocalStep) -> tuple[Integers, Manner]:
         """Return :meth:`LocalStep.checked` of all records, each partition once."""
 
 
 def threads() -> int:
-    """Return in how many threads to sum: ``OMP_NUM_THREADS`` if it is set, else one a core.
+    """Return the number of threads for sums: ``OMP_NUM_THREADS`` if set, else one per core.
 
-    One where nothing was compiled: NumPy holds the lock of the interpreter for much of its time.
+    It is 1 without compiled loops, as NumPy holds the interpreter lock for most of the time.
     """
+    # The affinity, as a container may have fewer cores than the machine.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    most = min(int(asked) or 1, cores or 1) if asked.isdecimal() else cores or 1
-    return 1 if instruction_set() == NUMPY else most
+    # OpenMP allows a list, with one entry for each level of nesting.
+    requested = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    maximum = min(int(requested) or 1, cores or 1) if requested.isdecimal() else cores or 1
+    return 1 if instruction_set() == NUMPY else maximum

@@ -1,9 +1,9 @@
-"""What a task is: what to sum, what to do with the answer, and how to say so.
+"""The task protocol: what each record contributes and how the noisy sum is used.
 
-A task is a frozen value of public numbers with pure methods. It has no keys, no noise, no files.
-Each round it turns public state and local records into one integer vector whose change by one
-record is bounded by an integer; everything else (masking, noise, accounting, transport, command
-line, report) is done for it. To add one, write a class with these members in one file.
+A task is a frozen value of public numbers with pure methods. It has no keys, no noise, no files. In
+each round it maps public state and local records to one integer vector. An integer bounds the
+change of that vector by one record. The other rooms provide masking, noise, accounting, transport,
+command line and report. To add a task, write a class with these members in one file.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ INTERVAL_95: Mapping[Mechanism, float] = {
     "laplace": log(20) / sqrt(2),
     "none": 0.0,
 }
-"""Half-width of the central 95 % of each law, in its standard deviations."""
+"""Half-width of the central 95 % of each distribution, in its standard deviations."""
 FINE = 16
-"""A record counts ``2**FINE`` where it counts 1, so that the noise is on a fine lattice."""
+"""Bits of a count: a record adds ``2**FINE`` to its cell, so that the noise has a fine lattice."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Block:
     Parameters
     ----------
     shape : tuple of int
-        Known from the plan alone; data-dependent lengths are padded to their maximum.
+        Follows from the plan alone; data-dependent lengths are padded to their maximum.
     l1 : int, > 0
-        Largest L1 norm of what one record adds, in integers.
+        Largest L1 norm of the contribution of one record, in integers.
     l2_squared : int, > 0
-        Largest squared L2 norm of what one record adds, in integers.
+        Largest squared L2 norm of the contribution of one record, in integers.
     weight : float in (0, 1]
-        Part of the task's budget (squared GDP parameter, or epsilon of a Laplace task); the
+        Share of the task's budget (squared GDP parameter, or epsilon of a Laplace task); the
         weights of all blocks of all rounds sum to 1.
     """
 
@@ -67,7 +67,7 @@ class Block:
     def of_units(
         cls, name: str, shape: tuple[int, ...], weight: float, times: int = 1, one: int = 1 << FINE
     ) -> Self:
-        """Return a block in at most so many elements of which a record adds at most `one`."""
+        """Return a block in which a record adds at most `one` to at most `times` elements."""
         return cls(name, shape, times * one, times * one**2, weight)
 
     @property
@@ -84,25 +84,25 @@ class Released:
     ----------
     values : ndarray of the block's shape, int64
     noise_std : float
-        Standard deviation of the noise in each of them, in integers; 0 without noise.
+        Standard deviation of the noise of each value, in integers; 0 without noise.
     """
 
     values: Integers
     noise_std: float
 
     def real(self, bits: int = FINE) -> tuple[Floats, float]:
-        """Return both in units of ``2**bits`` integers: counts in records."""
+        """Return values and deviation in units of ``2**bits`` integers: counts in records."""
         return from_grid(self.values, bits), self.noise_std / (1 << bits)
 
 
 @dataclass(frozen=True)
 class PublicColumn:
-    """What a task may know of a column: the part of the schema that is not about cells.
+    """The facts of a column that a task may use: the schema without its rules for cells.
 
     Parameters
     ----------
     low, high : float, data units, ``low < high``
-        The box; the codes of the first and last category where there are categories.
+        The box; for a column of categories, the codes of the first and the last.
     categories : tuple of str
         Empty for a column of numbers; ``("0", "1")`` for a boolean.
     """
@@ -120,7 +120,7 @@ class PublicColumn:
 
 @declared
 class PublicFacts:
-    """What everybody knows before a job, and what a task may be designed from.
+    """The public facts before a job, from which a task is designed.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class PublicFacts:
     budget : Budget or None
         None for a task that is not private.
     columns : tuple of PublicColumn
-        Those that the job uses, in order; `n_features` is their number.
+        The columns of the job, in order; `n_features` is their number.
     unit : str
         Privacy unit of the schema.
     """
@@ -149,40 +149,40 @@ class PublicFacts:
 
     @property
     def low(self) -> tuple[float, ...]:
-        """Lower end of each column's box."""
+        """Lower bound of each column."""
         return tuple(column.low for column in self.columns)
 
     @property
     def high(self) -> tuple[float, ...]:
-        """Upper end of each column's box."""
+        """Upper bound of each column."""
         return tuple(column.high for column in self.columns)
 
     @property
     def categories(self) -> tuple[tuple[str, ...], ...]:
-        """Categories of each column, none for one of numbers."""
+        """Categories of each column; empty for a column of numbers."""
         return tuple(column.categories for column in self.columns)
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """Number of categories of each column, 0 for one of numbers."""
+        """Number of categories of each column; 0 for a column of numbers."""
         return tuple(column.levels for column in self.columns)
 
 
 @runtime_checkable
 class Task(Protocol):
-    """The protocol every task follows; implementations are frozen dataclasses.
+    """The protocol of every task; implementations are frozen dataclasses.
 
-    A task with options of its own has them as ``Options``, a class of
+    A task with options declares them as ``Options``, a class decorated with
     :func:`~cloister.core.declared.declared`.
 
     Attributes
     ----------
     name : str
-        What it is called in plans and on the command line.
+        Name in plans and on the command line.
     title : str, optional
-        What its report is called; a model that finds groups or predicts has a title anyway.
+        Title of its report; a model that finds groups or predicts has a default title.
     private : bool
-        Whether its release, with the plan's noise, satisfies the stated guarantee.
+        True if its release, with the plan's noise, satisfies the stated guarantee.
     profiles : frozenset of {"local", "group", "pairwise"}
         Trust models under which every frame is a function of the plan alone.
     """
@@ -205,14 +205,14 @@ class Task(Protocol):
 
     @property
     def mechanism(self) -> Mechanism:
-        """Law of the noise."""
+        """Distribution of the noise."""
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Any) -> Self:
         """Choose every public number of the task from public facts and its ``Options``."""
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
+        """Describe the sums and the release in plain sentences."""
 
     def start(self) -> State:
         """Return the public state before the first round; independent of the records."""
@@ -221,33 +221,35 @@ class Task(Protocol):
         """Return the layout of round `t`, at its plan maximum."""
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the integer vector of round `t` for some records (blocks one after another)."""
+        """Return the integer vector of round `t` for some records: all blocks, concatenated."""
 
     def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
-        """Return the next public state from what was released; costs no privacy."""
+        """Return the next public state from the released blocks; costs no privacy."""
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the expected margins of error, before anything is spent; may be empty.
+        """Return the expected margins of error, before any budget is spent; may be empty.
 
-        They are in the users' units, by name, ``..._half_width``: those of `results`, or of what
-        results are made of. `noise_std` is of each integer of the last round's first block.
+        They are in the users' units, by name, ``..._half_width``: margins of `results`, or of
+        numbers from which results are computed. `noise_std` is the deviation of each integer in the
+        last round's first block.
         """
 
     def results(self, state: GridState, grid: Grid) -> Results:
-        """Return the final answer in the users' units."""
+        """Return the estimates in the users' units."""
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the tables and pictures of the report."""
 
 
 class Gaussian:
-    """What tasks have in common whose noise is Gaussian, under every trust model."""
+    """A base class of tasks with Gaussian noise, under every trust model."""
 
     private: ClassVar[bool] = True
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
 
 
+# The members that `check_follows` requires of a class.
 _MEMBERS = (
     *("name", "private", "profiles", "rounds", "design", "describe", "start", "blocks"),
     *("contribute", "update", "forecast", "results", "displays"),
@@ -255,10 +257,10 @@ _MEMBERS = (
 
 
 def check_follows(kind: object, place: str) -> type[Task]:
-    """Return a class that follows the protocol of tasks, or refuse what was found at a place."""
+    """Return `kind` if it follows the protocol of tasks; raise PlanError otherwise."""
     if not isinstance(kind, type):
         raise PlanError(f"task {place!r} must be a class that follows the protocol of tasks.")
-    public = getattr(kind, "__dataclass_fields__", {})  # those without default are no attributes
+    public = getattr(kind, "__dataclass_fields__", {})  # fields without default are no attributes
     if missing := [name for name in _MEMBERS if not hasattr(kind, name) and name not in public]:
         was = " (it was called 'exhibits')" if missing[0] == "displays" else ""
         raise PlanError(
@@ -269,11 +271,11 @@ def check_follows(kind: object, place: str) -> type[Task]:
 
 
 def inside(records: Records, frac_bits: int) -> Records:
-    """Return the records within the box of the grid; one outside it must add nothing to a sum.
+    """Return the records inside the box of the grid; records outside must add nothing to a sum.
 
-    A task proves its bounds for coordinates of at most ``2**frac_bits`` steps. Whoever reads
-    records keeps to that; here it no longer matters whether they did. A PlanError refuses anything
-    but int32 of shape (n, n_features).
+    A task proves its bounds for coordinates of at most ``2**frac_bits`` steps. Readers of records
+    clip to that range; this check makes the proof independent of them. Raises PlanError for
+    anything except int32 of shape (n, n_features).
     """
     if records.ndim != 2 or records.dtype != np.int32:
         raise PlanError(
@@ -281,20 +283,21 @@ def inside(records: Records, frac_bits: int) -> Records:
             f"{records.dtype} with {records.ndim}; read them with read_source."
         )
     one = 1 << frac_bits
-    tree = getattr(records, "tree", None)  # of read-only rows: it knows their largest coordinate
+    tree = getattr(records, "tree", None)  # an index of read-only rows with their largest value
     if tree is not None and tree.one <= one:
         return records
+    # The common case, without a copy: two passes over the table, but no mask of its size.
     if records.size == 0 or (records.max() <= one and records.min() >= -one):
         return records
     return records[((records <= one) & (records >= -one)).all(axis=1)]
 
 
 def tasks_inside(value: object) -> Iterator[Task]:
-    """Yield a task and every task that its fields hold: steps, models that it applies, and so on.
+    """Yield a task and every task in its fields: steps, models that it applies, and so on.
 
-    Of all of them a party needs the code; :func:`steps_of` yields those that sum records.
+    A party needs the code of all of them; :func:`steps_of` yields those that sum records.
     """
-    if is_dataclass(value) and isinstance(value, Task):  # a protocol is slow to check
+    if is_dataclass(value) and isinstance(value, Task):  # isinstance with a protocol is slow
         yield value
         value = {one.name: getattr(value, one.name) for one in fields(value)}
     if isinstance(value, Mapping):
@@ -314,11 +317,11 @@ def steps_of(task: Task) -> Iterator[Task]:
 
 @runtime_checkable
 class Transformer(Task, Protocol):
-    """A task whose results say how to change records, row by row."""
+    """A task whose results define a function from records to records, row by row."""
 
     @property
     def output(self) -> tuple[PublicColumn, ...]:
-        """The columns after the change; known from the plan alone."""
+        """The columns of the transformed records; a function of the plan alone."""
 
     def transform(self, results: Results, records: Records) -> Records:
         """Return one grid record for each grid record.
@@ -326,7 +329,7 @@ class Transformer(Task, Protocol):
         Parameters
         ----------
         results : mapping
-            What :meth:`Task.results` returned.
+            The return value of :meth:`Task.results`.
         records : ndarray of shape (n_samples, n_features), int32
 
         Returns
@@ -348,12 +351,12 @@ class Classifier(Task, Protocol):
         """Every class, in the order of the schema."""
 
     def probabilities(self, results: Results, records: Records) -> Floats:
-        """Return the probability of each class; the target column of the records is not looked at.
+        """Return the probability of each class; the target column of the records is not used.
 
         Parameters
         ----------
         results : mapping
-            What :meth:`Task.results` returned.
+            The return value of :meth:`Task.results`.
         records : ndarray of shape (n_samples, n_features), int32
 
         Returns
@@ -378,7 +381,7 @@ class Regressor(Task, Protocol):
 class ByUnit(Task, Protocol):
     """A task that protects all records of a privacy unit together, which may be a whole silo.
 
-    All records of a silo come to :meth:`Task.contribute` as one table, so that a unit's records
+    :meth:`Task.contribute` receives all records of a silo as one table, so that a unit's records
     stay together.
     """
 
@@ -386,8 +389,8 @@ class ByUnit(Task, Protocol):
     def clients(self) -> str:
         """The privacy unit.
 
-        "row", each record; "silo", all records of a silo; or a column: the records of a silo with
-        one value in it.
+        "row", each record; "silo", all records of a silo; or a column: all records of a silo with
+        the same value in that column.
         """
 
     @property
@@ -398,43 +401,43 @@ class ByUnit(Task, Protocol):
     def noise_multiplier(self) -> float:
         """Noise over sensitivity of a block of weight 1, for ``rate < 1``.
 
-        Every party prices it against the budget; 0 where all units take part and the budget says
-        enough.
+        Every party prices it against the budget. It is 0 if all units take part, since the budget
+        then determines the noise.
         """
 
     @property
     def alone(self) -> bool:
-        """Whether each silo's own noise must be enough for its units."""
+        """If True, each silo's own noise must satisfy the guarantee (local DP)."""
 
     def contribute_sampled(
         self, t: int, state: GridState, records: Records, coins: Callable[[int], bytes]
     ) -> Integers:
-        """Return what :meth:`Task.contribute` returns for units chosen by coins.
+        """Return the sum of :meth:`Task.contribute` over units sampled with coins.
 
         Parameters
         ----------
         coins : function
-            Returns so many secret uniform bytes; each unit needs coins of its own. Work must not
-            depend on them, since its time can be seen.
+            ``coins(n)`` returns n secret uniform bytes; each unit uses separate coins. The running
+            time must not depend on them, since the aggregator can observe it.
         """
 
 
 @runtime_checkable
 class BySilo(Task, Protocol):
-    """A task that can release something of each silo by itself, where its owner allows that."""
+    """A task that can release estimates per silo, if the silo's owner allows it."""
 
     @property
     def silos(self) -> tuple[str, ...]:
-        """Silos of the plan with a layer of their own in every vector; none if empty."""
+        """Silos of the plan with a separate layer in every vector; empty without layers."""
 
     def placed(self, t: int, silo: str, total: Integers) -> Integers:
-        """Move what :meth:`Task.contribute` summed in round `t` to the layer of one silo.
+        """Move the sum of :meth:`Task.contribute` in round `t` to the layer of one silo.
 
-        `contribute` knows no silo and fills the first layer.
+        `contribute` is independent of the silo and fills the first layer.
         """
 
 
-if not TYPE_CHECKING:  # type checkers shall see today's names only
+if not TYPE_CHECKING:  # type checkers see the current names only
 
     def __getattr__(name: str) -> Any:
         return old_name(__name__, name)

@@ -1,1 +1,1 @@
-"""Secure aggregation: how a vector is blinded so that only the sum can be read."""
+"""Secure aggregation: masks that hide each silo's vector and cancel in the sum."""

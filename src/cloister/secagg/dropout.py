@@ -1,11 +1,13 @@
-"""What is left in a sum of pairwise masked vectors, and how shares take it away.
+"""Removal of the residual masks from a sum of pairwise masked vectors.
 
-Silo *i* blinds its vector of a round with a pad of its own, from a seed, and with a pad for every
-other member, from a key that the two agreed on; *i* adds the pad and *j* subtracts it, so pads of
-two survivors cancel. In the sum remain the own pads of survivors, and the pads that survivors made
-for members that were lost. To take them away one needs the seeds of the survivors and the private
-keys of the lost: of each member one secret, never both. Each round has keys and seeds of its own,
-so what is opened in a round says nothing about another.
+Silo *i* masks its vector of a round with its self pad, expanded from a seed. It also adds or
+subtracts a pair pad for every other member *j*, expanded from a key that the two agreed on. One of
+them adds the pad and the other subtracts it, so the pair pads of two survivors cancel.
+
+The sum retains the self pads of the survivors, and the pair pads of survivors for lost members.
+Removing them takes the seeds of the survivors and the private keys of the lost members: one secret
+per member, never both. Each round has separate keys and seeds, so secrets opened in one round
+reveal nothing about another.
 
 References
 ----------
@@ -31,7 +33,7 @@ COMMITMENT_BYTES = 32
 
 
 def commitment(seed: bytes) -> bytes:
-    """Return what binds a silo to a seed without showing it."""
+    """Return the commitment to a seed: binding, and hiding because seeds are random."""
     return hashlib.sha256(b"cloister/1/seed-commitment" + seed).digest()
 
 
@@ -54,7 +56,8 @@ class RoundKeys:
     commitments: Mapping[str, tuple[bytes, ...]]
 
     def fits(self, t: int, silo: str, survived: bool, secret: bytes) -> bool:
-        """Return whether `secret` is the silo's seed, or private key if it was lost, of round t."""
+        """Return True if `secret` is the silo's seed, or private key if it was lost, of round t."""
+        # In constant time, as the secret may have been combined from wrong shares.
         if survived:
             return hmac.compare_digest(commitment(secret), self.commitments[silo][t])
         return hmac.compare_digest(kex.public_of(secret), self.pair[silo][t])
@@ -68,13 +71,14 @@ class RoundKeys:
         for peer in peers:
             if peer == silo:
                 continue
-            # Both silos must name their pair alike.
+            # In the plan's order, so that both silos derive the key from the same context.
             first, second = sorted((silo, peer), key=self.order.index)
             between = join((context.session.encode(), first.encode(), second.encode()))
             public = self.pair[peer][context.round]
             key = kex.agree(private, public, Usage.PAIR_PAD, between)
-            # Without a sender: both must come to the same pad, which cancels in the sum.
+            # Without a sender: both silos must expand the same pad, which cancels in the sum.
             pad = expand(key, context.of(""), size, Usage.PAIR_PAD)
+            # The sign follows from the order alone, so exactly one silo of a pair subtracts.
             if place < self.order.index(peer):
                 total += pad
             else:
@@ -89,12 +93,12 @@ class RoundKeys:
         survivors: Sequence[str],
         opened: Mapping[str, bytes],
     ) -> Words:
-        """Return what masks leave in the sum of the `survivors` among `members`.
+        """Return the residual masks in the sum of the `survivors` among `members`.
 
         Parameters
         ----------
         opened : mapping of silo to bytes of length 32
-            Of each survivor its seed, of each other member its private key.
+            The seed of each survivor and the private key of each other member.
         """
         total = np.zeros(size, dtype=np.uint64)
         for silo in members:
@@ -102,21 +106,24 @@ class RoundKeys:
             survived = silo in survivors
             if len(secret) != KEY_BYTES or not self.fits(context.round, silo, survived, secret):
                 raise RemoteProtocolError(
-                    f"what opens the masks of {silo!r} in round {context.round} is missing or "
-                    "wrong; nothing is unmasked."
+                    f"the secret that opens the masks of {silo!r} in round {context.round} is "
+                    "missing or wrong; nothing is unmasked."
                 )
             if survived:
                 total += expand(secret, context.of(silo), size, Usage.SELF_PAD)
-            else:  # the pads of the survivors for the lost are those of the lost, with other signs
+            else:  # survivors' pads for a lost member are that member's pads with the sign changed
                 total -= self.pair_pads(silo, secret, survivors, context, size)
         return total
 
 
 def share_secret(secret: bytes, threshold: int, holders: int, stream_key: bytes) -> list[bytes]:
-    """Share a seed or a private key among holders 1, 2, ...; the shares are a function of both."""
+    """Share a seed or a private key among holders 1, 2, ...
+
+    The shares are a function of the secret and the stream key, so a restart sends the same shares.
+    """
     return shamir.split(secret, threshold, range(1, holders + 1), stream(stream_key))
 
 
 def open_secret(shares: Mapping[int, bytes]) -> bytes:
-    """Combine shares by holder number (from 1); the result must still be checked."""
+    """Combine shares by holder number (from 1); the caller checks the result."""
     return shamir.combine(shares, KEY_BYTES)

@@ -1,11 +1,11 @@
-"""Masks: what a silo adds to its vector, and what silos take from the sum.
+"""Masks: pads that a silo adds to its vector and that silos subtract from the sum.
 
-``GroupMask`` is the masked secure aggregation of FastLloyd, section 4: the silos share a key that
+``GroupMask`` is the masked secure aggregation of FastLloyd, section 4. The silos share a key that
 the aggregator lacks, so it can add uploads and noise but read neither. Every silo can expand every
 pad, so the sum of any committed set of survivors can be unmasked.
 
-``PairwiseMask`` is for an aggregator that may collude: nobody but a silo itself can expand its
-pads, until enough silos open what is left in one sum.
+``PairwiseMask`` protects against an aggregator that colludes with silos. Only a silo itself can
+expand its pads, until enough silos open the residual masks of one sum.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ from cloister.hazmat.prg import KEY_BYTES, PadContext, Usage, derive, expand, ta
 from cloister.hazmat.ring import Words
 from cloister.secagg.dropout import RoundKeys
 
-TAG_BYTES = 32
-_NOTHING: Mapping[str, bytes] = MappingProxyType({})
+TAG_BYTES = 32  # HMAC-SHA256
+_NOTHING: Mapping[str, bytes] = MappingProxyType({})  # read-only, as it is a default argument
 
 
 class Masker(Protocol):
-    """What a client needs from secure aggregation.
+    """The operations of secure aggregation that a client uses.
 
     Notes
     -----
-    `members` are the silos that were asked for a vector in this round, in the plan's order.
+    `members` are the silos that the aggregator requested a vector from in this round, in the plan's
+    order.
     """
 
     def mask(self, elements: Words, context: PadContext, members: Sequence[str] = ()) -> Words:
-        """Blind this silo's vector; `context.sender` is this silo."""
+        """Mask this silo's vector; `context.sender` is this silo."""
 
     def shares(
         self, t: int, members: Sequence[str], survivors: Sequence[str]
     ) -> Mapping[str, bytes]:
-        """Return this silo's share of what opens the sum of `survivors`, by member; or nothing."""
+        """Return this silo's share of each member's secret for the sum of `survivors`, if any."""
         return {}
 
     def unmask(
@@ -52,24 +53,24 @@ class Masker(Protocol):
         members: Sequence[str] = (),
         opened: Mapping[str, bytes] = _NOTHING,
     ) -> Words:
-        """Take from a sum of `survivors` what masks left in it; `context.sender` is not used."""
+        """Subtract the residual masks from a sum of `survivors`; `context.sender` is not used."""
 
     def common_key(self, usage: Usage, context: bytes) -> bytes:
-        """Return a key that every silo has, and nobody else."""
+        """Return a key that all silos share and no other party knows."""
 
     def tag(self, usage: Usage, *parts: bytes) -> bytes:
-        """Authenticate `parts` to the other silos: 32 bytes."""
+        """Return a 32-byte tag that authenticates `parts` to the other silos."""
 
     def verify(self, usage: Usage, mac: bytes, *parts: bytes) -> bool:
-        """Return whether `mac` is the tag of `parts`, in constant time."""
+        """Return True if `mac` is the tag of `parts`; compared in constant time."""
         return hmac.compare_digest(mac, self.tag(usage, *parts))
 
 
 @dataclass(frozen=True)
 class GroupMask(Masker):
-    """One pad per silo and vector, all from a key that every silo has and the aggregator has not.
+    """One pad per silo and vector, all from a key that the silos share and the aggregator lacks.
 
-    So every silo can expand every pad, and there are no shares.
+    Every silo can expand every pad, so there are no shares.
 
     Parameters
     ----------
@@ -83,6 +84,7 @@ class GroupMask(Masker):
     def __post_init__(self) -> None:
         if len(self.key) != KEY_BYTES:
             raise PlanError(f"key must have {KEY_BYTES} bytes, got {len(self.key)}.")
+        # Derived once: tags are computed for every frame of a round.
         tag_keys = {usage: derive(self.key, usage, b"") for usage in Usage}
         object.__setattr__(self, "_tag_keys", tag_keys)
 
@@ -99,40 +101,41 @@ class GroupMask(Masker):
         opened: Mapping[str, bytes] = _NOTHING,
     ) -> Words:
         """Subtract every survivor's pad, modulo 2^64."""
-        # A pad that is not in the sum must not be subtracted: who dropped out left none.
+        # Survivors only: the pad of a silo that dropped out is not in the sum.
         total = np.zeros_like(elements)
         for silo in survivors:
             total += expand(self.key, context.of(silo), elements.size)
         return elements - total
 
     def common_key(self, usage: Usage, context: bytes) -> bytes:
-        """Return a key that every silo has, and nobody else."""
+        """Return a key that all silos share and no other party knows."""
         return derive(self.key, usage, context)
 
     def tag(self, usage: Usage, *parts: bytes) -> bytes:
-        """Return an HMAC under the group key; it says that *a silo* wrote this."""
+        """Return an HMAC under the group key; it proves that *some* silo wrote `parts`."""
         return tag(self._tag_keys[usage], *parts)
 
     def __reduce__(self) -> tuple[object, ...]:
+        # A pickle would carry the key into caches and to other processes.
         raise TypeError("GroupMask holds a key and cannot be stored; share the key by enrolment.")
 
 
 @dataclass(frozen=True)
 class PairwiseMask(Masker):
-    """Pads of each pair of silos and of each silo alone; opened per round by a threshold of silos.
+    """Pair pads and self pads, opened per round by a threshold of silos.
 
     Parameters
     ----------
     silo : str
         This silo.
     public : RoundKeys
-        What all silos published.
+        Public keys and commitments of all silos.
     pair_keys, seeds : tuple of bytes, one per round
         This silo's private keys and seeds.
     held : mapping of silo to tuple of (bytes, bytes), one per round
-        The shares that each silo gave to this one: of its seed and of its private key.
+        The shares that each silo sent to this one: of its seed and of its private key.
     group : GroupMask
-        Only for tags and sealed state; it masks nothing here.
+        Used for tags and sealed state only; it masks no vector here.
     """
 
     silo: str
@@ -143,10 +146,10 @@ class PairwiseMask(Masker):
     group: GroupMask = field(repr=False)
 
     def mask(self, elements: Words, context: PadContext, members: Sequence[str] = ()) -> Words:
-        """Add the own pad and, with its sign, the pad for each other member, modulo 2^64."""
+        """Add the self pad and, with its sign, the pair pad for each other member, modulo 2^64."""
         t, size = context.round, elements.size
-        # The pads of pairs cancel in the sum. The own pad does not: without it, a silo whose vector
-        # comes late, when its key was opened already, would be bare.
+        # The self pad does not cancel in the sum. It protects a vector that arrives late, after the
+        # silo was declared lost and its pair key was opened.
         own = expand(self.seeds[t], context.of(self.silo), size, Usage.SELF_PAD)
         return (
             elements
@@ -157,8 +160,8 @@ class PairwiseMask(Masker):
     def shares(
         self, t: int, members: Sequence[str], survivors: Sequence[str]
     ) -> Mapping[str, bytes]:
-        """Return a share of the seed of each survivor and of the private key of each other."""
-        # Never both of one silo: its seed and its pair key together would lay its vector bare.
+        """Return a share of each survivor's seed and of each other member's private key."""
+        # Never both for one silo: its seed and its pair key together unmask its vector.
         return {silo: self.held[silo][t][0 if silo in survivors else 1] for silo in members}
 
     def unmask(
@@ -169,11 +172,11 @@ class PairwiseMask(Masker):
         members: Sequence[str] = (),
         opened: Mapping[str, bytes] = _NOTHING,
     ) -> Words:
-        """Subtract what is left, once every opened secret fits what its silo committed to."""
+        """Check every opened secret against its commitment and subtract the residual masks."""
         return elements - self.public.left_over(context, elements.size, members, survivors, opened)
 
     def common_key(self, usage: Usage, context: bytes) -> bytes:
-        """Return a key that every silo has, and nobody else."""
+        """Return a key that all silos share and no other party knows."""
         return self.group.common_key(usage, context)
 
     def tag(self, usage: Usage, *parts: bytes) -> bytes:
@@ -204,9 +207,12 @@ class NoMask(Masker):
         return elements.copy()
 
     def common_key(self, usage: Usage, context: bytes) -> bytes:
-        """Refuse: without a group there is nothing to seal for."""
-        raise LocalProtocolError("a silo without peers has no key in common with anybody.")
+        """Raise LocalProtocolError, since a single silo has no peer to share a key with."""
+        raise LocalProtocolError(
+            "a silo without peers has no common key; use profile 'group' or 'pairwise'."
+        )
 
     def tag(self, usage: Usage, *parts: bytes) -> bytes:
-        """Return zeros: without a key nothing may leave that depends on the state."""
+        """Return zeros."""
+        # Without a key, a tag that depends on the state would reveal it.
         return bytes(TAG_BYTES)

@@ -1,1 +1,1 @@
-"""A wing of its own: programs over secret shares, and models that are applied on them."""
+"""Programs over secret shares, and models applied to encrypted or shared rows."""

@@ -205,7 +205,7 @@ def test_wrong_columns_are_named_at_once_and_what_was_said_is_kept(
     assert "'weight'" in problem(page)
     assert 'name="min-1" value="low"' in page
     assert not list(folder.glob("*.toml"))
-    assert "say of at least one column" in problem(
+    assert "choose a type for at least one column" in problem(
         say(desk, **{name: "" for name in SAID if name[-2] == "-"})[1]
     )
     assert "most rows of one" in problem(say(desk, unit="smoker", max_rows="9" * 5000)[1])
@@ -386,7 +386,7 @@ def test_only_files_of_the_folder_can_be_named(desk: TestClient, name: str) -> N
     assert desk.get("/columns?" + urlencode({"file": FILES[0], "meaning": "../x.toml"})).is_error
     for path in ("/reports/%2e%2e", "/reports/ward", "/runs/other"):
         assert desk.get(path).status_code in (404, 409)
-    assert "choose at least one file" in desk.get("/columns").text
+    assert "no file was chosen" in desk.get("/columns").text
 
 
 @pytest.mark.parametrize("name", QUESTIONS)

@@ -227,7 +227,7 @@ def test_an_error_in_a_thread_is_the_steps(monkeypatch: pytest.MonkeyPatch) -> N
     count = make_plan(Count, SCHEMA, ["silo-0"], budget=Budget(1.0, 1e-6), nominal_n=9).task
     step = LocalStep(count, 0, {}, 7)  # a plan that is not right
     chunks = [np.zeros((2, 2), dtype=np.int32)] * 9
-    with pytest.raises(LocalProtocolError, match="the plan has 7"):
+    with pytest.raises(LocalProtocolError, match="the plan has length 7"):
         step.total(chunks)
-    with pytest.raises(LocalProtocolError, match="the plan has 7"):
+    with pytest.raises(LocalProtocolError, match="the plan has length 7"):
         step.total([])

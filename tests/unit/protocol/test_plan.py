@@ -320,7 +320,7 @@ def test_a_private_task_without_noise_is_refused() -> None:
         Count(n_features=2, mechanism="none")
     silent = Count(n_features=2)
     object.__setattr__(silent, "mechanism", "none")  # as a task of somebody's own might be
-    with pytest.raises(PlanError, match="calls itself private"):
+    with pytest.raises(PlanError, match="is declared private"):
         toy_plan(silent)
 
 

@@ -144,7 +144,7 @@ def test_every_silo_has_a_common_key_for_each_usage_and_context() -> None:
 
 
 def test_a_silo_without_peers_has_no_common_key() -> None:
-    with pytest.raises(LocalProtocolError, match="no key in common"):
+    with pytest.raises(LocalProtocolError, match="no common key"):
         NoMask().common_key(Usage.STATE_BOX, b"a")
 
 

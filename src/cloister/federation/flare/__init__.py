@@ -1,1 +1,1 @@
-"""NVIDIA FLARE: its channel as our transport, a site as a silo, one FLARE job per plan."""
+"""NVIDIA FLARE: its channel as the transport, a site as a silo, one FLARE job per plan."""

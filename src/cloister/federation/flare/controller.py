@@ -1,8 +1,7 @@
 """The aggregator as a controller of NVIDIA FLARE: one FLARE job runs one plan.
 
-FLARE's server runs this class by name; the job brings the proposal, three small JSON files and no
-code. What is decided here protects nobody's records: each silo holds to its own policy and ledger,
-whatever this controller says.
+FLARE's server runs this class by name; the job contains the proposal, three small JSON files and no
+code. The controller's decisions protect no records: each silo follows its own policy and ledger.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ class Rounds(Controller):
     Parameters
     ----------
     round_timeout, approval_timeout : float, seconds
-        How long a silent and an undecided silo are waited for.
+        Longest wait for a silent silo, and for an undecided one.
 
     Notes
     -----
-    Answers and their charges are kept in ``local/cloister/JOB.db`` of the server's kit. FLARE stops
-    the whole job when a site's process for it dies, or when its operator says so. Submit the same
-    folder again then, and it goes on at the same round.
+    ``local/cloister/JOB.db`` of the server's kit stores answers and their charges. FLARE stops the
+    whole job when a site's process for it dies, or when its operator stops it. Submit the same
+    folder again, and the job continues at the same round.
     """
 
     new_noise: ClassVar[type[NoiseSource]] = DiscreteNoise
@@ -54,16 +53,16 @@ class Rounds(Controller):
         self._approval_timeout = float(approval_timeout)
 
     def start_controller(self, fl_ctx: Any) -> None:
-        """Do nothing: the silos may not be up yet."""
+        """Do nothing, since the silos may not have started yet."""
 
     def stop_controller(self, fl_ctx: Any) -> None:
-        """Do nothing: :meth:`control_flow` has ended."""
+        """Do nothing, since :meth:`control_flow` has ended."""
 
     def process_result_of_unknown_task(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: there are no tasks of FLARE's in this job."""
+        """Do nothing, since this job has no tasks of FLARE."""
 
     def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
-        """Run the job; FLARE marks it failed if it panics."""
+        """Run the job; on an error, FLARE marks it as failed."""
         engine = fl_ctx.get_engine()
         workspace = engine.get_workspace()
         line = Line(
@@ -77,6 +76,7 @@ class Rounds(Controller):
             document = _read(config / PROPOSAL)
             plan = Plan.from_dict(document["plan"])
             folder = Path(workspace.get_site_config_dir()) / "cloister"
+            # One database per job: FLARE runs each job in a separate process.
             folder.mkdir(mode=0o700, exist_ok=True)
             with closing(Store(f"sqlite:///{folder / plan.run_id}.db")) as store:
                 self._run(line, plan, document, store)
@@ -99,6 +99,7 @@ class Rounds(Controller):
                 _log.info("round %d of %d done", done.round + 1, done.rounds)
             _log.info("%d rounds in %.3f s", plan.rounds, time.monotonic() - began)
         except CloisterError as error:
+            # A stopped job stays open in the store, so that a second submission resumes it.
             if line.stopped:
                 raise TransportError(
                     f"FLARE stopped job {job}; submit the same folder again to go on."
@@ -110,7 +111,7 @@ class Rounds(Controller):
     def _approved(
         self, line: Line, plan: Plan, document: Mapping[str, Any], store: Store
     ) -> tuple[str, ...]:
-        """Offer the plan until every silo has decided; return those that take part."""
+        """Offer the plan until every silo decided; return the silos that take part."""
         job = plan.run_id
         known = store.job(job)
         assert known is not None
@@ -130,6 +131,7 @@ class Rounds(Controller):
             _log.info("silo %r %s", silo, "approved" if agreed else f"declined: {reason}")
             approved |= {silo} if agreed else set()
             declined += not agreed
+            # The rest need not decide: too few can approve.
             if len(plan.silos) - declined < plan.min_silos:
                 break
         members = tuple(silo for silo in plan.silos if silo in approved)
@@ -143,7 +145,7 @@ class Rounds(Controller):
 
 
 def _end(line: Line, plan: Plan, store: Store, status: CoordinatorState, reason: str = "") -> None:
-    """End the job here, and tell its silos once."""
+    """End the job here, and inform its silos once."""
     store.end(plan.run_id, status, reason)
     ended = Message(Kind.END, 0, plan.run_id, in_json(status=status, reason=reason))
     line.tell(dict.fromkeys(plan.silos, ended))
@@ -154,7 +156,7 @@ def _refused(silo: str, reason: str) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Read the proposal that the job brings, whose plan must be readable."""
+    """Read the proposal in the job and check that its plan can be decoded."""
     try:
         document = json.loads(path.read_text())
         plan, proposer = document["plan"], dict(document["proposer"])

@@ -1,6 +1,6 @@
 """A silo's agent inside NVIDIA FLARE: the one class that a site lets jobs name.
 
-The job brings no code and no settings. Data, ledger, keys and policy come from the silo's own
+The job contains no code and no settings. Data, ledger, keys and policy come from the silo's own
 configuration file in the site's kit, ``local/silo.toml``, which no job and no server can change.
 """
 
@@ -34,7 +34,7 @@ class FlareSilo(Executor):
         self.register_event_handler(EventType.ABOUT_TO_END_RUN, self._end)
 
     def execute(self, task_name: str, shareable: Any, fl_ctx: Any, abort_signal: Any) -> Any:
-        """Refuse FLARE's tasks; there are none in our jobs."""
+        """Refuse all tasks of FLARE, since cloister's jobs contain none."""
         return make_reply(ReturnCode.TASK_UNKNOWN)
 
     def open_agent(self, settings: SiloSettings) -> Agent:
@@ -50,7 +50,7 @@ class FlareSilo(Executor):
                 f"local/{CONFIG} must be the configuration of a silo named {site!r}, as FLARE "
                 f"names the site, got role {settings.role!r}."
             )
-        # jobs are processes side by side, and an audit file has one writer
+        # Jobs are parallel processes, and an audit file has one writer.
         own = settings.audit_log.with_name(f"{fl_ctx.get_job_id()}.{settings.audit_log.name}")
         agent = self.open_agent(settings.model_copy(update={"audit_log": own}))
         engine.register_aux_message_handler(TOPIC, answering(agent.on_message))

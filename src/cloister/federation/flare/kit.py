@@ -1,8 +1,8 @@
-"""What the folder of an NVIDIA FLARE site must say before a silo may join, and the jobs we send.
+"""Hardening of the kit of an NVIDIA FLARE site, and the folders of FLARE jobs.
 
-By default FLARE's administrators run their code at every site and read files in its folder, and
-each site's error log is sent to the server. A server that is not honest names any role for whoever
-submits, so a right that must not exist is taken from *every* role.
+By default FLARE's administrators run their code at every site and read files in its folder. Each
+site's error log is sent to the server. A dishonest server can assign any role to a user, so a right
+that must not exist is removed from *every* role.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ SITE_CLASS = "cloister.federation.flare.executor.FlareSilo"
 SERVER_CLASS = "cloister.federation.flare.controller.Rounds"
 PROPOSAL = "proposal.json"
 
+# FLARE's rights of users; rights that a role does not list become "none".
 _RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
 _CODE = ("byoc", "shell_commands", "server-predeployed-flwr")  # for nobody, at no party
 _NOT_AT_SITES = (*_CODE, "operate", "clone_job", "download_job")
@@ -28,31 +29,33 @@ _LOGGING = "nvflare.app_common.logging."
 def secure(kit: Path, classes: Sequence[str] = ()) -> str:
     """Write ``local/authorization.json`` and ``local/resources.json`` of a site's or server's kit.
 
-    Nobody may bring code, read files or run commands there; jobs may name `classes` only; a site
-    sends no log. What FLARE provisioned stays beside them as ``*.default`` and no longer counts.
+    No user may send code, read files or run commands there; jobs may name `classes` only; a site
+    sends no log. FLARE's provisioned files remain next to them as ``*.default``, without effect.
 
     Parameters
     ----------
     kit : Path
         The party's startup kit, with its folders ``startup`` and ``local``.
     classes : sequence of str, optional
-        Our one class for that party by default.
+        By default the one class of cloister for that party.
 
     Returns
     -------
     str
-        "site" or "server". No silo relies on the server's file; it keeps mistakes away from an
-        honest one.
+        "site" or "server". No silo relies on the server's file; it prevents mistakes at an honest
+        server.
 
     Raises
     ------
     DataError
-        If the folder is not a kit of either.
+        If the folder is no kit of a site or a server.
     """
     party = _party(kit)
+    # A server must keep the rights to run jobs, so only code is excluded there.
     never = _NOT_AT_SITES if party == "site" else _CODE
     resources = _load(kit, "resources.json")
     parts = resources.get("components", ())
+    # With these, FLARE refuses a job that names any other class.
     resources |= {
         "class_list_enforcement_mode": "enforce",
         "class_allow_list": list(classes or (_CLASSES[party],)),
@@ -71,7 +74,7 @@ def secure(kit: Path, classes: Sequence[str] = ()) -> str:
 
 
 def open_doors(kit: Path) -> list[str]:
-    """Return what a kit lets others do that :func:`secure` would not, one sentence each."""
+    """Return one sentence for each right in a kit that :func:`secure` would remove."""
     party = _party(kit)
     resources, rules = _load(kit, "resources.json"), _load(kit, "authorization.json")
     doors = [
@@ -112,13 +115,14 @@ def write_job(
     proposal : mapping
         The plan and its signed proposer, ``{"plan": ..., "proposer": ...}``.
     folder : Path
-        Made if it is not there.
+        Created if it does not exist.
     options
-        Of :class:`cloister.federation.flare.controller.Rounds`, such as ``round_timeout``.
+        Options of :class:`cloister.federation.flare.controller.Rounds`, such as ``round_timeout``.
     """
     plan = proposal["plan"]
     config = folder / "app" / "config"
     config.mkdir(parents=True, exist_ok=True)
+    # FLARE deploys the same folder to all parties; each runs the part for its role.
     parties = ["server", *plan["silos"]]
     documents: dict[Path, Any] = {
         folder / "meta.json": {
@@ -154,12 +158,12 @@ def _party(kit: Path) -> str:
 
 
 def _right(rights: Any, right: str) -> Any:
-    """Return the condition on which a role has a right; FLARE gives one word for all rights too."""
+    """Return the condition on which a role has a right; one word may apply to all rights."""
     return rights.get(right, "none") if isinstance(rights, Mapping) else rights
 
 
 def _load(kit: Path, name: str) -> dict[str, Any]:
-    """Read the file that FLARE would read: ours, else the provisioned default."""
+    """Read the file that FLARE would read: the local one, else the provisioned default."""
     path = kit / "local" / name
     if not path.is_file():
         path = path.with_name(f"{name}.default")

@@ -1,9 +1,9 @@
-"""NVIDIA FLARE: the messages of our stream as requests on FLARE's auxiliary channel.
+"""NVIDIA FLARE: messages of the stream as requests on FLARE's auxiliary channel.
 
 FLARE authenticates the sites, starts a process at each for the job, and carries bytes. The classes
-at both ends are installed there beforehand: :mod:`cloister.federation.flare.controller` and
-:mod:`cloister.federation.flare.executor`. FLARE's own task channel is polled every two
-seconds and is not used.
+at both ends are installed beforehand: :mod:`cloister.federation.flare.controller` and
+:mod:`cloister.federation.flare.executor`. FLARE's task channel is not used, since sites poll it
+every two seconds only.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Line:
     Parameters
     ----------
     stopped : function
-        Whether the job is to end.
+        Returns True if the job must end.
     gone : function of silo
-        Whether FLARE has given a site up.
+        Returns True if FLARE considers a site lost.
     """
 
     def __init__(
@@ -50,18 +50,19 @@ class Line:
 
     @property
     def stopped(self) -> bool:
-        """Whether FLARE ends the job."""
+        """True if FLARE ends the job."""
         return self._stopped()
 
     def ask(self, requests: Mapping[str, Message], seconds: float) -> Iterator[tuple[str, Message]]:
-        """Repeat each request until its silo answers or time is up; yield what came, as it comes.
+        """Repeat each request until its silo answers or time is up; yield answers as they arrive.
 
-        A silo that is busy or not up yet answers nothing, and is asked again.
+        A silo that is busy or not started yet sends no answer, and receives the request again.
         """
         began, patience = time.monotonic(), _PATIENCE[0]
         waiting = dict(requests)
         while waiting and (left := began + seconds - time.monotonic()) > 0:
             for silo, answer in self.tell(waiting, min(patience, left)):
+                # An answer to an earlier request may arrive late.
                 asked = waiting.get(silo)
                 if asked and (answer.job, answer.number) == (asked.job, asked.number):
                     del waiting[silo]
@@ -77,7 +78,7 @@ class Line:
     def tell(
         self, messages: Mapping[str, Message], seconds: float = _PATIENCE[0]
     ) -> list[tuple[str, Message]]:
-        """Send each silo its message once; return what came back in time."""
+        """Send each silo its message once; return the answers that arrived in time."""
         known = {client.name for client in self._engine.get_clients()}
         groups: dict[bytes, list[str]] = {}
         for silo, message in messages.items():
@@ -108,9 +109,9 @@ class FlareTransport:
     Parameters
     ----------
     silos : collection of str
-        Those that take part; nobody else is asked.
+        The silos that take part; no other silo receives frames.
     timeout : float, seconds
-        How long a silent silo is waited for.
+        Longest wait for a silent silo.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class FlareTransport:
         self._number = 0
 
     def exchange(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Send each named silo its frame; return the answers that came in time."""
+        """Send each named silo its frame; return the answers that arrived in time."""
         self._number += 1
         requests = {
             silo: Message(Kind.ASK, self._number, self._job, frame)
@@ -147,7 +148,7 @@ class FlareTransport:
 
 
 def decision_of(message: Message) -> tuple[bool, str]:
-    """Return whether a silo approved, and its reason if not."""
+    """Return True if a silo approved, else False and its reason."""
     fields = _fields(message)
     if message.kind == Kind.DECISION and fields.get("decision") == "approved":
         return True, ""
@@ -166,18 +167,18 @@ def _fields(message: Message) -> dict[str, Any]:
 
 
 def _read(bodies: Any) -> Iterator[Message]:
-    """Yield the messages of a reply; what is none is as good as silence."""
+    """Yield the messages of a reply; other content is ignored."""
     for body in bodies if isinstance(bodies, list) else ():
         with suppress(TransportError, TypeError):
             yield Message.decode(body)
 
 
 def answering(on_message: Callable[[Message], list[Message]]) -> Callable[..., Any]:
-    """Return FLARE's handler of requests, for a site whose silo answers messages.
+    """Return the request handler of FLARE for a site whose silo answers messages.
 
-    FLARE calls it from several threads. The silo is asked one thing after another: while it works
-    it answers nothing else, and the server asks again. Only the end of a job, which is said once,
-    waits for its turn.
+    FLARE calls it from several threads, but the silo handles one message at a time. While it works,
+    other requests get no answer and the server repeats them. Only the end of a job waits for its
+    turn, since the server sends it once.
     """
     from nvflare.apis.shareable import Shareable
 

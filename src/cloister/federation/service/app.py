@@ -1,8 +1,8 @@
-"""The HTTP face of the coordinator: routes, who may use them, and limits.
+"""The HTTP interface of the coordinator: routes, permissions and limits.
 
-Every request, for health and metrics too, needs a certificate that this federation issued and has
-not revoked. A refusal is one sentence, as JSON, ``{"error": "..."}``, or as a page to a browser.
-Browsers only read: they show a certificate on behalf of any page, whatever site it is from.
+Every request, also for health and metrics, requires a certificate that this federation issued and
+did not revoke. A refusal is one sentence, as JSON, ``{"error": "..."}``, or as a page to a browser.
+Browsers may only read, since they send a certificate on behalf of pages of any site.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class NotEnrolled(TransportError):
-    """A genuine certificate no longer counts.
+    """A genuine certificate is no longer valid.
 
     Parameters
     ----------
     peer : Peer
-        Whom it names.
+        The party that it names.
     why : str
-        As in "was revoked".
+        The reason, for example "was revoked".
     """
 
     def __init__(self, peer: Peer, why: str) -> None:
@@ -72,7 +72,7 @@ class NotEnrolled(TransportError):
 
 
 class Proposer(BaseModel):
-    """Who proposes a job, with a signature over the plan's digest."""
+    """The proposer of a job, with a signature over the plan's digest."""
 
     model_config = ConfigDict(extra="forbid")
     name: str = Field(min_length=1, max_length=255)
@@ -90,7 +90,7 @@ class Proposal(BaseModel):
 
 
 class Refusal(BaseModel):
-    """Why a request was refused, in one sentence."""
+    """The reason of a refusal, in one sentence."""
 
     error: str
 
@@ -112,8 +112,8 @@ def make_app(
     streams : Hub
         Serves the streams of silos at ``/v1/stream``.
     identify : function
-        From a connection's scope to whom its certificate names; raises
-        :class:`~cloister.core.errors.TransportError` with the reason if nobody enrolled.
+        Returns the party that a connection's certificate names; raises
+        :class:`~cloister.core.errors.TransportError` with the reason if it is not enrolled.
     """
     counts: Counter[tuple[str, str, int]] = Counter()
     app = FastAPI(
@@ -152,6 +152,7 @@ def make_app(
         caller: Peer = websocket.scope["caller"]
         await relays.serve(websocket, caller.name, session, peer)
 
+    # Outermost, so that no route runs for a party without a valid certificate.
     return Gate(app, identify, jobs.audit, MAX_BODY, counts, shut_out=jobs.shut_out)
 
 
@@ -187,6 +188,7 @@ def _add_jobs(app: FastAPI, jobs: Jobs) -> None:
     def cancel(request: Request, job_id: JobId) -> dict[str, Any]:
         caller = _caller(request, "analyst", "coordinator")
         job = _job(jobs, job_id, caller)
+        # By fingerprint: a name can be enrolled again with another key.
         if caller.role == "analyst" and job.proposer["fingerprint"] != caller.fingerprint:
             raise HTTPException(403, f"job {job_id!r} was proposed by somebody else.")
         if not jobs.cancel(job_id, caller.name):
@@ -258,7 +260,7 @@ def _add_pages(app: FastAPI, jobs: Jobs, streams: Hub) -> None:
 
 
 def _caller(request: Request, *roles: str) -> Peer:
-    """Return who calls, if the role may."""
+    """Return the caller if its role is permitted."""
     caller: Peer = request.scope["caller"]
     if roles and caller.role not in roles:
         raise HTTPException(
@@ -269,6 +271,7 @@ def _caller(request: Request, *roles: str) -> Peer:
 
 def _job(jobs: Jobs, job_id: str, caller: Peer) -> StoredJob:
     """Return a job that the caller may see."""
+    # One answer for missing and foreign jobs, so that ids of others cannot be probed.
     job = jobs.store.job(job_id)
     if job is None or (caller.role == "silo" and caller.name not in job.silos):
         raise HTTPException(404, f"there is no job {job_id!r} for {caller.name!r}.")
@@ -277,7 +280,7 @@ def _job(jobs: Jobs, job_id: str, caller: Peer) -> StoredJob:
 
 @dataclass(frozen=True, eq=False)
 class Numbers(Collector):
-    """What Prometheus is told: jobs, answered rounds, open streams, and requests since the start.
+    """Metrics for Prometheus: jobs, answered rounds, open streams, and requests since the start.
 
     Parameters
     ----------
@@ -290,7 +293,7 @@ class Numbers(Collector):
     requests: Mapping[tuple[str, str, int], int]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the numbers as they are now."""
+        """Yield the current numbers."""
         by_state, rounds = self.jobs.store.counts()
         states = GaugeMetricFamily("cloister_jobs", "Jobs by state.", labels=["state"])
         for state, count in by_state.items():
@@ -310,7 +313,7 @@ class Numbers(Collector):
 
 
 def add_errors(app: FastAPI) -> None:
-    """Answer errors of this package with their sentence and a fitting status."""
+    """Answer errors of this package with their sentence and a matching status."""
 
     @app.exception_handler(StarletteHTTPException)
     async def refused(request: Request, error: StarletteHTTPException) -> Response:
@@ -342,7 +345,7 @@ def add_errors(app: FastAPI) -> None:
 def _refusal(
     asked: Mapping[str, Any], code: int, sentence: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return a sentence as whoever asked can read it: browsers say that they take HTML."""
+    """Return a sentence as HTML if the client accepts it, else as JSON."""
     if b"text/html" not in dict(asked["headers"]).get(b"accept", b""):
         return JSONResponse({"error": sentence}, status_code=code, headers=headers)
     answer = said(sentence, code)
@@ -355,10 +358,10 @@ def _refusal(
 
 @dataclass
 class Gate:
-    """Lets through who is enrolled, with a body of bounded size, and counts.
+    """The middleware that admits enrolled parties, bounds request bodies, and counts requests.
 
-    A body is read whole before anything is parsed. Whoever is turned away again and again has one
-    line a minute in the audit file, which says how many times more it was since the line before.
+    A body is read completely before it is parsed. Repeated refusals of one party give one line a
+    minute in the audit file, with the number of refusals since the previous line.
     """
 
     app: Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -411,7 +414,7 @@ class Gate:
             await send(message)
 
         if {b"content-length", b"transfer-encoding"} <= dict(scope["headers"]).keys():
-            # where the request ends is anybody's guess: RFC 9112, section 6.1
+            # The end of the request is ambiguous: RFC 9112, section 6.1.
             twice = "a request must have Content-Length or Transfer-Encoding, and not both."
             await _refusal(scope, 400, twice, {"connection": "close"})(scope, receive, counted)
             return
@@ -426,6 +429,7 @@ class Gate:
             large = f"the request's body must have at most {self.max_body} bytes."
             await _refusal(scope, 413, large, {"connection": "close"})(scope, receive, counted)
             return
+        # The application reads the body from here, once, instead of from the connection.
         unread = [body]
 
         async def replay() -> MutableMapping[str, Any]:
@@ -437,14 +441,15 @@ class Gate:
 
 
 def _check_only_reads(scope: Scope) -> None:
-    """Refuse what a web page sends; browsers name the page's site, and nobody else does."""
+    """Raise TransportError for requests of web pages, which carry the Origin header."""
     reads = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
     if not reads and b"origin" in dict(scope["headers"]):
         raise TransportError("a browser only reads here; use the command 'cloister' for the rest.")
 
 
 async def _body(scope: Scope, receive: Receive, most: int) -> bytes | None:
-    """Read the whole body, or return None as soon as it is known to be too large."""
+    """Return the whole body, or None as soon as it is too large."""
+    # A declared length is checked before the first byte; chunked bodies are checked as they grow.
     stated = dict(scope["headers"]).get(b"content-length", b"0")
     if not stated.isdigit() or len(stated) > 20 or int(stated) > most:
         return None
@@ -459,6 +464,6 @@ async def _body(scope: Scope, receive: Receive, most: int) -> bytes | None:
 
 
 def _known_method(scope: Scope) -> str:
-    """Return the method, or "other": labels of metrics must not be the caller's to choose."""
+    """Return the method, or "other", so that callers cannot create labels of metrics."""
     method: str = scope["method"]
     return method if method in ("GET", "POST", "HEAD", "OPTIONS") else "other"

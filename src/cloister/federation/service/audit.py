@@ -1,8 +1,8 @@
-"""The audit file: what was decided and released, one JSON line each, chained by SHA-256.
+"""The audit file: decisions and releases, one JSON line each, chained by SHA-256.
 
-Every line names the hash of the line before and carries its own. A line that is changed, removed
-or put elsewhere breaks the chain. Lines cut off the end, or a whole chain made anew, are found by
-comparing with a head that was noted elsewhere. No line holds a value that depends on records.
+Every line contains the hash of the previous line and its own. A line that is changed, removed or
+moved breaks the chain. A comparison with a head that was noted elsewhere reveals lines cut off the
+end, and a replaced chain. No line holds a value that depends on records.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Audit:
     Parameters
     ----------
     path : path-like
-        Made with mode 0600 if it does not exist.
+        Created with mode 0600 if it does not exist.
 
     Raises
     ------
     LedgerError
         If the file cannot be written, another process (or another `Audit`) writes it, or its chain
-        does not verify. A last line that a crash left half written is cut off, and that is an entry
-        of its own.
+        does not verify. A last line that a crash left incomplete is cut off, and an entry records
+        the cut.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -58,7 +58,7 @@ class Audit:
             self.write("repaired", bytes_cut=torn)
 
     def _open(self) -> int:
-        """Keep other writers out and check the chain; return how much of a torn line was cut."""
+        """Lock the file and check the chain; return the number of bytes cut off a torn line."""
         fresh = not self._path.exists()
         self._file = os.open(self._path, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600)
         try:
@@ -75,16 +75,16 @@ class Audit:
 
     @property
     def head(self) -> str:
-        """Return the hash of the last line; note it elsewhere to find lines cut off later."""
+        """The hash of the last line; note it elsewhere to detect lines cut off later."""
         return self._head
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append a line and wait until the disk has it.
+        """Append a line and wait until it is on disk.
 
         Parameters
         ----------
         event : str
-            What happened, for example "round".
+            The event, for example "round".
         **fields
             Names, ids and reasons; never a value that depends on records.
         """
@@ -98,6 +98,7 @@ class Audit:
             }
             head = link(canonical(body))
             line = _line({**body, "hash": head})
+            # The size before the line, to undo a partial write.
             size = os.fstat(self._file).st_size
             try:
                 if os.write(self._file, line) != len(line):
@@ -137,6 +138,7 @@ def verify(path: str | os.PathLike[str], head: str | None = None) -> tuple[int, 
     str
         The hash of the last line, or 64 zeros for an empty file.
     """
+    # The head may be any earlier line: the chain has grown since it was noted.
     previous, count, found = BEFORE_FIRST, 0, head in (None, BEFORE_FIRST)
     try:
         with open(path, "rb") as lines:
@@ -160,6 +162,7 @@ def _check_line(line: bytes, number: int, previous: str) -> str:
     try:
         entry = json.loads(line)
         stated = entry.pop("hash")
+        # The bytes must be canonical, too, or one entry would have several valid lines.
         intact = line == _line({**entry, "hash": stated}) and stated == link(canonical(entry))
     except (ValueError, KeyError, AttributeError, TypeError):
         intact = False
@@ -178,7 +181,7 @@ def _line(entry: dict[str, Any]) -> bytes:
 
 
 def _cut_torn_line(path: Path, file: int) -> int:
-    """Cut off a last line without its end, which a crash left; return its number of bytes."""
+    """Cut off an incomplete last line, which a crash left; return its number of bytes."""
     content = path.read_bytes()
     whole = content.rfind(b"\n") + 1
     if torn := len(content) - whole:

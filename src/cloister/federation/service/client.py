@@ -1,4 +1,4 @@
-"""The interfaces of a coordinator and of a scorer, as others call them."""
+"""Clients of the interfaces of a coordinator and of a scorer."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def probe(
     timeout: float,
     trace: Callable[[str, Mapping[str, Any]], None],
 ) -> tuple[int, str]:
-    """Ask a coordinator whether it is there; return the HTTP status and the date it sends.
+    """Request the health of a coordinator; return the HTTP status and the date of its answer.
 
-    Each step of the connection is given to `trace`, as httpx names it. A TransportError was caused
-    by the error of the step that failed.
+    `trace` receives each step of the connection, under its name in httpx. The cause of a
+    TransportError is the error of the failed step.
     """
     try:
         with httpx.Client(verify=context, proxy=proxy, timeout=timeout, trust_env=False) as client:
@@ -46,16 +46,16 @@ class Connection:
     url : str
         Such as "https://coordinator.example:8443".
     context : ssl.SSLContext
-        With the caller's certificate, trusting the federation's authority only.
+        Has the caller's certificate and trusts the federation's authority only.
     proxy : str, optional
-        Such as "http://proxy.example:3128"; variables of the environment are not looked at.
+        Such as "http://proxy.example:3128"; environment variables are ignored.
 
     Raises
     ------
     PlanError
-        If what is asked is not acceptable, or not allowed.
+        If the request is invalid or not allowed.
     BudgetExceeded
-        If it is more than this caller may have.
+        If it exceeds the quota of this caller.
     TransportError
         If the other party cannot be reached, or cannot answer.
     """
@@ -85,6 +85,7 @@ class Connection:
         return TransportError(f"{self._other} does not answer as one does; check the address.")
 
     def _answer(self, method: str, path: str, **options: Any) -> bytes:
+        # Streamed, so that the limit applies before an answer fills the memory.
         body = bytearray()
         try:
             with self._http.stream(method, path, **options) as answer:
@@ -100,6 +101,7 @@ class Connection:
         if answer.is_success:
             return bytes(body)
         reason = (_json(body) or {}).get("error")
+        # The same exceptions as in one process, so that commands need one handler.
         kind = _KINDS.get(answer.status_code, TransportError)
         raise kind(reason or f"{self._other} answered HTTP {answer.status_code}.")
 
@@ -125,7 +127,7 @@ class Rest(Connection):
     _whom = "coordinator"
 
     def submit(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Propose a job; return how the coordinator shows it."""
+        """Propose a job; return the coordinator's view of it."""
         return self._call("POST", "/v1/jobs", json=document)
 
     def jobs(self, limit: int = 100) -> list[dict[str, Any]]:
@@ -134,11 +136,11 @@ class Rest(Connection):
         return found
 
     def job(self, job: str) -> dict[str, Any]:
-        """Return everything that is shown of a job."""
+        """Return all details of a job."""
         return self._call("GET", f"/v1/jobs/{job}")
 
     def cancel(self, job: str) -> dict[str, Any]:
-        """End a job for good."""
+        """Cancel a job permanently."""
         return self._call("POST", f"/v1/jobs/{job}/cancel")
 
     def result(self, job: str) -> dict[str, Any]:
@@ -151,7 +153,7 @@ class Rest(Connection):
         return found
 
     def find(self, beginning: str) -> str:
-        """Return the id of the one job whose id begins so."""
+        """Return the id of the one job whose id begins with `beginning`."""
         if len(beginning) == 32:
             return beginning
         found = [job["id"] for job in self.jobs(1000) if job["id"].startswith(beginning)]
@@ -169,14 +171,14 @@ class Scoring(Connection):
     _whom = "scorer"
 
     def model(self) -> tuple[Any, int]:
-        """Return the document of the scorer's offer, and the rows that are left to this caller."""
+        """Return the document of the scorer's offer, and this caller's remaining rows."""
         match self._call("GET", "/v1/model"):
             case {"offer": offer, "rows_left": int(left)}:
                 return offer, left
         raise self._strange()
 
     def admit(self, public_key: bytes) -> None:
-        """Send the public key under which requests will come."""
+        """Send the public key of later requests."""
         self._answer("PUT", "/v1/key", content=public_key)
 
     def score(self, request: bytes) -> bytes:

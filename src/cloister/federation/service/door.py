@@ -1,9 +1,9 @@
-"""What stands before TLS: connections that anybody on the network can open.
+"""The listener in front of TLS, whose connections any host on the network can open.
 
-An accepted connection waits in one of two crowds, each bounded in all and for one address. First it
-is silent, and costs a descriptor; TLS, with its memory, begins when it has spoken. Then it shakes
-hands, until it has shown a certificate. Who belongs here speaks at once and is through in
-milliseconds, so a crowd that is full sends away its oldest member and not the newest.
+An accepted connection waits in one of two crowds, each bounded in total and per address. Until its
+first byte it costs a descriptor only; TLS, with its memory, starts with that byte. Then it shakes
+hands, until it presented a certificate. Legitimate clients send immediately and handshake within
+milliseconds, so a full crowd drops its oldest member, not the newest.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _Member = TypeVar("_Member", bound=Hashable)
 
 
 class Crowd(Generic[_Member]):
-    """Members in the order they came, with the address of each; bounded.
+    """A bounded collection of members in the order of arrival, with the address of each.
 
     Parameters
     ----------
     most, most_of_one : int
-        In all, and of one address.
+        Bounds in total, and per address.
     """
 
     def __init__(self, most: int, most_of_one: int) -> None:
@@ -55,10 +55,10 @@ class Crowd(Generic[_Member]):
         return member in self._address
 
     def add(self, member: _Member, address: str) -> _Member | None:
-        """Add a member; return the one that has to leave for it, if the crowd was full.
+        """Add a member; return the member that is dropped for it, if the crowd was full.
 
-        It is the oldest of this address if that has as many as it may, or else of the address that
-        has the most.
+        It is the oldest of this address if the address is at its bound, or else the oldest of the
+        address with most members.
         """
         leaves = None
         if len(self._of.get(address, ())) >= self.most_of_one:
@@ -72,7 +72,7 @@ class Crowd(Generic[_Member]):
         return leaves
 
     def remove(self, member: _Member) -> bool:
-        """Remove a member; return whether it was here."""
+        """Remove a member; return True if it was present."""
         address = self._address.pop(member, None)
         if address is None:
             return False
@@ -90,18 +90,18 @@ class Crowd(Generic[_Member]):
 
 
 class Door:
-    """Accepts connections and lets through whose TLS handshake succeeds.
+    """The acceptor of connections, which passes on those whose TLS handshake succeeds.
 
     Parameters
     ----------
     listener : socket
-        That listens; closed by :meth:`close`.
+        A listening socket; closed by :meth:`close`.
     new_protocol : function
-        Makes what serves a connection after TLS.
+        Returns the protocol that serves a connection after TLS.
     silent, shaking : (int, int)
-        Most connections in each crowd, in all and of one address.
+        Largest number of connections in each crowd, in total and per address.
     seconds : float
-        For a connection to speak, and again to shake hands.
+        Time limit for the first byte, and again for the handshake.
 
     Notes
     -----
@@ -136,7 +136,7 @@ class Door:
         self._loop.add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Accept nobody any more, and hang up on whoever is not through yet."""
+        """Stop accepting connections, and close those that have not passed yet."""
         if self._open:
             self._open = False
             self._loop.remove_reader(self._listener)
@@ -172,7 +172,7 @@ class Door:
         self._deadlines[connection] = self._loop.call_later(self._seconds, self._leave, connection)
 
     def _leave(self, connection: socket.socket) -> None:
-        """Hang up on a silent connection."""
+        """Close a silent connection."""
         self._stop_waiting(connection)
         _break_off(connection)
         connection.close()
@@ -216,12 +216,12 @@ class Door:
 
 
 def room(limits: tuple[int, int] | None) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return how large both crowds may be, so that most descriptors are left for parties.
+    """Return the bounds of both crowds, which leave most descriptors to parties.
 
     Parameters
     ----------
     limits : (int, int) or None
-        As :func:`descriptors` gives them.
+        As returned by :func:`descriptors`.
     """
     if limits is None:
         return SILENT, SHAKING
@@ -233,7 +233,7 @@ def room(limits: tuple[int, int] | None) -> tuple[tuple[int, int], tuple[int, in
 
 
 def network_of(address: str) -> str:
-    """Return whom an address belongs to: itself, or with IPv6 its network of 64 bits."""
+    """Return the network of an address: itself, or with IPv6 its network of 64 bits."""
     with suppress(ValueError):
         known = ipaddress.ip_address(address.partition("%")[0])
         if isinstance(known, ipaddress.IPv6Address):
@@ -244,7 +244,7 @@ def network_of(address: str) -> str:
 
 
 def _break_off(connection: socket.socket) -> None:
-    """End a connection at both sides, whoever reads from it."""
+    """End a connection in both directions, also for readers in other threads."""
     with suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _FORGET_UNREAD)
     with suppress(OSError):
@@ -252,17 +252,17 @@ def _break_off(connection: socket.socket) -> None:
 
 
 def descriptors(*, raised: bool = False) -> tuple[int, int] | None:
-    """Return how many files and connections this process may have open, now and at most.
+    """Return the current and the largest number of files and connections of this process.
 
     Parameters
     ----------
     raised : bool
-        Whether to raise what it may have now to the most first.
+        If True, raise the current limit to the largest first.
 
     Returns
     -------
     (int, int) or None
-        None where the system has no such limit.
+        None on systems without such a limit.
     """
     if sys.platform == "win32":
         return None

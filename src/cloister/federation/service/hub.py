@@ -1,7 +1,7 @@
 """The open streams of silos, and the exchanges of jobs over them.
 
-Everything here but :class:`HubTransport` runs in the server's event loop, so nothing is locked. A
-job's thread hands an exchange over once and is woken once, however many silos are asked.
+Everything here except :class:`HubTransport` runs in the server's event loop, without locks. A job's
+thread hands an exchange over once and is woken once, for any number of silos.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from cloister.federation.transports.http import (
 
 _STOPPED = "the job, or the service, was stopped; nothing more is asked."
 _TICK = 0.1  # seconds between two looks at `stop`
-# A message has four bytes for its number.
+# Four bytes of a message hold its number.
 _NUMBERS = 2**32
 _CLOSING = 1.0  # seconds to tell a silo why its stream ends
 _OVERHEAD = 100  # bytes that a waiting message costs besides its own
@@ -51,7 +51,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Ended(Exception):
-    """A stream is to be closed with a code and a reason."""
+    """Raised to close a stream with a code and a reason."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -60,7 +60,7 @@ class _Ended(Exception):
 
 
 class _Stream:
-    """What waits to be sent to a silo, up to a number of bytes."""
+    """The queue of messages to a silo, bounded in bytes."""
 
     def __init__(self, websocket: WebSocket, most: int) -> None:
         self._websocket = websocket
@@ -72,7 +72,7 @@ class _Stream:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def put(self, data: bytes, sent: Callable[[], None] = lambda: None) -> None:
-        """Send a message after those that wait, and call `sent`."""
+        """Queue a message; call `sent` after it was sent."""
         if self._bytes + len(data) > self._most:
             self.end(_TROUBLE, "this silo takes its messages too slowly; it may connect again.")
             return
@@ -86,7 +86,7 @@ class _Stream:
             self.ended.set_exception(_Ended(code, reason))
 
     async def write(self) -> None:
-        """Send what waits, forever."""
+        """Send queued messages, forever."""
         while True:
             await self._more.wait()
             while self._waiting:
@@ -109,9 +109,9 @@ class _Stream:
 
 @dataclass(eq=False)
 class _Exchange:
-    """Frames on their way to some silos of one job, and the answers that came.
+    """Frames to some silos of one job, and the answers received so far.
 
-    The job's thread waits for `outcome`; all else happens in the event loop.
+    The job's thread waits for `outcome`; everything else happens in the event loop.
     """
 
     number: int
@@ -133,26 +133,26 @@ class _Exchange:
         self.last = time.monotonic() + self.patience + self.grace  # though one come and go and come
 
     def sent(self, silo: str) -> None:
-        """Note that the frame of a silo is on its way, or has none."""
+        """Record that the frame of a silo was sent, or that the silo has no stream."""
         self.unsent.discard(silo)
         if not self.unsent:
             self.on_sent()
 
     def give(self, silo: str, seconds: float) -> None:
-        """Wait for a silo so many seconds from now."""
+        """Set the time limit of a silo, in seconds from now."""
         due = self.due[silo] = min(time.monotonic() + seconds, self.last)
         if self._alarm is None or due < self._alarm.when():
             self._look_at(due)
 
     def give_up(self, silo: str) -> None:
-        """Wait for a silo no longer."""
+        """Stop waiting for a silo."""
         del self.due[silo]
         if not self.due:
             self.end()
             self.outcome.set_result(self.answers)
 
     def end(self) -> None:
-        """Wait for nobody."""
+        """Stop waiting for all silos."""
         self.on_end()
         if self._alarm is not None:
             self._alarm.cancel()
@@ -177,22 +177,22 @@ class Hub:
     Parameters
     ----------
     on_connect : function of silo
-        Called when a silo has connected, before anything it says is taken.
+        Called when a silo has connected, before any of its messages is read.
     on_decision : function of (silo, job, approved, reason)
-        Called when a silo has decided. Both are called in a worker thread, for one silo one after
-        the other; if they raise, the silo's stream is closed, and it connects and decides again.
+        Called when a silo has decided. Both are called in a worker thread, in sequence for one
+        silo. If they raise, the silo's stream is closed, and it connects and decides again.
     identify : function of scope
-        Asked again and again of every open stream, and before anything is sent or taken on it;
-        raises :class:`~cloister.core.errors.TransportError` once its certificate no longer counts,
-        and the stream ends.
+        Called periodically for every open stream, and before each message in either direction. It
+        raises :class:`~cloister.core.errors.TransportError` once the certificate is invalid, and
+        the stream ends.
     on_shut_out : function of (silo, reason)
-        Called, likewise, when a silo's stream ended because its certificate no longer counts.
+        Called, likewise, when a silo's stream ended because its certificate became invalid.
     max_message_bytes : int
-        For every message, both ways.
+        Limit for every message, in both directions.
 
     Notes
     -----
-    A silo has one stream. A second one replaces the first: what was asked is asked again on it.
+    A silo has one stream. A second one replaces the first, and open requests are sent again on it.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class Hub:
         return tuple(sorted(self._streams))
 
     def offer(self, silo: str, job: str, document: dict[str, Any]) -> None:
-        """Show a job to a silo, if it is connected.
+        """Offer a job to a silo, if it is connected.
 
         Raises
         ------
@@ -234,7 +234,7 @@ class Hub:
         self._tell(silo, Message(Kind.OFFER, 0, job, in_json(**document)))
 
     def end(self, silo: str, job: str, status: str, reason: str) -> None:
-        """Tell a silo that a job has ended, if it is connected."""
+        """Inform a silo of the end of a job, if it is connected."""
         self._tell(silo, Message(Kind.END, 0, job, in_json(status=status, reason=reason)))
 
     def transport(
@@ -247,19 +247,19 @@ class Hub:
         on_refusal: Callable[[str, str], None],
         on_sent: Callable[[], None] = lambda: None,
     ) -> HubTransport:
-        """Return the carrier of a job's frames, for a thread of the job's own.
+        """Return the carrier of a job's frames, for the job's thread.
 
         Parameters
         ----------
         round_timeout, grace : float, seconds
-            How long a silent silo and an absent silo are waited for.
+            Longest wait for a silent silo, and for an absent one.
         stop : Event
-            Ends an exchange soon.
+            Ends an exchange soon after it is set.
         on_refusal : function of (silo, reason)
             Called in the job's thread.
         on_sent : function
-            Called in the event loop when the frames of an exchange are on their way, and again
-            when one is repeated.
+            Called in the event loop when the frames of an exchange were sent, and again when one
+            is repeated.
         """
         return HubTransport(self, job, round_timeout, grace, stop, on_refusal, on_sent)
 
@@ -272,7 +272,7 @@ class Hub:
         grace: float,
         on_sent: Callable[[], None],
     ) -> _Exchange:
-        """Ask silos, and those that return once more; the outcome has the answers in time."""
+        """Send requests to silos, again to those that reconnect; the outcome has the answers."""
         number = next(self._numbers) % _NUMBERS
         encoded = {  # silos are often asked the same
             frame: Message(Kind.ASK, number, job, frame).encode() for frame in set(frames.values())
@@ -286,7 +286,7 @@ class Hub:
         return exchange
 
     def drop(self, exchange: _Exchange) -> None:
-        """End an exchange that nobody waits for any more."""
+        """End an exchange whose outcome is no longer needed."""
         with suppress(TransportError):
             self._hand_over(exchange.end)
 
@@ -298,7 +298,7 @@ class Hub:
                 self._hand_over(self._post, silo, data)
 
     def _hand_over(self, work: Callable[..., object], *about: object) -> None:
-        """Do something soon in the event loop."""
+        """Schedule work in the event loop."""
         if self._loop is None:
             raise TransportError(_STOPPED)
         try:
@@ -316,7 +316,7 @@ class Hub:
         websocket : WebSocket
             Not accepted yet.
         silo : str
-            Named by the certificate of the connection.
+            Name in the certificate of the connection.
         """
         self._loop = asyncio.get_running_loop()
         self._has_loop.set()
@@ -348,8 +348,8 @@ class Hub:
             await asyncio.to_thread(self._on_shut_out, silo, reason)
 
     async def _listen(self, silo: str, stream: _Stream) -> None:
-        """Take what a silo says until it hangs up."""
-        # In a thread: it may wait on a disk, and the loop serves all other silos.
+        """Handle a silo's messages until it closes the stream."""
+        # In a thread: it may wait for a disk, and the loop serves all other silos.
         await asyncio.to_thread(self._on_connect, silo)
         while (data := await stream.read()) is not None:
             if len(data) > self._max:
@@ -366,14 +366,14 @@ class Hub:
                 raise _Ended(_PROTOCOL_ERROR, str(error)) from None
 
     async def _watch(self, silo: str, stream: _Stream) -> None:
-        """Look at the certificate of a stream until it no longer counts."""
+        """Check the certificate of a stream periodically, until it is invalid."""
         while self._counts(silo, stream):
             await asyncio.sleep(_LOOK)
 
     def _counts(self, silo: str, stream: _Stream) -> bool:
-        """Whether a stream's certificate still counts; end the stream if it does not.
+        """Return True if a stream's certificate is valid; end the stream otherwise.
 
-        A list of revoked certificates that cannot be read says nothing about who is here already.
+        An unreadable list of revoked certificates does not end streams that are open already.
         """
         try:
             self._identify(stream.scope)
@@ -389,7 +389,7 @@ class Hub:
         return True
 
     async def _said(self, silo: str, message: Message) -> None:
-        """Take a decision or a refusal."""
+        """Handle a decision or a refusal."""
         check_size(message.body, MAX_WORDS)
         if message.kind == Kind.REFUSE:
             self._refused(silo, message, printable(message.fields().get("reason", "")))
@@ -424,13 +424,13 @@ class Hub:
                 self._wait_for_return(exchange, silo)
 
     def _wait_for_return(self, exchange: _Exchange, silo: str) -> None:
-        """Give a silo that is absent its time to come back; who was shut out gets none."""
+        """Set the time limit for an absent silo to return; a shut-out silo gets none."""
         exchange.give(silo, 0.0 if silo in self._shut_out else exchange.grace)
         if silo in exchange.unsent:
             exchange.sent(silo)
 
     def _stream(self, silo: str) -> _Stream | None:
-        """Return the open stream of a silo whose certificate counts."""
+        """Return the open stream of a silo with a valid certificate."""
         stream = self._streams.get(silo)
         return stream if stream is not None and self._counts(silo, stream) else None
 
@@ -446,7 +446,7 @@ class Hub:
             self._wait_for_return(exchange, silo)
 
     def _waiting(self, silo: str, message: Message) -> _Exchange | None:
-        """Return the exchange that waits for an answer; none does if it is late or repeated."""
+        """Return the exchange that waits for an answer; None if it is late or repeated."""
         exchange = self._exchanges.get(message.number)
         if exchange is None or exchange.job != message.job or silo not in exchange.due:
             return None
@@ -474,17 +474,17 @@ class Hub:
 
     @property
     def ended(self) -> bool:
-        """Whether the event loop is gone, so that nothing handed over will ever be done."""
+        """True if the event loop has ended, so that scheduled work will never run."""
         return self._loop is not None and self._loop.is_closed()
 
     def wait_for_loop(self, seconds: float) -> bool:
-        """Wait until the first silo has connected, which shows the event loop."""
+        """Wait until the first silo has connected, which provides the event loop."""
         return self._has_loop.wait(seconds)
 
 
 @dataclass(frozen=True)
 class HubTransport:
-    """Carries the frames of one job; made by :meth:`Hub.transport`."""
+    """The carrier of one job's frames; created by :meth:`Hub.transport`."""
 
     hub: Hub
     job: str
@@ -495,7 +495,7 @@ class HubTransport:
     on_sent: Callable[[], None]
 
     def exchange(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Send each silo its frame; return the answers that came."""
+        """Send each silo its frame; return the answers that arrived."""
         if not frames or not self._somebody_came():
             return {}
         exchange = self.hub.exchange(
@@ -516,7 +516,7 @@ class HubTransport:
         return answers
 
     def _somebody_came(self) -> bool:
-        """Wait for the first stream that this service ever has, as long as for any absent silo."""
+        """Wait for the first stream of this service, as long as for any absent silo."""
         due = time.monotonic() + self.grace
         self._check()
         while not self.hub.wait_for_loop(min(_TICK, self.grace)):
@@ -534,7 +534,7 @@ class HubTransport:
 
 
 async def _close(websocket: WebSocket, silo: str, errors: list[BaseException | None]) -> None:
-    """Close a stream with the reason why it ends, if it was not the silo that hung up."""
+    """Close a stream with the reason of its end, unless the silo closed it."""
     error = next((error for error in errors if error is not None), None)
     if error is None or isinstance(error, WebSocketDisconnect):
         return

@@ -7,9 +7,9 @@
        ├──> declined│
        └────────────┴──────> cancelled
 
-A job starts when every member has decided, or at the approval time-out, with those who approved if
-they are enough. What is decided here protects nobody's records: each silo holds to its own policy
-and ledger, whatever the coordinator says.
+A job starts when every member has decided, or at the approval time-out, with the silos that
+approved if they are enough. These decisions protect no records: each silo follows its own policy
+and ledger.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Cohort:
-    """Carries frames to the silos that take part; the others were never asked to."""
+    """A transport to the silos that take part; the others receive no frames."""
 
     inner: Transport
     silos: frozenset[str]
@@ -78,24 +78,24 @@ class _Cohort:
 
 @dataclass(frozen=True)
 class _Aside:
-    """What is done in a thread of its own while silos compute, so that it holds up nothing."""
+    """Background work in a separate thread while silos compute, so that no round waits for it."""
 
     thread: ThreadPoolExecutor
     waiting: deque[Callable[[], None]] = field(default_factory=deque)
     begun: deque[Future[None]] = field(default_factory=deque)
 
     def begin(self) -> None:
-        """Start on everything that waits; from any thread."""
+        """Start all waiting work; may be called from any thread."""
         while self.waiting:
             self.begun.append(self.thread.submit(self.waiting.popleft()))
 
     def check(self) -> None:
-        """Raise what went wrong so far."""
+        """Raise the first error of the work so far."""
         while self.begun and self.begun[0].done():
             self.begun.popleft().result()
 
     def finish(self) -> None:
-        """Do everything to its end, and raise what went wrong."""
+        """Complete all work, and raise its first error."""
         self.begin()
         for future in self.begun:
             future.result()
@@ -103,7 +103,7 @@ class _Aside:
 
 @dataclass
 class _Running:
-    """A thread that runs a job, and the way to stop it."""
+    """A thread that runs a job, and the event that stops it."""
 
     thread: threading.Thread
     stop: threading.Event
@@ -111,14 +111,15 @@ class _Running:
 
 @dataclass
 class Jobs:
-    """Everything the coordinator does with jobs; any thread may call it.
+    """The operations of the coordinator on jobs; any thread may call them.
 
     Parameters
     ----------
     round_timeout, grace, approval_timeout : float, seconds
-        How long a silent silo, an absent silo and an undecided silo are waited for.
+        Longest wait for a silent silo, an absent silo and an undecided silo.
     new_noise : function
-        Makes the noise of a job under profile "group"; from the operating system by default.
+        Returns the noise source of a job under profile "group"; from the operating system by
+        default.
     """
 
     store: Store
@@ -143,13 +144,13 @@ class Jobs:
     # The service's life -----------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take up what an earlier life of the service left, and watch the clock from now on."""
+        """Resume the jobs of an earlier process, and poll the clock from now on."""
         self.audit.write("start")
         self.look()
         threading.Thread(target=self._watch, name="jobs-clock", daemon=True).start()
 
     def close(self) -> None:
-        """Stop all rounds; running jobs stay running and are taken up at the next start."""
+        """Stop all rounds; running jobs stay in that state and resume at the next start."""
         self._closing.set()
         with self._lock:
             running = list(self._running.values())
@@ -159,7 +160,7 @@ class Jobs:
             one.thread.join(_STOPPING)
 
     def look(self) -> None:
-        """Start, decline and resume what is due now."""
+        """Start, decline and resume the jobs that are due now."""
         now = time.monotonic()
         all_of_them = now >= self._all_at  # a decision may have come while the database was away
         if all_of_them:
@@ -183,7 +184,7 @@ class Jobs:
             except Exception:
                 _LOG.exception("unexpected error; the clock goes on")
 
-    # What analysts and operators ask for ------------------------------------------------------
+    # Requests of analysts and operators -------------------------------------------------------
 
     def submit(
         self,
@@ -198,19 +199,19 @@ class Jobs:
         Parameters
         ----------
         document : mapping
-            The plan, as :meth:`~cloister.protocol.plan.Plan.to_dict` gives it.
+            The plan, as returned by :meth:`~cloister.protocol.plan.Plan.to_dict`.
         proposer : mapping
             Name, fingerprint, public key and signature over the plan's digest, as silos check them.
         name, fingerprint : str
-            Of the certificate that the proposal came with.
+            Of the certificate of the connection.
 
         Raises
         ------
         PlanError
-            If the plan cannot be run over a network, is not signed by who sends it, or is more than
-            the quotas allow.
+            If the plan cannot run over a network, is not signed by its sender, or exceeds the
+            quotas.
         """
-        # Before the plan is read: to read many bad ones is what a flood of them would cost.
+        # Before the plan is read, since reading is the cost of a flood of bad plans.
         self._check_rate(name, fingerprint)
         plan = Plan.from_dict(document)
         raise_first(_rules_of_network(plan))
@@ -242,7 +243,7 @@ class Jobs:
         return self._known(job.id)
 
     def _check_rate(self, name: str, fingerprint: str) -> None:
-        """Count a proposal, sound or not, unless its proposer made too many."""
+        """Count a proposal, valid or not, unless its proposer sent too many."""
         now, most = time.monotonic(), self.quotas.proposals_per_hour
         with self._lock:
             made = self._proposals.setdefault(fingerprint, deque())
@@ -256,7 +257,7 @@ class Jobs:
             made.append(now)
 
     def _make_room(self, name: str, fingerprint: str, length: int) -> None:
-        """Forget a proposer's oldest jobs for a new one, unless too many of them are open."""
+        """Delete a proposer's oldest jobs for a new one, unless too many of them are open."""
         kept = self.store.kept(fingerprint)
         if kept.open >= self.quotas.open_jobs:
             raise PlanError(
@@ -283,7 +284,7 @@ class Jobs:
             self.audit.write("forgotten", jobs=list(jobs))
 
     def cancel(self, job: str, by: str) -> bool:
-        """End a job for good; return whether it had not ended yet."""
+        """Cancel a job permanently; return False if it had ended already."""
         with self._lock:
             if not self._end(job, "cancelled", f"cancelled by {by}."):
                 return False
@@ -292,7 +293,7 @@ class Jobs:
         return True
 
     def view(self, job: StoredJob) -> dict[str, Any]:
-        """Return what people are shown of a job in a list."""
+        """Return the entry of a job in a list for users."""
         return {
             **{name: getattr(job, name) for name in _SHOWN_OF_JOB},
             **{name: job.plan[name] for name in ("profile", "study", "budget", "publish")},
@@ -301,16 +302,16 @@ class Jobs:
         }
 
     def _plan(self, job: StoredJob) -> Plan:
-        """Return a job's plan, which never changes; it takes milliseconds to check."""
+        """Return a job's plan, cached since it never changes and takes milliseconds to check."""
         if job.id not in self._plans:
             if len(self._plans) >= _READ_PLANS:
-                # All at once: a plan is read again in milliseconds.
+                # All together, since a plan is read again within milliseconds.
                 self._plans.clear()
             self._plans[job.id] = Plan.from_dict(job.plan)
         return self._plans[job.id]
 
     def details(self, job: StoredJob) -> dict[str, Any]:
-        """Return everything that people are shown of one job."""
+        """Return all details of a job for users."""
         decisions = self.store.decisions(job.id)
         plan = self._plan(job)
         return {
@@ -324,7 +325,7 @@ class Jobs:
         }
 
     def _waiting_for(self, job: StoredJob, decided: set[str]) -> str:
-        """Say what a job waits for, or nothing."""
+        """Return a description of the pending event of a job; empty if there is none."""
         if job.state == "proposed":
             undecided = [silo for silo in job.silos if silo not in decided]
             hours = (job.proposed_at + self.approval_timeout - time.time()) / 3600
@@ -334,12 +335,12 @@ class Jobs:
             return f"streams of {', '.join(absent)}, {self.grace:g} seconds in each exchange"
         return ""
 
-    # What silos say ---------------------------------------------------------------------------
+    # Messages of silos ------------------------------------------------------------------------
 
     def connected(self, silo: str) -> None:
-        """Offer a silo that connected its open jobs, and tell it which have ended.
+        """Offer a connected silo its open jobs, and inform it of ended ones.
 
-        What it declined itself is not offered again while this service runs.
+        Jobs that it declined are not offered again while this service runs.
         """
         was_shut_out = self._shut_out.pop(silo, None) is not None
         again = was_shut_out or silo not in self._met
@@ -354,7 +355,7 @@ class Jobs:
             self._tell_end(silo, job)
 
     def decided(self, silo: str, job: str, approved: bool, reason: str) -> None:
-        """Take a silo's decision; the last one before the start counts."""
+        """Store a silo's decision; the last one before the start counts."""
         reason = _shortened(reason)
         with self._lock:
             known = self.store.job(job, brief=True)
@@ -375,9 +376,9 @@ class Jobs:
                 self._refused(job, silo, f"withdrawn: {reason}")
 
     def shut_out(self, silo: str, reason: str) -> None:
-        """Decline in the name of a silo whose certificate no longer counts, until it returns.
+        """Decline jobs on behalf of a silo with an invalid certificate, until it returns.
 
-        A running job goes on: its rounds count the silo as dropped.
+        A running job continues; its rounds count the silo as dropped.
         """
         if silo in self._shut_out or silo in self.streams.connected():
             return
@@ -401,7 +402,7 @@ class Jobs:
     # From proposed to ended -------------------------------------------------------------------
 
     def _settle(self, job: str) -> None:
-        """Start or decline a proposed job if everybody decided or the time is over."""
+        """Start or decline a proposed job if all silos decided or the time is over."""
         with self._lock:
             known = self._known(job, brief=True)
             if known.state != "proposed":
@@ -427,7 +428,7 @@ class Jobs:
                 self._launch(known)
 
     def _launch(self, job: StoredJob) -> None:
-        """Run a job in a thread of its own, unless it has one."""
+        """Run a job in a separate thread, unless it has one."""
         with self._lock:
             if self._closing.is_set():
                 return
@@ -450,7 +451,7 @@ class Jobs:
                 self._running.pop(job.id, None)
 
     def _run(self, job: StoredJob, stop: threading.Event) -> None:
-        """Run the rounds of a job to its end, or until it is stopped."""
+        """Run the rounds of a job to the end, or until it is stopped."""
         try:
             plan = self._plan(job)
             aggregator = Aggregator(plan, self.new_noise(), self.store)
@@ -465,7 +466,7 @@ class Jobs:
                     on_sent=aside.begin,
                 )
                 cohort = _Cohort(carrier, frozenset(job.approved))
-                # One attempt: the carrier asks again on every stream that returns in time.
+                # One attempt: the carrier repeats requests on every stream that returns in time.
                 for done in run_rounds(aggregator, cohort, attempts=1):
                     if stop.is_set():
                         return
@@ -474,7 +475,7 @@ class Jobs:
                     aside.waiting.append(partial(self._round_done, job, done))
                     aside.waiting.append(aggregator.prepare)
                 aside.finish()
-            # Before the end is told: a job that is done has its sums.
+            # Before the end is announced, since a job that is done must have its sums.
             if plan.publish:
                 self.store.publish(plan.run_id, sums_to_dict(plan, aggregator.sums))
             self._end(job.id, "done")
@@ -502,7 +503,7 @@ class Jobs:
         )
 
     def _end(self, job: str, state: CoordinatorState, reason: str = "") -> bool:
-        """End a job once, and tell its silos; return whether it was this call that ended it."""
+        """End a job once, and inform its silos; return True if this call ended it."""
         if not self.store.end(job, state, reason):
             return False
         event = "finished" if state == "done" else state
@@ -533,7 +534,7 @@ class Jobs:
 
     def _offer(self, silo: str, job: StoredJob) -> None:
         with suppress(TransportError):  # it is offered again when the silo returns
-            # the time lets the silo notice that its own clock is wrong
+            # The time lets the silo detect that its own clock is wrong.
             document = {"plan": dict(job.plan), "proposer": dict(job.proposer), "time": time.time()}
             self.streams.offer(silo, job.id, document)
 
@@ -552,7 +553,7 @@ class Jobs:
 
 
 def _rules_of_network(plan: Plan) -> Iterator[str]:
-    """Yield a sentence for each reason why a plan cannot be run over a network."""
+    """Yield a sentence for each rule of networks that a plan violates."""
     if bad := [name for name in plan.silos if not name.isprintable()]:
         yield f"a silo name must be printable, got {bad[0]!r}."
     if bad := [name for name in plan.silos if len(name) > _LONGEST_NAME]:
@@ -572,7 +573,7 @@ def _rules_of_network(plan: Plan) -> Iterator[str]:
 def _rules_of_proposer(
     plan: Plan, proposer: Proposer, name: str, fingerprint: str
 ) -> Iterator[str]:
-    """Yield a sentence if who sends a proposal did not sign it."""
+    """Yield a sentence if the sender of a proposal did not sign it."""
     if (proposer.name, proposer.fingerprint) != (name, fingerprint):
         yield (
             f"proposer must be {name!r} with fingerprint {fingerprint}, as in the certificate, got "
@@ -586,7 +587,7 @@ def _rules_of_proposer(
 
 
 def _shortened(reason: str) -> str:
-    """Return what is kept of a text that another party wrote."""
+    """Return the stored part of another party's text: printable and bounded."""
     return "".join(c if c.isprintable() else " " for c in reason[:_REASON])
 
 

@@ -1,4 +1,4 @@
-"""The port while parties join: an invitation in place of a certificate, one kind of request."""
+"""The server while parties join: invitations in place of certificates, one kind of request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Joining(Connection):
     Parameters
     ----------
     invitation : Invitation
-        Its authority is the only one that is trusted.
+        Its authority is the only trusted one.
     """
 
     _whom = "coordinator"
@@ -41,19 +41,19 @@ class Joining(Connection):
         self._sender = {"name": invitation.name, "token": invitation.token}
 
     def post(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Send what this party has to say; return the board."""
+        """Send this party's message; return the board."""
         return self._call("POST", _PATH, json={**self._sender, **message})
 
 
 class JoiningServer(ThreadingHTTPServer):
-    """Serves a board until everybody has seen everybody's nonce.
+    """The server of a board until all parties received all nonces.
 
     Parameters
     ----------
     listen : str
-        ``HOST:PORT``, that of the coordinator, which is not running meanwhile.
+        ``HOST:PORT`` of the coordinator, which must not run meanwhile.
     keys : KeyFolder
-        Of the coordinator.
+        Keys of the coordinator.
     """
 
     daemon_threads = True
@@ -77,18 +77,18 @@ class JoiningServer(ThreadingHTTPServer):
             ) from None
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Turn away whoever comes while too many are there."""
+        """Return False, which closes the connection, if too many are open."""
         return self._places.acquire(blocking=False)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer one; its place is free afterwards."""
+        """Answer a request and free its place."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a stranger who hangs up, or speaks no TLS."""
+        """Log nothing, since strangers may close connections or send no TLS."""
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -96,6 +96,7 @@ class _Answer(BaseHTTPRequestHandler):
     timeout: ClassVar[float] = _SECONDS
 
     def setup(self) -> None:
+        # Before the handshake, in which a silent stranger would hold a thread.
         self.request.settimeout(_SECONDS)
         self.request = self.server.context.wrap_socket(self.request, server_side=True)
         super().setup()
@@ -128,4 +129,4 @@ class _Answer(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Leave it to the command to say who has joined."""
+        """Log nothing, since the command reports the parties that joined."""

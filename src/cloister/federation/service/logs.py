@@ -22,9 +22,9 @@ _KEPT = 1000  # different sentences whose repetitions are counted
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and the ids of job, round and silo.
+    """A formatter of one JSON object per line: time, level, logger, message, and ids.
 
-    Of an exception only its class and place are shown, since its message could hold anything.
+    An exception is shown by class and place only, since its message could contain a record.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -44,14 +44,14 @@ class JsonLines(logging.Formatter):
 
 
 class Seldom:
-    """Counts what happens again and again: of each kind the first is due, then one a minute.
+    """A rate limit for repeated events: of each kind the first is due, then one a minute.
 
     Parameters
     ----------
     seconds : float
-        From one that is due to the next.
+        Time between two events of a kind that are due.
     clock : function
-        Seconds that only grow.
+        Returns monotonic seconds.
     """
 
     def __init__(self, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -61,12 +61,12 @@ class Seldom:
         self._lock = threading.Lock()
 
     def since(self, kind: str) -> int | None:
-        """Return how many of a kind were left out since the last that was due, or None if not due.
+        """Return the number of events omitted since the last due one; None if not due.
 
         Parameters
         ----------
         kind : str
-            What is the same for all that count as one; only so many kinds are kept.
+            Key of the events that count together; the number of stored kinds is bounded.
         """
         now = self._clock()
         with self._lock:
@@ -81,7 +81,7 @@ class Seldom:
 
 
 class _Seldom(logging.Filter):
-    """Lets the same sentence pass once a minute where a stranger could repeat it forever."""
+    """A filter that passes a sentence once a minute if strangers could repeat it forever."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The coordinator as a process: database, audit file, streams, jobs and the TLS port together."""
+"""The coordinator's process: database, audit file, streams, jobs and the TLS port together."""
 
 from __future__ import annotations
 
@@ -48,12 +48,13 @@ def run(
     Parameters
     ----------
     noise : NoiseSource, optional
-        A double for tests; without it, noise of the operating system for every job.
+        A double for tests; by default noise of the operating system for every job.
     ready : function, optional
         Called with the port once it is open.
     stop : Event, optional
         Ends the service soon after it is set.
     """
+    # Before the port opens: a wrong mode of a key or a locked database must stop the start.
     keys = prepare(settings.keys)
     store = Store(settings.database)
     audit = Audit(settings.audit_log)
@@ -96,11 +97,12 @@ def serve(
     ready: Callable[[int], None] | None = None,
     jobs: Jobs | None = None,
 ) -> None:
-    """Serve in a thread, so that jobs are stopped before the streams are closed under them."""
+    """Serve in a thread, so that jobs stop before their streams are closed."""
     stop = stop or threading.Event()
     descriptors(raised=True)
     with ThreadPoolExecutor(1, "server") as threads:
         serving = threads.submit(server.run)
+        # A server that fails by itself must end the process.
         serving.add_done_callback(lambda _: stop.set())
         try:
             if jobs:
@@ -120,16 +122,16 @@ def serve(
 
 
 class Enrolled:
-    """Whom the certificate of a connection names, if the federation still accepts it.
+    """A function from a connection to the party in its certificate, if it is still valid.
 
     Parameters
     ----------
     keys : KeyFolder
-        Of the coordinator; a new revocation list in it counts at once.
+        Keys of the coordinator; a new revocation list in it takes effect immediately.
 
     Notes
     -----
-    It is asked of every open stream each second: a file that did not change is not read again.
+    It is called for every open stream each second, so an unchanged file is not read again.
     """
 
     def __init__(self, keys: KeyFolder) -> None:
@@ -138,7 +140,7 @@ class Enrolled:
         self._read: tuple[object, frozenset[int]] | None = None
 
     def __call__(self, scope: Scope) -> Peer:
-        """Return the peer of a connection, or raise :class:`TransportError`."""
+        """Return the peer of a connection; raise :class:`TransportError` if it is invalid."""
         certificate = peer_certificate(scope)
         if certificate is None:
             raise TransportError("a client certificate of this federation is needed; enrol first.")
@@ -156,4 +158,5 @@ class Enrolled:
         return self._read[1]
 
 
+# Cached, because decoding a certificate is slow.
 _peer = lru_cache(maxsize=1024)(peer_of)

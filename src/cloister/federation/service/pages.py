@@ -1,8 +1,8 @@
-"""Pages of the coordinator: who is connected, and how jobs stand. They show no result, ever.
+"""Pages of the coordinator: connected silos and the states of jobs, but never a result.
 
-They are read with a certificate of the federation, as everything here is, and there is nothing to
-send. Names of hosts need no check against DNS rebinding: a page of another site reaches this port
-under a name for which the coordinator has no certificate, so a browser ends that connection.
+Reading them requires a certificate of the federation, and they contain no forms. Host names need no
+check against DNS rebinding: a page of another site reaches this port under a name that is not in
+the coordinator's certificate, so a browser ends that connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PAGES = (("/", "Overview"),)
 
 
 def overview(jobs: Jobs, connected: Collection[str], caller: Peer) -> HTMLResponse:
-    """Return the page of all silos and jobs; a silo gets its own jobs, and no list of others.
+    """Return the page of all silos and jobs; a silo gets its own jobs and no list of silos.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def overview(jobs: Jobs, connected: Collection[str], caller: Peer) -> HTMLRespon
 
 
 def one_job(jobs: Jobs, job: StoredJob) -> HTMLResponse:
-    """Return the page of a job: its decisions, refusals and progress, and its plan in words."""
+    """Return the page of a job: its decisions, refusals, progress and description."""
     details = jobs.details(job)
     return _live(
         "job",
@@ -74,7 +74,7 @@ def _silos(seen: Sequence[SeenSilo], connected: Collection[str]) -> Table:
     rows = tuple(
         (
             silo.name,
-            # it was seen when its newest stream opened
+            # The time of the newest stream's opening.
             f"{'since' if silo.name in connected else 'no; last opened'} {moment(silo.seen_at)}",
             moment(silo.not_after.timestamp()),
         )
@@ -84,7 +84,7 @@ def _silos(seen: Sequence[SeenSilo], connected: Collection[str]) -> Table:
 
 
 def _standing(job: StoredJob, decisions: Sequence[Decision]) -> str:
-    """Say which silos approved, declined, or have not decided."""
+    """Return the silos that approved, declined, or are undecided, as one text."""
     said = {one.silo: "approved" if one.approved else "declined" for one in decisions}
 
     words = {silo: said.get(silo, "undecided") for silo in job.silos}

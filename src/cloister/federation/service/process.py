@@ -1,4 +1,4 @@
-"""What every party that serves does as a process: how it begins, and how it is told to stop."""
+"""The start and the stop of every process that serves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def prepare(keys: Path) -> KeyFolder:
-    """Make this process ready to serve with a folder of keys, which must be its owner's alone."""
+    """Prepare this process to serve with a folder of keys that only its owner can read."""
     sys.setswitchinterval(2e-4)  # a waiting thread gets its turn long before Python's usual 5 ms
     folder = KeyFolder(keys)
     folder.check_private()
@@ -28,9 +28,9 @@ def prepare(keys: Path) -> KeyFolder:
 def stopped_by_signals() -> threading.Event:
     """Return an event that SIGTERM and Ctrl-C set from now on; for the main thread."""
     stop = threading.Event()
-    # The system may give a signal to any thread, while handlers wait until the main thread wakes;
-    # and a handler may not set the event, whose lock the thread that it interrupts may hold.
-    # What Python writes to this descriptor, it writes at once and from whichever thread it is.
+    # The system may deliver a signal to any thread, but handlers run when the main thread wakes.
+    # A handler must not set the event, as the interrupted thread may hold its lock. Python writes
+    # to this descriptor immediately, from the thread that receives the signal.
     heard, told = socket.socketpair()
     told.setblocking(False)
 

@@ -1,6 +1,6 @@
-"""Carrying sealed links of computations on shares between two parties.
+"""The relay of sealed links between two parties of a computation on shares.
 
-The coordinator pairs two ends and passes on frames that it cannot read. It knows who talks to whom
+The coordinator pairs two ends and forwards frames that it cannot read. It knows who talks to whom
 from their certificates, how much and when; nothing of it is logged or kept.
 """
 
@@ -38,10 +38,10 @@ class _End:
 
     def __post_init__(self) -> None:
         self.pump = asyncio.ensure_future(self._pump())
-        """Whoever cancels it hangs up on this end."""
+        """The task of this end; cancelling it closes the connection."""
 
     async def _pump(self) -> None:
-        """Pass on what this end says, once the other is there, until it hangs up."""
+        """Forward this end's frames, once the other end is connected, until it closes."""
         while (event := await self.websocket.receive())["type"] == "websocket.receive":
             frame = event.get("bytes")
             if frame is None or len(frame) > FRAME_BYTES:
@@ -51,7 +51,7 @@ class _End:
             self.heard = time.monotonic()
             await self.paired.wait()
             assert self.other is not None
-            # Waits until the other end takes it, and so does whoever sends here.
+            # Waits until the other end accepts the frame, so a fast sender fills no memory here.
             await self.other.websocket.send_bytes(frame)
 
     def meet(self, other: _End) -> None:
@@ -66,11 +66,11 @@ class Relays:
     Parameters
     ----------
     identify : callable
-        Raises a CloisterError for a connection whose certificate no longer counts.
+        Raises a CloisterError for a connection with an invalid certificate.
     most, most_of_one : int
-        Open ends, in all and of one party.
+        Largest number of open ends, in total and per party.
     idle : float
-        Seconds after which a silent or lonely end is closed.
+        Seconds after which a silent or unpaired end is closed.
     """
 
     def __init__(
@@ -87,18 +87,18 @@ class Relays:
         self._open: set[_End] = set()
 
     def __len__(self) -> int:
-        """Return how many ends are open."""
+        """Return the number of open ends."""
         return len(self._open)
 
     async def serve(self, websocket: WebSocket, name: str, session: str, peer: str) -> None:
-        """Carry one end, not accepted yet, until either hangs up.
+        """Serve one end, not accepted yet, until either end closes.
 
         Parameters
         ----------
         name : str
-            Of the party, from its certificate.
+            Name of the party in its certificate.
         session, peer : str
-            Of which link; the other end names the same session and this party.
+            Identify the link; the other end names the same session and this party.
         """
         if VERSION not in websocket.scope.get("subprotocols", ()):
             sentence = f"this coordinator speaks {VERSION}; install the same version at each party."
@@ -148,7 +148,7 @@ class Relays:
             raise WebSocketException(_TRY_LATER, "too many links are open; try again later.")
 
     def _check(self, end: _End) -> None:
-        """Refuse an end whose certificate no longer counts, or where nothing is heard any more."""
+        """Close an end with an invalid certificate, or without frames for too long."""
         try:
             self._identify(end.websocket.scope)
         except CloisterError:

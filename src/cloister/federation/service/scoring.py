@@ -1,7 +1,7 @@
-"""A scorer's service: encrypted rows in, encrypted scores out, for pinned callers and so many rows.
+"""A scorer's service: encrypted rows in, encrypted scores out, for pinned callers with quotas.
 
-The owner of the model sees ciphertexts of a public batch shape and nothing else; how many rows a
-caller had scored is durable before an answer leaves.
+The owner of the model sees ciphertexts of a public batch shape and nothing else. The number of rows
+that a caller had scored is durable before an answer is sent.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def make_app(
     Parameters
     ----------
     identify : function
-        From a connection's scope to whom its certificate names.
+        Returns the party that a connection's certificate names.
     callers : mapping of name to fingerprint
-        Who may ask: what a certificate says must be what the model's owner pinned. Nobody else's
-        body is read.
+        Permitted callers, as the model's owner pinned them. Bodies of other parties are not read.
     """
     app = FastAPI(title="cloister scorer", version="1", docs_url=None, redoc_url=None)
     add_errors(app)
 
+    # The authority alone admits no caller: the owner of the model pins each of them.
     def pinned(scope: Scope) -> Peer:
         caller = identify(scope)
         if callers.get(caller.name) != caller.fingerprint:

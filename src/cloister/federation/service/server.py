@@ -1,4 +1,4 @@
-"""One TLS port for streams, REST, health and metrics; whoever connects shows a certificate."""
+"""One TLS port for streams, REST, health and metrics, with client certificates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_OF_ONE = 64  # open connections of one certificate
 
 
 def peer_certificate(scope: Mapping[str, Any]) -> bytes | None:
-    """Return the client's certificate of a connection as DER, for HTTP and WebSockets alike."""
+    """Return the client's certificate of an HTTP or WebSocket connection as DER."""
     certificate: bytes | None = scope.get("state", {}).get(_PEER)
     return certificate
 
@@ -39,20 +39,20 @@ class Server:
     listen : str
         ``HOST:PORT``; port 0 lets the system choose one.
     ssl_context : SSLContext
-        Asks every client for a certificate.
+        Requires a certificate of every client.
     max_message_bytes : int
-        Of a WebSocket message; a larger one ends its stream before it is read.
+        Limit of a WebSocket message; a larger one ends its stream before it is read.
     ping_interval, ping_timeout : float, seconds
-        A peer that is silent for the sum of both is taken for lost.
+        A peer that is silent for the sum of both counts as lost.
 
     Raises
     ------
     TransportError
-        If the port cannot be had.
+        If the port cannot be opened.
 
     Notes
     -----
-    The port is open from here on; whoever connects early waits until :meth:`run`.
+    The port is open from here on; early connections wait until :meth:`run`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port that is listened at."""
+        """Number of the open port."""
         port: int = self._socket.getsockname()[1]
         return port
 
@@ -103,12 +103,12 @@ class Server:
             runner.run(self._uvicorn._serve())
 
     def stop(self) -> None:
-        """Let :meth:`run` return soon; from any thread."""
+        """Let :meth:`run` return soon; may be called from any thread."""
         self._uvicorn.should_exit = True
 
 
 class _Uvicorn(uvicorn.Server):
-    """Serves whoever comes through the door, in place of asyncio's own way in."""
+    """A server whose connections come from :class:`Door` in place of asyncio's listener."""
 
     def __init__(
         self, config: uvicorn.Config, listener: socket.socket, context: ssl.SSLContext
@@ -132,10 +132,10 @@ class _Uvicorn(uvicorn.Server):
 
 
 class _Http(H11Protocol):
-    """Puts the client's certificate where every scope of the connection has it.
+    """A protocol that adds the client's certificate to every scope of the connection.
 
-    A connection that does not send the whole head of a request in time is closed, and so is one
-    that would be too many of its certificate.
+    It closes a connection that does not send the complete head of a request in time, and
+    connections beyond the limit of a certificate.
     """
 
     certificate: bytes | None = None
@@ -152,7 +152,7 @@ class _Http(H11Protocol):
         self.timeout_keep_alive_task = self.loop.call_later(_IDLE, self.timeout_keep_alive_handler)
 
     def data_received(self, data: bytes) -> None:
-        # uvicorn would stop the clock at the first byte; here it stops at the end of the head
+        # uvicorn stops the clock at the first byte; here it stops at the end of the head.
         self.conn.receive_data(data)
         self.handle_events()
 
@@ -162,7 +162,7 @@ class _Http(H11Protocol):
 
 
 class _WebSocket(WebSocketsSansIOProtocol):
-    """Drops a peer that does not answer, and whoever is left over at the end."""
+    """A protocol that drops peers that do not answer, and all peers at the end."""
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()

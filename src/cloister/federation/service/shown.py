@@ -1,4 +1,4 @@
-"""The coordinator's jobs in words, for a terminal and for pages."""
+"""Texts of the coordinator's jobs, for the terminal and for pages."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from cloister.protocol.lifecycle import MEANING
 
 
 def priced(task: str, budget: Mapping[str, float] | None) -> str:
-    """Return a task and its price, as lists of jobs show them."""
+    """Return a task and its price, for lists of jobs."""
     return f"{task}, epsilon {budget['epsilon']:g}" if budget else task
 
 
 def moment(seconds: float | None) -> str:
-    """Return a time for people, in UTC."""
+    """Return a time as text, in UTC."""
     if seconds is None:
         return ""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def progress(job: Mapping[str, Any]) -> str:
-    """Return how many rounds of a job are done."""
+    """Return the numbers of finished rounds and of all rounds of a job, as text."""
     return f"{job['rounds_done']} of {job['rounds']}"
 
 
 def facts(job: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what can be said of a job line by line, from its details."""
+    """Return the lines that describe a job, from its details."""
     lines = [
         ("job", job["id"]),
         ("state", job["state"]),
@@ -46,7 +46,7 @@ def facts(job: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def members(job: Mapping[str, Any]) -> Table:
-    """Return what each silo of a job said, from the job's details."""
+    """Return the decision and the last refusal of each silo, from a job's details."""
     decisions = {decision["silo"]: _decided(decision) for decision in job["decisions"]}
     rows = tuple(
         (silo, decisions.get(silo, "undecided"), job["refusals"].get(silo, ""))

@@ -1,9 +1,9 @@
-"""What the coordinator remembers: jobs, decisions, and the one answer of each round.
+"""The coordinator's database: jobs, decisions, and the one answer of each round.
 
 Every method is one transaction. An answer, with its survivor list in its header, and its charge
-become durable together, before the answer leaves; asked again for the same round the store gives
-the same bytes. Uploads are not kept: a silo sends the same bytes again. Noise and results of
-profile A never come here.
+become durable together, before the answer is sent. A repeated request for the same round returns
+the same bytes. Uploads are not stored: a silo sends the same bytes again. Noise and results of
+profile "group" are never stored here.
 
 The same code serves SQLite (one file, for small federations) and PostgreSQL. One coordinator uses
 a database at a time: its one connection holds a lock that a killed process cannot keep.
@@ -34,6 +34,7 @@ from cloister.protocol.plan import Plan
 VERSION = 1
 _LOCK = 0x636C6F6973746572  # "cloister": the advisory lock of one coordinator on PostgreSQL
 
+# Documents are canonical JSON in text columns, so that both databases store the same bytes.
 _METADATA = sa.MetaData()
 _VERSION = sa.Table("schema_version", _METADATA, sa.Column("version", sa.Integer, primary_key=True))
 _JOBS = sa.Table(
@@ -96,7 +97,7 @@ _PEERS = sa.Table(
 
 @dataclass(frozen=True)
 class StoredJob:
-    """A job as it is kept; its plan is whole, or what :func:`in_brief` leaves of it."""
+    """A stored job; its plan is complete, or reduced to the fields for lists."""
 
     id: str
     plan: Mapping[str, Any]
@@ -119,18 +120,18 @@ class StoredJob:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more can happen to the job."""
+        """True if the job has ended."""
         return self.state in ENDED
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept of one proposer's jobs, oldest first.
+    """The stored jobs of one proposer, oldest first.
 
     Parameters
     ----------
     open : int
-        How many have not ended.
+        Number of jobs that have not ended.
     bytes : mapping of str to int
         Length of each plan.
     """
@@ -142,7 +143,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a silo said to a job."""
+    """The decision of a silo on a job."""
 
     silo: str
     approved: bool
@@ -152,7 +153,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class SeenSilo:
-    """A silo that was connected at least once, as its certificate named it."""
+    """A silo that was connected at least once, as named in its certificate."""
 
     name: str
     fingerprint: str
@@ -161,7 +162,7 @@ class SeenSilo:
 
 
 def reach(url: str) -> str:
-    """Return which PostgreSQL server answers at a URL; nothing is made there, nothing locked."""
+    """Return the version of the PostgreSQL server at a URL; create and lock nothing there."""
     name = "of this URL"
     try:
         address = sa.make_url(url)
@@ -174,7 +175,7 @@ def reach(url: str) -> str:
             _check_keeps(connection.exec_driver_sql)
             version = connection.exec_driver_sql("SHOW server_version").scalar_one()
     except (sa.exc.SQLAlchemyError, ImportError, ValueError) as error:
-        # the text of a library may repeat a password that stands in a wrong place of the URL
+        # A library's message may repeat a password that is in a wrong part of the URL.
         cause = (
             database.cause_of(error)
             if isinstance(error, sa.exc.DBAPIError)
@@ -190,13 +191,13 @@ class Store:
     Parameters
     ----------
     url : str
-        ``sqlite:///FILE`` or ``postgresql+psycopg://...``; its tables are made if there are none.
+        ``sqlite:///FILE`` or ``postgresql+psycopg://...``; missing tables are created.
 
     Raises
     ------
     LedgerError
-        If the database cannot be used, was made by a newer version, is in use by another
-        coordinator, or does not promise to keep what was committed.
+        If the database cannot be used, was created by a newer version, is in use by another
+        coordinator, or is configured to lose committed transactions.
 
     Notes
     -----
@@ -225,7 +226,7 @@ class Store:
         return f"Store({self._name!r})"
 
     def close(self) -> None:
-        """Let go of the database, so that another coordinator may use it."""
+        """Release the database, so that another coordinator may use it."""
         self._engine.dispose()
 
     def check(self) -> None:
@@ -244,22 +245,23 @@ class Store:
     def commit(
         self, *, job: str, round: int, event: Event, frame: bytes, request: bytes = b""
     ) -> bytes:
-        """Make a round's charge and its answer durable; return the answer that may leave.
+        """Make a round's charge and its answer durable; return the answer that may be sent.
 
-        Asked again for the same round, it returns the first answer and changes nothing.
+        A second call for the same round returns the first answer and changes nothing.
 
         Raises
         ------
         LedgerError
             If the round was committed with another event, or nothing could be written.
         LocalProtocolError
-            If the job is not running, so that nothing of it may leave.
+            If the job is not running, so that no answer of it may be sent.
         """
         charge = canonical(event.to_dict())
         with self._transaction() as connection:
             of_round = {"of_job": job, "of_round": round}
             row = connection.execute(_STATE_AND_ROUND, of_round).first()
             if row is not None and row.frame is not None:
+                # A plan that changed under a job would charge other amounts than silos do.
                 if row.event != charge:
                     raise LedgerError(
                         f"round {round} of job {job!r} was committed with another event; "
@@ -279,11 +281,11 @@ class Store:
         return frame
 
     def record(self, job: str, request: bytes, answer: bytes) -> bytes:
-        """Keep the answer to a request; the first one stays and is returned."""
+        """Store the answer to a request; return the answer that was stored first."""
         return self.record_all(job, [(request, answer)])[0]
 
     def record_all(self, job: str, answers: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
-        """Keep answers up to the first that is another; return those that were kept first."""
+        """Store answers up to the first that differs; return those that were stored first."""
         kept: list[bytes] = []
         with self._transaction() as connection:
             for request, answer in answers:
@@ -293,7 +295,7 @@ class Store:
         return tuple(kept)
 
     def recorded(self, job: str) -> tuple[tuple[bytes, bytes], ...]:
-        """Return every request and answer of a job, in the order they were kept."""
+        """Return all requests and answers of a job, in the order of storage."""
         query = (
             sa.select(_RECORDS.c.request, _RECORDS.c.answer)
             .where(_RECORDS.c.job == job)
@@ -310,6 +312,7 @@ class Store:
             known = connection.execute(sa.select(_JOBS.c.id).where(_JOBS.c.id == job)).first()
             if known is not None:
                 return False
+            # Not a time, as two jobs may arrive within one tick of a clock.
             last = connection.execute(sa.select(sa.func.max(_JOBS.c.number))).scalar_one()
             connection.execute(
                 sa.insert(_JOBS),
@@ -336,7 +339,7 @@ class Store:
         return True
 
     def kept(self, fingerprint: str) -> Kept:
-        """Return what is kept of one proposer's jobs."""
+        """Return the stored jobs of one proposer."""
         query = (
             sa.select(_JOBS.c.id, _JOBS.c.state, _BRIEFS.c.bytes)
             .join(_BRIEFS, _BRIEFS.c.job == _JOBS.c.id)
@@ -353,7 +356,7 @@ class Store:
         return tuple(row.id for row in self._all(query))
 
     def forget(self, jobs: Sequence[str]) -> None:
-        """Delete everything that is kept of jobs that ended; others stay."""
+        """Delete all data of jobs that ended; ignore other jobs."""
         with self._transaction() as connection:
             for job in jobs:
                 if _state(connection, job) in ENDED:
@@ -362,7 +365,7 @@ class Store:
                         connection.execute(sa.delete(table).where(table.c.job == job))
 
     def job(self, job: str, *, brief: bool = False) -> StoredJob | None:
-        """Return a job, if there is one of that id; with its plan in brief if so asked."""
+        """Return a job by id, or None; with a reduced plan if `brief`."""
         rows = self._all(_query(brief).where(_JOBS.c.id == job))
         return _stored(rows[0]) if rows else None
 
@@ -374,9 +377,9 @@ class Store:
         limit: int = 1000,
         brief: bool = False,
     ) -> tuple[StoredJob, ...]:
-        """Return the newest jobs in some states, or those of one member, newest first.
+        """Return the newest jobs in `states`, optionally of one member, newest first.
 
-        With `brief` they have no results, and of their plans what lists show; that is quick.
+        With `brief` they have no results and reduced plans, which is fast.
         """
         query = _query(brief).where(_JOBS.c.state.in_(states))
         if silo is not None:
@@ -387,7 +390,7 @@ class Store:
         return tuple(map(_stored, self._all(newest)))
 
     def open_jobs(self) -> tuple[tuple[str, CoordinatorState, float], ...]:
-        """Return id, state and time of proposal of the jobs that have not ended; that is quick."""
+        """Return id, state and time of proposal of open jobs, without reading their plans."""
         query = sa.select(_JOBS.c.id, _JOBS.c.state, _JOBS.c.proposed_at)
         rows = self._all(query.where(_JOBS.c.state.not_in(ENDED)))
         return tuple((row.id, row.state, row.proposed_at) for row in rows)
@@ -400,7 +403,7 @@ class Store:
         return frozenset(row.job for row in self._all(query))
 
     def decide(self, job: str, silo: str, approved: bool, reason: str) -> bool:
-        """Keep a member's decision while the job waits for it; the last one counts.
+        """Store a member's decision while the job waits for it; the last one counts.
 
         Returns False, and changes nothing, once the job is no longer proposed.
         """
@@ -412,35 +415,35 @@ class Store:
         return True
 
     def decisions(self, job: str) -> tuple[Decision, ...]:
-        """Return what the members of a job decided so far."""
+        """Return the decisions of the members of a job so far."""
         query = sa.select(_DECISIONS).where(_DECISIONS.c.job == job).order_by(_DECISIONS.c.silo)
         return tuple(
             Decision(row.silo, bool(row.approved), row.reason, row.at) for row in self._all(query)
         )
 
     def start(self, job: str, approved: tuple[str, ...]) -> bool:
-        """Fix who takes part, and set a proposed job running; return whether it was proposed."""
+        """Fix the participants and start a proposed job; return False if it is not proposed."""
         return self._take(job, START, approved=canonical(approved), started_at=_now())
 
     def end(self, job: str, state: CoordinatorState, reason: str = "") -> bool:
-        """End a job that has not ended; return whether that was so."""
+        """End an open job; return False if it had ended already."""
         return self._take(job, ENDS[state], reason=reason, ended_at=_now())
 
     def progress(self, job: str, rounds_done: int, survivors: tuple[str, ...]) -> None:
-        """Remember how far a running job is; nothing depends on it but what people are shown."""
+        """Store the progress of a running job, which is for display only."""
         values = {"rounds_done": rounds_done, "survivors": canonical(survivors)}
         with self._transaction() as connection:
             connection.execute(_PROGRESS, {"of_job": job, **values})
 
     def publish(self, job: str, result: Mapping[str, Any]) -> None:
-        """Keep the noised sums of a job whose plan publishes them."""
+        """Store the noised sums of a job whose plan publishes them."""
         with self._transaction() as connection:
             connection.execute(
                 sa.update(_JOBS).where(_JOBS.c.id == job).values(result=canonical(result))
             )
 
     def refuse(self, job: str, silo: str, reason: str) -> None:
-        """Keep why a silo refused a frame of a job; the last reason stays."""
+        """Store the reason of a silo's refusal of a frame; the last reason counts."""
         with self._transaction() as connection:
             _put(connection, _REFUSALS, job=job, silo=silo, reason=reason, at=_now())
 
@@ -452,7 +455,7 @@ class Store:
     # People and numbers -----------------------------------------------------------------------
 
     def seen(self, name: str, fingerprint: str, not_after: datetime) -> None:
-        """Remember the certificate with which a silo connected."""
+        """Store the certificate with which a silo connected."""
         shown = {"fingerprint": fingerprint, "not_after": not_after.timestamp()}
         with self._transaction() as connection:
             _put(connection, _PEERS, name=name, **shown, seen_at=_now())
@@ -483,7 +486,7 @@ class Store:
             return connection.execute(query).all()
 
     def _take(self, job: str, step: Step[CoordinatorState], **values: Any) -> bool:
-        """Take a step with a job if it is where the step begins; return whether it was."""
+        """Apply a step to a job that is in one of its sources; return False otherwise."""
         here = sa.and_(_JOBS.c.id == job, _JOBS.c.state.in_(step.sources))
         change = sa.update(_JOBS).where(here).values(state=step.target, **values)
         with self._transaction() as connection:
@@ -529,7 +532,7 @@ def _query(brief: bool) -> sa.Select[Any]:
 
 
 def _brief(job: str, plan: str, proposer: str) -> dict[str, Any]:
-    """Return the row of a job in the table of briefs, from the texts that are kept of it."""
+    """Return the row of a job in the table of briefs, from its stored texts."""
     whole = json.loads(plan)
     kept = {name: whole[name] for name in _IN_BRIEF}
     kept["task"] = {"name": whole["task"]["name"]}
@@ -542,7 +545,7 @@ def _brief(job: str, plan: str, proposer: str) -> dict[str, Any]:
 
 
 def _put(connection: sa.Connection, table: sa.Table, **values: Any) -> None:
-    """Put a row in the place of the one that has its key, if there is one."""
+    """Insert a row, or replace the row with the same key."""
     key = (column == values[column.name] for column in table.primary_key)
     connection.execute(sa.delete(table).where(*key))
     connection.execute(sa.insert(table), values)
@@ -555,7 +558,7 @@ def _state(connection: sa.Connection, job: str) -> str | None:
 
 
 def _record(connection: sa.Connection, job: str, request: bytes, answer: bytes) -> bytes:
-    """Keep the answer to a request, or return the one that is kept."""
+    """Store the answer to a request, or return the stored one."""
     key = hashlib.sha256(request).hexdigest()
     of_job = _RECORDS.c.job == job
     one = sa.select(_RECORDS.c.answer).where(of_job, _RECORDS.c.request_hash == key)
@@ -571,7 +574,7 @@ def _record(connection: sa.Connection, job: str, request: bytes, answer: bytes) 
 
 @contextmanager
 def _as_written() -> Iterator[None]:
-    """Refuse what is read of a job if it could not have been written: a bit of it was flipped."""
+    """Raise LedgerError if the stored data of a job are malformed, for example by a bit flip."""
     try:
         yield
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -594,17 +597,18 @@ def _now() -> float:
     return datetime.now(UTC).timestamp()
 
 
-# How the database is opened ------------------------------------------------------------------
+# Opening the database ------------------------------------------------------------------------
 
 
 def _engine(url: str) -> sa.Engine:
-    """Return an engine with one connection, which holds the lock of the one coordinator."""
+    """Return an engine with one connection, which holds the lock of the coordinator."""
     address = sa.make_url(url)
     kind = address.get_backend_name()
     if kind not in ("sqlite", "postgresql"):
         raise sa.exc.ArgumentError(f"{kind!r} is not supported")
     if kind == "sqlite" and address.database in (None, "", ":memory:"):
         raise sa.exc.ArgumentError("a coordinator in memory would forget what it released")
+    # One connection: threads wait for each other, and it holds the lock until the process ends.
     one: dict[str, Any] = {
         "poolclass": QueuePool,
         "pool_size": 1,
@@ -627,7 +631,7 @@ def _engine(url: str) -> sa.Engine:
 
 
 def _check_keeps(execute: Callable[[str], Any]) -> None:
-    """Check that a PostgreSQL server keeps what was committed."""
+    """Check that a PostgreSQL server keeps committed transactions."""
     for setting in ("fsync", "synchronous_commit", "full_page_writes"):
         if execute(f"SELECT current_setting('{setting}')").fetchone()[0] == "off":
             raise LedgerError(
@@ -647,7 +651,7 @@ def _open_postgresql(connection: Any, _record: Any) -> None:
 
 
 def _initialise(connection: sa.Connection, name: str) -> None:
-    """Make the tables of an empty database, or check that they are sound and ours to use."""
+    """Create the tables of an empty database, or check the version of existing ones."""
     if connection.dialect.name == "sqlite":
         database.check_pages(connection.exec_driver_sql, name)
     if not sa.inspect(connection).has_table(_VERSION.name):

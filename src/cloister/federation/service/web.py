@@ -1,4 +1,4 @@
-"""What all pages of ours are sent with: files that they load, and what a browser may do."""
+"""The static files and security headers of all pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.routing import Route
 from cloister.core.html import HEADERS, page, static
 
 Pages = Sequence[tuple[str, str]]
-"""Paths of the pages that every page leads to, and their names."""
+"""Paths and names of the pages in the navigation."""
 
 
 def _file(name: str, kind: str) -> Route:
@@ -26,11 +26,11 @@ STATIC = (
     _file("htmx.js", "text/javascript"),
     _file("icon.svg", "image/svg+xml"),
 )
-"""What every page loads; htmx 2.0.11 (0BSD) renews parts of pages."""
+"""Files that every page loads; htmx 2.0.11 (0BSD) refreshes parts of pages."""
 
 
 def sent(text: str, status: int = 200) -> HTMLResponse:
-    """Return a page with what a browser may do with it."""
+    """Return a page with the security headers."""
     return HTMLResponse(text, status, HEADERS)
 
 

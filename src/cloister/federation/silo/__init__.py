@@ -1,1 +1,1 @@
-"""A silo: its agent, its store of jobs, its policy. Nothing here listens; it dials out."""
+"""A silo: its agent, its store of jobs, its policy. It dials out and listens on no port."""

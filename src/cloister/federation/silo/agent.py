@@ -1,11 +1,10 @@
-"""A silo's agent: what it answers to the coordinator.
+"""A silo's agent, which answers the coordinator's messages.
 
-A message in, messages out; it touches no socket.
+A message in, messages out; it uses no socket.
 
-What leaves is masked vectors and signed confirmations made by the job's client, ``approved``, and
-``declined`` with a reason. A reason is told word for word if it speaks of the plan, the policy, the
-budget or the protocol; of anything else, which might depend on records, the coordinator only hears
-that there is a local problem.
+It sends masked vectors and signed confirmations of the job's client, ``approved``, and ``declined``
+with a reason. Reasons about plan, policy, budget or protocol are sent verbatim. All other reasons
+might depend on records, so the coordinator receives "local problem" only.
 """
 
 from __future__ import annotations
@@ -65,23 +64,23 @@ _log = logging.getLogger("cloister.federation.silo")
 
 
 class Agent:
-    """What a silo says to a coordinator, without the connection.
+    """The behaviour of a silo towards a coordinator, without the connection.
 
     Parameters
     ----------
     site : Site
         Settings, schema, policy and tasks of the silo; refuses plans and reads records.
     join : function of (plan, records)
-        Makes the job's client, with this ledger as its journal.
+        Returns the job's client, with this ledger as its journal.
     noise_label : str
-        Where the silo's own noise comes from, under profile "pairwise".
+        Source of the silo's own noise under profile "pairwise".
     wait : function of seconds
-        Waits for an upload slot; returns whether the agent was told to stop meanwhile.
+        Waits for an upload slot; returns True if the agent must stop meanwhile.
 
     Notes
     -----
-    Messages of one job must come one after the other; those of two jobs may come from two threads,
-    and :meth:`look` and offers from a third.
+    Messages of one job must arrive in sequence. Messages of two jobs may come from two threads, and
+    :meth:`look` and offers from a third.
     """
 
     def __init__(
@@ -117,8 +116,8 @@ class Agent:
         self._over: dict[str, bool] = {}  # to close in the ledger, and whether as a whole
         self._unsaved: set[str] = set()  # results that could not be written yet
         self._clock_error: float | None = None  # seconds ahead of the coordinator
-        # Of these jobs another life of this silo may have sent what no file here knows any more,
-        # because older copies were put back.
+        # An earlier process may have sent rounds of these jobs that no file here records, if older
+        # copies of the files were restored.
         self._granted_before = frozenset(store.states(GRANTED))
         self._ran_before = store.ran()
         self._settle()
@@ -128,12 +127,12 @@ class Agent:
         return f"Agent({self.name!r})"
 
     def connected(self) -> None:
-        """Forget what was reported on an earlier connection."""
+        """Forget the states reported on an earlier connection."""
         self._reported.clear()
         self._clock_error = None
 
     def takes_part(self, job: str) -> bool:
-        """Return whether frames of a job are answered."""
+        """Return True if this silo answers frames of the job."""
         return self._store.state(job) in GRANTED
 
     def on_message(self, message: Message) -> list[Message]:
@@ -149,15 +148,15 @@ class Agent:
         raise TransportError(f"a silo does not take messages of kind {message.kind!r}.")
 
     def prepare(self, job: str) -> None:
-        """Do ahead what needs no message: draw the noise of a job's next round."""
+        """Draw the noise of a job's next round ahead of its message."""
         client = self._clients.get(job)
         if client is not None:
             client.prepare()
 
     def look(self) -> list[Message]:
-        """Act on what was decided since the last look; return what the coordinator must know.
+        """Act on decisions since the last call; return the messages for the coordinator.
 
-        What could not be done before, because a disk was full, is tried again.
+        Work that failed before, for example because a disk was full, is tried again.
         """
         self._catch_up()
         for job in self._store.states((SiloState.ACCEPTED,)):
@@ -187,7 +186,7 @@ class Agent:
             return [_declined(job, str(error))]
         self._compare_clocks(asked_at)
         known = self._store.get(job)
-        # Of a declined job only the brief of its plan was kept.
+        # Of a declined job only the brief of its plan is stored.
         if known is not None and known.plan not in (plan.canonical_json(), _brief(plan)):
             self._audit.write("changed plan refused", job=job, silo=self.name)
             return [_declined(job, "the plan of this job was changed; submit it as a new job.")]
@@ -198,13 +197,13 @@ class Agent:
         return self.look()
 
     def _kept_or_reason(self, plan: Plan, proposer: Mapping[str, Any]) -> str | None:
-        """Keep a new job with its first decision, or return why there is no room for it."""
+        """Store a new job with its first decision, or return the reason to discard it."""
         reason = self._site.refusal(plan, proposer)
         if reason is None and len(self._store.states((SiloState.WAITING,))) >= _MOST_WAITING:
             reason = f"{_MOST_WAITING} jobs wait for this silo's owner already."
         state, by, text = SiloState.WAITING, "", plan.canonical_json()
         if reason is not None:
-            # Whoever may propose must not fill the disk with plans that are declined.
+            # Declined plans of analysts must not fill the disk.
             if self._store.declined_since(_A_DAY) >= _MOST_DECLINED:
                 return reason
             state, by, text = SiloState.DECLINED, "policy", _brief(plan)
@@ -215,14 +214,14 @@ class Agent:
         return None
 
     def _prune(self) -> None:
-        """Forget old jobs that ended, but none whose reservation is open in the ledger."""
+        """Delete old jobs that ended, except those with an open reservation in the ledger."""
         if len(self._store.states()) <= self._site.settings.kept_jobs:
             return
         booked = {job.job for job in self._ledger.jobs(self._dataset) if job.is_open}
         self._store.prune(self._site.settings.kept_jobs, booked)
 
     def _reserve(self, job: str) -> None:
-        """Set the whole cost of an accepted job aside; only then may it be called approved."""
+        """Reserve the whole cost of an accepted job, which must precede its approval."""
         known = self._store.get(job)
         assert known is not None
         plan = self._plan(known)
@@ -239,15 +238,16 @@ class Agent:
             self._forget(job)
 
     def _compare_clocks(self, coordinators: float | None) -> None:
-        """Note how far our clock is ahead; what an offer waited here only makes it look more."""
+        """Record the lead of the local clock; the smallest lead is closest to the truth."""
         if coordinators is None:
             return
+        # Time that an offer waited in a queue adds to the apparent lead.
         ahead = time.time() - coordinators
         if self._clock_error is None or abs(ahead) < abs(self._clock_error):
             self._clock_error = ahead
 
     def _wrong_clock(self) -> str | None:
-        """Return why nothing is booked by this clock, or None."""
+        """Return the reason to book no job by this clock, or None."""
         if self._clock_error is None or abs(self._clock_error) <= CLOCK_SECONDS:
             return None
         return (
@@ -266,7 +266,7 @@ class Agent:
         return None
 
     def _book(self, plan: Plan) -> Records | PartitionedRecords:
-        """Read the records and reserve the job for them, or check that they are still the same."""
+        """Read the records and reserve the job for them, or check that they are unchanged."""
         records = self._site.records(plan)
         content = records.fingerprint(CONTENT_KEY)
         cap, study = self._ledger.cap(self._dataset), self._study(plan)
@@ -285,10 +285,10 @@ class Agent:
         return records
 
     def _study(self, plan: Plan) -> str:
-        """Return under which name the ledger adds up a plan's study.
+        """Return the name under which the ledger sums the costs of a plan's study.
 
-        It is the one spelling, or an older one under which the ledger knows the study: of several
-        the one that spent most.
+        It is the canonical spelling, or an older spelling in the ledger; of several, the one with
+        the largest cost.
         """
         name, known = study_name(plan.study), self._ledger.jobs(self._dataset)
         for job in known:
@@ -327,7 +327,7 @@ class Agent:
         return answer
 
     def _client(self, job: str) -> Client:
-        """Return the job's client; after a restart it resumes from what the ledger holds."""
+        """Return the job's client; after a restart it resumes from the ledger."""
         known = self._check_granted(job)
         if job not in self._clients:
             plan = self._plan(known)
@@ -339,7 +339,7 @@ class Agent:
         return self._clients[job]
 
     def _start(self, known: Job, plan: Plan) -> None:
-        """Look at the policy once more; from the first frame on, a change of it is for others."""
+        """Check the policy once more; from the first frame on, changes affect other jobs only."""
         reason = self._site.refusal(plan, known.proposer)
         if reason is not None:
             self._store.move(plan.run_id, lifecycle.REFUSE, reason=reason, by="policy")
@@ -355,16 +355,16 @@ class Agent:
         return known
 
     def _attested(self, plan: Plan) -> Callable[[bytes], Attestation]:
-        """Return what signs a model of a plan as this silo."""
+        """Return the function that signs a model of a plan as this silo."""
         said = self._ledger.statement(plan.run_id, plan.digest.hex(), plan.events())
         identity = self._site.identity
         ledger = SignedStatement.of(said, identity)
         return lambda model: Attestation.of(model, self.name, ledger, identity)
 
     def _finish(self, client: Client) -> None:
-        """Keep the result; what was sent stays until the coordinator ends the job.
+        """Store the result; answers are kept until the coordinator ends the job.
 
-        A result that cannot be written now is written at a later look: until then the job runs.
+        If the result cannot be written, a later poll writes it, and the job runs until then.
         """
         plan = client.plan
         with self._ending:
@@ -389,7 +389,8 @@ class Agent:
             self._store.move(plan.run_id, lifecycle.FINISH)
 
     def _stopped_before_slot(self, job: str, frame: bytes, asked_at: float) -> bool:
-        """Hold an upload back to a multiple of the plan's slot, whatever it took to make."""
+        """Delay an upload to a multiple of the plan's slot, independent of its computing time."""
+        # The time of an upload could depend on the records; a slot hides all but its number.
         plan = self._clients[job].plan
         slot = plan.upload_slot
         if not slot or decode(plan, frame).kind != FrameKind.UPLOAD:
@@ -403,7 +404,7 @@ class Agent:
     # Ends ------------------------------------------------------------------------------------
 
     def _ended(self, message: Message) -> None:
-        """Take the coordinator's word that nobody will ask for this job again."""
+        """Handle the coordinator's message that no request of this job will follow."""
         self._ends[message.job] = _read_end(message)
         self._end(message.job)
 
@@ -430,7 +431,7 @@ class Agent:
         self._note()
 
     def _is_unsaved(self, job: str) -> bool:
-        """Return whether there is a result that still cannot be written."""
+        """Return True if a result exists that still cannot be written."""
         client = None
         with suppress(Exception):  # a crash came between the last answer and its result
             client = self._client(job)
@@ -440,9 +441,9 @@ class Agent:
         return self._store.state(job) == SiloState.RUNNING
 
     def _forget(self, job: str, *, whole: bool = False) -> None:
-        """Delete what a job could have sent again; return what it did not use, but for `whole`.
+        """Delete the stored answers of a job; release its unused budget unless `whole`.
 
-        Nothing is returned of a job of which rounds may have left that the ledger does not know.
+        If rounds may have been sent that the ledger does not record, no budget is released.
         """
         self._clients.pop(job, None)
         self._plans.pop(job, None)
@@ -451,13 +452,13 @@ class Agent:
         self._close_over()
 
     def _close_over(self) -> None:
-        """Close jobs that are over in the ledger; those that a full disk leaves open, later."""
+        """Close ended jobs in the ledger; jobs that a full disk leaves open are closed later."""
         for job, whole in list(self._over.items()):
             close_job(self._ledger, job, whole=whole)
             self._over.pop(job, None)
 
     def _catch_up(self) -> None:
-        """Do what could not be done when it was due."""
+        """Repeat work that failed when it was due."""
         for client in list(self._clients.values()):
             if client.finished:
                 self._finish(client)
@@ -466,7 +467,7 @@ class Agent:
         self._close_over()
 
     def _settle(self) -> None:
-        """Finish what a crash interrupted: no job that is over keeps a reservation."""
+        """Complete work that a crash interrupted: no ended job keeps a reservation."""
         states = self._store.states()
         for record in self._ledger.jobs(self._dataset):
             state = states.get(record.job)
@@ -481,7 +482,7 @@ class Agent:
         self._note()
 
     def _note(self) -> None:
-        """Write every change of state to the audit file, the owner's commands' too."""
+        """Write every change of state to the audit file, including those by owner's commands."""
         with self._noting:
             for job in self._store.unnoted():
                 if job.state == SiloState.WITHDRAWN:
@@ -509,13 +510,13 @@ class Agent:
         return self._plans[job.id]
 
     def _tell_locally(self, what: str, job: str, error: Exception) -> None:
-        """Log why, without a word that could come from a record."""
+        """Log the reason of a local error, without text that could come from a record."""
         why = str(error) if isinstance(error, CloisterError) else place_of(error)
         _log.error("%s: %s", what, why, extra={"job": job})
 
 
 def close_job(ledger: Ledger, job: str, *, whole: bool = False) -> None:
-    """End a job in the ledger if it is there; what left stays charged, or the `whole` of it."""
+    """Close a job in the ledger, if present; charge the rounds that were sent, or the `whole`."""
     if any(record.job == job for record in ledger.jobs()):
         ledger.close(job, whole=whole)
         ledger.forget_frames(job)
@@ -527,7 +528,7 @@ def close_job(ledger: Ledger, job: str, *, whole: bool = False) -> None:
 def _read_offer(
     message: Message, tasks: Mapping[str, type[Task]]
 ) -> tuple[Plan, Mapping[str, Any], float | None]:
-    """Return plan, proposer and time of an offer, or say that it cannot be read."""
+    """Return plan, proposer and time of an offer; raise PlanError if it is malformed."""
     try:
         if len(message.body) > MAX_PLAN_MODEL + _ENVELOPE:
             raise PlanError(f"it has {len(message.body)} bytes.")
@@ -553,7 +554,8 @@ def _brief(plan: Plan) -> str:
 
 
 def _same_study(kept: str, name: str) -> bool:
-    """Whether a name that the ledger knows, perhaps from before there was a rule, is this study."""
+    """Return True if a name in the ledger denotes this study."""
+    # A ledger may hold names from before the rule for names.
     try:
         return study_name(kept) == name
     except PlanError:
@@ -561,7 +563,7 @@ def _same_study(kept: str, name: str) -> bool:
 
 
 def _read_end(message: Message) -> tuple[SiloState, str]:
-    """Return how a job ended and why, in the coordinator's words."""
+    """Return the final state of a job and the coordinator's reason."""
     try:
         document = message.fields()
         status, reason = document.get("status"), printable(document.get("reason") or "")
@@ -591,12 +593,12 @@ def _declined(job: str, reason: str) -> Message:
 
 
 def _save(result: Release, folder: Path, attest: Callable[[bytes], Attestation]) -> None:
-    """Write the model so that it is there whole, or not at all, behind the signature over it."""
+    """Write the model completely or not at all, after the signature over it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = folder / f".{MODEL}.new"
     result.save(fresh)
     attest(fresh.read_bytes()).save(folder / (MODEL + SUFFIX))
-    # On the disk before it gets its name: a loss of power must not leave the name alone.
+    # Flushed before it is renamed: after a power loss, the name must not point to missing data.
     with open(fresh, "rb") as written:
         os.fsync(written.fileno())
     fresh.replace(folder / MODEL)

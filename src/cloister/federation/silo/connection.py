@@ -1,7 +1,7 @@
-"""How a silo stays connected: it dials out, and dials again when the connection is lost.
+"""The connection of a silo, which dials out and reconnects when the connection is lost.
 
-Messages are handled by threads: one for each job, so that a long sum does not hold up another job,
-and one for offers and decisions.
+Threads handle messages: one for each job, so that a long sum does not delay another job, and one
+for offers and decisions.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Work = Callable[[], object]
 def serve(
     agent: Agent, connect: Callable[[], Stream], stop: threading.Event, *, where: str
 ) -> None:
-    """Answer the coordinator until `stop` is set, dialling again whenever the connection is lost.
+    """Answer the coordinator until `stop` is set; reconnect whenever the connection is lost.
 
     Parameters
     ----------
     connect : function
-        Dials out; raises TransportError if nobody answers.
+        Dials out; raises TransportError if there is no answer.
     where : str
         The coordinator's address, for the log.
     """
@@ -74,7 +74,8 @@ def serve(
 
 
 def _dial(connect: Callable[[], Stream], stop: threading.Event) -> Stream | None:
-    """Connect, or give up when told to stop: a silent network must not hold the process."""
+    """Connect, or return None once `stop` is set."""
+    # In a thread, so that a silent network does not delay the end of the process.
     answers: queue.SimpleQueue[Stream | Exception] = queue.SimpleQueue()
 
     def dial() -> None:
@@ -94,13 +95,13 @@ def _dial(connect: Callable[[], Stream], stop: threading.Event) -> Stream | None
 
 
 def _converse(agent: Agent, stream: Stream, desks: _Desks, stop: threading.Event) -> None:
-    """Hand each message to the desk it belongs to: one per job, one for all decisions."""
+    """Pass each message to its desk: one per job, one for all decisions."""
     while not stop.is_set():
         message = stream.receive(_LOOK_SECONDS)
         if message is None:
             desks.put_if_idle("", lambda: _answer_all(stream, agent.look))
         else:
-            # a stranger's job gets no thread of its own
+            # A job without approval gets no separate thread.
             own = message.kind != Kind.OFFER and agent.takes_part(message.job)
             job = message.job if own else ""
             desks.put(job, partial(_answer_all, stream, partial(agent.on_message, message)))
@@ -117,7 +118,7 @@ def _answer_all(stream: Stream, work: Callable[[], list[Message]]) -> None:
 
 
 class _Desks:
-    """Threads that each do one thing after another."""
+    """Named threads, each of which works through a queue."""
 
     def __init__(self) -> None:
         self._desks: dict[str, _Desk] = {}
@@ -133,11 +134,11 @@ class _Desks:
             self.put(name, work)
 
     def retire(self, name: str) -> None:
-        """End a desk after what was put on it."""
+        """End a desk after its queued work."""
         self._desks.pop(name).tasks.put(None)
 
     def close(self, seconds: float) -> None:
-        """Let what is under way end, if it does in time; the ledger stands an abrupt end too."""
+        """Wait for running work within the time limit; an abrupt end harms no ledger."""
         due = time.monotonic() + seconds
         for desk in self._desks.values():
             desk.tasks.put(None)
@@ -155,7 +156,7 @@ class _Desks:
 
 
 class _Desk:
-    """A thread and what it has to do; None ends it."""
+    """A thread and its queue of work; None ends it."""
 
     def __init__(self, attempt: Callable[[Work], None]) -> None:
         self.tasks: queue.SimpleQueue[Work | None] = queue.SimpleQueue()

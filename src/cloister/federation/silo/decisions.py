@@ -1,6 +1,6 @@
-"""What a silo's owner is shown of a job, and what the owner's decision does.
+"""The information on a job for a silo's owner, and the owner's decisions.
 
-The command line and the console show the same words and take the same steps.
+The command line and the console show the same texts and take the same steps.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BEYOND = "beyond the lifetime cap, or the limits it is cut into for each law of
 
 @dataclass(frozen=True)
 class Question:
-    """What a job asks of a silo, in words: facts, sentences, members and price."""
+    """The description of a job for a silo's owner: facts, sentences, members and price."""
 
     facts: Pairs
     sentences: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Question:
 
 
 def question(job: Job, site: Site) -> Question:
-    """Return what the owner needs to know of a job before a decision."""
+    """Return the description of a job on which the owner decides."""
     facts = (
         ("job", job.id),
         ("state", job.state + (f", decided by {job.decided_by}" if job.decided_by else "")),
@@ -91,12 +91,12 @@ def question(job: Job, site: Site) -> Question:
 
 
 def check_approval(site: Site, job: Job, *, accepts_aggregator_noise: bool) -> None:
-    """Say at once what would stop the agent; it looks again itself.
+    """Raise the errors that the agent would find later; the agent checks again.
 
     Raises
     ------
     PlanError, BudgetExceeded
-        If the policy, the missing consent or the ledger stands against the job.
+        If the policy or the ledger refuses the job, or consent is missing.
     """
     plan = plan_of(site, job)
     refusal = site.refusal(plan, job.proposer)
@@ -113,7 +113,7 @@ def check_approval(site: Site, job: Job, *, accepts_aggregator_noise: bool) -> N
 
 
 def decide(site: Site, start: str, step: Step[SiloState], reason: str = "") -> str:
-    """Take a step of a job, if its state has that step; return the job's id."""
+    """Apply a step to a job, if its state permits it; return the job's id."""
     store = site.store()
     try:
         job = store.find(start)
@@ -127,7 +127,7 @@ def decide(site: Site, start: str, step: Step[SiloState], reason: str = "") -> s
 
 
 def priced(job: Job) -> str:
-    """Return a job's task and its price, as lists of jobs show them."""
+    """Return a job's task and its price, for lists of jobs."""
     plan = json.loads(job.plan)
     return shown.priced(plan["task"]["name"], plan["budget"])
 
@@ -138,7 +138,7 @@ def plan_of(site: Site, job: Job) -> Plan:
 
 
 def asker(job: Job) -> str:
-    """Return the name of who proposed a job."""
+    """Return the name of a job's proposer."""
     return str(job.proposer.get("name", "nobody"))
 
 
@@ -149,7 +149,7 @@ def _pinned(party: Mapping[str, Any], pins: Mapping[str, str]) -> str:
 
 
 def _members(plan: Plan, site: Site) -> list[dict[str, str]]:
-    """Return each member with its fingerprint and what this silo has pinned for it."""
+    """Return each member with its fingerprint and this silo's pin for it."""
     own = {site.settings.name: site.identity.fingerprint}
     members = []
     fingerprints = plan.fingerprints or ("",) * len(plan.silos)
@@ -163,8 +163,9 @@ def _members(plan: Plan, site: Site) -> list[dict[str, str]]:
 
 
 def cost_of(plan: Plan, site: Site, job: Job) -> dict[str, Any]:
-    """Return what a job costs here: alone, and with all that was spent or reserved before."""
+    """Return the cost of a job here: alone, and in addition to earlier costs."""
     events, limits, so_far, booked = plan.events(), site.limits, Cost(), False
+    # Opening the ledger would create it.
     if site.settings.ledger.exists():
         ledger = site.ledger()
         booked = any(record.job == job.id for record in ledger.jobs())
@@ -175,6 +176,7 @@ def cost_of(plan: Plan, site: Site, job: Job) -> dict[str, Any]:
         "cap": limits.cap.epsilon,
         "delta": limits.cap.delta,
     }
+    # Composition is not additive in epsilon, so the job is priced together with earlier costs.
     after = so_far
     if not booked:  # else its cost is in what was spent
         cost["before"] = limits.epsilon(so_far)
@@ -185,7 +187,7 @@ def cost_of(plan: Plan, site: Site, job: Job) -> dict[str, Any]:
 
 
 def cost_lines(cost: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Write a cost down, line by line."""
+    """Return the lines that describe a cost."""
     meanings = {
         "alone": "this job alone",
         "before": "spent before it",

@@ -1,4 +1,4 @@
-"""A silo's agent as a process: settings, files and connection together."""
+"""The process of a silo's agent: settings, files and connection together."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ def open_agent(
     noise: NoiseSource | None = None,
     wait: Callable[[float], bool],
 ) -> Agent:
-    """Return the agent of a silo, with everything that its settings name opened.
+    """Return the agent of a silo, with the files of its settings opened.
 
     Parameters
     ----------
     noise : NoiseSource, optional
-        The silo's own noise under profile "pairwise"; from the operating system unless a test
-        gives another.
+        The silo's own noise under profile "pairwise"; by default from the operating system.
     wait : function of seconds
-        As in :class:`Agent`.
+        See :class:`Agent`.
 
     Raises
     ------
@@ -47,10 +46,12 @@ def open_agent(
     """
     KeyFolder(settings.keys).check_private()
     site = Site.of(settings)
+    # Another account that can write the ledger could reset its charges.
     for file in (*_parts(settings.ledger), *_parts(site.store_path)):
         if is_open_to_others(file):
             raise LedgerError(f"others may read or write {str(file)!r}; chmod 600 it.")
     ledger = site.ledger()
+    # The digests must describe the code that this process runs, even if files change later.
     remember(site.tasks, site.policy.rules.tasks)
 
     def join(plan: Plan, records: Records | PartitionedRecords) -> Client:
@@ -71,7 +72,7 @@ def open_agent(
 
 
 def _parts(database: Path) -> list[Path]:
-    """Return the files of a database, and the head beside a ledger."""
+    """Return the files of a database, and the head file of a ledger."""
     return [database.with_name(database.name + end) for end in ("", "-wal", "-shm", ".head")]
 
 
@@ -86,8 +87,8 @@ def run(
     Raises
     ------
     DataError
-        If more rows of the data are left out than the owner accepts. That is looked at here and
-        never again: what a job meets must not depend on it.
+        If more rows of the data are excluded than the owner accepts. The check happens here only,
+        since the answers to a job must not depend on it.
     """
     stop = stop or threading.Event()
     keys = prepare(settings.keys)
@@ -95,7 +96,7 @@ def run(
     agent = open_agent(settings, noise=noise, wait=stop.wait)
 
     def dial() -> Stream:
-        """Dial with the certificate that the folder has now: a renewed one needs no restart."""
+        """Dial with the folder's current certificate, so that a renewal needs no restart."""
         try:
             context = client_context(keys)
         except PlanError as error:  # in the middle of an installation

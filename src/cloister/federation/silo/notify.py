@@ -1,6 +1,6 @@
-"""Telling a silo's owner that a job waits for a decision; nothing is told unless the owner asks.
+"""Notification of a silo's owner that a job waits for a decision, if the owner enabled it.
 
-What is told is what `cloister jobs list` shows: silo, job, task and epsilon.
+The notice has the fields of `cloister jobs list`: silo, job, task and epsilon.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = logging.getLogger("cloister.federation.silo")
 
 
 def notice_of(silo: str, job: Job) -> dict[str, Any]:
-    """Return what the owner is told."""
+    """Return the notice of a job for the owner."""
     plan = json.loads(job.plan)
     budget = plan["budget"]
     epsilon = budget["epsilon"] if budget else None
@@ -30,7 +30,7 @@ def notice_of(silo: str, job: Job) -> dict[str, Any]:
 
 
 def tell(settings: NotifySettings, notice: Mapping[str, Any]) -> None:
-    """Tell the owner, in a thread of its own: an agent waits for nobody's mail server."""
+    """Notify the owner in a separate thread, so that no mail server delays the agent."""
     if settings.command or settings.webhook:
         threading.Thread(target=_tell, args=(settings, notice), daemon=True).start()
 

@@ -1,7 +1,7 @@
-"""What a silo's owner allows, and why a job is refused.
+"""The policy of a silo's owner: permitted jobs, and the reasons of refusals.
 
-The policy is the silo's own: nothing a coordinator says changes it. What it does not allow by name
-is refused. Totals over studies and years are the ledger's business; the policy gives their caps.
+The policy belongs to the silo; no message of a coordinator changes it. It refuses everything that
+it does not allow by name. The ledger sums costs over studies and years; the policy has their caps.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _SHOWN = 5  # names in a reason; a catalogue may have thousands
 
 @dataclass(frozen=True)
 class Policy:
-    """What a silo takes part in; by default in nothing.
+    """The jobs that a silo takes part in; by default none.
 
     Parameters
     ----------
     rules : PolicySettings
-        What the silo's file says.
+        The rules in the silo's file.
     """
 
     rules: PolicySettings = field(default_factory=PolicySettings)
@@ -55,8 +55,9 @@ class Policy:
         schema : Schema
             This silo's own copy of the data contract.
         peers, analysts : mapping of name to fingerprint
-            What the owner pinned.
+            The owner's pins.
         """
+        # Parties come first, so that a stranger learns no other rule of the policy.
         checks = (
             self._who(plan, silo, fingerprint, peers),
             self._asked_by(plan, proposer, analysts),
@@ -84,7 +85,7 @@ class Policy:
         silo, fingerprint : str
             This silo's name in the session and the fingerprint of its identity.
         peers : mapping of name to fingerprint
-            What the owner pinned; every party of the session must be among them.
+            The owner's pins; every party of the session must be among them.
         schema : Schema
             This silo's own, for a private opening.
         """
@@ -106,6 +107,7 @@ class Policy:
                 f"program {program.name!r} is not among those allowed here: "
                 f"{_list(self.rules.secure_programs)}; the owner can add it to secure_programs."
             )
+        # An exact opening has no noise, so the ledger cannot bound it.
         if program.opening == "exact" and not self.rules.allow_exact_opening:
             yield (
                 f"program {program.name!r} opens an exact function of the records, which is no "
@@ -113,7 +115,7 @@ class Policy:
             )
 
     def _others(self, session: Session, silo: str) -> Iterator[str]:
-        """Refuse an exact result over few owners: a sum of two tells each of them the other's."""
+        """Refuse an exact result over few owners: a sum of two reveals each other's part."""
         others = len(set(session.owners.values()) - {silo})
         if session.program.opening == "exact" and others < self.rules.min_other_silos:
             yield (
@@ -122,6 +124,7 @@ class Policy:
             )
 
     def _receivers(self, session: Session) -> Iterator[str]:
+        # Owners receive results of their own tables; other receivers need a permission.
         strange = [name for name in session.receivers if name not in session.owners.values()]
         if strange and not self.rules.allow_publish:
             yield (
@@ -140,6 +143,7 @@ class Policy:
         if schema.unit != "row":  # nothing here keeps to max_rows of a person
             yield f"a private opening on shares counts rows, and the unit here is {schema.unit!r}."
         cost = epsilon(event, self.rules.max_delta)
+        # In this form, since every comparison with NaN is False.
         if not cost <= cap:
             yield (
                 f"epsilon must be at most {cap:g}, the cap of a job here, got {cost:.3g} at delta "
@@ -160,6 +164,7 @@ class Policy:
             return
         members = dict(zip(plan.silos, plan.fingerprints, strict=True))
         yield from self._members(members, silo, fingerprint, peers, "plan")
+        # The smallest sum that can be released counts, not the number of members.
         if plan.min_silos - 1 < self.rules.min_other_silos:
             yield (
                 f"min_silos must be at least {self.rules.min_other_silos + 1} for this silo, got "
@@ -174,7 +179,7 @@ class Policy:
         peers: Mapping[str, str],
         what: str,
     ) -> Iterator[str]:
-        """Say who of a plan or session is not who was pinned."""
+        """Yield a sentence for each member of a plan or session that differs from its pin."""
         who = "silo" if what == "plan" else "party"
         if silo not in members:
             yield f"{silo!r} is not a {who} of the {what}; plan with this silo."
@@ -184,6 +189,7 @@ class Policy:
                 f"the {what} has {members[silo]} for {silo!r}, this silo's own fingerprint is "
                 f"{fingerprint}; plan with that."
             )
+        # By fingerprint, to find a pinned party that takes part under another name.
         names = {pin: name for name, pin in peers.items()}
         for name, shown in members.items():
             if name == silo:
@@ -215,7 +221,7 @@ class Policy:
             yield f"the signature of {proposer.name!r} is not over this plan; submit it again."
 
     def _share(self, plan: Plan, proposer: Proposer | None) -> Iterator[str]:
-        """Refuse an analyst who would charge the study, and so the share, of another."""
+        """Refuse an analyst that would charge the study, and thereby the share, of another."""
         if self.rules.studies_of is None or proposer is None:
             return
         own = self.rules.studies_of.get(proposer.name, ())
@@ -227,7 +233,7 @@ class Policy:
 
     def _study_of(self, study: str) -> Iterator[str]:
         allowed = self.rules.studies
-        # With free names a cap on a study would bind nobody: the next job is of another study.
+        # With free names a cap per study has no effect: the next job names another study.
         free = allowed is None and self.rules.studies_of is None
         if free and self.rules.max_epsilon_per_study is not None:
             allowed = ("default",)
@@ -243,6 +249,7 @@ class Policy:
             )
 
     def _what(self, plan: Plan) -> Iterator[str]:
+        # Each step of a pipeline must be allowed, or a pipeline could smuggle in any task.
         for name in (task.name for task in steps_of(plan.task)):
             if name not in self.rules.tasks:
                 yield f"task {name!r} is not among those allowed here: {_list(self.rules.tasks)}."
@@ -302,6 +309,7 @@ class Policy:
             return
         if plan.columns != chosen.names:
             yield "columns must be different and in the order of this silo's schema."
+        # Other bounds would clip records differently than the owner's schema states.
         if plan.grid != chosen.grid(plan.grid.frac_bits):
             yield "the bounds of the plan must be those of this silo's schema."
 

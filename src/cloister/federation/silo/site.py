@@ -1,4 +1,4 @@
-"""What a silo's settings name: its schema, policy, identity, files and records."""
+"""The objects that a silo's settings name: schema, policy, identity, files and records."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ TOO_MUCH_LOST = (
     "--schema SCHEMA' to see which, then mend the reading settings of the schema, or write "
     "accept_loss under [data]."
 )
-"""It has no number, column or word: an agent's last words are often logged."""
+"""The message has no number, column or cell, because an agent's last message is often logged."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """One silo, as its owner set it up; the agent and the owner's commands both start here."""
+    """One silo as configured by its owner, for the agent and the owner's commands."""
 
     settings: SiloSettings
     schema: Schema
@@ -58,7 +58,7 @@ class Site:
 
     @property
     def store_path(self) -> Path:
-        """The file of jobs, beside the ledger."""
+        """The file of jobs, next to the ledger."""
         return self.settings.ledger.with_name(f"{self.settings.ledger.stem}.jobs.db")
 
     def store(self) -> Store:
@@ -66,12 +66,12 @@ class Site:
         return Store(self.store_path)
 
     def ledger(self) -> Ledger:
-        """Open the ledger with the data set in it, whose lifetime cap must be that of the settings.
+        """Open the ledger with the data set, whose lifetime cap must equal that of the settings.
 
         Raises
         ------
         LedgerError
-            If the ledger knows another cap or unit, or another split than one that is given.
+            If the ledger has another cap or unit, or another split than the settings.
         """
         ledger, settings = Ledger(self.settings.ledger), self.settings
         ledger.open_dataset(
@@ -80,29 +80,30 @@ class Site:
         return ledger
 
     def account(self) -> Account:
-        """Return where a private opening on shares is charged: the ledger, with its caps."""
+        """Return the account that private openings on shares charge: the ledger, with its caps."""
         ledger, rules, dataset = self.ledger(), self.settings.policy, self.schema.dataset
         cap, study_cap = self.settings.cap, rules.max_epsilon_per_study
+        # A session on shares has no study, so it is charged to the default one.
         if study_cap is not None and study_cap < cap.epsilon:
             ledger.study_cap(dataset, "default", type(cap)(study_cap, cap.delta))
         return Account(ledger, dataset, year_epsilon=rules.max_epsilon_per_year)
 
     @property
     def tasks(self) -> Catalogue:
-        """The tasks that jobs may name here: those that ship, and others that the owner named."""
+        """The tasks that jobs may name here: those that ship, and those that the owner added."""
         of_packages = installed(self.settings.policy.tasks)
         return Catalogue({**self.settings.tasks, **of_packages.places})
 
     @property
     def limits(self) -> Limits:
-        """The limits that a ledger made from these settings has."""
+        """The limits of a ledger created from these settings."""
         cap = self.settings.cap
         return Limits(cap, self.settings.split or Split.default(cap))
 
     def refusal(self, plan: Plan, proposer: Mapping[str, Any]) -> str | None:
-        """Return why the policy refuses a job, in one sentence, or None.
+        """Return the reason why the policy refuses a job, in one sentence, or None.
 
-        Pins are read from the configuration file again each time.
+        Pins are read from the configuration file on each call.
         """
         try:
             peers, analysts = self.settings.pins()
@@ -127,9 +128,9 @@ class Site:
 
     @property
     def loses_too_much(self) -> bool:
-        """Whether more rows are left out than the owner accepts, by all columns of the schema.
+        """True if more rows are excluded than the owner accepts, by all columns of the schema.
 
-        It is an answer about records, so it is for a start and for the owner, never for a job.
+        The value depends on records, so only the start and the owner may use it, never a job.
 
         Raises
         ------
@@ -142,12 +143,13 @@ class Site:
             reports = read_partitions(partitions_of(data.file), self.schema, workers).reports
         else:
             reports = (check_file(data.source(), self.schema),)
+        # The owner can raise the limit above the default, but not lower it.
         return is_above(whole_of(reports), max(MAX_LOSS, data.accept_loss or 0.0))
 
     def check_loss(self) -> None:
-        """Raise a DataError if too many rows are left out; it tells nothing of them.
+        """Raise a DataError without details if too many rows are excluded.
 
-        Records that cannot be read are for each job to find.
+        Unreadable records raise no error here; each job reports them.
         """
         too_much = False
         with suppress(CloisterError, OSError):
@@ -157,6 +159,7 @@ class Site:
 
     def records(self, plan: Plan) -> Records | PartitionedRecords:
         """Read the columns of a plan, on its grid, or have workers read them."""
+        # On the grid of the plan, since sensitivities are proved for it.
         data, workers = self.settings.data, self._workers
         part: dict[str, Any] = {"columns": plan.columns, "frac_bits": plan.grid.frac_bits}
         records: Records | PartitionedRecords
@@ -167,5 +170,6 @@ class Site:
             records = read_source(data.source(), self.schema, cache_dir=data.cache_dir, **part)
         if isinstance(records, PartitionedRecords):
             return records
+        # Sorting pays only for tasks that scan their records in order.
         wanted = self.settings.ordered_records and getattr(plan.task, "in_order", False)
         return records.in_order if wanted else records

@@ -1,8 +1,8 @@
-"""The jobs a silo has seen and what was decided on them: one SQLite file beside the ledger.
+"""The jobs that a silo received and the decisions on them: one SQLite file next to the ledger.
 
-The agent and the owner's commands share it, each in a process of its own. A job moves from state to
-state by compare-and-set, so that a command and the agent cannot both decide. What a job may spend
-is not kept here but in the ledger.
+The agent and the owner's commands share it, each in a separate process. A job changes its state by
+compare-and-set, so that a command and the agent cannot both decide. The ledger, not this file,
+stores the budget of a job.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cloister.privacy.database import (
 )
 from cloister.protocol.lifecycle import OPEN, UNDECIDED, SiloState, Step
 
-# a running job is noted at once
+# A running job is recorded in the audit file immediately, so these states precede every frame.
 _BEFORE_FRAMES = ("", *UNDECIDED, SiloState.APPROVED, SiloState.DECLINED)
 
 _Answer = TypeVar("_Answer")
@@ -62,20 +62,20 @@ def _state(value: Any) -> SiloState:
 
 @dataclass(frozen=True)
 class Job:
-    """A job as this silo has seen it.
+    """A job as received by this silo.
 
     Parameters
     ----------
     id : str, 32 hexadecimal digits
     plan : str
-        Canonical JSON of the plan as it was offered first; of a job that the policy declined at
-        once what :func:`in_brief` says.
+        Canonical JSON of the plan in its first offer; the text of :func:`in_brief` for a job that
+        the policy declined on arrival.
     proposer : mapping
-        Who asked, as the coordinator told it.
+        The proposer, as sent by the coordinator.
     received_at : str
         UTC, ISO 8601.
     reason : str
-        Why it is in this state; what the coordinator was or will be told.
+        The reason of this state, which is sent to the coordinator.
     decided_by : str
         "owner", "standing rule", "policy", "ledger" or "coordinator".
     """
@@ -104,7 +104,7 @@ class Job:
 
 
 def in_brief(plan: Mapping[str, Any], digest: bytes) -> str:
-    """Return what is kept of the plan of a job that was declined: a stranger chose its length."""
+    """Return the stored part of a declined job's plan, which is bounded in length."""
     kept = {key: plan[key] for key in ("budget", "profile", "study")}
     name = {"name": plan["task"]["name"]}
     return json.dumps({**kept, "task": name, "digest": digest.hex()}, sort_keys=True)
@@ -122,6 +122,7 @@ class Store:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(os.path.abspath(path))
         self._name = f"the file of jobs {str(self.path)!r}"
+        # Plans name columns and proposers, which other accounts need not see.
         with explained(self._name):
             keep_private(self.path)
             self._engine = open_sqlite(self.path)
@@ -151,7 +152,7 @@ class Store:
         reason: str = "",
         by: str = "",
     ) -> bool:
-        """Keep a job that is new; return whether it was."""
+        """Store a new job; return False if it exists already."""
         row = {
             "id": job,
             "plan": plan,
@@ -169,7 +170,7 @@ class Store:
             return True
 
     def move(self, job: str, step: Step[SiloState], *, reason: str = "", by: str = "") -> bool:
-        """Take a step with a job if it is where the step begins; return whether it was."""
+        """Apply a step to a job that is in one of its sources; return False otherwise."""
         new: dict[str, Any] = {"state": step.target, "reason": reason}
         if by:
             new["decided_by"] = by
@@ -193,6 +194,7 @@ class Store:
 
     def find(self, start: str) -> Job:
         """Return the one job whose id begins with `start`."""
+        # An empty text is the beginning of every id.
         found = [job for job in self.states() if job.startswith(start)] if start else []
         if len(found) != 1:
             raise PlanError(
@@ -219,7 +221,7 @@ class Store:
         return dict(self._remembered(tuple(among), read))
 
     def ran(self) -> frozenset[str]:
-        """Return the jobs of which a frame may have left, by what was noted of them."""
+        """Return the jobs that may have sent a frame, judged by their recorded states."""
         query = sa.select(_JOBS.c.id).where(_JOBS.c.noted.not_in(_BEFORE_FRAMES))
         with self._transaction(write=False) as connection:
             return frozenset(connection.execute(query).scalars())
@@ -229,13 +231,13 @@ class Store:
         return self._remembered("unnoted", lambda c: tuple(map(Job._of, c.execute(_UNNOTED))))
 
     def note(self, job: Job) -> None:
-        """Remember that this state of a job is in the audit file."""
+        """Record that this state of a job is in the audit file."""
         noted = sa.update(_JOBS).where(_JOBS.c.id == job.id).values(noted=job.state)
         with self._transaction() as connection:
             connection.execute(noted)
 
     def declined_since(self, seconds: float) -> int:
-        """Return how many jobs that came in the last so many seconds are declined."""
+        """Return the number of declined jobs among those received in the last `seconds`."""
         since = datetime.now(UTC) - timedelta(seconds=seconds)
         query = sa.select(sa.func.count()).where(
             _JOBS.c.state == SiloState.DECLINED,
@@ -245,19 +247,19 @@ class Store:
             return int(connection.execute(query).scalar_one())
 
     def prune(self, keep: int, spare: Collection[str] = ()) -> int:
-        """Forget all but the newest declined jobs, and all but the newest of others that ended.
+        """Delete all but the newest declined jobs, and all but the newest of other ended jobs.
 
         Parameters
         ----------
         keep : int
-            So many of each stay.
+            Number of jobs of each kind to keep.
         spare : collection of str
-            Jobs that stay in any case.
+            Jobs that are never deleted.
 
         Returns
         -------
         int
-            How many were forgotten. A job stays until its last state is in the audit file.
+            Number of deleted jobs. A job is kept until its last state is in the audit file.
         """
         ended = [state for state in SiloState if state not in (*OPEN, SiloState.DECLINED)]
         gone: list[str] = []
@@ -272,8 +274,9 @@ class Store:
         return len(gone)
 
     def _remembered(self, question: Any, read: Callable[[sa.Connection], _Answer]) -> _Answer:
-        """Read only if some connection, of this process or another, has written since."""
+        """Return a cached answer unless a connection of any process has written since."""
         with explained(self._name), self._lock:
+            # SQLite changes this number when another connection commits; reading it is cheap.
             version = self._watch.execute("PRAGMA data_version").fetchone()[0]
             if version != self._version:
                 self._version = version

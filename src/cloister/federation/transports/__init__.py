@@ -1,1 +1,1 @@
-"""Transports: how frames reach the silos. Each knows the protocol, never a task."""
+"""Transports, which carry frames to the silos. They know the protocol, but no task."""

@@ -1,8 +1,8 @@
-"""The service's wire: one WebSocket per silo over mutual TLS, and the silo's end of it.
+"""The service's wire protocol: one WebSocket per silo over mutual TLS, and the silo's end of it.
 
-A silo dials out and keeps its stream open; the coordinator offers jobs and asks over it. Every
-message is binary: a header of 21 bytes and a body, a frame of the protocol or JSON. Who the other
-party is follows from its certificate alone, never from what it says.
+A silo dials out and keeps its stream open, over which the coordinator offers jobs and sends
+requests. Every message is binary: a header of 21 bytes and a body, a frame of the protocol or JSON.
+The certificate alone identifies the other party, never the content of a message.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CLOSING = 1.0  # seconds for the other party to hang up as well
 
 
 class Kind(IntEnum):
-    """What a message is; below 16 from the coordinator, else from a silo."""
+    """The kinds of messages: below 16 from the coordinator, else from a silo."""
 
     OFFER = 1  # JSON: plan, proposer
     ASK = 2  # a frame
@@ -59,7 +59,7 @@ class Message:
     Parameters
     ----------
     number : int
-        Of the question, below 2^32; an answer repeats it.
+        Number of the request, below 2^32; an answer repeats it.
     job : str
         The plan's run id, 32 hexadecimal digits.
     """
@@ -75,7 +75,7 @@ class Message:
 
     @classmethod
     def decode(cls, data: object) -> Message:
-        """Read a message."""
+        """Decode a message."""
         if not isinstance(data, bytes):
             raise TransportError("messages must be binary, got text.")
         if len(data) < _HEADER.size:
@@ -89,7 +89,7 @@ class Message:
         return cls(kind, number, job.hex(), data[_HEADER.size :])
 
     def fields(self) -> dict[str, Any]:
-        """Return a JSON body."""
+        """Return the fields of a JSON body."""
         try:
             document = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -105,12 +105,12 @@ def in_json(**fields: Any) -> bytes:
 
 
 def printable(text: object) -> str:
-    """Return what may be shown and kept of a text that another party wrote."""
+    """Return another party's text with printable characters only, and bounded."""
     return "".join(c if c.isprintable() else " " for c in str(text)[:_LONGEST_REASON])
 
 
 def check_size(data: bytes, limit: int) -> None:
-    """Refuse a message over the size limit."""
+    """Raise TransportError for a message over the size limit."""
     if len(data) > limit:
         raise TransportError(
             f"messages must have at most {limit} bytes, got {len(data)}; raise max_message_bytes "
@@ -119,7 +119,7 @@ def check_size(data: bytes, limit: int) -> None:
 
 
 class _Loop:
-    """An event loop in a thread of its own, for callers that have none."""
+    """An event loop in a separate thread, for callers without one."""
 
     def __init__(self) -> None:
         self._over = asyncio.Event()
@@ -132,7 +132,7 @@ class _Loop:
             self._runner.run(self._over.wait())
 
     def ask(self, work: Coroutine[Any, Any, _Answer]) -> Future[_Answer]:
-        """Begin a coroutine; one that comes too late is cancelled."""
+        """Start a coroutine; cancel it if the loop is closed."""
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:  # the loop is closed
@@ -142,7 +142,7 @@ class _Loop:
             return late
 
     def close(self, last: Callable[[], object] = lambda: None) -> None:
-        """Call `last` in the loop and end it; what still waits there is cancelled."""
+        """Call `last` in the loop and end it; pending work is cancelled."""
         with suppress(RuntimeError):  # it is closed already
             self._loop.call_soon_threadsafe(last)
             self._loop.call_soon_threadsafe(self._over.set)
@@ -151,7 +151,7 @@ class _Loop:
 class Stream:
     """A silo's open stream to the coordinator, for threads.
 
-    One thread receives, any may send.
+    One thread receives; any thread may send.
     """
 
     def __init__(
@@ -161,11 +161,11 @@ class Stream:
         self._loop = loop
         self._where = where
         self._max = max_message_bytes
-        # Waited for ahead, and beyond a time-out, so that no message is lost.
+        # Requested ahead and kept after a time-out, so that no message is lost.
         self._next: Future[Any] = loop.ask(connection.recv())
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """Return the next message, or None if none came in `timeout` seconds."""
+        """Return the next message, or None if none arrived in `timeout` seconds."""
         data = self._received(timeout)
         if data is None:
             return None
@@ -191,18 +191,18 @@ class Stream:
         self._result(self._loop.ask(self._connection.send(data)))
 
     def receive_bytes(self, timeout: float) -> bytes | None:
-        """Return the next binary frame as it is, or None if none came in `timeout` seconds."""
+        """Return the next binary frame unchanged, or None if none arrived in `timeout` seconds."""
         data = self._received(timeout)
         if data is not None and not isinstance(data, bytes):
             raise TransportError("messages must be binary, got text.")
         return data
 
     def begin(self, data: bytes) -> Future[None]:
-        """Send a frame as it is, after those before; :meth:`outcome` says how it went."""
+        """Queue a frame unchanged; pass the returned future to :meth:`outcome`."""
         return self._loop.ask(self._connection.send(data))
 
     def outcome(self, sending: Future[None], timeout: float | None = None) -> None:
-        """Wait until a frame has left, or raise TransportError or TimeoutError."""
+        """Wait until a frame was sent; raise TransportError or TimeoutError on failure."""
         self._result(sending, timeout)
 
     def _received(self, timeout: float | None) -> Any:
@@ -214,7 +214,7 @@ class Stream:
         return data
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Hang up; what waits to be received is lost."""
+        """Close the stream; messages not yet received are lost."""
         farewell = self._loop.ask(self._connection.close(code, _shortened(reason)))
         with suppress(TimeoutError, CancelledError):
             farewell.result(2 * _CLOSING)
@@ -226,7 +226,7 @@ class Stream:
         try:
             return answer.result(timeout)
         except ConnectionClosed as error:
-            # Who closed first said why; the other frame only echoes it.
+            # Use the close frame that was sent first; the other one echoes it.
             first = error.rcvd if error.rcvd_then_sent or error.sent is None else error.sent
             why = _CLOSED.get(first.code, first.reason) if first else ""
         except CancelledError:
@@ -238,19 +238,19 @@ class Stream:
 
 @dataclass(frozen=True)
 class StreamClient:
-    """Dials a coordinator.
+    """A client that dials a coordinator.
 
     Parameters
     ----------
     url : str
         Such as ``https://coordinator.example.org:8443``.
     ssl_context : SSLContext
-        With the silo's certificate, and the CA of the federation only.
+        Has the silo's certificate, and trusts the CA of the federation only.
     proxy : str, optional
         Such as ``http://proxy.example.org:3128``; it carries the encrypted stream and cannot read
         it.
     open_timeout, ping_interval, ping_timeout : float, seconds
-        A coordinator that is silent for the sum of the last two is taken for lost.
+        A coordinator that is silent for the sum of the last two counts as lost.
     """
 
     url: str
@@ -262,7 +262,7 @@ class StreamClient:
     ping_timeout: float = 10.0
 
     def connect(self, path: str = PATH, version: str | None = None) -> Stream:
-        """Open a stream; another path than a silo's stream has a wire and version of its own."""
+        """Open a stream; other paths than a silo's stream use another wire version."""
         host, port, where = self._address()
         plain = None if self.proxy else self._dial(host, port, where)
         loop = _Loop()
@@ -276,7 +276,7 @@ class StreamClient:
         return Stream(connection, loop, where, self.max_message_bytes)
 
     def _address(self) -> tuple[str, int, str]:
-        """Return the coordinator's host and port, and both as they are shown."""
+        """Return the coordinator's host and port, and the text of both for messages."""
         try:
             address = urlsplit(self.url)
             host, port = address.hostname, address.port or 443
@@ -284,14 +284,14 @@ class StreamClient:
             host = None
         if not host or address.scheme != "https":
             raise TransportError(f"coordinator must be https://HOST:PORT, got {self.url!r}.")
-        # What is shown has no password: that stands before the @.
+        # A password precedes the @, so the shown part has none.
         return host, port, address.netloc.rpartition("@")[2]
 
     def _dial(self, host: str, port: int, where: str) -> socket.socket:
         """Return a connection to the coordinator's port.
 
-        It is made in this thread: a pool's threads, where a loop looks up names, would hold up the
-        end of the process while the network is silent.
+        It is opened in this thread, because a loop resolves names in threads of a pool. On a silent
+        network these would delay the end of the process.
         """
         try:
             return socket.create_connection((host, port), self.open_timeout)
@@ -302,7 +302,7 @@ class StreamClient:
     async def _open(
         self, where: str, plain: socket.socket | None, path: str, version: str
     ) -> ClientConnection:
-        """Shake hands: of the proxy, of TLS and of the stream."""
+        """Perform the handshakes of proxy, TLS and stream."""
         from websockets.asyncio.client import ClientConnection, connect
         from websockets.exceptions import InvalidMessage
 
@@ -340,7 +340,7 @@ class StreamClient:
         return connection
 
     def _why(self, error: Exception, where: str) -> str:
-        """Say why there is no stream."""
+        """Return the message for a stream that could not be opened."""
         from websockets.exceptions import InvalidProxy, InvalidStatus, NegotiationError, ProxyError
 
         match error:
@@ -363,7 +363,7 @@ class StreamClient:
         return _hung_up(error, where)
 
     def _unreachable(self, error: OSError, where: str) -> str:
-        """Say why nobody answers at the nearest hop."""
+        """Return the message for a nearest hop that does not answer."""
         nearest, setting = where, "the coordinator's address"
         if self.proxy:
             nearest, setting = urlsplit(self.proxy).netloc.rpartition("@")[2], "proxy"
@@ -403,13 +403,13 @@ _ALERTS = {
 
 
 def _verification(error: ssl.SSLCertVerificationError, where: str) -> str:
-    """Say why we do not accept the coordinator's certificate."""
+    """Return the message for a refused certificate of the coordinator."""
     why = _VERIFY.get(error.verify_code, f"its certificate is refused: {error.verify_message}")
     return f"{where} is not accepted as the coordinator: {why}."
 
 
 def _hung_up(error: Any, where: str) -> str:
-    """Say why the coordinator hung up before the stream was open."""
+    """Return the message for a connection that ended before the stream was open."""
     alert = (getattr(error, "reason", "") or "").rpartition("ALERT_")[2]
     if why := _ALERTS.get(alert):
         return f"{where} does not take this party's certificate: {why}."
@@ -422,7 +422,7 @@ def _hung_up(error: Any, where: str) -> str:
 
 
 def _status(response: Any, where: str) -> str:
-    """Say what the coordinator said when it refused the stream."""
+    """Return the message for a stream that the coordinator refused."""
     try:
         why = printable(json.loads(response.body or b"")["error"])
     except (ValueError, LookupError, TypeError, RecursionError):
@@ -433,5 +433,5 @@ def _status(response: Any, where: str) -> str:
 
 
 def _shortened(reason: str) -> str:
-    """Return a reason that fits into a closing message, which has 123 bytes for it."""
+    """Return a reason cut to the 123 bytes of a close frame."""
     return reason.encode()[:120].decode(errors="ignore")

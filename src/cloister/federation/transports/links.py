@@ -1,6 +1,6 @@
-"""Links between two parties: whole messages, in order, and nobody waits to send.
+"""Links between two parties: whole messages, in order, with sends that do not block.
 
-Nothing here is secret or authenticated: every link is sealed before it is used
+Links are neither secret nor authenticated: every link is sealed before it is used
 (``cloister.shares.mpc.sealed``).
 """
 
@@ -19,23 +19,23 @@ from cloister.core.errors import RemoteProtocolError, TransportError
 
 TIMEOUT = 60.0  # seconds to wait for a message before the run ends
 MOST_BYTES = (1 << 30) + (1 << 16)
-"""Of one message: the largest item of material, and what seals it."""
+"""Largest size of a message: the largest item of material, and its seal."""
 SLOWEST = 1e6
-"""Bytes a second that a message in transit must make, on average."""
+"""Smallest average rate of a message in transit, bytes per second."""
 HEADER = 8
-"""Bytes of a message's length in front of it, where what carries it has no messages."""
+"""Bytes of the length in front of a message, on carriers without message boundaries."""
 
 
 class Link(Protocol):
     """One party's end of a link to one other party."""
 
     def send(self, body: bytes) -> None:
-        """Send a message; does not wait until the other party reads it.
+        """Send a message without waiting for the other party to read it.
 
         Raises
         ------
         TransportError
-            If the other party is gone, or did not take one before in time.
+            If the other party is gone, or did not accept an earlier message in time.
         """
 
     def receive(self, most: int = MOST_BYTES) -> bytes:
@@ -44,21 +44,21 @@ class Link(Protocol):
         Raises
         ------
         TransportError
-            If none comes in time, or the other party is gone.
+            If none arrives in time, or the other party is gone.
         RemoteProtocolError
-            If it has more than `most` bytes; those are not taken in.
+            If it has more than `most` bytes, which are then not read.
         """
 
 
 class Carrier(Link, ABC):
-    """An end of a link between machines, for subclasses that say how bytes leave and come.
+    """An end of a link between machines; subclasses send and receive the bytes.
 
     Parameters
     ----------
     timeout : float
-        Seconds to wait for a message to come, or for the other end to take one.
+        Seconds to wait for a message, or for the other end to accept one.
     check : callable
-        Raises a TransportError if what :meth:`_begin` returned could not be sent.
+        Raises a TransportError if a send of :meth:`_begin` failed.
     """
 
     def __init__(
@@ -75,26 +75,28 @@ class Carrier(Link, ABC):
         self._leaving.extend(self._begin(len(body).to_bytes(HEADER, "big") + body))
 
     def close(self, *, at_once: bool = False) -> None:
-        """Hang up, when all that was sent has left or at once."""
+        """Close the link, after all messages were sent or immediately."""
+        # Closing must not lose a message that `send` accepted.
         wait(self._leaving, 0 if at_once else self.timeout)
         self._hang_up()
 
     def _until(self, deadline: float) -> float:
-        """Return the seconds until a deadline, or say that no message came."""
+        """Return the seconds until a deadline; raise TransportError if it has passed."""
         if (seconds := deadline - time.monotonic()) <= 0:
             raise late(self.timeout)
         return seconds
 
     @abstractmethod
     def _begin(self, data: bytes) -> Iterable[Future[None]]:
-        """Begin to send, after what was begun before; return what is not done yet."""
+        """Start to send, after earlier sends; return the sends that are not complete."""
 
     @abstractmethod
     def _hang_up(self) -> None: ...
 
 
+# The length comes from the other party, so TCP links check it before they allocate memory.
 def check_size(size: int, most: int) -> None:
-    """Refuse a message that is too large."""
+    """Raise RemoteProtocolError for a message that is too large."""
     if size > most:
         raise RemoteProtocolError(
             f"a message must have at most {most} bytes here, got one of {size}; compute in smaller "
@@ -103,7 +105,7 @@ def check_size(size: int, most: int) -> None:
 
 
 def late(timeout: float) -> TransportError:
-    """Return what is said when no message came."""
+    """Return the error for a message that did not arrive in time."""
     return TransportError(f"no message came within {timeout:g} s; see what the other party says.")
 
 
@@ -135,6 +137,6 @@ def local_links(timeout: float = TIMEOUT) -> tuple[Link, Link]:
 
 
 def link_to_self() -> Link:
-    """Return the link of a party to itself: what it sends, it receives."""
+    """Return the link of a party to itself, which receives its own messages."""
     box: SimpleQueue[bytes] = SimpleQueue()
     return _Queued(box, box, 0.0)

@@ -1,7 +1,7 @@
 """Silos as MPI ranks: rank 0 is the aggregator, rank i the i-th silo of the plan.
 
-For one administrative domain: MPI neither encrypts nor authenticates. It is all or nothing: a rank
-that fails ends the others, so nobody is ever silent. Only bytes travel, never pickled objects.
+For one administrative domain, since MPI neither encrypts nor authenticates. A rank that fails ends
+all ranks, so no rank is ever silent. Only bytes are sent, never pickled objects.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MpiTransport:
-    """Carry frames from rank 0 to the ranks of the silos, each of which calls :func:`serve`.
+    """A transport from rank 0 to the ranks of the silos, each of which calls :func:`serve`.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class MpiLink:
     Parameters
     ----------
     rank : int
-        Of the other end.
+        Rank of the other end.
     timeout : float
         Seconds to wait for a message.
     """
@@ -64,7 +64,7 @@ class MpiLink:
         self._leaving: deque[tuple[Request, bytes]] = deque()  # MPI reads a buffer until it left
 
     def send(self, body: bytes) -> None:
-        """Send a message; does not wait until the other rank reads it."""
+        """Send a message without waiting for the other rank to read it."""
         from mpi4py import MPI
 
         while self._leaving and self._leaving[0][0].Test():
@@ -83,7 +83,7 @@ class MpiLink:
         return body
 
     def close(self, *, at_once: bool = False) -> None:
-        """Wait until all that was sent has left, unless the run failed."""
+        """Wait until all messages were sent, unless the run failed."""
         while self._leaving and not at_once:
             self._leaving.popleft()[0].Wait()
 
@@ -95,9 +95,9 @@ def serve(comm: Comm, handle: Callable[[bytes], bytes]) -> None:
 
 
 def hand_out(comm: Comm, value: bytes, root: int) -> bytes:
-    """Return the value of rank `root` there and on all ranks above it; each is told directly.
+    """Return the value of rank `root` on that rank and all ranks above it.
 
-    A value of rank 1 goes to the silos and never through the aggregator.
+    Each rank receives it directly, so a value of rank 1 never passes through the aggregator.
     """
     if comm.rank > root:
         return _receive(comm, root)
@@ -118,7 +118,7 @@ def world() -> Comm:
 
 
 def end_all(code: int) -> None:
-    """End all ranks when this process exits, so that none waits for what never comes."""
+    """End all ranks when this process exits, so that no rank waits forever."""
     from mpi4py.run import set_abort_status
 
     set_abort_status(code)

@@ -1,7 +1,7 @@
-"""A link between two parties that neither can be dialled, carried by the coordinator.
+"""A link between two parties that cannot dial each other, carried by the coordinator.
 
-A message is its length and then frames of bounded size. What travels is sealed end to end before
-(``cloister.shares.mpc.sealed``): whoever carries it reads nothing.
+A message is its length and then frames of bounded size. Its content is sealed end to end before
+(``cloister.shares.mpc.sealed``), so the coordinator cannot read it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FRAME_BYTES = 2**20
 
 
 def relay_path(session: str, peer: str) -> str:
-    """Return where the coordinator carries the link of a session to `peer`."""
+    """Return the coordinator's path for the link of a session to `peer`."""
     return f"/v1/relay/{session}/{peer}"
 
 
@@ -43,6 +43,7 @@ class RelayLink(Carrier):
         first = self._frame(deadline)
         size = int.from_bytes(first[:HEADER], "big")
         check_size(size, most)
+        # A large message may take longer than the time limit for its start.
         deadline += size / SLOWEST
         frames, came = [first[HEADER:]], len(first)
         while came < HEADER + size and frames[-1]:  # an empty frame ends every message
@@ -72,7 +73,7 @@ def relayed(client: StreamClient, session: str, peer: str, timeout: float) -> Re
     Parameters
     ----------
     client : StreamClient
-        Says which coordinator, and with which certificate.
+        Has the coordinator's address and this party's certificate.
     """
     limited = replace(client, max_message_bytes=FRAME_BYTES)
     return RelayLink(limited.connect(relay_path(session, peer), VERSION), timeout)

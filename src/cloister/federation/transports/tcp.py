@@ -22,7 +22,7 @@ from cloister.federation.transports.links import (
 )
 
 STRANGERS = 64
-"""Who may show at once who they are; one more sends away the one that came first."""
+"""Largest number of unauthenticated connections; one more closes the oldest."""
 
 _SHAKING = 10.0  # seconds for each message of a stranger
 _NAME_BYTES = 64
@@ -30,13 +30,13 @@ _TICK = 0.02  # seconds between two looks at who is there
 
 
 class TcpLink(Carrier):
-    """One end of a TCP connection, which it owns from here on."""
+    """One end of a TCP connection, which the link owns and closes."""
 
     def __init__(self, connection: socket.socket, timeout: float = TIMEOUT) -> None:
         super().__init__(timeout)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        # Each direction has time-outs of its own.
+        # A duplicate, since each direction has separate time-outs.
         self._reading, self._writing = connection, connection.dup()
         self._writer = ThreadPoolExecutor(1)
 
@@ -86,7 +86,7 @@ class TcpLink(Carrier):
 
 @contextmanager
 def _explained(slow: TransportError | None = None) -> Iterator[None]:
-    """Say in a sentence why a socket failed."""
+    """Turn an OSError of a socket into a TransportError."""
     try:
         yield
     except OSError as error:
@@ -101,7 +101,7 @@ def address_of(address: str) -> tuple[str, int]:
     Raises
     ------
     PlanError
-        If it is not of this form.
+        If the address has another form.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -110,14 +110,14 @@ def address_of(address: str) -> tuple[str, int]:
 
 
 def dial(address: str, name: str, timeout: float = TIMEOUT) -> TcpLink:
-    """Connect to a server that listens at `address`, and say the own name.
+    """Connect to a server that listens at `address`, and send the own name.
 
-    Tries again until `timeout` seconds have passed: parties start when they like.
+    Repeated until `timeout` seconds have passed, as parties start at different times.
 
     Raises
     ------
     TransportError
-        If nobody listens there in time.
+        If no server listens there in time.
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -141,25 +141,25 @@ def let_in(
     seal: Callable[[str, Link], Link],
     timeout: float = TIMEOUT,
 ) -> dict[str, tuple[TcpLink, Link]]:
-    """Listen until all who are expected have dialled; return what carries them, and sealed links.
+    """Listen until all expected parties have dialled; return their carriers and sealed links.
 
-    Who belongs here is through in milliseconds. So strangers who take their time keep nobody out:
-    of more than :data:`STRANGERS` the first is hung up on.
+    Legitimate parties authenticate within milliseconds. So slow strangers exclude no party: of more
+    than :data:`STRANGERS` connections, the oldest is closed.
 
     Parameters
     ----------
     address : str
         HOST:PORT of an interface of this machine.
     seal : callable
-        Turns a name and a link into a sealed link, or raises: who fails is hung up on, and the one
-        that the name belongs to may still come.
+        Turns a name and a link into a sealed link, or raises. A connection that fails is closed,
+        and the party with that name may still connect.
     timeout : float
-        Seconds for all to come, and for the messages of each after that.
+        Seconds for all parties to connect, and for each message after that.
 
     Raises
     ------
     TransportError
-        If somebody does not come in time.
+        If a party does not connect in time.
     """
     deadline = time.monotonic() + timeout
     inside: dict[str, tuple[TcpLink, Link]] = {}

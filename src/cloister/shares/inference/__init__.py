@@ -1,1 +1,1 @@
-"""Using a model without showing the row: encrypted scoring, networks on shares, votes."""
+"""Inference on hidden rows: encrypted scoring, networks on shares, votes."""

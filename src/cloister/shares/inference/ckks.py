@@ -1,17 +1,17 @@
-"""Sums of encrypted columns with secret weights: five functions of bytes, and TenSEAL behind them.
+"""Sums of encrypted columns with secret weights: five functions of bytes, implemented by TenSEAL.
 
-A column is one ciphertext with a row in each slot, so a score costs one multiplication by a number
-and one addition a column, needs neither rotation keys nor relinearisation, and costs the same for
-1 row as for 4,096. CKKS computes on numbers with a small error. Two things must not ride on it:
+A column is one ciphertext with a row in each slot. So a score costs one multiplication by a number
+and one addition per column, without rotation keys or relinearisation, for 1 to 4,096 rows. CKKS
+computes on numbers with a small error, which must not reveal two secrets:
 
-*The weights, to the owner of the key.* A plain weighted sum is an exact linear function of
-ciphertexts that the owner of the key made itself: it can solve for all weights from one answer. So
-the server adds a fresh encryption of zero, which hides the randomness of the sum (ring learning
-with errors), and floods the sum with noise far above every term in which weights meet the noise of
-the ciphertexts. Flooding takes precision, and buys it with scale: 2^70 for values. All this is
-against a caller that follows the protocol; a false key or ciphertext can read the weights.
+*The weights, to the owner of the key.* A plain weighted sum is an exact linear function of the
+caller's own ciphertexts. So the caller could solve for all weights from one answer. The server
+therefore adds a fresh encryption of zero, which hides the randomness of the sum (ring learning with
+errors). It also floods the sum with noise far above every product of weights and ciphertext noise.
+Flooding costs precision, which a larger scale restores: 2^70 for values. This protects against a
+caller that follows the protocol; a malformed key or ciphertext can reveal the weights.
 
-*The key, to whoever sees results.* CKKS is not secure against those who see decrypted values
+*The key, to observers of results.* CKKS is not secure against an observer of decrypted values
 (IND-CPA-D), since their error depends on the key. Results are flooded before they are returned.
 
 References
@@ -48,13 +48,13 @@ from cloister.shares.inference.frames import MOST_BLOB
 Floats = NDArray[np.float64]
 
 MODULUS_BITS = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
-"""Most bits of a modulus for 128 bits of security, by degree; [HES18]_ Table 1."""
+"""Largest number of bits of a modulus for 128 bits of security, by degree; [HES18]_ Table 1."""
 FLOOD = 2.0**-20
-"""Standard deviation of the noise on a score, at the server and once more at the client."""
+"""Standard deviation of the noise on a score, added at the server and again at the client."""
 MOST_ROUNDING = 1e-6
-"""Of a score, from rounding the weights: far below the noise that is added."""
+"""Largest error of a score from rounding the weights, far below the added noise."""
 ERROR_STD = 3.24
-"""Of the coefficients of a fresh ciphertext's error: SEAL draws a centred binomial of 42 bits."""
+"""Deviation of a fresh ciphertext's error coefficients; SEAL draws a centred 42-bit binomial."""
 _WIDE = 2.0**11  # noise where there is no row: what a slot beyond the batch says drowns in it
 _SMOOTH_BITS = 32  # the flood is drawn on this lattice, and a second one fills its gaps
 
@@ -66,13 +66,13 @@ class Parameters:
     Parameters
     ----------
     degree : int
-        Of the ring; a ciphertext holds ``degree / 2`` rows.
+        Degree of the ring; a ciphertext holds ``degree / 2`` rows.
     modulus_bits : tuple of int
-        Primes of the modulus; the last is of the keys alone.
+        Bits of the primes of the modulus; only keys use the last.
     value_bits, weight_bits : int
         Scales of values and of weights, as powers of 2.
     score_bits : int
-        A score is below ``2**score_bits`` in size.
+        Scores are below ``2**score_bits`` in absolute value.
     """
 
     degree: Annotated[int, Rule(f"one of {list(MODULUS_BITS)}", MODULUS_BITS.__contains__)] = 8192
@@ -97,43 +97,43 @@ class Parameters:
 
     @property
     def rows(self) -> int:
-        """The most rows of a batch."""
+        """Largest number of rows of a batch."""
         return self.degree // 2
 
     @property
     def name(self) -> str:
-        """What both sides compare."""
+        """Text of all parameters, which both sides compare."""
         primes = "+".join(map(str, self.modulus_bits))
         return f"CKKS {self.degree} {primes} {self.value_bits}+{self.weight_bits}"
 
     @property
     def score_limit(self) -> float:
-        """A score is below this in size."""
+        """Bound on the absolute value of a score."""
         return 2.0**self.score_bits
 
     @property
     def most_entries(self) -> int:
-        """How many weights a score may have: each is rounded by at most ``2**-weight_bits``."""
+        """Largest number of weights of a score; each is rounded by at most ``2**-weight_bits``."""
         return int(MOST_ROUNDING * 2.0**self.weight_bits)
 
     def weights_hidden_bits(self, norm: float, answers: int = 1) -> float:
-        """Return how well flooding hides weights of this L2 norm, beyond the scores themselves.
+        """Return the bits of statistical security of weights of this L2 norm, given the scores.
 
-        The result is ``-log2`` of a bound on the statistical distance of `answers` answers from
-        ones that are made of the scores alone. What weights meet in a sum is the error of the
-        ciphertexts and the rounding of their encoding (2^-50 a slot); both shift Gaussian noise.
+        The result is ``-log2`` of a bound on the statistical distance between `answers` answers and
+        answers computed from the scores alone. Weights multiply the error of the ciphertexts and
+        the rounding of their encoding (2^-50 a slot); both shift Gaussian noise.
         """
         of_slot = ERROR_STD * sqrt(self.degree / 2) / 2.0**self.value_bits + 2.0**-50
         shift = sqrt(self.degree) * of_slot * max(norm, 1e-9)
         return -log2(answers * shift / (2 * FLOOD))
 
     def key_hidden_bits(self, norm: float, answers: int) -> float:
-        """Return the bits of security against somebody who sees results; [LMSS22]_ Theorem 2.
+        """Return the bits of security against an observer of results; [LMSS22]_ Theorem 2.
 
-        `answers` counts single scores, `norm` is the L2 norm of the weights of one.
+        `answers` counts single scores; `norm` is the L2 norm of the weights of one score.
         """
         of_sum = ERROR_STD * max(norm, 1e-9) / 2.0**self.value_bits
-        # the fresh zero, after it was divided by the last prime, times the lattice of the flood
+        # The fresh zero, divided by the last prime, times the lattice of the flood.
         of_zero = sqrt(self.degree / 18) * 2.0 ** (
             _SMOOTH_BITS - self.value_bits - self.weight_bits
         )
@@ -154,7 +154,7 @@ def seal_context(
 ) -> tuple[ModuleType, Any, Any]:
     """Return TenSEAL's bindings of SEAL, a context, and the plain modulus of exact schemes.
 
-    SEAL holds its own copy of the standard's table, and refuses what is below 128 bits.
+    SEAL has its own copy of the standard's table and refuses parameters below 128 bits.
     """
     try:
         import tenseal.sealapi
@@ -174,13 +174,13 @@ def seal_context(
 
 
 class Tenseal:
-    """CKKS by TenSEAL's bindings of Microsoft SEAL; another library needs the same five methods.
+    """CKKS by TenSEAL's bindings of Microsoft SEAL; another library must have the same methods.
 
     Notes
     -----
-    The owner of the key encrypts with the secret key: half of a ciphertext is then a seed, which
-    halves the upload. SEAL draws keys and errors from its own generator, Blake2xb seeded by the
-    operating system.
+    The owner of the key encrypts with the secret key, so half of a ciphertext is a seed and the
+    upload is half as large. SEAL draws keys and errors from its own generator, Blake2xb seeded by
+    the operating system.
     """
 
     def __init__(self, parameters: Parameters | None = None) -> None:
@@ -195,7 +195,7 @@ class Tenseal:
         return written(generator.secret_key()), written(public)
 
     def encrypt(self, secret: bytes, columns: Floats) -> list[bytes]:
-        """Encrypt each of some columns, (n_columns, n_rows), values in [-1, 1]."""
+        """Encrypt each column of an array (n_columns, n_rows) with values in [-1, 1]."""
         encryptor = self._api.Encryptor(self._context, self._secret(secret))
         padded = np.zeros((len(columns), self.parameters.rows))
         padded[:, : columns.shape[1]] = columns
@@ -206,7 +206,7 @@ class Tenseal:
         ]
 
     def read_public(self, public: bytes) -> Any:
-        """Check a public key and return it as :meth:`weigh` takes it."""
+        """Check a public key and return it in the form for :meth:`weigh`."""
         return read(self._api.PublicKey(), self._context, public, "public key")
 
     def weigh(
@@ -219,7 +219,7 @@ class Tenseal:
         for column, of_column in zip(columns, weights.T.tolist(), strict=True):
             ciphertext = self._ciphertext(column, values)
             for total, weight in zip(totals, of_column, strict=True):
-                # Never by zero: that is no ciphertext, and to skip it would show in the time.
+                # Never by zero: the product is no ciphertext, and skipping it changes the time.
                 some = weight if abs(weight) * numbers >= 1 else 1 / numbers
                 product = ciphertext if total is totals[-1] else term  # the last needs no copy
                 evaluator.multiply_plain(ciphertext, self._plain(some, numbers), product)
@@ -227,11 +227,11 @@ class Tenseal:
         return [written(total) for total in totals]
 
     def _flood(self, public: Any, evaluator: Any, bias: float, rows: int) -> Any:
-        """Return a fresh encryption of the bias and of all noise.
+        """Return a fresh encryption of the bias plus all noise.
 
-        The flood has two parts, so that doubles draw it to its last bit: a rough one on multiples
-        of 2^32, encrypted with fresh randomness, and one 2^12 times as wide as these gaps. Slots
-        without a row drown, and so do imaginary parts: a batch answers its rows only.
+        The flood has two parts, so that doubles represent it to the last bit. One is on multiples
+        of 2^32, encrypted with fresh randomness; the other is 2^12 times as wide as these gaps.
+        Slots without a row and imaginary parts get wide noise, so a batch answers its rows only.
         """
         values, numbers = 2.0**self.parameters.value_bits, 2.0**self.parameters.weight_bits
         one, total = values * numbers, self._api.Ciphertext()
@@ -256,7 +256,7 @@ class Tenseal:
                 self._ciphertext(score, 2.0 ** (own.value_bits + own.weight_bits)), plain
             )
             slots = np.array(self._encoder.decode_complex(plain))
-            # Under another key every slot is far beyond the noise; a score never is.
+            # Under another key every slot is far beyond the noise, which no score is.
             if not np.abs(slots).max() < 2 * max(own.score_limit, 16 * _WIDE):
                 raise RemoteProtocolError(
                     "reply is no encrypted score under this key; ask the server again, with the "
@@ -266,7 +266,7 @@ class Tenseal:
         return found
 
     def _noise_parts(self) -> NDArray[np.complex128]:
-        """Return standard Gaussian noise on both parts of every slot: on every coefficient."""
+        """Return standard Gaussian noise for real and imaginary parts: for every coefficient."""
         real, imaginary = gaussian(self.parameters.degree).reshape(2, -1)
         parts: NDArray[np.complex128] = real + 1j * imaginary
         return parts
@@ -280,7 +280,7 @@ class Tenseal:
         return plain
 
     def _ciphertext(self, data: bytes, scale: float) -> Any:
-        """Return a ciphertext of two parts at this scale, or refuse it."""
+        """Return a ciphertext of two parts at this scale; raise RemoteProtocolError otherwise."""
         found = read(self._api.Ciphertext(), self._context, data, "ciphertext")
         fresh = found.parms_id() == self._context.first_parms_id() and not found.is_transparent()
         if not (fresh and found.size() == 2 and found.is_ntt_form() and found.scale == scale):
@@ -296,7 +296,7 @@ _LEAST = 1 << 10  # bytes
 
 
 def read(target: Any, context: Any, data: bytes, what: str) -> Any:
-    """Load an object of SEAL from bytes of others; refuse whatever is wrong with them."""
+    """Load an object of SEAL from another party's bytes; raise RemoteProtocolError on any error."""
     sized = _LEAST <= len(data) <= MOST_BLOB and data[:3] == _HEADER
     if not sized or int.from_bytes(data[8:16], "little") != len(data):
         raise RemoteProtocolError(
@@ -313,7 +313,7 @@ def read(target: Any, context: Any, data: bytes, what: str) -> Any:
 
 
 def written(source: Any) -> bytes:
-    """Return an object of SEAL as bytes."""
+    """Encode an object of SEAL as bytes."""
     with _as_file() as (path, file):
         source.save(path)
         return file.read()
@@ -321,7 +321,7 @@ def written(source: Any) -> bytes:
 
 @contextmanager
 def _as_file(data: bytes = b"") -> Iterator[tuple[str, IO[bytes]]]:
-    """Lend a file that SEAL can name: in memory where there is such a thing, for keys pass by."""
+    """Yield a file that SEAL can open by name; in memory if possible, since it may hold keys."""
     in_memory = hasattr(os, "memfd_create")
     with (
         os.fdopen(os.memfd_create("seal"), "r+b")

@@ -1,4 +1,4 @@
-"""Scoring a row that the owner of the model never sees.
+"""Encrypted scoring, in which the owner of the model never sees a row.
 
 ::
 
@@ -10,9 +10,9 @@
     reply = server.predict("bank-a", request)           # bytes down
     probabilities = client.decrypt_prediction(reply)
 
-The server sees a batch of public shape. The caller sees one score for each row and score of the
-model, with noise; the sigmoid or softmax is its own. What the caller computes from them is in the
-clear on its side and has no way back: there is no function from numbers to a reply.
+The server sees a batch of public shape. The caller sees one noisy score for each row and output of
+the model, and applies the sigmoid or softmax itself. It computes in the clear and returns nothing:
+no function maps numbers to a reply.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def now() -> datetime:
 
 @dataclass(frozen=True, eq=False)
 class ClientKeys:
-    """A caller's keys; the secret one leaves only into a file of the caller's own."""
+    """A caller's keys; the secret one leaves the process only into the caller's file."""
 
     secret: bytes = field(repr=False)
     public: bytes = field(repr=False)
@@ -72,7 +72,7 @@ class ClientKeys:
 
     @classmethod
     def new(cls, days: int = 30, scheme: Tenseal | None = None) -> Self:
-        """Make keys that are valid for some days, 1 to 366."""
+        """Create keys that are valid for `days` days, 1 to 366."""
         if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= MOST_DAYS:
             raise PlanError(f"days must be an integer in [1, {MOST_DAYS}], got {days!r}.")
         expires = now().replace(microsecond=0) + timedelta(days=days)
@@ -82,7 +82,7 @@ class ClientKeys:
 
     @property
     def key_id(self) -> str:
-        """What names the public key: a digest of it and its expiry."""
+        """Identifier of the public key: a digest of the key and its expiry."""
         return read_public_key(self.public)[0]
 
     def save(self, path: str | Path) -> None:
@@ -96,7 +96,7 @@ class ClientKeys:
         Raises
         ------
         DataError
-            If others may read the file, it is not such a file, or the keys have expired.
+            If others may read the file, it has another format, or the keys have expired.
         """
         if is_open_to_others(Path(path)):
             raise DataError(f"keys in {path} may be read by others; chmod 600, or make new ones.")
@@ -117,7 +117,7 @@ def _key_id(public: bytes, expires: str) -> str:
 
 
 def read_public_key(message: bytes) -> tuple[str, datetime, bytes]:
-    """Return identifier, expiry and key of a public key; RemoteProtocolError if damaged."""
+    """Decode identifier, expiry and key of a public key; raise RemoteProtocolError if damaged."""
     fields, (public,) = unpack("public key", ("key", "expires"), message, 1)
     try:
         expires = datetime.fromisoformat(fields["expires"])
@@ -131,26 +131,27 @@ def read_public_key(message: bytes) -> tuple[str, datetime, bytes]:
 def _check_expiry(expires: datetime, at: datetime, error: type[Exception]) -> None:
     if at >= expires:
         raise error(f"key expired at {expires.isoformat()}; make new ones and send the public one.")
+    # One more day than the longest validity, for clocks that differ.
     if expires > at + timedelta(days=MOST_DAYS + 1):
         raise error(f"key must be valid for at most {MOST_DAYS} days; make another.")
 
 
-# What is public of a model ------------------------------------------------------------------------
+# Public part of a model ---------------------------------------------------------------------------
 
 
 @declared
 class Offer:
-    """Everything a caller must know to have rows scored: no weights are in it.
+    """The public description of a model that callers need for requests, without weights.
 
     Parameters
     ----------
     layout : Layout
     rows : int
-        Every batch has so many; fewer are padded, so their number does not show.
+        Number of rows of every batch; fewer are padded, which hides their number.
     scheme : str
-        :attr:`~cloister.shares.inference.ckks.Parameters.name` of what both sides compute with.
+        :attr:`~cloister.shares.inference.ckks.Parameters.name` of the scheme of both sides.
     notice : str
-        What this mode does not hide.
+        The limits of this mode.
     """
 
     layout: Layout
@@ -160,16 +161,16 @@ class Offer:
 
     @cached_property
     def digest(self) -> str:
-        """Names the offer in requests."""
+        """Digest that names the offer in requests."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def document(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return the offer as JSON-able values."""
         return {"format": OFFER, **asdict(self)}
 
     @classmethod
     def from_document(cls, document: Any) -> Self:
-        """Read :meth:`document`, before or after JSON; RemoteProtocolError if it is none."""
+        """Read an offer from :meth:`document`; raise RemoteProtocolError if it is malformed."""
         try:
             parts = {**document, "layout": Layout.from_document(document["layout"])}
             if parts.pop("format") == OFFER:
@@ -182,7 +183,7 @@ class Offer:
 
 
 def _check_entries(layout: Layout, scheme: Tenseal) -> None:
-    """Refuse rows of more entries than weights can be rounded for."""
+    """Raise PlanError if the rounding of so many weights would exceed its bound."""
     if layout.width > (most := scheme.parameters.most_entries):
         raise PlanError(
             f"model must have at most {most} entries, got {layout.width}, whose weights would be "
@@ -194,12 +195,12 @@ def _check_entries(layout: Layout, scheme: Tenseal) -> None:
 
 
 class ScoringClient:
-    """Encrypts rows and decrypts their scores.
+    """A caller, which encrypts rows and decrypts their scores.
 
     Parameters
     ----------
     offer : Offer or dict
-        The server's, or its document. Read its notice before the first request.
+        Offer of the server, or its document. Read its notice before the first request.
     keys : ClientKeys
     """
 
@@ -227,18 +228,18 @@ class ScoringClient:
         return f"ScoringClient(key {self._names['key'][:8]}, {self.offer.rows} rows a batch)"
 
     def encrypt_features(self, X: Any) -> bytes:
-        """Return a request for the scores of rows that :meth:`Layout.encode` reads, or refuses."""
+        """Return a request for the scores of rows in any form of :meth:`Layout.encode`."""
         return self.encrypt_entries(self.offer.layout.encode(X))
 
     def encrypt_entries(self, entries: Floats) -> bytes:
-        """Return a request for rows that :meth:`Layout.encode` has encoded.
+        """Return a request for the scores of rows encoded by :meth:`Layout.encode`.
 
-        There may be at most ``offer.rows``; how many there are stays here.
+        There may be at most ``offer.rows``; the request does not reveal their number.
 
         Raises
         ------
         DataError
-            If there are more, or the key has expired. Nothing has been encrypted then.
+            If there are more, or the key has expired; nothing is encrypted then.
         """
         _check_expiry(self._keys.expires, self._clock(), DataError)
         if len(entries) > self.offer.rows:
@@ -248,6 +249,7 @@ class ScoringClient:
             )
         nonce = new_nonce()
         with self._lock:
+            # A server that never replies must not fill the memory of its caller.
             if len(self._open) >= _MOST_OPEN:
                 raise LocalProtocolError(
                     f"{_MOST_OPEN} requests wait for a reply; decrypt some, or make a new client."
@@ -257,19 +259,19 @@ class ScoringClient:
         return pack("request", {**self._names, "nonce": nonce}, columns)
 
     def decrypt_prediction(self, reply: bytes) -> Floats:
-        """Return what a reply says of the rows of its request, as :meth:`Layout.predictions` does.
+        """Decrypt a reply into predictions for the rows of its request.
 
         Raises
         ------
         RemoteProtocolError
-            If the reply is damaged, is of another key or offer, or answers no open request. A reply
-            is decrypted once: noise that is drawn twice for one value averages out.
+            If the reply is damaged, belongs to another key or offer, or answers no open request. A
+            reply is decrypted once, since two noise draws for one value could be averaged.
 
         Notes
         -----
-        A decrypted value carries noise of standard deviation 2^-20 from each side. It must not go
-        back to the server, nor anywhere that computes with this key: see
-        `cloister.shares.inference.ckks`. A server that computes something else than the score is
+        A decrypted value has noise of standard deviation 2^-20 from each side. Never send it to the
+        server, or to another party that computes with this key: see
+        `cloister.shares.inference.ckks`. A server that computes something other than the score is
         not detected.
         """
         fields, scores = unpack("reply", _REQUEST, reply, self.offer.layout.n_scores)
@@ -292,22 +294,22 @@ class ScoringClient:
 
 
 class ScoringServer:
-    """Scores encrypted rows with weights that stay here.
+    """The owner of a model, which scores encrypted rows with its secret weights.
 
     Parameters
     ----------
     scorer : LinearScorer
     limit : QueryLimit
-        How many rows each caller may have scored.
+        Largest number of rows for each caller.
     rows : int
-        Of every batch, 1 to 4,096: public, and counted as a whole.
+        Rows of every batch, 1 to 4,096: public, and charged as a whole.
     hides : "features"
-        What this mode hides. It must be written down, since it is all that is hidden.
+        The secret that this mode hides. It is required as a reminder that it hides no more.
 
     Raises
     ------
     PlanError
-        If `hides` is not said, the model's scores would overflow, or their error would be too
+        If `hides` is missing, the model's scores would overflow, or their error would be too
         large.
     """
 
@@ -340,11 +342,11 @@ class ScoringServer:
 
     @property
     def most_bytes(self) -> int:
-        """No message of a caller is longer."""
+        """Largest length of a caller's message."""
         return most_bytes(max(1, self._scorer.layout.width))
 
     def admit(self, caller: str, public_key: bytes) -> str:
-        """Keep a caller's public key in place of the one before; return its identifier.
+        """Store a caller's public key in place of an earlier one; return its identifier.
 
         Raises
         ------
@@ -357,29 +359,32 @@ class ScoringServer:
         return key_id
 
     def left(self, caller: str) -> int:
-        """Return how many rows a caller may still have scored."""
+        """Return the remaining number of rows of a caller."""
         return self._limit.left(caller, self._scorer.digest)
 
     def predict(self, caller: str, request: bytes) -> bytes:
-        """Return the encrypted scores of a request of a caller, whom the transport authenticated.
+        """Return the encrypted scores of a request by a caller that the transport authenticated.
 
         Raises
         ------
         RemoteProtocolError
-            If the request is damaged, of another offer, or under a key that is not the caller's
-            or has expired.
+            If the request is damaged, for another offer, or under a key that has expired or is not
+            the caller's.
         BudgetExceeded
-            If the caller has had its rows; they are counted before anything is computed.
+            If the caller's rows are used up; they are charged before anything is computed.
         """
         fields, columns = unpack("request", _REQUEST, request, self._scorer.layout.width)
+        # By caller, so that a caller cannot use the key of another.
         key_id, expires, public = self._keys.get(caller, (None, None, None))
         if expires is None or fields["key"] != key_id:
             raise RemoteProtocolError(
                 "request is under a key that this caller has not sent; send the public key first."
             )
         _check_expiry(expires, self._clock(), RemoteProtocolError)
+        # Entries of another layout would be multiplied by the wrong weights.
         if fields["offer"] != self.offer.digest:
             raise RemoteProtocolError("request is for another offer; ask for this one's.")
+        # Charged before the answer, and for the whole batch, whose padding looks like rows.
         self._limit.charge(caller, self._scorer.digest, self.offer.rows)
         weights, bias = self._scorer.weights, self._scorer.bias
         scores = self._scheme.weigh(public, columns, weights, bias, self.offer.rows)

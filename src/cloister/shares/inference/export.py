@@ -1,8 +1,8 @@
-"""Released models for whoever scores without cloister: an object of scikit-learn, or ONNX.
+"""Export of released models for scoring without cloister: to scikit-learn or ONNX.
 
-In both, a column of numbers is cut to its public range and scaled, others become one entry for each
-category or bin, and scores are weighted sums of these. Nothing is rounded to the grid, so a score
-differs from the model's own by what half a step of the grid changes.
+In both, a column of numbers is clipped to its public range and scaled. Other columns become one
+entry for each category or bin, and scores are weighted sums of entries. Nothing is rounded to the
+grid, so a score differs from the model's own by the effect of half a grid step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OPSET, _IR = 19, 9  # of ONNX: the first that compares text
 
 @dataclass(frozen=True)
 class _Column:
-    """A column, which becomes ``(clip(x, low, high) - centre) / half`` if it is of numbers."""
+    """A column; one of numbers becomes ``(clip(x, low, high) - centre) / half``."""
 
     entry: Entry
     low: float
@@ -42,23 +42,23 @@ class _Column:
 
     @property
     def cells(self) -> list[Any]:
-        """Its categories or bins; those of a boolean are numbers."""
+        """Categories or bins of the column; those of a boolean are numbers."""
         names = self.entry.categories
         text = names and names != ("0", "1")
         return list(names) if text else [float(cell) for cell in range(self.entry.cells)]
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Least and largest of the scaled numbers."""
+        """Smallest and largest scaled number."""
         return (self.low - self.centre) / self.half, (self.high - self.centre) / self.half
 
 
 @dataclass(frozen=True)
 class _Model:
-    """Weights of the entries, each category and bin among them; one score for each class.
+    """Weights of all entries, including each category and bin; one score for each class.
 
-    Without classes the one score is the prediction. Of clusters, the largest score is that of the
-    nearest of `centres`, scaled.
+    Without classes the one score is the prediction. For clusters, the nearest of the scaled
+    `centres` has the largest score.
     """
 
     columns: tuple[_Column, ...]
@@ -74,21 +74,21 @@ def to_sklearn(model: Any) -> Any:
     Parameters
     ----------
     model : estimator or Release
-        Fitted: k-means of any kind, linear or logistic regression, or naive Bayes, which may have
-        steps "bounds" and "standardise" before it.
+        Fitted: k-means of any kind, linear or logistic regression, or naive Bayes, optionally
+        behind steps "bounds" and "standardise".
 
     Returns
     -------
     Pipeline
-        What encodes each column, then KMeans, LinearRegression, or LogisticRegression, which naive
-        Bayes is of numbers and their squares. It takes data units, in an array if the columns have
-        no names, else in a DataFrame; categories are text, for k-means the numbers they stand for.
-        No value may be missing.
+        An encoder for each column, then KMeans, LinearRegression, or LogisticRegression. Naive
+        Bayes becomes a LogisticRegression on numbers and their squares. Input is in data units, in
+        an array if the columns have no names, else in a DataFrame. Categories are text, for k-means
+        their codes. No value may be missing.
 
     Raises
     ------
     PlanError
-        If the model is another.
+        If the model has another type.
     """
     import pandas as pd
     from sklearn.cluster import KMeans
@@ -102,6 +102,7 @@ def to_sklearn(model: Any) -> Any:
     places = [[j if nameless else name] for j, name in enumerate(names)]
     steps = zip(names, map(_encoder, found.columns), places, strict=True)
     ends = [c.cells[:2] if c.entry.categories else [c.low, c.high] for c in found.columns]
+    # The encoder needs rows to fit, and no records exist here.
     table = pd.DataFrame(dict(zip(names, ends, strict=True)))  # public: two rows of ends
     encoder = ColumnTransformer([*steps]).fit(table.to_numpy() if nameless else table)
     for column in found.columns:
@@ -110,10 +111,13 @@ def to_sklearn(model: Any) -> Any:
             encoder.named_transformers_[column.entry.name][-1].bin_edges_[0] = edges
     last: Any
     if found.centres is not None:
+        # Fitted to distinct dummy points, to set the private attributes; then the centres replace
+        # them.
         points = np.tile(np.arange(len(found.centres))[:, None], found.centres.shape[1])
         last = KMeans(len(points), init=points, n_init=1).fit(points)
         last.cluster_centers_ = np.ascontiguousarray(found.centres)
     elif found.classes:
+        # With two classes, scikit-learn has one row of weights, for the second class.
         last, outputs = LogisticRegression(), slice(len(found.classes) == 2, None)
         last.coef_, last.intercept_ = found.weights[outputs], found.bias[outputs]
         last.classes_ = np.array(found.classes)
@@ -129,19 +133,19 @@ def to_onnx(model: Any) -> bytes:
     Parameters
     ----------
     model : estimator or Release
-        As :func:`to_sklearn` takes it; needs the extra ``onnx``.
+        As for :func:`to_sklearn`; requires the extra ``onnx``.
 
     Returns
     -------
     bytes
-        A graph with an input of shape (n, 1) for each column, by its name: float64, or text of a
-        category; an unknown one makes all scores NaN. Outputs are "prediction", of shape (n,), and
-        of a classifier "probabilities", of shape (n, n_classes).
+        A graph with an input of shape (n, 1) for each column, by its name: float64, or the text of
+        a category; an unknown category makes all scores NaN. Outputs are "prediction", of shape
+        (n,), and for classifiers "probabilities", of shape (n, n_classes).
 
     Raises
     ------
     PlanError, DataError
-        If the model is another; if the extra is missing.
+        If the model has another type, or the extra is missing.
     """
     try:
         from onnx import TensorProto, helper, numpy_helper
@@ -152,7 +156,7 @@ def to_onnx(model: Any) -> bytes:
         raise PlanError(f"column {min(taken)!r} is the name of an output; export to scikit-learn.")
 
     def add(operator: str, *inputs: Any, output: str = "", **options: Any) -> str:
-        """Add a step whose inputs are names, or constants that are numbers or arrays."""
+        """Add a step with inputs that are names, or constants: numbers or arrays."""
         names = list(inputs)
         for i, one in enumerate(inputs):
             if not isinstance(one, str):
@@ -165,6 +169,7 @@ def to_onnx(model: Any) -> bytes:
     def entries(column: _Column) -> Iterator[str]:
         given, cells = column.entry.name, _array([column.cells])
         if column.entry.categories:
+            # Divided by their sum, so that an unknown category gives 0 / 0, which is NaN.
             ones = add("Cast", add("Equal", given, cells), to=TensorProto.DOUBLE)
             yield add("Div", ones, add("ReduceSum", ones, np.array([1])))
             return
@@ -227,8 +232,10 @@ def _read(model: Any) -> _Model:
     scorer = scorer_of_task(task, results, names, grid, getattr(model, "classes_", None))
     entries, classes = scorer.layout.columns, scorer.layout.classes
     starts = [0, *accumulate(entry.width for entry in entries)]
+    # The scorer omits the first category or bin; its weight here is zero.
     cells = [start for start, entry in zip(starts, entries, strict=False) if entry.cells]
     weights, bias = np.insert(scorer.weights, cells, 0, axis=1), scorer.bias
+    # A scorer has scores against the first class; the export has the first class, too.
     if classes:
         weights, bias = np.insert(weights, 0, 0, axis=0), np.insert(bias, 0, 0)
     columns = tuple(_Column(entry, *at[entry.name]) for entry in entries)
@@ -236,7 +243,7 @@ def _read(model: Any) -> _Model:
 
 
 def _narrow(box: Floats, step: Task, results: Results) -> None:
-    """Change low, high, centre and half of the columns, rows of `box`, as a step scales them."""
+    """Update low, high, centre and half of the columns (rows of `box`) for a scaling step."""
     if not isinstance(step, Scaled):
         raise _refused(step)
     low, high, centre, half = box[:, list(step.used)]
@@ -257,7 +264,7 @@ def _refused(task: Task) -> PlanError:
 
 
 def _encoder(column: _Column) -> Any:
-    """Return what encodes a column in scikit-learn, not fitted."""
+    """Return an unfitted encoder of a column in scikit-learn."""
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import (
         KBinsDiscretizer,
@@ -279,6 +286,6 @@ def _encoder(column: _Column) -> Any:
 
 
 def _array(values: Any) -> NDArray[Any]:
-    """Return an array in which text is of objects, as ONNX has it."""
+    """Return an array with text as objects, the representation of ONNX."""
     array = np.asarray(values)
     return array.astype(object) if array.dtype.kind == "U" else array

@@ -1,10 +1,10 @@
-"""Messages of encrypted scoring as bytes: a mark, a few public fields as JSON, and blobs.
+"""Encoding of messages of encrypted scoring: a mark, a few public fields as JSON, and blobs.
 
 ::
 
     b"CLSC" | version, 1 byte | length of the JSON, 4 bytes | JSON | (length, 4 bytes | blob) ...
 
-Numbers are big-endian. Whoever reads one knows how many blobs it has before it looks inside.
+Numbers are big-endian. A reader knows the number of blobs before it decodes a message.
 """
 
 from __future__ import annotations
@@ -16,34 +16,35 @@ from typing import Any
 from cloister.core.errors import RemoteProtocolError
 
 MOST_BLOB = 1 << 19
-"""Most bytes of a key or a ciphertext."""
+"""Largest size of a key or a ciphertext, bytes."""
+# Four letters and the version.
 _MARK = b"CLSC\x01"
 _MOST_JSON = 4096
 
 
 def pack(kind: str, fields: Mapping[str, str | int], blobs: Sequence[bytes]) -> bytes:
-    """Return a message."""
+    """Encode a message."""
     head = json.dumps({"kind": kind, **fields}, sort_keys=True, separators=(",", ":")).encode()
     parts = [part for blob in (head, *blobs) for part in (len(blob).to_bytes(4, "big"), blob)]
     return b"".join((_MARK, *parts))
 
 
 def most_bytes(blobs: int) -> int:
-    """Return how long a message with so many blobs may be."""
+    """Return the largest length of a message with `blobs` blobs."""
     return len(_MARK) + 4 + _MOST_JSON + blobs * (4 + MOST_BLOB)
 
 
 def unpack(
     kind: str, names: Collection[str], data: bytes, blobs: int
 ) -> tuple[dict[str, Any], list[bytes]]:
-    """Return the fields and blobs of a message of others, which must have these and no more.
+    """Decode another party's message, which must have exactly these fields and blobs.
 
     A field is text or a whole number.
 
     Raises
     ------
     RemoteProtocolError
-        If anything is not as it must be; nothing of the message is in the error.
+        If the message is malformed; the error quotes nothing of it.
     """
     try:
         head, *found = _parts(data, blobs + 1)
@@ -61,7 +62,8 @@ def unpack(
 
 
 def _parts(data: bytes, count: int) -> list[bytes]:
-    """Return the JSON and the blobs, or raise a ValueError if lengths do not fit."""
+    """Return the JSON and the blobs; raise ValueError if lengths do not match."""
+    # A length is compared with its limit before the bytes are copied.
     parts, place = [], len(_MARK)
     for most in (_MOST_JSON, *[MOST_BLOB] * (count - 1)):
         size = int.from_bytes(data[place : place + 4], "big")

@@ -1,6 +1,6 @@
-"""Networks from scikit-learn, PyTorch and ONNX: numbers are copied, no code is loaded.
+"""Import of networks from scikit-learn, PyTorch and ONNX: numbers are copied, no code is loaded.
 
-What a layer is follows from the name of its class; anything not listed is refused by that name.
+The name of its class determines a layer; classes that are not listed are refused by name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cloister.shares.inference.polynomials import fit
 Range = tuple[float, float]
 Classes = Sequence[str | int]
 
-# What is supported, and what options must be that no layer of ours has; PyTorch's names.
+# Supported layers, with the required values of options that cloister's layers lack; PyTorch names.
 _POOL = {
     "padding": 0, "ceil_mode": 0, "dilation": 1, "auto_pad": "NOTSET", "divisor_override": None,
     "return_indices": 0,
@@ -52,16 +52,16 @@ _OF_ONNX = {
 def from_sklearn(
     model: Any, input_range: Range, *, degree: int = 7, radius: float = 8.0, clip: bool = False
 ) -> Network:
-    """Return the network of a fitted ``MLPClassifier``, or raise a PlanError.
+    """Convert a fitted ``MLPClassifier``; raise PlanError if it is not supported.
 
     Parameters
     ----------
     model : sklearn.neural_network.MLPClassifier
-        Activation "relu" or "identity" is taken exactly; "logistic" and "tanh" as polynomials.
+        Activations "relu" and "identity" are exact; "logistic" and "tanh" become polynomials.
     input_range : pair of float
-        Public bounds of every feature, as the model sees it.
+        Public bounds of every feature, as input of the model.
     degree, radius, clip
-        Of those polynomials, see :func:`~cloister.shares.inference.polynomials.fit`.
+        Of these polynomials, see :func:`~cloister.shares.inference.polynomials.fit`.
     """
     if type(model).__name__ != "MLPClassifier" or not hasattr(model, "coefs_"):
         raise PlanError(f"a fitted MLPClassifier is needed, got {type(model).__name__}.")
@@ -85,7 +85,7 @@ def from_sklearn(
 
 
 def _one(value: Any, what: str) -> Any:
-    """Return the one value that all sides have."""
+    """Return the common value of all sides; raise PlanError if they differ."""
     sides = sorted(set(value)) if isinstance(value, tuple | list) else [value]
     if len(sides) != 1:
         raise PlanError(f"{what} must be the same on every side, got {sides}.")
@@ -93,7 +93,7 @@ def _one(value: Any, what: str) -> Any:
 
 
 def _layer(kind: str, arrays: Sequence[Any], option: Callable[[str, Any], Any]) -> Layer:
-    """Return the layer of a module, from its weights, its bias if there is one, and its options."""
+    """Return the layer of a module, from its weights, its optional bias, and its options."""
     if kind not in _USUAL:
         raise PlanError(f"{kind} is not supported; there are {', '.join(_USUAL)}.")
     for name, usual in _USUAL[kind].items():
@@ -108,6 +108,7 @@ def _layer(kind: str, arrays: Sequence[Any], option: Callable[[str, Any], Any]) 
         padding = _one(option("padding", 0), "padding")
         return Conv2d(arrays[0], _bias(arrays), stride, 0 if padding == "valid" else padding)
     size = _one(option("kernel_size", 0), "kernel_size")
+    # Windows of the pooling layers do not overlap.
     if stride != size:
         raise PlanError(f"{kind} with kernel_size {size} and another stride is not supported.")
     return AveragePool(size) if kind == "AvgPool2d" else MaxPool(size)
@@ -125,21 +126,22 @@ def from_torch(
     *,
     activations: Mapping[str, Layer] | None = None,
 ) -> Network:
-    """Return the network of a trained ``torch.nn.Sequential``, or raise a PlanError.
+    """Convert a trained ``torch.nn.Sequential``; raise PlanError if it is not supported.
 
     Parameters
     ----------
     model : torch.nn.Sequential
-        In evaluation mode, without hooks; of Linear, Conv2d, AvgPool2d, MaxPool2d, ReLU and
-        Flatten with usual options, or of Sequentials of these.
+        In evaluation mode, without hooks; composed of Linear, Conv2d, AvgPool2d, MaxPool2d, ReLU
+        and Flatten with supported options, or of Sequentials of these.
     input_shape : sequence of int
-        Of one row, without the batch.
+        Shape of one row, without the batch.
     activations : mapping of str to layer, optional
-        What modules of your own stand for, by the name of their class: a network that was trained
-        with a polynomial, say ``{"Quadratic": Polynomial(...)}``.
+        Layers for your own modules, by the name of their class. For a network that was trained with
+        a polynomial, for example ``{"Quadratic": Polynomial(...)}``.
     """
     if type(model).__name__ != "Sequential":
         raise PlanError(f"a torch Sequential is needed, got {type(model).__name__}.")
+    # Dropout and batch statistics would make the outputs depend on other rows.
     if model.training:
         raise PlanError("the model is in training mode; call model.eval() first.")
     layers = tuple(_of_torch([model], activations or {}))
@@ -149,6 +151,7 @@ def from_torch(
 def _of_torch(modules: Any, activations: Mapping[str, Layer]) -> Iterator[Layer]:
     for module in modules:
         kind = type(module).__name__
+        # Hooks change outputs without a trace in the weights.
         if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
             raise PlanError(f"{kind} has hooks, whose code cannot be taken over; remove them.")
         if kind in activations:
@@ -164,14 +167,14 @@ def _of_torch(modules: Any, activations: Mapping[str, Layer]) -> Iterator[Layer]
 
 
 def from_onnx(model: str | Path | bytes, classes: Classes, input_range: Range) -> Network:
-    """Return the network of an ONNX file, or of what it holds; needs the extra ``onnx``.
+    """Convert an ONNX file, or its content; requires the extra ``onnx``.
 
     Raises
     ------
     DataError
-        If it is no ONNX model, its weights are elsewhere, or the extra is missing.
+        If it is no ONNX model, its weights are in other files, or the extra is missing.
     PlanError
-        If it is not a chain of Gemm, MatMul and Add, Conv, AveragePool, MaxPool, Relu and Flatten.
+        If it is no chain of Gemm, MatMul and Add, Conv, AveragePool, MaxPool, Relu and Flatten.
     """
     try:
         import onnx
@@ -197,6 +200,7 @@ def from_onnx(model: str | Path | bytes, classes: Classes, input_range: Range) -
         if not once or not weights.keys() >= set(names) or node.domain not in ("", "ai.onnx"):
             raise PlanError(f"operator {kind} breaks the chain of layers and weights.")
         arrays = [weights[name] for name in names]
+        # ONNX may write a dense layer as two operators.
         if kind == "Add" and before == "MatMul" and arrays:
             kind, arrays = "MatMul", [layers.pop().parameters[0], *arrays]
         found = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}

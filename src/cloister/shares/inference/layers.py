@@ -1,9 +1,9 @@
-"""The layers of a network, each described once: in the clear, between which bounds, and on shares.
+"""The layers of a network, each with its evaluation in the clear, its bounds, and on shares.
 
 A layer is a frozen value. Images are arrays of channels, rows and columns. On shares both servers
-run :meth:`Layer.shares`, with the same public layer and their own shares; the dealer together with
-either server sees everything, and a server that computes something else is not noticed. What that
-costs, for all rows together:
+run :meth:`Layer.shares`, with the same public layer and their own shares. The dealer together with
+either server sees everything, and a server that deviates is not detected. The costs, for all rows
+together:
 
 ==================  ======================================  =============================
 Layer               What it takes                           Rounds
@@ -50,12 +50,12 @@ FACTOR_BITS = 22
 rounding."""
 
 LIMIT = 2.0 ** (VALUE_BITS - FRAC_BITS - FACTOR_BITS - 1)
-"""No number on shares may reach it: a product has the fraction bits of both, and one is spare."""
+"""Bound on numbers on shares: a product has the fraction bits of both, and one bit is spare."""
 
 
 @dataclass(frozen=True, eq=False)
 class Layer(ABC):
-    """One layer: the shape, the numbers, the bounds and the shares that it gives."""
+    """The base class of layers: shape, outputs, bounds and shares."""
 
     def __post_init__(self) -> None:
         for one in declarations(type(self)):
@@ -63,21 +63,21 @@ class Layer(ABC):
 
     @property
     def parameters(self) -> tuple[Floats, ...]:
-        """Weights and bias, where there are any: what may be secret."""
+        """Weights and bias, if the layer has any; these may be secret."""
         return ()
 
     def shape(self, shape: Shape) -> Shape:
-        """Return the shape of one row's outputs; a PlanError if it takes no such row."""
+        """Return the shape of one row's outputs; raise PlanError for an invalid input shape."""
         return shape
 
     @abstractmethod
     def outputs(self, X: Floats) -> Floats:
-        """Return what it makes of rows, in the clear."""
+        """Return the outputs of rows, in the clear."""
 
     def bounds(self, low: Floats, high: Floats) -> Bounds:
-        """Return bounds of one row's outputs from those of its inputs, and how far shares reach.
+        """Return bounds of one row's outputs from those of its inputs, and the reach of shares.
 
-        The bounds hold in the clear, and on shares but for two units: a truncation and a bias.
+        The bounds hold in the clear, and on shares up to two units: a truncation and a bias.
         The reach is the largest absolute value that private evaluation computes.
         """
         least, most = self.outputs(np.stack([low, high]))  # most layers are monotone
@@ -87,8 +87,8 @@ class Layer(ABC):
     def shares(self, server: Server, x: Words, *parameters: Words) -> Words:
         """Return shares of the outputs (semi-honest; the dealer with either server sees all).
 
-        x are this server's of the inputs, (n, *shape), with 16 fraction bits; `parameters` its of
-        :attr:`parameters`, weights with :data:`FACTOR_BITS`.
+        x is this server's share of the inputs, (n, *shape), with 16 fraction bits. `parameters` are
+        its shares of :attr:`parameters`, weights with :data:`FACTOR_BITS`.
         """
 
 
@@ -106,14 +106,14 @@ def _scaled(server: Server, x: Words, factor: float) -> Words:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Affine(Layer):
-    """A product with weights, and a bias. The text form has shapes and no weight."""
+    """A product with weights, and a bias; its representation shows shapes and no weight."""
 
     weights: Floats
     bias: Floats
     _axes: ClassVar[tuple[int, int]]  # of the weights: how many, and which is that of the outputs
 
     def __post_init__(self) -> None:
-        """Keep weights and bias as its own: finite, read-only, of matching shapes."""
+        """Copy weights and bias; check that they are finite and of matching shapes."""
         super().__post_init__()
         kind, (dimensions, outputs) = type(self).__name__, self._axes
         for name, ndim in (("weights", dimensions), ("bias", 1)):
@@ -143,14 +143,14 @@ class _Affine(Layer):
 
     @abstractmethod
     def _weighing(self, inputs: Shape) -> Product:
-        """Return the product of inputs and weights; the same of numbers and of shares."""
+        """Return the product of inputs and weights, for numbers and for shares."""
 
     def _weighed(self, X: NDArray[Any], weights: NDArray[Any]) -> Floats:
         weighed: Floats = np.asarray(self._weighing(X.shape).apply(X, weights))
         return weighed
 
     def _placed(self, bias: NDArray[Any]) -> NDArray[Any]:
-        """Return a bias as it is added: to each number, or to all cells of a channel."""
+        """Return a bias in the shape for adding: to each number, or to all cells of a channel."""
         return bias[:, None, None] if self.weights.ndim > 2 else bias
 
     def outputs(self, X: Floats) -> Floats:
@@ -196,7 +196,7 @@ class Dense(_Affine):
 
 
 def _positions(kind: str, shape: Shape, size: Shape, stride: int, padding: int) -> Shape:
-    """Return in how many rows and columns a window stands; none reaches over the far edges."""
+    """Return the number of window positions in rows and columns, all within the input."""
     if len(shape) != 3:
         raise PlanError(f"{kind} takes (channels, rows, columns), got {shape}.")
     room = [n + 2 * padding - s for n, s in zip(shape[1:], size, strict=True)]
@@ -207,7 +207,7 @@ def _positions(kind: str, shape: Shape, size: Shape, stride: int, padding: int) 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Conv2d(_Affine):
-    """A two-dimensional convolution (cross-correlation, as everywhere in this field).
+    """A two-dimensional convolution (cross-correlation, as usual in deep learning).
 
     Parameters
     ----------
@@ -238,7 +238,7 @@ class Conv2d(_Affine):
 
 @dataclass(frozen=True)
 class _Pool(Layer):
-    """One number of each square of cells; what is left over at the far edges is left out."""
+    """One number per square of cells; incomplete squares at the far edges are ignored."""
 
     size: Annotated[int, Range(1, 32), "cells on a side"]
 
@@ -261,9 +261,9 @@ class AveragePool(_Pool):
     ----------
     size : int in [1, 32]
     encrypted : bool
-        On shares, take the sums by way of encryption, where shares alone would do as well: see
-        :mod:`cloister.shares.inference.pooling`. Two rounds more and far more bytes; the extra
-        ``he``.
+        On shares, compute the sums under encryption, although shares alone suffice: see
+        :mod:`cloister.shares.inference.pooling`. It takes two more rounds, far more bytes and the
+        extra ``he``.
     """
 
     encrypted: bool = False
@@ -289,7 +289,7 @@ class AveragePool(_Pool):
 
 @dataclass(frozen=True)
 class MaxPool(_Pool):
-    """The largest of squares of `size` times `size` cells: comparisons, the costly pooling."""
+    """The maximum over squares of `size` times `size` cells; costly, as it takes comparisons."""
 
     def outputs(self, X: Floats) -> Floats:
         return np.asarray(self._windows(X).max(axis=-1))
@@ -336,12 +336,12 @@ class Polynomial(Layer):
     coefficients : sequence of float, 2 to 16
         Public; of ``1, x, x**2, ...``, see :func:`cloister.shares.inference.polynomials.fit`.
     radius : float, 2^-16 to 2^16
-        Where it was fitted. From degree 3 on private evaluation takes powers of ``x / radius``,
-        which keeps them small and exact.
+        Half-width of the interval of the fit. From degree 3 on, private evaluation uses powers of
+        ``x / radius``, which keeps them small and exact.
     clip : bool
-        Bring inputs into ``[-radius, radius]`` first. On shares this takes two comparisons an
-        input, as much as two exact ReLUs. Without it the polynomial diverges outside, and the
-        network must have been trained so that inputs seldom get there.
+        If True, clip inputs to ``[-radius, radius]`` first. On shares this takes two comparisons
+        per input, as much as two exact ReLUs. Without it the polynomial diverges outside, and the
+        network must be trained so that inputs rarely get there.
     """
 
     coefficients: Annotated[tuple[float, ...], Length(2, 16)]
@@ -366,7 +366,7 @@ class Polynomial(Layer):
 
     @cached_property
     def _on_shares(self) -> tuple[float, list[float]]:
-        """What private evaluation divides inputs by, and the coefficients of what that gives."""
+        """The divisor of inputs in private evaluation, and the coefficients after the division."""
         by = self.radius if len(self.coefficients) > 3 else 1.0
         return by, [c * by**power for power, c in enumerate(self.coefficients)]
 
@@ -375,12 +375,12 @@ class Polynomial(Layer):
         low, high = self._clipped(low), self._clipped(high)
         ends = self.outputs(np.stack([low, high]))
         least, most = ends.min(axis=0), ends.max(axis=0)
-        # What is trimmed is less than a unit of any output that head-room lets through.
+        # Trimmed terms are below a unit of every output within the head-room.
         turns = real.polyroots(real.polytrim(real.polyder(scaled), 1e-12)).real * by
         for turn in turns:  # where it turns, and harmless values between
             value = np.where((low < turn) & (turn < high), self.outputs(turn), ends[0])
             least, most = np.minimum(least, value), np.maximum(most, value)
-        # In units, x / by is off by 1 and by the rounding of 1 / by, its k-th power by k more than
+        # In units: x / by is off by 1 and by the rounding of 1 / by, its k-th power by k more than
         # k times as much, a coefficient by one half, and the sum by one.
         x, powers = _largest(low, high), np.arange(len(scaled))
         off = 1 + x / 2 ** (FACTOR_BITS + 1 - FRAC_BITS)

@@ -1,7 +1,7 @@
-"""How many rows a caller may have scored: counted durably, before anything is computed.
+"""Limits on the rows that a caller may have scored, charged durably before any computation.
 
-A linear model of d entries is known to whoever has d + 1 scores, so a limit below that is the only
-thing that keeps its weights from one caller; it does not keep them from callers who join.
+A caller with d + 1 scores knows a linear model of d entries. So only a limit below that protects
+the weights from one caller; it does not protect them from callers that collude.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _CHARGE = """INSERT INTO answered VALUES (?, ?, ?)
 
 
 class QueryLimit:
-    """At most so many rows for each caller of each model, over all time.
+    """A lifetime limit of rows for each caller and model.
 
     Parameters
     ----------
     rows : int, >= 1
-        Rows of public batches, so a padded row counts.
+        Largest number of rows; padded rows of a batch count, too.
     file : path
-        An SQLite file, for its owner alone; threads and processes may share it.
+        An SQLite file that only its owner can read; threads and processes may share it.
 
     Raises
     ------
@@ -46,14 +46,15 @@ class QueryLimit:
             connection.exec_driver_sql(_TABLE)
 
     def charge(self, caller: str, model: str, rows: int) -> None:
-        """Count rows for a caller, on the disk when this returns, or refuse all of them.
+        """Charge rows to a caller, durably, or refuse all of them.
 
         Raises
         ------
         BudgetExceeded
-            If the caller would have more rows than allowed; nothing is counted then.
+            If the caller would exceed the limit; nothing is charged then.
         """
         with explained(self._name), self._engine.begin() as connection:
+            # Within one transaction, so that two requests cannot both use the last rows.
             had = self._had(connection, caller, model)
             if had + rows <= self.rows:
                 connection.exec_driver_sql(_CHARGE, (caller, model, rows))
@@ -64,7 +65,7 @@ class QueryLimit:
         )
 
     def left(self, caller: str, model: str) -> int:
-        """Return how many rows a caller may still have scored."""
+        """Return the remaining number of rows of a caller."""
         with explained(self._name), self._engine.begin() as connection:
             return max(0, self.rows - self._had(connection, caller, model))
 

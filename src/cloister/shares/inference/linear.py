@@ -1,13 +1,13 @@
-"""Linear models as plain values: what the caller may know, and what the owner keeps.
+"""Linear models as plain values: a public layout, and the owner's secret weights.
 
-A score is a weighted sum of *entries*, which the caller makes of a row: a number scaled to [-1, 1]
-by its public range, its square, or one entry for each category or bin but the first. The layout of
-entries is public; weights and bias are not. Models come from this package (least squares, logistic
-regression, naive Bayes) and from scikit-learn (least squares, ridge, logistic regression, behind
-scalers).
+A score is a weighted sum of *entries*, which the caller computes from a row. An entry is a number
+scaled to [-1, 1] by its public range, or its square. For other columns it is the indicator of a
+category or bin, except the first. The layout of entries is public; weights and bias are not. Models
+come from this package (least squares, logistic regression, naive Bayes) and from scikit-learn
+(least squares, ridge, logistic regression, behind scalers).
 
-The weights are found by asking the model about rows that differ in one entry, which folds every
-scale into them whatever it is; the result must then agree with the model on other rows.
+The weights are determined by the model's scores of rows that differ in one entry, so they include
+every scaling. The result must then agree with the model on other rows.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ _PROBES = 64
 
 @declared
 class Entry(PublicColumn):
-    """One column of a row and what it becomes: categories, bins, or a number.
+    """One column of a row and its entries: categories, bins, or a number.
 
     Parameters
     ----------
     name, low, high, categories
-        As :class:`~cloister.protocol.task.PublicColumn` has them.
+        As in :class:`~cloister.protocol.task.PublicColumn`.
     bins : int
-        Equal parts of the range, 0 for a number that enters as it is.
+        Number of equal parts of the range; 0 for a number without binning.
     square : bool
-        Whether the square of the scaled number enters too.
+        If True, the square of the scaled number is an entry, too.
     """
 
     bins: Annotated[int, Range(0, 1024), Rule("not 1", lambda bins: bins != 1)] = 0
@@ -66,16 +66,16 @@ class Entry(PublicColumn):
 
     @property
     def cells(self) -> int:
-        """How many categories or bins there are, 0 for a number."""
+        """Number of categories or bins; 0 for a number."""
         return self.levels or self.bins
 
     @property
     def width(self) -> int:
-        """How many entries it makes."""
+        """Number of entries of the column."""
         return self.cells - 1 if self.cells else 1 + self.square
 
     def at(self, share: float) -> float:
-        """Return the value at a share of the range below 1; of categories, their code."""
+        """Return the value at a fraction of the range below 1; for categories, a code."""
         if self.categories:
             return float(int(share * self.levels))
         return self.low + share * (self.high - self.low)
@@ -83,16 +83,16 @@ class Entry(PublicColumn):
 
 @declared
 class Layout:
-    """What a caller must know to encode its rows and to read their scores; public.
+    """The public part of a model, with which callers encode rows and interpret scores.
 
     Parameters
     ----------
     columns : tuple of Entry
     frac_bits : int
-        Numbers are rounded to multiples of ``2**-frac_bits`` of half their range, as the model's
-        own predictions do; 0 if they are not rounded.
+        Numbers are rounded to multiples of ``2**-frac_bits`` of half their range, like in the
+        model's own predictions; 0 for no rounding.
     classes : tuple of str or numbers
-        A row has a score for each class but the first: its log-odds against the first. Without
+        A row has a score for each class except the first: its log-odds against the first. Without
         classes it has one score, the predicted value.
     """
 
@@ -113,12 +113,12 @@ class Layout:
 
     @property
     def width(self) -> int:
-        """How many entries a row makes."""
+        """Number of entries of a row."""
         return sum(column.width for column in self.columns)
 
     @property
     def n_scores(self) -> int:
-        """How many scores a row has."""
+        """Number of scores of a row."""
         return len(self.classes) - 1 if self.classes else 1
 
     def encode(self, X: Any) -> Floats:
@@ -127,8 +127,8 @@ class Layout:
         Parameters
         ----------
         X : array, table or path
-            Data units. Columns of a table or file are found by name; those of an array are in
-            order. A cell of a category is its text.
+            Data units. Columns of a table or file are selected by name; those of an array are in
+            order. Cells of categories are text.
 
         Returns
         -------
@@ -138,7 +138,7 @@ class Layout:
         ------
         DataError
             If the table has no rows or lacks a column, or a value is missing, out of range or an
-            unknown category: with the column and its range, never the value.
+            unknown category. The message has the column and its range, never the value.
         """
         values = read_floats(X, self._schema.names, self._schema)
         good = (values >= self._grid.low) & (values <= self._grid.high)  # NaN is neither
@@ -158,7 +158,7 @@ class Layout:
         return self.entries(values)
 
     def entries(self, values: Floats) -> Floats:
-        """Return the entries of numbers within the ranges, a category by its code from 0."""
+        """Return the entries of numbers within the ranges; categories are codes from 0."""
         steps = self._grid.encode(values)
         scaled = steps / self._grid.one if self.frac_bits else self._grid.normalise(values)
         made: list[NDArray[Any]] = []
@@ -169,11 +169,12 @@ class Layout:
                     found = bins_of(steps[:, j], column.bins, self._grid.frac_bits)
                 made += [found == cell for cell in range(1, column.cells)]
             else:
+                # A width of 1 cuts off the square.
                 made += [scaled[:, j], scaled[:, j] ** 2][: column.width]
         return np.column_stack(made).astype(np.float64)
 
     def predictions(self, scores: Floats) -> Floats:
-        """Return what scores stand for.
+        """Return the predictions for scores.
 
         Parameters
         ----------
@@ -187,18 +188,19 @@ class Layout:
         if not self.classes:
             return scores[:, 0].copy()
         logs = np.column_stack([np.zeros(len(scores)), scores])
+        # Less the largest, so that no exponential overflows.
         odds = np.exp(logs - logs.max(axis=1, keepdims=True))
         probabilities: Floats = odds / odds.sum(axis=1, keepdims=True)
         return probabilities
 
     @classmethod
     def from_document(cls, document: Any) -> Self:
-        """Read what ``asdict`` made of a layout, before or after JSON.
+        """Read a layout from the output of ``asdict``, before or after JSON.
 
         Raises
         ------
         TypeError, KeyError, PlanError
-            If it is no such document; whoever reads all of it says what it is.
+            If the document is malformed; the caller turns it into a sentence.
         """
         columns = tuple(Entry(**column) for column in document["columns"])
         return cls(**{**document, "columns": columns})
@@ -212,7 +214,7 @@ class LinearScorer:
     ----------
     layout : Layout
     weights : ndarray of shape (n_scores, layout.width)
-        For entries in [-1, 1].
+        Weights of entries in [-1, 1].
     bias : ndarray of shape (n_scores,)
     """
 
@@ -234,17 +236,17 @@ class LinearScorer:
 
     @property
     def score_bound(self) -> float:
-        """No row within the ranges has a score larger in size."""
+        """Largest absolute score of a row within the ranges."""
         return float((np.abs(self.weights).sum(axis=1) + np.abs(self.bias)).max())
 
     @property
     def norm(self) -> float:
-        """L2 norm of the weights of the score that has the largest."""
+        """Largest L2 norm of the weights of a score."""
         return float(np.sqrt((self.weights**2).sum(axis=1)).max())
 
     @cached_property
     def digest(self) -> str:
-        """Of layout and weights; it names the model where its queries are counted."""
+        """Digest of layout and weights, which names the model in the file of limits."""
         return hashlib.sha256(self._text()).hexdigest()
 
     def scores(self, X: Any) -> Floats:
@@ -252,7 +254,7 @@ class LinearScorer:
         return self.layout.encode(X) @ self.weights.T + self.bias
 
     def predict(self, X: Any) -> Floats:
-        """Return what the scores in the clear stand for; see :meth:`Layout.predictions`."""
+        """Return the predictions in the clear; see :meth:`Layout.predictions`."""
         return self.layout.predictions(self.scores(X))
 
     def _text(self) -> bytes:
@@ -271,7 +273,7 @@ class LinearScorer:
         Raises
         ------
         DataError
-            If others may read it too, it cannot be read, or it is no such file.
+            If others may read the file, it cannot be read, or it has another format.
         """
         if is_open_to_others(Path(path)):
             raise DataError(f"model {str(path)!r} may be read by others; chmod 600 it.")
@@ -288,9 +290,9 @@ class LinearScorer:
 
 
 def mean_scorer(scorers: Sequence[LinearScorer]) -> LinearScorer:
-    """Return the scorer of the mean score of an ensemble: linear again, and no dearer than one.
+    """Return a linear scorer of the mean score of an ensemble, at the cost of one member.
 
-    For log-odds it is the mean of log-odds, not of probabilities. The caller sees no member's
+    For classifiers it is the mean of log-odds, not of probabilities. The caller sees no member's
     score.
 
     Raises
@@ -311,21 +313,21 @@ def mean_scorer(scorers: Sequence[LinearScorer]) -> LinearScorer:
 
 
 def linear_scorer(model: Any, bounds: tuple[ArrayLike, ArrayLike] | None = None) -> LinearScorer:
-    """Return a model as a linear scorer.
+    """Convert a model to a linear scorer.
 
     Parameters
     ----------
     model : DPLinearRegression, DPLogisticRegression, DPNaiveBayes, Release, or of scikit-learn
-        Fitted. Of scikit-learn: LinearRegression, Ridge or LogisticRegression, alone or in a
+        Fitted. From scikit-learn: LinearRegression, Ridge or LogisticRegression, alone or in a
         Pipeline behind StandardScaler, MinMaxScaler, MaxAbsScaler or RobustScaler.
     bounds : (low, high), optional
-        Public ranges of the columns, two numbers or two sequences; required for scikit-learn's
-        models. Ours have their own.
+        Public ranges of the columns, two numbers or two sequences; required for models of
+        scikit-learn only.
 
     Raises
     ------
     PlanError
-        If the model is no such model; nothing else is linear in what a caller can encode.
+        If the model has another type, since no other is linear in the entries of a caller.
     """
     result = model if isinstance(model, Release) else getattr(model, "result_", None)
     if not isinstance(result, Release):
@@ -349,7 +351,7 @@ def scorer_of_task(
     grid: Grid,
     classes: NDArray[Any] | None,
 ) -> LinearScorer:
-    """Return what a task released as a linear scorer; `classes` in place of its own names."""
+    """Convert the release of a task to a linear scorer; `classes` replace its names."""
     labels: tuple[Any, ...] = () if isinstance(task, Linear) else task.classes
     layout = Layout(
         columns=tuple(_entries_of(names, task)),
@@ -368,7 +370,7 @@ def scorer_of_task(
 
 
 def _entries_of(names: Sequence[str], task: Linear | Logistic | NaiveBayes) -> Iterator[Entry]:
-    """Yield what each column but the target becomes, as the task itself reads it."""
+    """Yield the entry of each column except the target, as the task reads it."""
     labels = iter(() if isinstance(task, NaiveBayes) else task.names)
     for j, (name, low, high) in enumerate(zip(names, task.low, task.high, strict=True)):
         if j == task.target:
@@ -384,7 +386,7 @@ def _entries_of(names: Sequence[str], task: Linear | Logistic | NaiveBayes) -> I
 
 
 def _against_first(scores: Floats) -> Floats:
-    """Return scores less that of the first class; those of two classes are so already."""
+    """Return scores less the score of the first class; two classes have one score already."""
     return scores if scores.shape[1] == 1 else scores[:, 1:] - scores[:, :1]
 
 
@@ -397,6 +399,7 @@ def _of_sklearn(model: Any, bounds: tuple[ArrayLike, ArrayLike] | None) -> Linea
     *before, last = [step for _, step in model.steps] if type(model) is Pipeline else [model]
     for step in before:
         known = type(step) in (StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler)
+        # A scaler that clips is not linear outside its range.
         if not known or getattr(step, "clip", False):
             raise _refused(f"a step {type(step).__name__}")
     if type(last) not in (LinearRegression, Ridge, LogisticRegression):
@@ -431,16 +434,18 @@ def _refused(what: str) -> PlanError:
 
 
 def _probed(layout: Layout, score: Callable[[Floats], Floats]) -> LinearScorer:
-    """Return the weights of a model that is linear in the entries; `score` takes numbers."""
+    """Determine the weights of a model that is linear in the entries; `score` takes numbers."""
     columns = layout.columns
     start = [column.at(0 if column.cells else 0.5) for column in columns]
     rows = np.tile(start, (layout.width + 1, 1))  # each row but the last is of another entry
     probes = ((j, value) for j, column in enumerate(columns) for value in _probes(column))
     for row, (j, value) in zip(rows, probes, strict=False):
         row[j] = value
+    # One equation per weight and one for the bias.
     equations = np.column_stack([layout.entries(rows), np.ones(len(rows))])
     *weights, bias = np.linalg.solve(equations, score(rows)).astype(np.float64)
     scorer = LinearScorer(layout, np.transpose(weights), bias)
+    # Other rows than those of the equations, which agree by construction.
     shares = public_generator("linear-scorer").random((_PROBES, len(columns)))
     rows = np.array([[c.at(part) for c, part in zip(columns, of, strict=True)] for of in shares])
     off = np.abs(layout.entries(rows) @ scorer.weights.T + scorer.bias - score(rows)).max()
@@ -450,7 +455,7 @@ def _probed(layout: Layout, score: Callable[[Floats], Floats]) -> LinearScorer:
 
 
 def _probes(column: Entry) -> list[float]:
-    """Return as many values of a column as it has entries, each of which changes another."""
+    """Return one value of a column for each of its entries, which changes that entry."""
     if column.cells:
         return [column.at((cell + 0.5) / column.cells) for cell in range(1, column.cells)]
     return [column.high, column.low][: column.width]

@@ -1,8 +1,8 @@
-"""A neural network as a frozen value: checked, evaluated in the clear, and proved to fit shares.
+"""A neural network as a frozen value: validation, evaluation in the clear, and bounds on shares.
 
-Interval arithmetic from the public range of the inputs gives an upper bound for every row there can
-be, often far above what records reach. It is the owner of the weights who proves it, since bounds
-on the outputs tell of the weights.
+Interval arithmetic from the public range of the inputs gives an upper bound for every possible row,
+often far above the values of records. The owner of the weights checks it, since bounds on the
+outputs reveal information about the weights.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _MOST_WEIGHTS = 1 << 26  # of one layer
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Network:
-    """Layers, one after another, that give a score for each class.
+    """A sequence of layers that computes a score for each class.
 
     Parameters
     ----------
     layers : sequence of layers
     input_shape : tuple of int
-        Of one row: ``(n_features,)`` or ``(channels, rows, columns)``; public.
+        Shape of one row: ``(n_features,)`` or ``(channels, rows, columns)``; public.
     classes : sequence of str or int
-        What the outputs of the last layer stand for; public.
+        Names of the outputs of the last layer; public.
     input_range : pair of float
         Public bounds of every input; a row outside is refused before anything is shared.
 
     Raises
     ------
     PlanError
-        If layers do not fit each other, the input or the classes.
+        If layers do not match each other, the input or the classes.
 
     Examples
     --------
@@ -66,6 +66,7 @@ class Network:
         for name in ("layers", "input_shape", "classes", "input_range"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         low, high = self.input_range
+        # In this form, since every comparison with NaN is False.
         if not -np.inf < low < high < np.inf:
             raise PlanError(f"input_range needs finite bounds, low < high, got {low} and {high}.")
         if self.shapes[-1] != (len(self.classes),):
@@ -90,7 +91,7 @@ class Network:
 
     @property
     def parameters(self) -> tuple[Floats, ...]:
-        """Weights and biases in the order of the layers: all of a network that may be secret."""
+        """Weights and biases in the order of the layers: the secret part of a network."""
         return tuple(array for layer in self.layers for array in layer.parameters)
 
     def with_parameters(self, arrays: Sequence[Floats]) -> Self:
@@ -106,11 +107,11 @@ class Network:
 
     @property
     def vector(self) -> Floats:
-        """All weights and biases in one vector, as their owner hands them to a session."""
+        """All weights and biases in one vector, the form in which a session shares them."""
         return np.concatenate([np.zeros(0), *(array.ravel() for array in self.parameters)])
 
     def cut(self, vector: NDArray[Any]) -> list[NDArray[Any]]:
-        """Return a vector of numbers or shares as arrays of the shapes of :attr:`parameters`."""
+        """Split a vector of numbers or shares into arrays of the shapes of :attr:`parameters`."""
         shapes = [array.shape for array in self.parameters]
         parts = np.split(vector, np.cumsum([prod(shape) for shape in shapes]))
         return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=False)]
@@ -120,12 +121,12 @@ class Network:
         return self.with_parameters([np.zeros_like(array) for array in self.parameters])
 
     def checked(self, X: ArrayLike) -> Floats:
-        """Return rows as an array of shape (n, *input_shape), or refuse them by public rules.
+        """Return rows as an array of shape (n, *input_shape), checked by public rules.
 
         Raises
         ------
         DataError
-            If the shape is another, or a number is not finite or outside the public range.
+            If the shape is wrong, or a number is not finite or outside the public range.
         """
         rows = np.asarray(X, dtype=np.float64)
         if rows.shape[1:] != self.input_shape or rows.ndim != len(self.input_shape) + 1:
@@ -148,13 +149,13 @@ class Network:
         return rows
 
     def predict(self, X: ArrayLike) -> list[str | int]:
-        """Return the class of the highest score of each row; of equal ones, the first."""
+        """Return the class of the highest score of each row; on ties, the first."""
         return [self.classes[k] for k in self.forward(X).argmax(axis=1)]
 
     def reaches(self) -> list[float]:
         """Return the largest absolute number that each layer can compute, for any row in range.
 
-        It is that of the weights as fixed point rounds them, with room for the rounding of outputs.
+        It holds for the weights rounded to fixed point, with room for the rounding of outputs.
 
         Raises
         ------
@@ -164,6 +165,7 @@ class Network:
         unit, found = 2.0**-FACTOR_BITS, []
         low, high = (np.full(self.input_shape, float(end)) for end in self.input_range)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+            # Shares use the rounded weights, whose bounds may exceed those of the exact ones.
             rounded = self.with_parameters([np.rint(a / unit) * unit for a in self.parameters])
             for number, layer in enumerate(rounded.layers):
                 low, high, reach = layer.bounds(low - 2 * STEP, high + 2 * STEP)
@@ -177,7 +179,7 @@ class Network:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON document; it holds every weight in the clear, and zeros as their shape."""
+        """Return a JSON document with every weight in the clear, and zeros as their shape."""
         layers = [
             {"layer": type(layer).__name__}
             | {field.name: _plain(getattr(layer, field.name)) for field in fields(layer)}
@@ -188,14 +190,14 @@ class Network:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_dict` wrote, also after a way through JSON.
+        """Read a network from :meth:`to_dict`, before or after JSON.
 
         Raises
         ------
         DataError
-            If it is no such document.
+            If the document is malformed.
         PlanError
-            If its layers do not fit.
+            If its layers do not match.
         """
         try:
             if document["network"] != 1:
@@ -221,6 +223,7 @@ def _plain(value: Any) -> Any:
 def _read(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
+    # A short document must not allocate a huge array.
     if prod(value["zeros"]) > _MOST_WEIGHTS:
         raise DataError(f"an array of a network has at most {_MOST_WEIGHTS} numbers.")
     return np.zeros(value["zeros"])

@@ -1,8 +1,8 @@
 """Polynomials in place of activations: least squares on a public interval.
 
-Shares and ciphertexts know sums and products; a polynomial of a low degree is a few of these, where
-ReLU needs comparisons. It is crude inside its interval and wrong outside: train the network with
-the polynomial, do not replace the activation of a trained one.
+Shares and ciphertexts support sums and products, so a polynomial of a low degree is cheap, while
+ReLU takes comparisons. It is inaccurate inside its interval and wrong outside. Train the network
+with the polynomial; do not replace the activation of a trained one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ FUNCTIONS: dict[str, Callable[[Floats], Floats]] = {
 
 
 def fit(activation: str | Callable[[Floats], Floats], degree: int, radius: float) -> Floats:
-    """Return the polynomial nearest to an activation in least squares on ``[-radius, radius]``.
+    """Fit a polynomial to an activation by least squares on ``[-radius, radius]``.
 
     Parameters
     ----------
     activation : "relu", "sigmoid", "tanh" or a function of an array
-        Smooth but for a kink at 0.
+        Smooth except for a kink at 0.
     degree : int in [1, 15]
     radius : float, > 0
 
@@ -43,9 +43,9 @@ def fit(activation: str | Callable[[Floats], Floats], degree: int, radius: float
 
     Notes
     -----
-    Of uniform weight: the coefficients in Legendre polynomials are integrals, taken by Gauss and
-    Legendre's rule on each side of 0. ``relu(x)`` is ``x / 2 + |x| / 2``, and ``|x|`` is even: the
-    fits of degrees 2 and 3 are one, and a published one with a cubic term is not that fit.
+    The weight is uniform: coefficients in Legendre polynomials are integrals, computed by
+    Gauss-Legendre quadrature on each side of 0. ``relu(x)`` is ``x / 2 + |x| / 2``, and ``|x|`` is
+    even. So the fits of degrees 2 and 3 are equal, and a published fit with a cubic term differs.
 
     Examples
     --------

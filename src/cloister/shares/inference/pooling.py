@@ -1,17 +1,17 @@
 """Sums over windows under encryption, from shares to shares: exact BFV with a uniform mask.
 
-On additive shares such a sum is local, and that is what networks on shares use. This step is for
-chains that hand a layer to encryption and go on with shares. Two servers hold shares of words of
-Z_2^64, cut into limbs of 16 bits; each key serves one batch:
+On additive shares such a sum is local, and networks on shares use that. This step is for chains
+that evaluate a layer under encryption and continue on shares. Two servers hold shares of words of
+Z_2^64, split into limbs of 16 bits; each key serves one batch:
 
 1. server 0: :class:`EncryptedWindows` has a ``request`` for server 1
-2. server 1: :func:`sum_windows` gives its share of the sums, and a reply for server 0
-3. server 0: :meth:`EncryptedWindows.open` gives its share of the sums
+2. server 1: :func:`sum_windows` returns its share of the sums, and a reply for server 0
+3. server 0: :meth:`EncryptedWindows.open` returns its share of the sums
 
-A message that is damaged, of other windows or under another key is a RemoteProtocolError.
+A message that is damaged, for other windows or under another key raises RemoteProtocolError.
 
-Why it is exact and what each side sees is on the page of proofs of networks on shares. Semi-honest;
-the dealer of the shares together with either server sees all.
+The proofs of networks on shares cover exactness and the view of each side. Semi-honest; the dealer
+of the shares together with either server sees all.
 
 References
 ----------
@@ -32,9 +32,11 @@ from cloister.shares.inference.ckks import read, seal_context, written
 from cloister.shares.inference.frames import pack, unpack
 from cloister.shares.mpc.server import Server
 
+# 128 bits of security for 168 bits of modulus at this degree.
 _DEGREE = 8192  # slots of a ciphertext
 _MODULUS_BITS = (56, 56, 56)
 _PLAIN_BITS = 59
+# A sum of 1,024 limbs of both servers is below 2^27, far below the plain modulus of 59 bits.
 _LIMBS, _LIMB_BITS = 4, 16
 _MOST_WINDOW = 1024
 
@@ -49,7 +51,7 @@ def _context() -> tuple[Any, Any, int]:
 def encrypted_sums(server: Server, windows: Words) -> Words:
     """Return shares of sums over the last axis (semi-honest; the dealer with either sees all).
 
-    Two rounds. For 8,192 windows of k words, 0.5 MB each from server 0, and 1 MB back.
+    Two rounds. For 8,192 windows of k words, server 0 sends k times 0.5 MB and receives 1 MB.
     """
     share = np.ascontiguousarray(windows).reshape(-1, windows.shape[-1])
     if server.index == 0:
@@ -63,7 +65,7 @@ def encrypted_sums(server: Server, windows: Words) -> Words:
 
 
 class EncryptedWindows:
-    """Server 0's share of the words of each window, (n, k), under a key of its own: step 1."""
+    """Server 0's share of the words of each window, (n, k), under a separate key: step 1."""
 
     def __init__(self, share: Words) -> None:
         slots, (api, context, _) = _slots(share), _context()
@@ -85,6 +87,7 @@ class EncryptedWindows:
             self._decryptor.decrypt(ciphertext, plain)
             found.append(encoder.decode_uint64(plain))
         sums = np.array(found, dtype=np.uint64).reshape(_LIMBS, -1)[:, : self._n]
+        # A sum that wrapped is small; an honest one is that small with probability near 2^-40.
         if (sums < np.uint64(2 * self._k << _LIMB_BITS)).any():
             raise RemoteProtocolError(
                 "a masked sum may have wrapped, as one word of about 2^40 does; begin again."
@@ -102,7 +105,7 @@ def sum_windows(
     own = slots.sum(axis=2, dtype=np.uint64)
     masks = uniform_below(t, own.size, source or SecretStream()).reshape(own.shape)
     evaluator, replies = api.Evaluator(context), []
-    # One plaintext a sum, uniform because the mask is: all that the reply says of this server.
+    # One uniform plaintext per sum: the reply reveals nothing else about this server.
     for masked in _flat((own + masks) % np.uint64(t)):
         total = next(places)
         for _ in range(k - 1):
@@ -115,6 +118,7 @@ def sum_windows(
 
 def uniform_below(t: int, size: int, source: ByteSource) -> Words:
     """Return words exactly uniform in [0, t), t below 2^64, by rejection."""
+    # With as many bits as t, at least half of the words are accepted.
     shift, found = np.uint64(64 - t.bit_length()), np.zeros(0, dtype=np.uint64)
     while len(found) < size:
         drawn = np.frombuffer(source(8 * (size - len(found) + 64)), dtype="<u8") >> shift
@@ -123,7 +127,7 @@ def uniform_below(t: int, size: int, source: ByteSource) -> Words:
 
 
 def _slots(share: Words) -> Words:
-    """Return limbs, lowest first, by ciphertext, place in the window and slot; zeros at the end."""
+    """Return limbs, lowest first, by ciphertext, place in the window and slot; zero-padded."""
     words = np.asarray(share)
     fits = words.ndim == 2 and len(words) and 1 <= words.shape[1] <= _MOST_WINDOW
     if words.dtype != np.uint64 or not fits:
@@ -137,7 +141,7 @@ def _slots(share: Words) -> Words:
 
 
 def _joined(limbs: Words) -> Words:
-    """Return words from limbs that may be larger than a limb, modulo 2^64."""
+    """Return words modulo 2^64 from limbs, which may exceed 16 bits."""
     shifts = np.arange(_LIMBS, dtype=np.uint64) * np.uint64(_LIMB_BITS)
     words: Words = (limbs << shifts[:, None]).sum(axis=0, dtype=np.uint64)
     return words
@@ -148,7 +152,7 @@ def _flat(slots: Words) -> Words:
 
 
 def _unpacked(kind: str, message: bytes, n: int, k: int, each: int) -> list[bytes]:
-    """Return the ciphertexts of a message about these windows, so many for each sum."""
+    """Return the ciphertexts of a message for these windows, `each` for each sum."""
     count = _LIMBS * -(-n // _DEGREE) * each
     fields, blobs = unpack(kind, ("n", "k"), message, count)
     if (fields["n"], fields["k"]) != (n, k):

@@ -1,4 +1,4 @@
-"""The programs on shares that a session may name: ``cloister compute`` knows these."""
+"""The programs on shares that a session may name, for ``cloister compute``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from cloister.shares.mpc.vote import NoisyVote, Score, Vote
 class Sum(Program):
     """The exact sum of several owners' tables of one shape, entry by entry.
 
-    The dealer together with either server sees every table. The sum of one would be that table.
+    The dealer together with either server sees every table. At least two tables are required, since
+    the sum of one is that table.
     """
 
     name: ClassVar[str] = "sum"
@@ -44,4 +45,5 @@ class Sum(Program):
 
 _TRAININGS = (LogisticOnShares, KMeansOnShares, NetworkOnShares)
 _ALL: tuple[type[Program], ...] = (Sum, NetworkScoring, Vote, NoisyVote, Score, *_TRAININGS)
+# A session names a program by word, so that no party executes code of another.
 PROGRAMS: Mapping[str, type[Program]] = {program.name: program for program in _ALL}

@@ -1,8 +1,8 @@
-"""Networks on secret shares: the rows and the weights both hidden from the two servers.
+"""Networks on secret shares, with rows and weights hidden from the two servers.
 
 Both servers run one program, with the same public network and their own shares. The dealer
-together with either server sees everything; nothing here notices a server that computes something
-else. What a network costs is what its :mod:`~cloister.shares.inference.layers` cost.
+together with either server sees everything, and a server that deviates is not detected. The cost of
+a network is the sum over its :mod:`~cloister.shares.inference.layers`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cloister.shares.mpc.shares import FRAC_BITS, encode
 
 @declared
 class NetworkScoring:
-    """The program that scores one batch: what the parties agree on, and what the servers run.
+    """The program that scores one batch: public parameters, and the computation of the servers.
 
     The dealer together with either server sees everything.
 
@@ -38,12 +38,11 @@ class NetworkScoring:
     architecture : mapping
         ``network.architecture().to_dict()``: public, without weights.
     n_rows : int, >= 1
-        Rows of a batch. Shorter ones are padded with the lowest inputs there can be, so the
-        servers and the dealer do not see their number; who receives the results sees those of the
-        padding too.
+        Rows of a batch. Shorter batches are padded with the lowest inputs, which hides their number
+        from the servers and the dealer. A receiver sees the results of the padding, too.
     opening : {"label", "exact"}
-        The place of the best class alone, or all scores: these are exact, no private release, and
-        reveal more of the weights with every answer.
+        The index of the best class, or all scores. Scores are exact, no private release, and reveal
+        more of the weights with every answer.
     """
 
     name: ClassVar[str] = "network"
@@ -59,40 +58,41 @@ class NetworkScoring:
             )
 
     def event(self) -> None:
-        """Return nothing: no result is a private release."""
+        """Return None, as no result is a private release."""
 
     @cached_property
     def network(self) -> Network:
-        """The public part of the network; its weights are not looked at."""
+        """The public part of the network; its weights are not used."""
         return Network.from_dict(self.architecture)
 
     def tables(self) -> dict[str, Shape]:
-        """Return the shapes of what is shared: rows, and all weights and biases as one vector."""
+        """Return the shapes of the shared tables: rows, and all weights and biases as a vector."""
         return {
             "rows": (self.n_rows, *self.network.input_shape),
             "weights": self.network.vector.shape,
         }
 
     def words(self, table: str, values: ArrayLike) -> Words:
-        """Return an owner's table in fixed point, to be split, checked by the public rules.
+        """Return an owner's table in fixed point, checked by the public rules, before splitting.
 
         Parameters
         ----------
         values : array_like
-            Rows, at most `n_rows`; or weights and biases as :attr:`Network.vector` has them.
+            Rows, at most `n_rows`; or weights and biases in the form of :attr:`Network.vector`.
 
         Raises
         ------
         DataError
             If a row is outside the network's public range, or there are too many numbers.
         PlanError
-            If some row in range could leave the head-room of fixed point with these weights.
+            If a row in range could exceed the head-room of fixed point with these weights.
         """
         network, shape = self.network, self.tables()[table]
         if table == "rows":
             rows = network.checked(values)
             if len(rows) > self.n_rows:
                 raise DataError(f"a batch holds {self.n_rows} rows at most; send more in another.")
+            # Padding must be in range, like rows, or it could exceed the head-room.
             padded = np.full(shape, float(network.input_range[0]))
             padded[: len(rows)] = rows
             return encode(padded)
@@ -120,7 +120,7 @@ class NetworkScoring:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SecretSharedLayer:
-    """One server's shares of a dense layer by itself: its weights and its inputs are both hidden.
+    """One server's shares of a single dense layer with hidden weights and inputs.
 
     The dealer together with either server sees everything.
 
@@ -142,16 +142,16 @@ class SecretSharedLayer:
 
 @dataclass(frozen=True)
 class HybridNetwork:
-    """A network whose first layers the rows' owner computes in the clear; the rest is on shares.
+    """A network whose first layers the owner of the rows evaluates in the clear.
 
-    The cut decides what is hidden: the public layers are known to all, so they must not be made of
-    secret records; what they give is shared, like rows.
+    The other layers are evaluated on shares. All parties know the public layers, so these must not
+    be trained on secret records; their outputs are shared, like rows.
 
     Parameters
     ----------
     network : Network
     n_public : int
-        How many of its layers are public.
+        Number of public layers.
     """
 
     network: Network
@@ -165,7 +165,7 @@ class HybridNetwork:
 
     @property
     def private(self) -> Network:
-        """The private part, with the range that the public part can give; share and score it."""
+        """The private part, with the output range of the public part as its input range."""
         whole = self.network
         low, high = (np.full(whole.input_shape, float(end)) for end in whole.input_range)
         for layer in whole.layers[: self.n_public]:
@@ -174,13 +174,13 @@ class HybridNetwork:
         return Network(whole.layers[self.n_public :], low.shape, whole.classes, bounds)
 
     def architecture(self) -> Self:
-        """Return it with all private weights zero: what the rows' owner gets."""
+        """Return the network with all private weights zero, for the owner of the rows."""
         layers, zeros = self.network.layers, self.network.architecture().layers
         known = (*layers[: self.n_public], *zeros[self.n_public :])
         return replace(self, network=replace(self.network, layers=known))
 
     def features(self, X: ArrayLike) -> Floats:
-        """Return what the public part makes of rows, in the clear; their owner calls it."""
+        """Return the outputs of the public part, in the clear; the owner of the rows calls it."""
         rows = self.network.checked(X)
         for layer in self.network.layers[: self.n_public]:
             rows = layer.outputs(rows)

@@ -1,4 +1,4 @@
-"""The sign of a value on shares, and what follows from it: ReLU, selection, the largest of many.
+"""The sign of a value on shares, with ReLU and selection based on it.
 
 References
 ----------
@@ -26,10 +26,10 @@ def negative(server: Server, x: Words) -> Words:
 
     Integers, without fraction bits; exact for every word.
 
-    With r dealt bit by bit and c = x + r opened, the top bit of x is that of c, plus that of r,
-    plus whether the low 63 bits of c are below those of r (the borrow of c - r). The borrow is a
-    tree: at each bit c "generates" one where c has 0 and r has 1, and "propagates" one where they
-    are equal; a pair of neighbours does what its higher bit does, or passes on what the lower does.
+    The dealer shares r bit by bit, and c = x + r is opened. The top bit of x is the sum of three
+    bits: the top bits of c and r, and the borrow of the low 63 bits of c - r. A bit "generates" a
+    borrow if c has 0 and r has 1, and "propagates" one if they are equal. In a tree, a pair of
+    neighbours generates if its higher bit does, or the higher propagates and the lower generates.
 
     Eight rounds; about 38 bytes each way a word. Every opened bit is masked by a fresh one.
     """
@@ -55,7 +55,7 @@ def select(server: Server, bit: Words, x: Words, y: Words) -> Words:
 def to_words(server: Server, bits: Words) -> Words:
     """Return shares of bits as words (semi-honest; the dealer with either server sees all).
 
-    They come shared by XOR, one a word, and go shared modulo 2^64.
+    The input is shared by XOR, one bit per word, the output modulo 2^64.
     With a random bit b dealt in both forms and e = bit ^ b opened, bit = e + b - 2eb.
     One round, one bit each way a word.
     """
@@ -70,14 +70,14 @@ def to_words(server: Server, bits: Words) -> Words:
 
 
 def _sign_bits(server: Server, x: Words) -> Words:
-    """Return the top bits of x, shared by XOR, one a word."""
+    """Return the top bits of x, shared by XOR, one bit per word."""
     (r,), derived = server.take(Bits(x.shape))
     (c,) = server.open(x + r)
     c = fold_order(c)
     bits = derived()
     zeros = ~c if server.index == 0 else np.uint64(0)
     generate, propagate = bits & ~c, bits ^ zeros
-    # The top bit takes no part in the borrow: it lets pass what comes from below.
+    # The top bit is not part of the borrow, so it propagates the borrow from below.
     generate &= ~_TOP
     propagate = (propagate & ~_TOP) | (_TOP if server.index == 0 else np.uint64(0))
     borrow = _borrow(server, generate, propagate)
@@ -86,12 +86,12 @@ def _sign_bits(server: Server, x: Words) -> Words:
 
 
 def _borrow(server: Server, generate: Words, propagate: Words) -> Words:
-    """Fold 64 pairs of (generate, propagate) a word into one bit; shares by XOR."""
+    """Fold the 64 (generate, propagate) pairs of a word into one bit, shared by XOR."""
     g: _Array = generate
     p: _Array = propagate
     for width in (32, 16, 8, 4, 2, 1):
         (g_high, g_low), (p_high, p_low) = _halves(g, width), _halves(p, width)
-        # Both ANDs have one factor in common, so it is opened once.
+        # Both ANDs share one factor, which is opened once.
         passed = _and(server, p_high, np.stack([g_low, p_low]))
         g, p = g_high ^ passed[0], passed[1]
     return g.astype(np.uint64) & _ONE

@@ -1,8 +1,8 @@
-"""The dealer's side, and what a server keeps of it.
+"""The dealer of material, and each server's end of it.
 
-The dealer knows shapes and nothing else: no share, no opened value, no message between the
-servers ever reaches it. Server 1 asks for each item by number; server 0 needs no message at all
-after its key, since all its shares are drawn from it.
+The dealer knows shapes only: it receives no share, no opened value and no message between the
+servers. Server 1 requests each item by number. Server 0 receives only its key, from which it
+expands all its shares.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cloister.hazmat.ring import WORD_BYTES, Words, from_bytes, to_bytes
 from cloister.shares.mpc.material import BitAsWord, Bits, Material, Product, Square, Truncation
 
 MOST_WORDS = 1 << 27
-"""Of one item, a gibibyte: a request for more is refused before anything is drawn."""
+"""Largest size of one item, a gibibyte; a larger request is refused before anything is drawn."""
 
 _KINDS: Mapping[str, type[Material]] = {
     kind.__name__: kind for kind in (Product, Square, Truncation, Bits, BitAsWord)
@@ -31,7 +31,7 @@ _END = b"end"
 
 
 class Dealer:
-    """Deals random material to two servers; together with either of them it would see everything.
+    """The dealer of random material to two servers; with either of them it sees everything.
 
     Parameters
     ----------
@@ -45,13 +45,14 @@ class Dealer:
         self.items = 0
 
     def serve(self) -> int:
-        """Deal until server 1 says that the run has ended; return the number of items.
+        """Deal until server 1 reports the end of the run; return the number of items.
 
         Raises
         ------
         RemoteProtocolError
             If a request is malformed, too large, or for a number that was dealt before.
         """
+        # Different keys, so that neither server can expand the other's shares.
         for link, key in zip(self._links, self._keys, strict=True):
             link.send(key)
         while (request := self._links[1].receive()) != _END:
@@ -60,6 +61,7 @@ class Dealer:
 
     def _deal(self, request: bytes) -> bytes:
         serial, material = _read(request)
+        # An item that is used twice would mask two values with one mask.
         if serial != self.items:
             raise RemoteProtocolError(
                 f"material must be asked for in order, next is number {self.items}, got {serial}; "
@@ -77,7 +79,7 @@ class Dealer:
 
 
 class Supply:
-    """One server's end: expands its shares of the material, each item once.
+    """One server's end of the dealer: it expands the server's shares, each item once.
 
     Parameters
     ----------
@@ -104,8 +106,8 @@ class Supply:
         -------
         drawn : list of ndarray, uint64
         derived : callable
-            Returns the share of what depends on them. The dealer works while the servers open;
-            so ask as late as possible, and in the order of the items.
+            Returns the share of the derived array. The dealer works while the servers open values,
+            so call it as late as possible, in the order of the items.
         """
         serial, self._taken = self._taken, self._taken + 1
         if self._index == 1:
@@ -115,7 +117,7 @@ class Supply:
         return drawn, lambda: self._derived(serial, material)
 
     def close(self) -> None:
-        """Tell the dealer that the run has ended."""
+        """Report the end of the run to the dealer."""
         if self._index == 1:
             self._link.send(_END)
 
@@ -127,6 +129,7 @@ class Supply:
         self._awaited += 1
         if self._index == 0:
             return _derived(self._key, serial, material)
+        # Server 1's share depends on server 0's, so it cannot be expanded from a key.
         body = self._link.receive()
         self.bytes_received += len(body)
         if body[:WORD_BYTES] != _number(serial):
@@ -142,7 +145,7 @@ class Supply:
 
 
 def _drawn(key: bytes, index: int, serial: int, material: Material) -> list[Words]:
-    """Return a server's shares of what is drawn: one stream, cut to the shapes."""
+    """Return a server's shares of the drawn arrays: one stream, split into the shapes."""
     sizes = [prod(shape) for shape in material.drawn()]
     words = _expand(key, serial, f"drawn {index}", sum(sizes))
     parts = np.split(words, np.cumsum(sizes)[:-1])
@@ -150,13 +153,13 @@ def _drawn(key: bytes, index: int, serial: int, material: Material) -> list[Word
 
 
 def _derived(key: bytes, serial: int, material: Material) -> Words:
-    """Return server 0's share of what is derived."""
+    """Return server 0's share of the derived array."""
     shape = material.derived()
     return _expand(key, serial, "derived 0", prod(shape)).reshape(shape)
 
 
 def _expand(key: bytes, serial: int, what: str, size: int) -> Words:
-    """Return a stream of its own: number and name keep any two apart."""
+    """Return the stream of one array; number and name separate any two streams."""
     return expand(key, PadContext("", serial, 0, what, ""), size, Usage.MATERIAL)
 
 
@@ -165,10 +168,12 @@ def _number(serial: int) -> bytes:
 
 
 def _read(request: bytes) -> tuple[int, Material]:
-    """Return number and kind of a request, or refuse it by a RemoteProtocolError."""
+    """Return number and material of a request; raise RemoteProtocolError if it is malformed."""
     try:
         serial, name, *fields = json.loads(request)
+        # Only kinds of this table are constructed, with fields that are checked below.
         material = _KINDS[name](*(settled(field) for field in fields))
+        # In Python integers, which cannot overflow for shapes of any size.
         shapes = (*material.drawn(), material.derived())
         words = sum(prod(shape) for shape in shapes)
         sizes = [size for shape in shapes for size in shape]

@@ -1,12 +1,12 @@
-"""What is built from products and comparisons: the largest of many, division, sigmoid, softmax.
+"""Functions built from products and comparisons: maximum, division, sigmoid, softmax.
 
-Words have 16 fraction bits, a unit is 2^-16, and values may be anything that
-:func:`cloister.shares.mpc.encode` takes unless a function says less. Shapes and options are public.
+Words have 16 fraction bits and a unit is 2^-16. Values may have the range of
+:func:`cloister.shares.mpc.encode` unless a function states less. Shapes and options are public.
 
-Sigmoid, exponential and reciprocal are one idea: comparisons bring x into [-1, 1], where one
-polynomial with 24 fraction bits is right to less than the last unit. Its coefficients are written
-down, not fitted at run time: two machines that round a fit differently would hold shares of two
-different polynomials. Nothing diverges outside a fitted interval, since nothing leaves it.
+Sigmoid, exponential and reciprocal use one idea. Comparisons bring x into [-1, 1], where a
+polynomial with 24 fraction bits has an error below the last unit. Its coefficients are constants,
+not fitted at run time, since two machines that round a fit differently would compute shares of
+different polynomials. No value leaves the fitted interval, so nothing diverges.
 
 References
 ----------
@@ -61,7 +61,7 @@ _MOST_DOUBLINGS = 24  # between the ends of a denominator's range; the head-room
 def maximum(server: Server, x: Words) -> Words:
     """Return shares of the largest (semi-honest; the dealer with either server sees all).
 
-    Over the last axis, which is gone; max pooling is this over the windows. A tournament, exact for
+    Over the last axis, which is removed; max pooling applies it to windows. A tournament, exact for
     |x| < 2^62: n - 1 comparisons, nine rounds for each of ceil(log2 n) levels, at most 54 bytes
     each way an element.
     """
@@ -71,7 +71,7 @@ def maximum(server: Server, x: Words) -> Words:
 def argmax_one_hot(server: Server, x: Words) -> Words:
     """Return 1 at the largest, else 0 (semi-honest; the dealer with either server sees all).
 
-    Over the last axis, which stays; integers, without fraction bits. **Ties: the lowest index.**
+    Over the last axis, which is kept; integers, without fraction bits. **Ties: the lowest index.**
     Exact for |x| < 2^62; nine rounds for each of ceil(log2 n) levels, at most
     62 + 8 ceil(log2 n) bytes each way an element (82 for n = 10).
     """
@@ -82,7 +82,7 @@ def argmax_one_hot(server: Server, x: Words) -> Words:
 def argmax(server: Server, x: Words) -> Words:
     """Return the largest's index (semi-honest; the dealer with either server sees all).
 
-    Over the last axis, which is gone; integers, without fraction bits. **Ties: the lowest
+    Over the last axis, which is removed; integers, without fraction bits. **Ties: the lowest
     index.** Cost and range of :func:`argmax_one_hot`: the index is a local sum of it.
     """
     one_hot = argmax_one_hot(server, x)
@@ -92,11 +92,11 @@ def argmax(server: Server, x: Words) -> Words:
 
 
 def _tournament(server: Server, x: Words, who: Words) -> tuple[Words, Words]:
-    """Return the largest along the last axis, and its place one-hot.
+    """Return the largest along the last axis, and its index one-hot.
 
-    Neighbours compete, so what is left of a pair always has the lower indices, and it loses only
-    to what is truly larger. `who`, with an axis more, says of each block's winner which of its
-    block it is: 1 at the start, when a block is one element; nothing, where nobody asks.
+    Neighbours compete, so the left one of a pair always has the lower indices, and it loses only to
+    a strictly larger value. `who` has one more axis with the one-hot index of each block's winner
+    in its block. It is 1 at the start, when a block is one element, and empty if not needed.
     """
     if x.ndim == 0 or x.shape[-1] == 0:
         raise PlanError(
@@ -136,16 +136,16 @@ def clip(server: Server, x: Words, low: float, high: float) -> Words:
 def sigmoid(server: Server, x: Words) -> Words:
     """Return shares of 1 / (1 + exp(-x)) (semi-honest; the dealer with either server sees all).
 
-    With t = min(|x|, 8) by three comparisons at once, p(t) is a polynomial of degree 8, and the
-    result is p(t), or 1 - p(t) for negative x. Off by less than 2e-4 **for every x**: 1.68e-4 of
-    the polynomial, the rest rounding. As an integer it is **always within [0, 2^16], by no unit
-    more**: p(t) lies in [1/2, 1 - 1.67e-4] up to 1.7e-4, which is more than ten units, and
-    rounding moves it by less than two. 17 rounds, about 322 bytes each way a value.
+    Three parallel comparisons give t = min(|x|, 8). With a polynomial p of degree 8 the result is
+    p(t), or 1 - p(t) for negative x. The error is below 2e-4 **for every x**: 1.68e-4 of the
+    polynomial, the rest rounding. As an integer it is **always within [0, 2^16]**: p(t) is in
+    [1/2, 1 - 1.67e-4] up to 1.7e-4, more than ten units, and rounding changes it by less than two.
+    17 rounds, about 322 bytes each way a value.
     """
     end = server.constant(8.0)
     candidates = np.stack([x, end - x, x + end])
     bits = negative(server, candidates)
-    # |x| = x - 2 x [x < 0], less what lies beyond 8 on either side.
+    # |x| = x - 2 x [x < 0], less the excess over 8 on either side.
     parts = multiply(server, bits, np.stack([x + x, end - x, x + end]))
     size = x - parts[0] + parts[1] + parts[2]
     # t / 4 - 1: two fraction bits more for the quarter, six more to reach 24.
@@ -157,7 +157,7 @@ def sigmoid(server: Server, x: Words) -> Words:
 def tanh(server: Server, x: Words) -> Words:
     """Return shares of tanh(x) (semi-honest; the dealer with either server sees all).
 
-    2 sigmoid(2 x) - 1: off by less than 4e-4, within [-1, 1] always; cost of :func:`sigmoid`.
+    2 sigmoid(2 x) - 1: error below 4e-4, always within [-1, 1]; cost of :func:`sigmoid`.
     """
     s = sigmoid(server, x + x)
     return s + s - server.constant(1.0)
@@ -166,9 +166,9 @@ def tanh(server: Server, x: Words) -> Words:
 def exp(server: Server, x: Words) -> Words:
     """Return shares of exp(x) for x <= 0 (semi-honest; the dealer with either server sees all).
 
-    A polynomial of degree 12 of max(x, -11.9); beyond that the truth is half a unit. Off by less
-    than two units, 3e-5, and at most one unit below 0 or above 1. For x > 0 the result is wrong,
-    and nobody can see it. 18 rounds, about 270 bytes each way a value.
+    A polynomial of degree 12 of max(x, -11.9); below that, exp(x) is less than half a unit. The
+    error is below two units, 3e-5, and the result at most one unit below 0 or above 1. For x > 0
+    the result is wrong without an error. 18 rounds, about 270 bytes each way a value.
     """
     beyond = x + server.constant(_EXP_END, 0)
     t = relu(server, beyond) - server.constant(_EXP_END, 0)
@@ -180,15 +180,15 @@ def softmax(server: Server, x: Words) -> Words:
     """Return shares of the softmax (semi-honest; the dealer with either server sees all).
 
     exp(x) / sum(exp(x)) over the last axis of n < 2^15. The largest is subtracted first, so no
-    exponent is positive and the sum is in [1, n], the public range of the reciprocal. Off by
-    less than 5 + n units; within [0, 1] up to n + 5. At most 40 + 9 ceil(log2 n) rounds, about
-    370 bytes each way an element for n = 10.
+    exponent is positive and the sum is in [1, n], the public range of the reciprocal. The error is
+    below 5 + n units; the result is within [0, 1] up to n + 5 units. At most 40 + 9 ceil(log2 n)
+    rounds, about 370 bytes each way an element for n = 10.
     """
     n = x.shape[-1] if x.ndim else 0
     if n >= 1 << 15:
         raise PlanError(f"softmax must be of fewer than {1 << 15} scores, got {n}.")
     e = exp(server, x - maximum(server, x)[..., np.newaxis])
-    # Each of n exponentials may be a unit low, the largest two, so the range starts below 1.
+    # Each of n exponentials may be one unit low, the largest two, so the range starts below 1.
     total = e.sum(axis=-1, keepdims=True, dtype=np.uint64)
     return times(server, e, reciprocal(server, total, 0.5, n + 1.0))
 
@@ -199,14 +199,15 @@ def softmax(server: Server, x: Words) -> Words:
 def reciprocal(server: Server, x: Words, low: float, high: float) -> Words:
     """Return shares of 1 / x (semi-honest; the dealer with either server sees all).
 
-    For low <= x <= high; the range is public and is the caller's promise: 2^-16 <= low < high <
-    2^29, at most 24 doublings apart. x is compared with every power of two between at once, which
-    gives its highest bit as a sum of bits; times the matching power it is v in [1/2, 1], exactly; 1
-    / v is a polynomial of degree 8 in 4 v - 3, off by 3.7e-7, where Newton steps would take longer.
-    Off by less than one unit and 2^-20 of the result, over the whole range.
+    For low <= x <= high. The caller guarantees the public range: 2^-16 <= low < high < 2^29, at
+    most 24 doublings apart. x is compared with all powers of two between in parallel, which gives
+    its highest bit as a sum of bits. Times the matching power it is v in [1/2, 1], exactly. 1 / v
+    is a polynomial of degree 8 in 4 v - 3 with error 3.7e-7, which takes fewer rounds than Newton
+    steps.
+    The error is below one unit plus 2^-20 of the result, over the whole range.
 
-    **Outside the range the result is wrong, and nobody can see it**: below `low` it stops growing
-    (at 0 it is below 16 / low in size), above 2 `high` it is meaningless.
+    **Outside the range the result is wrong without an error**: below `low` it stops growing (at 0
+    its absolute value is below 16 / low), above 2 `high` it is meaningless.
 
     At most 19 rounds; about 184 bytes each way a value, and 38 for every doubling.
 
@@ -223,10 +224,10 @@ def reciprocal(server: Server, x: Words, low: float, high: float) -> Words:
 def divide(server: Server, x: Words, y: Words, low: float, high: float) -> Words:
     """Return shares of x / y (semi-honest; the dealer with either server sees all).
 
-    For low <= y <= high; broadcasts. Range of y, and what happens outside, as in
-    :func:`reciprocal`; |x| < 2^20 and |x / y| * high < 2^44. Off by less than 1 + 1 / y units and
-    2^-20 of the result: the quotient is not the product with a rounded reciprocal, whose error
-    would grow with x. Two rounds and 24 bytes more than :func:`reciprocal`.
+    For low <= y <= high; broadcasts. The range of y, and results outside, as in
+    :func:`reciprocal`; |x| < 2^20 and |x / y| * high < 2^44. The error is below 1 + 1 / y units
+    plus 2^-20 of the result. It is not the product with a rounded reciprocal, whose error would
+    grow with x. Two rounds and 24 bytes more than :func:`reciprocal`.
     """
     factor, inverse, top = _normalised(server, y, low, high)
     # x / v first, to 16 bits; then times the power of two that v was scaled by.

@@ -1,4 +1,4 @@
-"""All three parties in one process: for tests, notebooks and a first look; it hides nothing."""
+"""All three parties in one process, for tests, notebooks and trials, without any secrecy."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def run_here(
     secrets : ndarray of uint64
         Split here, one share for each server.
     watch, noise : pair
-        For each server, as for :class:`Server`.
+        Argument of each :class:`Server`.
 
     Returns
     -------
     results, servers : pair
-        What the program returned at each server, and the servers, for their costs.
+        Return values of the program at each server, and the servers, for their costs.
     """
     splits = [split(secret) for secret in secrets]
     shares = (
@@ -55,8 +55,8 @@ def run_here(
 
     with ThreadPoolExecutor(3) as pool:
         dealing = pool.submit(Dealer(to_servers).serve)
-        # Not `map`, which would cancel a server 1 that has not begun when server 0 fails at once;
-        # the dealer would wait for its last word in vain.
+        # Not `map`: if server 0 fails immediately, it cancels a server 1 that has not started, and
+        # the dealer waits for its end forever.
         (first, one), (second, two) = [w.result() for w in [pool.submit(serve, i) for i in (0, 1)]]
         dealing.result()
     return (first, second), (one, two)

@@ -1,8 +1,8 @@
-"""What the dealer deals: random values, and others that depend on them, both shared.
+"""The dealer's material: random arrays, and an array derived from them, all shared.
 
-Each kind names the shapes that are drawn at random and the function that derives one more array.
-Drawn values cost no traffic: each server expands its share from its own key. Of the derived array,
-server 0 expands its share as well, and server 1 gets the difference from the dealer.
+Each kind defines the shapes of the random arrays and the function that derives one more array.
+Drawn arrays cost no traffic: each server expands its share from its own key. Server 0 expands its
+share of the derived array as well, and server 1 receives the difference from the dealer.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.ring import Words
 
 VALUE_BITS = 62
-"""Before a truncation every value must be below 2^62 in size, fraction bits included."""
+"""Values before a truncation must be below 2^62 in absolute value, fraction bits included."""
 
 Shape = tuple[int, ...]
 
 
 class Sharing(Enum):
-    """How two shares make a value: their sum modulo 2^64, or bit by bit their XOR."""
+    """The combination of two shares into a value: sum modulo 2^64, or bitwise XOR."""
 
     SUM = "sum"
     XOR = "xor"
@@ -35,31 +35,31 @@ class Sharing(Enum):
         return share0 + share1 if self is Sharing.SUM else share0 ^ share1
 
     def rest(self, value: Words, share0: Words) -> Words:
-        """Return the share that makes the value together with `share0`."""
+        """Return the share that combines with `share0` into the value."""
         return value - share0 if self is Sharing.SUM else value ^ share0
 
 
 class Material(Protocol):
-    """One kind of correlated randomness; its fields are what a server asks the dealer for."""
+    """One kind of correlated randomness; its fields are a server's request to the dealer."""
 
     @property
     def sharing(self) -> tuple[Sharing, Sharing]:
-        """Of what is drawn, and of what is derived."""
+        """Sharing of the drawn arrays, and of the derived array."""
 
     def drawn(self) -> tuple[Shape, ...]:
-        """Return the shapes of what is drawn at random."""
+        """Return the shapes of the random arrays."""
 
     def derived(self) -> Shape:
-        """Return the shape of what depends on it."""
+        """Return the shape of the derived array."""
 
     @property
     def derive(self) -> Callable[..., Words]:
-        """What makes it of the drawn values."""
+        """The function from the random arrays to the derived one."""
 
 
 @dataclass(frozen=True)
 class _One:
-    """One array is drawn, and what is derived has its shape."""
+    """Material of one random array, with a derived array of the same shape."""
 
     shape: Shape
 
@@ -77,7 +77,7 @@ class Product:
     Parameters
     ----------
     map : {"multiply", "matmul", "convolve", "and"}
-        "multiply" and "and" broadcast as NumPy does; "and" is of bits, 64 a word, shared by XOR.
+        "multiply" and "and" broadcast like NumPy; "and" works on bits, 64 per word, shared by XOR.
     left, right : tuple of int
     options : tuple of int
         Stride and padding of "convolve".
@@ -90,7 +90,7 @@ class Product:
 
     @property
     def sharing(self) -> tuple[Sharing, Sharing]:
-        """Of the factors, and of their product."""
+        """Sharing of the factors, and of their product."""
         return (Sharing.XOR, Sharing.XOR) if self.map == "and" else (Sharing.SUM, Sharing.SUM)
 
     def apply(self, x: Words, y: Words) -> Words:
@@ -117,10 +117,11 @@ class Product:
         Raises
         ------
         PlanError
-            If the map cannot take factors of these shapes.
+            If the map does not accept factors of these shapes.
         """
         left, right = self.left, self.right
         match self.map, self.options:
+            # NumPy raises ValueError for shapes that do not broadcast.
             case (("multiply" | "and"), ()):
                 with suppress(ValueError):
                     return np.broadcast_shapes(left, right)
@@ -141,7 +142,8 @@ class Product:
 
 
 def _convolve(x: Words, kernel: Words, stride: int, padding: int) -> Words:
-    """Correlate images (n, c, h, w) with kernels (out, c, kh, kw), as networks do."""
+    """Correlate images (n, c, h, w) with kernels (out, c, kh, kw), as in neural networks."""
+    # As one matrix product, since NumPy has no convolution of integers.
     x = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
     out, _, height, width = kernel.shape
     windows = np.lib.stride_tricks.sliding_window_view(x, (height, width), axis=(2, 3))
@@ -164,7 +166,7 @@ class Square(_One):
 
 @dataclass(frozen=True)
 class Truncation(_One):
-    """Random r; r >> `bits` and the top bit of r, one behind the other."""
+    """Random r, and as one array r >> `bits` and the top bit of r."""
 
     bits: int
     sharing: ClassVar = (Sharing.SUM, Sharing.SUM)
@@ -174,11 +176,12 @@ class Truncation(_One):
             raise PlanError(f"bits must be in [1, {VALUE_BITS - 1}], got {self.bits}.")
 
     def derived(self) -> Shape:
-        """Return the shape of both."""
+        """Return the shape of both arrays."""
         return 2, *self.shape
 
     def derive(self, r: Words) -> Words:
-        """Return both."""
+        """Return both arrays."""
+        # Both in one item, which saves a message.
         return np.stack([r >> np.uint64(self.bits), r >> np.uint64(63)])
 
 
@@ -193,7 +196,7 @@ class Bits(_One):
 
 
 class BitAsWord(_One):
-    """A random bit an element, shared by XOR and again modulo 2^64; only the lowest bit counts."""
+    """One random bit per element, shared by XOR and modulo 2^64; only the lowest bit counts."""
 
     sharing: ClassVar = (Sharing.XOR, Sharing.SUM)
 
@@ -202,8 +205,8 @@ class BitAsWord(_One):
         return r & np.uint64(1)
 
 
-# Index bits i < j of a position are exchanged by moving what lies at the positions with bit i set
-# and bit j clear by 2^j - 2^i; together the three exchanges reverse the six bits of the index.
+# Index bits i < j of a position are exchanged by moving the bits at positions with bit i set and
+# bit j clear by 2^j - 2^i. Together the three exchanges reverse the six bits of the index.
 _EXCHANGES = tuple(
     (
         np.uint64((1 << j) - (1 << i)),
@@ -214,10 +217,10 @@ _EXCHANGES = tuple(
 
 
 def fold_order(words: Words) -> Words:
-    """Put the bit of position p at the position with the bits of p reversed; its own inverse.
+    """Move the bit of position p to the position with the bits of p reversed; self-inverse.
 
-    In this order the neighbours 2p and 2p + 1 lie half a word apart, and so again in each half: a
-    tree over neighbours works on halves of words.
+    In this order the neighbours 2p and 2p + 1 are half a word apart, and likewise in each half. So
+    a tree over neighbours works on halves of words.
     """
     for shift, mask in _EXCHANGES:
         moved = ((words >> shift) ^ words) & mask

@@ -1,9 +1,9 @@
-"""What an opening is to the owners: exact and no private release, or private by noise on shares.
+"""Openings of results: exact without a guarantee, or private by noise on shares.
 
-Each server adds a draw of its own to its share of a sum that is never opened. A server knows its
-own draw only, the dealer none, a receiver none: for each of them, alone or with a receiver, a
-draw that it does not know carries the whole noise. The draws add up, so an honest pair of servers
-makes the noise sqrt(2) times as strong as what is charged.
+Each server adds a separate draw to its share of a sum that is never opened. A server knows its own
+draw only; the dealer and receivers know neither. So for each of them, alone or with a receiver, an
+unknown draw provides the whole noise. The draws of two honest servers add up to sqrt(2) times the
+charged noise.
 """
 
 from __future__ import annotations
@@ -35,30 +35,31 @@ MARKS: Mapping[Opening, str] = {
     "exact": "EXACT: a function of the records without noise, which is NO private release.",
     "private": "private: noise was added on the shares, and each owner's ledger was charged.",
 }
-"""What is said of a result wherever it is shown."""
+"""The text next to a result wherever it is displayed."""
 
 
 @dataclass(frozen=True)
 class NoiseOnShares:
-    """Gaussian noise for sums that stay on shares, and what its rounds cost together.
+    """Gaussian noise for sums that stay on shares, and the cost of all its rounds.
 
     Proof: docs/proofs/training-on-shares.md. The dealer together with either server sees
-    everything, the noise of that server included; what is released then rests on the other's draw.
+    everything, including the noise of that server. The guarantee of the release then depends on the
+    other server's draw.
 
     Parameters
     ----------
     epsilon, delta : float
-        For all rounds together, at neighbours of which one has one unit more.
+        For all rounds together, for neighbours that differ by one additional unit.
     rounds : int, >= 1
     record_squared : int
-        The largest squared L2 norm, in lattice steps, that one record adds to the words of a round.
+        Largest squared L2 norm, in lattice steps, of one record's contribution to a round.
     records : int, >= 1
-        The most records of one unit: its rows at a silo times its silos.
+        Largest number of records of one unit: its rows at a silo times its silos.
 
     Raises
     ------
     PlanError
-        If there is no such budget, or the noise would be stronger than what can be drawn.
+        If the budget is invalid, or the noise exceeds the largest scale of the sampler.
     """
 
     epsilon: float
@@ -76,7 +77,7 @@ class NoiseOnShares:
 
     @cached_property
     def sensitivity(self) -> int:
-        """L2 norm that one unit adds at most, lattice steps, rounded up."""
+        """Largest L2 norm of one unit's contribution, lattice steps, rounded up."""
         return self.records * (isqrt(self.record_squared - 1) + 1)
 
     @cached_property
@@ -86,15 +87,16 @@ class NoiseOnShares:
         return lattice_sigma(multiplier * sqrt(self.rounds), self.sensitivity)
 
     def event(self) -> RepeatedEvent:
-        """Return what all rounds cost: the noise of one server, as the other may be corrupted."""
+        """Return the cost of all rounds, with the noise of one server only."""
+        # The other server may be corrupted and know its own draw.
         worth = lattice_noise_multiplier(self.sigma, self.sensitivity)
         return RepeatedEvent(GaussianEvent(worth), self.rounds)
 
     def add(self, server: Server, sums: Words) -> Words:
-        """Return shares of sums plus noise; no round: each server adds its draw to its share.
+        """Return shares of sums plus noise, without a round: each server adds its draw.
 
-        Modulo 2^64, before any truncation: whatever is computed from the result is
-        post-processing, overflow included.
+        The sum is modulo 2^64, before any truncation, so all later steps are post-processing,
+        including overflow.
         """
         drawn = server.noise.draw("gaussian", self.sigma, sums.size)
         return sums + drawn.view(np.uint64).reshape(sums.shape)
@@ -102,7 +104,7 @@ class NoiseOnShares:
 
 @declared
 class Budgeted(Program):
-    """A program that has noise on the shares if it is given a budget; without, it opens exactly."""
+    """A program with noise on the shares if it has a budget, and an exact opening otherwise."""
 
     epsilon: Annotated[AtLeastZero, "of the whole run; 0 for an exact opening"] = 0.0
     delta: Probability = 1e-6
@@ -112,23 +114,25 @@ class Budgeted(Program):
     @property
     @abstractmethod
     def _noised(self) -> tuple[int, int]:
-        """In how many rounds a sum gets noise, and `record_squared` of :class:`NoiseOnShares`."""
+        """Number of rounds with noise, and `record_squared` of :class:`NoiseOnShares`."""
 
     @cached_property
     def noise(self) -> NoiseOnShares | None:
-        """What each server adds to each of those sums; None for an exact opening."""
+        """The noise that each server adds to each of these sums; None for an exact opening."""
+        # 0 is the default: a budget must be a decision of the owners.
         if not self.epsilon:
             return None
+        # Sensitivities of a unit's records add up, in all silos together.
         unit = self.max_rows * self.max_silos
         return NoiseOnShares(self.epsilon, self.delta, *self._noised, unit)
 
     @property
     def opening(self) -> Opening:
-        """Return "private" with a budget, else "exact"."""
+        """The opening: "private" with a budget, else "exact"."""
         return "private" if self.noise else "exact"
 
     def event(self) -> Event | None:
-        """Return what the run costs each owner's ledger; None for an exact opening."""
+        """Return the charge of the run to each owner's ledger; None for an exact opening."""
         return self.noise.event() if self.noise else None
 
     def _with_noise(self, server: Server, sums: Words) -> Words:
@@ -136,5 +140,5 @@ class Budgeted(Program):
 
     @property
     def _most_noise(self) -> float:
-        """Room for both draws, lattice steps; what goes beyond harms use and not privacy."""
+        """Head-room for both draws, lattice steps; an excess harms accuracy, but not privacy."""
         return 8.0 * 2 * self.noise.sigma if self.noise else 0.0

@@ -1,9 +1,9 @@
-"""One party's part of a session: gives tables, serves, deals or receives.
+"""One party's part of a session: it shares tables, serves, deals or receives.
 
-All messages travel over sealed links. In order: an owner sends server 0 a key and server 1 a share
-for each of its tables; the servers run the program; each sends every receiver its refreshed shares
-of the results, and every owner and receiver the word that it is done. Who stops hangs up, so that
-all others stop too.
+All messages use sealed links. First an owner sends server 0 a key and server 1 a share for each of
+its tables. Then the servers run the program. Each sends every receiver its refreshed shares of the
+results, and confirms the end to every owner and receiver. A failing party closes its links; its
+peers then abort.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from cloister.privacy.ledger import Ledger
 
 PATIENCE = 600.0
-"""Seconds to wait for a party to come, and for its next message: at a receiver, for the run."""
+"""Seconds to wait for a party to connect, and for its next message: at a receiver, for the run."""
 
 _DONE = b"done"
 _USED = "share-sessions"  # a file for each session, in the party's folder
@@ -49,12 +49,12 @@ _USED = "share-sessions"  # a file for each session, in the party's folder
 
 @dataclass(frozen=True)
 class Account:
-    """Where an owner's part of a private opening is charged.
+    """The ledger account that pays an owner's part of a private opening.
 
     Parameters
     ----------
     dataset : str
-        Of the ledger, which knows it.
+        A data set of the ledger.
     year_epsilon : float, optional
         Cap of a calendar year.
     """
@@ -64,7 +64,8 @@ class Account:
     year_epsilon: float | None = None
 
     def reserve(self, session: Session, event: Event, tables: Mapping[str, Words]) -> None:
-        """Set aside what a session costs, or raise BudgetExceeded."""
+        """Reserve the cost of a session; raise BudgetExceeded if it does not fit."""
+        # The ledger binds a job to its records, so that one charge pays for one set of records.
         content = hashlib.sha256(b"".join(map(to_bytes, tables.values())))
         self.ledger.reserve(
             dataset=self.dataset,
@@ -76,7 +77,7 @@ class Account:
         )
 
     def spend(self, session: Session, event: Event) -> None:
-        """Charge it. Nothing is sent again: what is lost on the way stays charged."""
+        """Charge the cost of a session; it stays charged if a message is lost."""
         digest = session.digest().encode()
         self.ledger.commit(job=session.id, round=0, event=event, frame=digest)
         self.ledger.close(session.id)
@@ -84,7 +85,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a party has after its part: decoded results at a receiver, the cost at a server."""
+    """The outcome of a party's part: decoded results at a receiver, the cost at a server."""
 
     opening: Opening
     results: dict[str, NDArray[Any]] = field(default_factory=dict, repr=False)
@@ -92,20 +93,20 @@ class Outcome:
 
     @property
     def mark(self) -> str:
-        """What is said of the results wherever they are shown."""
+        """The text next to the results wherever they are displayed."""
         return MARKS[self.opening]
 
 
 def words_of(program: Program, table: str, values: ArrayLike) -> Words:
-    """Return an owner's table as words of its public shape.
+    """Encode an owner's table as words of its public shape.
 
-    A program with ``words(table, values)`` encodes and pads by itself; for any other the values
-    must have the public shape.
+    A program with ``words(table, values)`` encodes and pads tables itself; for other programs the
+    values must have the public shape.
 
     Raises
     ------
     DataError
-        If the shape is another, or a value is not finite or too large.
+        If the shape is wrong, or a value is not finite or too large.
     """
     own = getattr(program, "words", None)
     words: Words = encode(values) if own is None else own(table, values)
@@ -122,7 +123,7 @@ def take_part(
     tables: Mapping[str, Words] | None = None,
     account: Account | None = None,
 ) -> Outcome:
-    """Do one party's part of a session, all its roles.
+    """Run one party's part of a session, in all its roles.
 
     Semi-honest; the dealer together with either server sees every table.
 
@@ -131,21 +132,21 @@ def take_part(
     links : callable
         Opens the sealed links to :meth:`Session.peers_of`, such as :func:`connected`.
     folder : Path
-        Of this party alone; keeps which sessions it took part in.
+        Folder of this party only; it records the sessions in which the party took part.
     tables : mapping of ndarray, uint64
-        What an owner gives, of the public shapes; see :func:`words_of`.
+        Tables of an owner, of the public shapes; see :func:`words_of`.
     account : Account
-        Of an owner, where the opening is private. It is charged before the first share leaves.
+        Account of an owner if the opening is private, charged before the first share is sent.
 
     Raises
     ------
     PlanError, DataError
-        Before anything is sent: for a wrong table, a missing ledger, or a session that was used.
+        Before anything is sent: for a wrong table, a missing ledger, or a used session.
     BudgetExceeded
         Likewise, if the ledger refuses.
     RemoteProtocolError
-        If another party breaks the protocol or stops. What was charged stays charged, and the
-        session cannot be used again.
+        If another party violates the protocol or stops. The charge remains, and the session cannot
+        be used again.
     """
     given = _checked(session, name, tables or {}, account)
     event = session.program.event() if given else None
@@ -158,6 +159,7 @@ def take_part(
         _use_once(folder, session)
         if account is not None and event is not None:
             account.spend(session, event)  # before the first share leaves
+        # A server may also be an owner or a receiver, so each part below runs if it applies.
         first, second = (ends[server] for server in session.servers)
         if name == session.dealer:
             Dealer((first, second)).serve()
@@ -178,7 +180,7 @@ def take_part(
 def _checked(
     session: Session, name: str, tables: Mapping[str, Words], account: Account | None
 ) -> dict[str, Words]:
-    """Return what a party gives, in the order of the program."""
+    """Return the tables of a party, in the order of the program."""
     if name not in session.parties:
         raise PlanError(f"{name!r} is no party of the session; use one of its names.")
     own = session.tables_of(name)
@@ -187,6 +189,7 @@ def _checked(
     for table, words in tables.items():
         _check_shape(table, words, session.program.tables()[table])
     private = session.program.event() is not None
+    # A program that names its opening private without a cost would charge no ledger.
     if (session.program.opening == "private") != private:
         raise PlanError("a program must have a cost where its opening is private, and only there.")
     if own and private and account is None:
@@ -200,7 +203,7 @@ def _check_shape(table: str, words: Words, shape: Shape) -> None:
 
 
 def _serve(session: Session, index: int, ends: Mapping[str, Link]) -> Cost:
-    """Collect the shares, run the program, send the shares of its results."""
+    """Collect the shares, run the program, and send the shares of its results."""
     program, other = session.program, session.servers[1 - index]
     shares = {
         table: _share(ends[session.owners[table]], index, shape)
@@ -208,9 +211,11 @@ def _serve(session: Session, index: int, ends: Mapping[str, Link]) -> Cost:
     }
     server = Server(index, ends[other], Supply(index, ends[session.dealer]))
     results = program.run(server, shares)
+    # Receivers decode by the declared shapes, so a wrong program must fail at the servers.
     shapes = {what: tuple(shape) for what, shape in program.results().items()}
     if shapes != {what: words.shape for what, words in results.items()}:
         raise PlanError(f"program {program.name!r} gave other results than it declares; mend it.")
+    # Shares of results may depend on shares that a receiver knows as an owner.
     fresh = [server.refresh(results[what]) for what in shapes]
     for name in session.receivers:
         for words in fresh:
@@ -245,14 +250,15 @@ def _receive(session: Session, ends: Mapping[str, Link]) -> dict[str, NDArray[An
 
 
 def _values(program: Program, what: str, words: Words) -> NDArray[Any]:
-    """Return opened words as numbers; a program with ``values(result, words)`` says how."""
+    """Return opened words as numbers, with ``values(result, words)`` of the program if any."""
+    # Labels have no fraction bits.
     plain = to_integers if program.opening == "label" else decode
     own = getattr(program, "values", lambda _, words: plain(words))
     return own(what, words)
 
 
 def _use_once(folder: Path, session: Session) -> None:
-    """Record durably that this party takes part in a session; refuse a second time."""
+    """Record durably that this party takes part in a session; raise PlanError the second time."""
     used = folder / _USED
     try:
         used.mkdir(mode=stat.S_IRWXU, exist_ok=True)
@@ -287,12 +293,12 @@ def connected(
     listen: str | None = None,
     relay: Callable[[str], Carrier] | None = None,
 ) -> Iterator[dict[str, Link]]:
-    """Connect a party to its peers over TCP or the relay, seal every link, close all at the end.
+    """Connect a party to its peers over TCP or the relay; seal all links and close them at the end.
 
     Parameters
     ----------
     listen : str, optional
-        HOST:PORT to listen at, where that is not the address that others dial.
+        HOST:PORT to listen at, if it differs from the address that others dial.
     relay : callable
         Opens a link to a peer over the coordinator, for a session with one.
 
@@ -301,7 +307,7 @@ def connected(
     PlanError
         If the identity is not that of `name` in the session.
     TransportError, RemoteProtocolError
-        If somebody does not come, or is not who was pinned.
+        If a party does not connect, or differs from its pin.
     """
     if identity.fingerprint != session.parties[name].fingerprint:
         raise PlanError(
@@ -337,5 +343,5 @@ def connected(
 
 
 def _closes(link: Carrier) -> Callable[..., None]:
-    """Return what closes a link at the end of a block: at once after an error."""
+    """Return the exit function of a link, which closes it immediately after an error."""
     return lambda kind, error, trace: link.close(at_once=error is not None)

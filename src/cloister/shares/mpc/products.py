@@ -1,6 +1,6 @@
 """Products, truncation and polynomials on shares.
 
-Shapes and options are public. Words have 16 fraction bits unless a function says otherwise.
+Shapes and options are public. Words have 16 fraction bits unless a function states otherwise.
 
 References
 ----------
@@ -25,13 +25,13 @@ from cloister.shares.mpc.shares import FRAC_BITS, encode
 def product(server: Server, kind: Product, x: Words, y: Words) -> Words:
     """Return shares of f(x, y), f bilinear (semi-honest; the dealer with either server sees all).
 
-    Exact modulo 2^64, or bit by bit, in the way of :mod:`cloister.shares.mpc`; fraction bits add
+    Exact modulo 2^64, or bit by bit, by the method of :mod:`cloister.shares.mpc`; fraction bits add
     up. One round; 8 bytes each way for every word of x and of y.
     """
     (a, b), derived = server.take(kind)
     sharing = kind.sharing[0]
     e, d = server.open(sharing.rest(x, a), sharing.rest(y, b), sharing=sharing)
-    # Server 0 takes f(e, d) in with f(e, b): one product less.
+    # Server 0 computes f(e, d) together with f(e, b), which saves one product.
     cross = kind.apply(e, sharing.join(b, d) if server.index == 0 else b)
     return sharing.join(derived(), sharing.join(cross, kind.apply(a, d)))
 
@@ -55,8 +55,8 @@ def matmul(server: Server, x: Words, y: Words) -> Words:
 def convolve(server: Server, x: Words, kernel: Words, stride: int = 1, padding: int = 0) -> Words:
     """Return shares of a convolution (semi-honest; the dealer with either server sees all).
 
-    Images (n, c, h, w) are correlated with kernels (out, c, kh, kw), untruncated. The opened words
-    are those of images and kernels, not those of the windows.
+    Images (n, c, h, w) are correlated with kernels (out, c, kh, kw), untruncated. Images and
+    kernels are opened, not the windows, which have more words.
     """
     kind = Product("convolve", x.shape, kernel.shape, (stride, padding))
     return product(server, kind, x, kernel)
@@ -69,6 +69,7 @@ def square(server: Server, x: Words) -> Words:
     """
     (a,), derived = server.take(Square(x.shape))
     (e,) = server.open(x - a)
+    # e is public, so only one server adds e^2.
     cross = np.uint64(2) * e * a
     return derived() + cross + (e * e if server.index == 0 else np.uint64(0))
 
@@ -76,12 +77,13 @@ def square(server: Server, x: Words) -> Words:
 def truncate(server: Server, x: Words, bits: int = FRAC_BITS) -> Words:
     """Return shares of x / 2^bits (semi-honest; the dealer with either server sees all).
 
-    Rounded up or down: unbiased, less than one unit off, always.
+    Rounded up or down: unbiased, with an error always below one unit.
 
-    With r dealt and c = x + 2^62 + r opened, which is uniform, the quotient is
-    (c >> bits) - (r >> bits) - 2^(62 - bits), plus 2^(64 - bits) where c wrapped around: just
-    where r has its top bit and c has not. That needs |x| < 2^62, which head-room proves when a
-    program is planned. Shifting shares without a dealer fails with probability |x| / 2^64 a word.
+    The dealer shares r, and c = x + 2^62 + r, which is uniform, is opened. The quotient is
+    (c >> bits) - (r >> bits) - 2^(62 - bits), plus 2^(64 - bits) if c wrapped around. It wrapped
+    exactly if r has its top bit set and c does not. That requires |x| < 2^62, which head-room
+    proves when a program is planned. Shifting shares without a dealer fails with probability
+    |x| / 2^64 a word.
 
     One round, 8 bytes each way a word.
     """
@@ -121,21 +123,21 @@ def polynomial(
 ) -> Words:
     """Return shares of a polynomial of x (semi-honest; the dealer with either server sees all).
 
-    Its coefficients are public, the constant first, and the same at both servers to the last bit.
-    Powers are built by doubling: degree n takes about 2 log2(n) rounds. x, its powers and the
-    coefficients have `frac_bits`; every power, every coefficient times its power, and their sum
-    must stay below 2^(61 - 2 frac_bits) in size, 2^29 at 16 bits. So bring x into [-1, 1] where the
-    high coefficients are small; there, 24 bits make the error less than two units of 16.
+    Its coefficients are public, the constant first, and equal at both servers to the last bit.
+    Powers are computed by doubling: degree n takes about 2 log2(n) rounds. x, its powers and the
+    coefficients have `frac_bits`. Every power, every coefficient times its power, and their sum
+    must stay below 2^(61 - 2 frac_bits) in absolute value, 2^29 at 16 bits. So scale x to [-1, 1]
+    where high coefficients are small; there, 24 bits give an error below two units of 16.
     """
     powers = [x]
     while len(powers) < len(coefficients) - 1:
-        # All powers up to 2k come from those up to k, in the two rounds of one product.
+        # Powers up to 2k follow from those up to k, in the two rounds of one product.
         room = len(coefficients) - 1 - len(powers)
         low = np.stack(powers[:room])
         powers += list(times(server, low, powers[-1][np.newaxis], frac_bits))
     total = x * np.uint64(0)
     for power, coefficient in zip(powers, coefficients[1:], strict=True):
         total = total + power * encode(coefficient, frac_bits)
-    # The constant goes in before the one truncation, so that the sum is rounded once.
+    # The constant is added before the one truncation, so that the sum is rounded once.
     total = total + server.constant(coefficients[0], 2 * frac_bits)
     return truncate(server, total, 2 * frac_bits - result_bits)

@@ -1,4 +1,4 @@
-"""What a program is: public shapes, the function that both servers run, and what is opened."""
+"""The protocol of programs: public shapes, the function of both servers, and the opening."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloister.shares.mpc.material import Shape
 from cloister.shares.mpc.server import Server
 
 Opening = Literal["label", "exact", "private"]
-"""What a result is to those who open it.
+"""The kind of a result for its receivers.
 
 "label": the answer to a query, no more. "exact": an exact function of the records, which is **no
 private release**. "private": noise was added on the shares, and the owners' ledgers are charged.
@@ -21,25 +21,26 @@ Names = Annotated[tuple[str, ...], Rule("all different", lambda all_: len(set(al
 """Names of tables."""
 
 
+# Values, so that all parties can compare them by the digest of their session.
 class Program(Protocol):
-    """A frozen value, the same at every party; its fields are its public parameters, JSON all.
+    """A frozen value, equal at every party; its fields are public parameters and JSON-able.
 
-    The dealer together with either server sees every table. A program may have, besides:
-    ``words(table, values)``, an owner's table as words of its public shape, padded where it has
-    fewer rows; ``values(result, words)``, opened words as numbers. See
-    :mod:`cloister.shares.mpc.parties` for what happens without.
+    The dealer together with either server sees every table. A program may define two more methods:
+    ``words(table, values)`` encodes an owner's table in its public shape, padded if it has fewer
+    rows; ``values(result, words)`` decodes opened words. See :mod:`cloister.shares.mpc.parties` for
+    the defaults.
     """
 
     name: ClassVar[str]
 
     @property
     def opening(self) -> Opening:
-        """What the results are; shown wherever they are, and what an owner's policy must allow."""
+        """The kind of the results, which is displayed with them and which policies must allow."""
 
     def event(self) -> Event | None:
-        """Return what opening the results costs each owner's ledger; None where it is not private.
+        """Return the charge of the opening to each owner's ledger; None if it is not private.
 
-        Spent before the owner's first share leaves.
+        It is charged before the owner's first share is sent.
         """
         return None
 

@@ -1,12 +1,12 @@
-"""Sealing a link end to end between two parties that pinned each other's keys.
+"""End-to-end sealed links between two parties that pinned each other's keys.
 
-Whoever carries the messages of two servers and knows their material reads what they compute on: an
-opening x - a and the dealt a are x. So no server's message travels unsealed, whoever carries it.
+A carrier that knows the material of two servers could compute their values from an opening x - a
+and the dealt a. So every message of a server is sealed, on every transport.
 
 Both ends send a fresh X25519 key, then sign both keys, both names and the digest of the session
-with their pinned Ed25519 keys. Each direction gets a key of its own. Message number n of a
-direction is sealed under nonce n, with session, sender, receiver and n authenticated: one that was
-changed, repeated, left out, swapped or sent elsewhere does not open.
+with their pinned Ed25519 keys. Each direction has a separate key. Message number n of a direction
+is sealed under nonce n, with session, sender, receiver and n authenticated. A message that was
+changed, repeated, omitted, swapped or redirected does not open.
 
 References
 ----------
@@ -39,7 +39,7 @@ class SealedLink:
         self._sent = self._received = 0
 
     def send(self, body: bytes) -> None:
-        """Seal and send a message; does not wait until the other party reads it."""
+        """Seal and send a message without waiting for the other party to read it."""
         number, self._sent = self._sent, self._sent + 1
         about = self._about(self._name, self._peer, number)
         with _named(self._peer):
@@ -51,10 +51,11 @@ class SealedLink:
         Raises
         ------
         RemoteProtocolError
-            If it is not the next message of the other party to this one in this session, as sent.
+            If it is not the unchanged next message of the other party in this session.
         """
         with _named(self._peer):
             box = self._link.receive(most + kex.SEAL_BYTES)
+        # Counted at both ends and not sent, so that an omitted message is detected.
         number = self._received
         try:
             body = kex.unseal(
@@ -82,7 +83,7 @@ class SealedLink:
 
 @contextmanager
 def _named(peer: str) -> Iterator[None]:
-    """Add the other end's name to what a transport says."""
+    """Add the other end's name to errors of the transport."""
     try:
         yield
     except TransportError as error:
@@ -97,21 +98,22 @@ def seal(
     Parameters
     ----------
     link : Link
-        Over any transport; it may drop, change and read what it carries.
+        A link over any transport, which may drop, change and read messages.
     name, peer : str
-        Of this party and the other.
+        Names of this party and the other.
     pin : str
-        Fingerprint of the other, compared out of band.
+        Fingerprint of the other party, compared out of band.
     session : str
         Digest of the session; both ends must have the same.
 
     Raises
     ------
     RemoteProtocolError
-        If the other end is not who was pinned, or has another session or other names in mind.
+        If the other end differs from the pin, or has another session or other names.
     TransportError
         If the other end does not answer.
     """
+    # With one key at both ends, a carrier could reflect a party's messages to itself.
     if name == peer or identity.fingerprint == pin:
         raise LocalProtocolError(
             f"a link must have two parties, got {name!r} at both ends or one key for both; "
@@ -128,6 +130,7 @@ def seal(
             f"the other end of the link to {peer!r} is not the party of the pinned fingerprint "
             f"{pin}; compare it with its owner."
         )
+    # Names and both keys are signed, so that a signature fits one link and one direction only.
     here, there = (name.encode(), mine, identity.public), (peer.encode(), theirs, public)
     forth, back = (session.encode(), *here, *there), (session.encode(), *there, *here)
     with _named(peer):

@@ -1,4 +1,4 @@
-"""One compute server: its index, its link to the other, its material, and what it all costs."""
+"""One compute server: its index, its link to the other server, its material, and its costs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Watch = Callable[[NDArray[np.unsignedinteger]], None]
 
 @dataclass
 class Cost:
-    """What one server spent.
+    """The communication costs of one server.
 
     Parameters
     ----------
     rounds : int
-        Openings; each waits once for the other server.
+        Number of openings; each waits once for the other server.
     bytes_sent : int
-        To the other server; as many come back.
+        Bytes to the other server, which sends as many back.
     """
 
     rounds: int = 0
@@ -46,14 +46,14 @@ class Server:
     ----------
     index : {0, 1}
     peer : Link
-        To the other server, sealed against everybody else, the dealer above all.
+        Link to the other server, sealed against all other parties, especially the dealer.
     supply : Supply
         This server's end of the dealer's material.
     watch : callable, optional
-        Gets the words of each message that arrives: for tests of what a server sees.
+        Receives the words of each incoming message, for tests of a server's view.
     noise : NoiseSource, optional
-        What this server adds where a program asks for noise; the operating system's by default.
-        Nobody else may know it, the dealer and the other server included.
+        Source of this server's noise in programs with noise; by default the operating system's. No
+        other party may know its draws, including the dealer and the other server.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Server:
         self.noise = noise or DiscreteNoise()
 
     def constant(self, values: ArrayLike, frac_bits: int = FRAC_BITS) -> Words:
-        """Return this server's share of public values: server 0 has them, server 1 zeros."""
+        """Return this server's share of public values: the values at server 0, zeros at 1."""
         words = encode(values, frac_bits)
         return words if self.index == 0 else np.zeros_like(words)
 
@@ -83,7 +83,7 @@ class Server:
     def open(self, *shares: Words, sharing: Sharing = Sharing.SUM) -> list[Words]:
         """Open values to both servers, in one round.
 
-        What is opened must be masked by fresh material, or be a result of the program.
+        Opened values must be masked by fresh material, or be results of the program.
 
         Raises
         ------
@@ -99,9 +99,11 @@ class Server:
         return opened
 
     def swap(self, bodies: Sequence[bytes]) -> list[bytes]:
-        """Send the other server these bytes and return as many of its own, in one round."""
+        """Exchange equally many bytes with the other server, in one round."""
+        # The number of the round reveals servers that are out of step.
         message = self.cost.rounds.to_bytes(WORD_BYTES, "big") + b"".join(bodies)
         self._peer.send(message)
+        # Both servers send before they receive, so neither waits for the other's send.
         answer = self._peer.receive()
         if len(answer) != len(message) or answer[:WORD_BYTES] != message[:WORD_BYTES]:
             raise RemoteProtocolError(
@@ -114,29 +116,30 @@ class Server:
         return [answer[start:end] for start, end in pairwise(ends)]
 
     def give(self, body: bytes) -> None:
-        """Send the other server bytes, which it takes with :meth:`get`; one round."""
+        """Send bytes to the other server, which receives them with :meth:`get`; one round."""
         self._peer.send(body)
         self.cost.rounds += 1
         self.cost.bytes_sent += len(body)
 
     def get(self) -> bytes:
-        """Return bytes that the other server gives; who calls this checks them."""
+        """Return bytes of the other server, which the caller must check."""
         self.cost.rounds += 1
         return self._peer.receive()
 
     def refresh(self, share: Words) -> Words:
         """Return a fresh share of the same value, in one round.
 
-        What leaves the servers is refreshed first: its two shares then say nothing but their sum,
-        whatever the receiver knows of the shares it was computed from.
+        Results are refreshed before they are sent. Their shares then reveal only their sum, even to
+        a receiver that knows shares from which they were computed.
         """
+        # The difference of two streams adds to zero over both servers, and each knows both.
         own = new_key()
         other = self.swap([own])[0]
         mine, theirs = (expand_share(key, share.shape) for key in (own, other))
         return share + mine - theirs
 
     def see(self, words: NDArray[np.unsignedinteger]) -> None:
-        """Show what arrived to whoever watches."""
+        """Pass received words to the observer, if any."""
         if self._watch is not None:
             self._watch(words)
 

@@ -1,4 +1,4 @@
-"""What all parties of a computation on shares agree on: one file, the same for everyone.
+"""The session file, on which all parties of a computation on shares agree.
 
 ::
 
@@ -19,8 +19,8 @@
     fingerprint = "ed25519:..."
     address = "north.example.org:7700"
 
-Dealer, server 0 and server 1 are three parties of three keys. The dealer gives and receives
-nothing: an opened result that it dealt the noise for would be exact to it. A server may also be an
+Dealer, server 0 and server 1 are three parties with three keys. The dealer is neither an owner nor
+a receiver, since a result would be exact to a dealer that knows its noise. A server may also be an
 owner or a receiver: it learns its own table, its results, and random words.
 """
 
@@ -96,7 +96,7 @@ class Session:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], programs: Mapping[str, type[Any]]) -> Self:
-        """Read a session; `programs` are those that may be named in it."""
+        """Read a session; `programs` are the programs that it may name."""
         given = _table(cls, "session", document)
         given["program"] = _program(given["program"], given.get("options", {}), programs)
         if isinstance(given["parties"], Mapping):
@@ -113,7 +113,7 @@ class Session:
         Raises
         ------
         DataError, PlanError
-            If the file cannot be read, or what it says breaks a rule.
+            If the file cannot be read, or its content violates a rule.
         """
         try:
             text = Path(path).read_text(encoding="utf-8")
@@ -124,33 +124,33 @@ class Session:
         return cls.from_dict(document, programs)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what :meth:`from_dict` reads."""
+        """Return the session as JSON-able values, the input of :meth:`from_dict`."""
         parties = {who: _given(party) for who, party in self.parties.items()}
         return {**_given(self), "program": self.program.name, "parties": parties}
 
     def digest(self) -> str:
-        """Return SHA-256 over all of it and the version of this package, in hexadecimal.
+        """Return SHA-256 over the session and the version of this package, in hexadecimal.
 
-        Every link is sealed for this digest: parties with another file or version have none.
+        Every link is sealed for this digest, so that parties with another file or version fail.
         """
         whole = {**self.to_dict(), "cloister": version("cloister")}
         text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def tables_of(self, name: str) -> tuple[str, ...]:
-        """Return the tables that a party gives, in the order of the program."""
+        """Return the tables that a party owns, in the order of the program."""
         return tuple(table for table in self.program.tables() if self.owners[table] == name)
 
     def clients(self) -> tuple[str, ...]:
-        """Return owners and receivers that are no servers."""
+        """Return the owners and receivers that are not servers."""
         everybody = dict.fromkeys((*self.owners.values(), *self.receivers))
         return tuple(name for name in everybody if name not in self.servers)
 
     def peers_of(self, name: str) -> tuple[str, ...]:
-        """Return whom a party has a link to: a server to all, others to both servers.
+        """Return the peers of a party: all parties for a server, both servers for others.
 
-        Whoever reaches out waits for the other. All parties that take these links in order, and
-        last those who come to them, never wait in a ring.
+        A dialling party waits for the other. If all parties open these links in order, and accept
+        incoming links last, they never wait in a circle.
         """
         if name not in self.servers:
             return self.servers
@@ -158,7 +158,7 @@ class Session:
         return tuple(other for other in others if other != name)
 
     def listener(self, one: str, other: str) -> str | None:
-        """Return which of two parties the other dials; None where the coordinator relays."""
+        """Return the party of two that the other dials; None if the coordinator relays."""
         server = next(name for name in self.servers if name in (one, other))
         return server if self.parties[server].address else None
 
@@ -166,6 +166,7 @@ class Session:
         for name in self.parties:
             if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
                 yield f"names must be 1 to 64 of letters, digits, '.', '_' and '-', got {name!r}."
+        # One key under two names could be the dealer and a server, which together see everything.
         pins = [party.fingerprint for party in self.parties.values()]
         if len(set(pins)) != len(pins):
             yield "no two parties may have one fingerprint; each needs a key of its own."
@@ -182,6 +183,7 @@ class Session:
                 f"owners must name who gives each of {sorted(self.program.tables())}, got "
                 f"{sorted(self.owners)}."
             )
+        # Noise is calibrated to one table per owner.
         several = len(set(self.owners.values())) < len(self.owners)
         if several and (self.program.opening == "private" or hasattr(self.program, "voters")):
             yield (
@@ -198,7 +200,7 @@ class Session:
             if prod(shape) > MOST_WORDS:
                 yield f"table {table!r} must have at most {MOST_WORDS} entries, got {prod(shape)}."
         if self.relay is not None and not re.fullmatch(r"https://[^\s/@?#]+", self.relay):
-            # The value is not said: it may have a password.
+            # Without the value, which may contain a password.
             yield "relay must be https://HOST:PORT with nothing after it."
         for name in self.servers:
             if self.relay is None and not self.parties[name].address:
@@ -206,7 +208,7 @@ class Session:
 
 
 def _table(kind: type, what: str, table: object) -> dict[str, Any]:
-    """Return a table of the file, which has the keys that it must and no strange ones."""
+    """Return a table of the file, with all required keys and no unknown ones."""
     fields = declarations(kind)
     required = [one.name for one in fields if one.required]
     optional = [one.name for one in fields if not one.required]

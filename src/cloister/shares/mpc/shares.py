@@ -1,4 +1,4 @@
-"""Fixed point, and splitting a table into two shares at its owner."""
+"""Fixed-point encoding, and the splitting of an owner's table into two shares."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloister.hazmat.ring import Words, to_integers
 from cloister.shares.mpc.material import VALUE_BITS
 
 FRAC_BITS = 16
-"""Fraction bits of a value on shares; a product of two has twice as many until it is truncated."""
+"""Fraction bits of a value on shares; a product has twice as many until it is truncated."""
 
 
 def encode(values: ArrayLike, frac_bits: int = FRAC_BITS) -> Words:
@@ -21,10 +21,11 @@ def encode(values: ArrayLike, frac_bits: int = FRAC_BITS) -> Words:
     Raises
     ------
     DataError
-        If a value is not finite, or 2^29 or larger in size: a product would not fit the ring; of
-        more than 32 fraction bits, the value itself must fit.
+        If a value is not finite, or its absolute value is 2^29 or larger, for which a product does
+        not fit the ring. With more than 32 fraction bits, the value itself must fit.
     """
     numbers = np.asarray(values, dtype=np.float64)
+    # A product has twice the fraction bits and must stay below 2^62 before its truncation.
     limit = 2.0 ** (VALUE_BITS - 1 - max(2 * FRAC_BITS, frac_bits))
     if not (np.abs(numbers) < limit).all():  # NaN is not below it either
         raise DataError(
@@ -39,12 +40,12 @@ def decode(words: Words, frac_bits: int = FRAC_BITS) -> NDArray[np.float64]:
 
 
 def split(words: Words) -> tuple[bytes, Words]:
-    """Split words into the shares of two servers; the two together are the words.
+    """Split words into the shares of two servers, whose sum is the words.
 
     Returns
     -------
     key : bytes of length 32
-        For server 0, which expands it with :func:`expand_share`: half the upload.
+        For server 0, which expands it with :func:`expand_share`; this halves the upload.
     share : ndarray of the shape of `words`, uint64
         For server 1. Each of the two alone is independent of the words.
     """
@@ -53,16 +54,16 @@ def split(words: Words) -> tuple[bytes, Words]:
 
 
 def expand_share(key: bytes, shape: tuple[int, ...]) -> Words:
-    """Return server 0's share of a table of this public shape.
+    """Expand server 0's share of a table of this public shape.
 
-    The key comes fresh from the operating system for every table, so its stream is used once.
+    Every table has a fresh key from the operating system, so its stream is used once.
     """
     size = int(np.prod(shape, dtype=np.int64))
     return expand(key, PadContext("", 0, 0, "share", "0"), size, Usage.SHARE).reshape(shape)
 
 
 def combine(share0: Words, share1: Words) -> Words:
-    """Return the words that two shares hide."""
+    """Return the sum of two shares."""
     if share0.shape != share1.shape:
         raise PlanError(f"shares must have one shape, got {share0.shape} and {share1.shape}.")
     return share0 + share1

@@ -1,12 +1,12 @@
-"""Votes and labels on shares: many models decide about a row, and only the label is opened.
+"""Votes and labels on shares: several models classify a row, and only the label is opened.
 
-Three programs. In "vote", each of K silos shares the labels that its own model gives to public or
-jointly held rows. In "noisy-vote", both servers add noise before the largest count is looked for.
-In "score", rows and models are both on shares, and each linear model votes there.
+There are three programs. In "vote", each of K silos shares the labels from its model for public
+or jointly held rows. In "noisy-vote", both servers add noise before the largest count is
+determined. In "score", rows and models are both on shares, and each linear model votes there.
 
-Semi-honest throughout: a silo that shares what is no one-hot vote, or a model of its own making,
-is not noticed, and one that breaks the rules can decide every row. **Ties go to the lowest
-class.** The dealer together with either server sees every table.
+Semi-honest throughout: a silo that shares invalid votes or another model is not detected, and can
+decide every row. **Ties go to the lowest class.** The dealer together with either server sees every
+table.
 
 References
 ----------
@@ -39,13 +39,13 @@ from cloister.shares.mpc.server import Server
 from cloister.shares.mpc.shares import encode
 
 _VOTE_STEPS = 1 << 10
-"""Lattice steps of one vote under noise: sqrt(2) of them rounds up by less than a thousandth."""
+"""Lattice steps of one vote under noise; rounding sqrt(2) of them up adds below a thousandth."""
 _LIKELY = 0.9
 
 
 @declared
 class _Majority(Program):
-    """One label a row, that of the most votes; the dealer with either server sees every table."""
+    """One label per row, by most votes; the dealer with either server sees every table."""
 
     rows: Whole
     weights: Annotated[
@@ -61,7 +61,7 @@ class _Majority(Program):
     @property
     @abstractmethod
     def _voters(self) -> tuple[str, ...]:
-        """Who votes, in the order of the weights."""
+        """Names of the voters, in the order of the weights."""
 
     @property
     def _weights(self) -> tuple[int, ...]:
@@ -69,7 +69,7 @@ class _Majority(Program):
 
     @property
     def opening(self) -> Opening:
-        """A label, which is an exact function of what was shared."""
+        """The kind "label": an exact function of the shared tables."""
         return "label"
 
     def results(self) -> Mapping[str, Shape]:
@@ -81,21 +81,22 @@ class _Majority(Program):
         return to_integers(words)
 
     def _counts(self, votes: Words) -> Words:
-        """Return shares of the weighted counts of shape (rows, classes); voters come first."""
+        """Return shares of weighted counts (rows, classes) from votes with voters as first axis."""
+        # Linear with public weights, so it takes no message.
         return np.tensordot(np.array(self._weights, np.uint64), votes, axes=1)
 
 
 @declared
 class Vote(_Majority):
-    """The label that most of K silos vote for, row by row; nothing else is opened.
+    """The label with most votes of K silos for each row; nothing else is opened.
 
     Semi-honest; the dealer together with either server sees every vote. A count is at most the sum
-    of the weights, so comparisons are exact. The sum is local; the rest costs what
-    :func:`cloister.shares.mpc.argmax` does: 9 ceil(log2 classes) rounds.
+    of the weights, so comparisons are exact. The sum is local, and the rest has the cost of
+    :func:`cloister.shares.mpc.argmax`: 9 ceil(log2 classes) rounds.
 
-    Each silo gives one table, the labels: integers from 0. Of two voters, one would know the
-    other's vote where the label is not its own. Nobody may have half of all weights: the label
-    would be that one's vote.
+    Each silo shares one table, the labels: integers from 0. At least three voters are required: of
+    two, one knows the other's vote if the label is not its own. No voter may have half of all
+    weights, since the label would be its vote.
     """
 
     name: ClassVar[str] = "vote"
@@ -125,7 +126,7 @@ class Vote(_Majority):
         Raises
         ------
         DataError
-            If they are not one integer from 0 to `classes` - 1 a row.
+            If they are not one integer from 0 to `classes` - 1 per row.
         """
         labels = np.asarray(values)
         if labels.shape == (self.rows, 1):  # a column of a file
@@ -143,7 +144,7 @@ class Vote(_Majority):
         return {"label": argmax(server, self._before(server, counts))}
 
     def _before(self, server: Server, counts: Words) -> Words:
-        """Return shares of what is compared."""
+        """Return shares of the counts to compare."""
         return counts
 
 
@@ -151,19 +152,19 @@ class Vote(_Majority):
 class NoisyVote(Vote):
     """A vote whose labels are a private release: noise on the counts, then the largest.
 
-    Semi-honest; the dealer together with either server sees every vote. Each server adds a draw of
-    its own, and either draw alone carries the guarantee.
+    Semi-honest; the dealer together with either server sees every vote. Each server adds a separate
+    draw, and either draw alone satisfies the guarantee.
 
-    The budget is that of all rows together, for one record more or less at one silo: it may change
-    that silo's model, and so its vote on every row, each by sqrt(2) times its weight in L2 norm.
-    Each row is one Gaussian query; the labels are post-processing.
+    The budget covers all rows together, for one record more or less at one silo. The record may
+    change that silo's model, and so its vote on every row, each by sqrt(2) times its weight in L2
+    norm. Each row is one Gaussian query; the labels are post-processing.
 
     Warns
     -----
     AccuracyWarning
-        If even a unanimous vote wins with a chance below 0.9: with 30 voters, epsilon 1 and ten
+        If even a unanimous vote wins with probability below 0.9: with 30 voters, epsilon 1 and ten
         rows it is 0.79. Then let each silo train a private model and use "vote" instead, whose
-        labels cost nothing more.
+        labels cost no further budget.
     """
 
     name: ClassVar[str] = "noisy-vote"
@@ -188,24 +189,25 @@ class NoisyVote(Vote):
 
     @cached_property
     def noise(self) -> NoiseOnShares:
-        """What each server adds to every count."""
+        """The noise that each server adds to every count."""
+        # A changed vote moves its weight between two counts, hence the factor 2.
         largest = max(self._weights) * _VOTE_STEPS
         return NoiseOnShares(self.epsilon, self.delta, self.rows, 2 * largest**2, self.max_silos)
 
     @property
     def opening(self) -> Opening:
-        """Private."""
+        """The kind "private"."""
         return "private"
 
     def event(self) -> Event:
-        """Return one Gaussian a row; every silo's ledger is charged with it."""
+        """Return one Gaussian event per row, which every silo's ledger charges."""
         return self.noise.event()
 
     def chance(self, lead: float) -> float:
-        """Return how likely a class wins that leads every other by so many votes.
+        """Return a lower bound on the probability that a class with this lead wins.
 
-        At least this likely: exact for two classes, a union bound for more. The difference of two
-        counts has four draws in it, two of each server.
+        It is exact for two classes, a union bound for more. The difference of two counts contains
+        four draws, two of each server.
         """
         deviation = 2 * self.noise.sigma / _VOTE_STEPS
         loses = math.erfc(lead / deviation / math.sqrt(2)) / 2
@@ -217,12 +219,12 @@ class NoisyVote(Vote):
 
 @declared
 class Score(_Majority):
-    """The label of linear models for rows, both on shares; of several models, what most say.
+    """The label of linear models for rows, both on shares; several models vote.
 
     Semi-honest; the dealer together with either server sees rows and weights. Scores are compared
-    with all 32 fraction bits of a product, untruncated; a score counts as wrong near its threshold
-    only by the rounding of features and weights to 2^-17. Whoever gets labels learns about the
-    weights all the same: about one bit a row, so the rows of all sessions are what to limit.
+    with all 32 fraction bits of a product, untruncated. Near its threshold a score can be wrong
+    only by the rounding of features and weights to 2^-17. A receiver of labels learns about one bit
+    of the weights per row, so limit the rows of all sessions together.
 
     Each model is one table of shape (features + 1, outputs), the bias last.
     """
@@ -245,7 +247,7 @@ class Score(_Majority):
 
     @property
     def limit(self) -> int:
-        """No feature and no weight may be larger in size: then every sum fits the ring."""
+        """Largest absolute value of a feature or a weight, so that every sum fits the ring."""
         return math.isqrt((1 << 28) // (self.features + 1))
 
     def tables(self) -> Mapping[str, Shape]:
@@ -254,12 +256,12 @@ class Score(_Majority):
         return {"rows": (self.rows, self.features), **dict.fromkeys(self.models, model)}
 
     def words(self, table: str, values: ArrayLike) -> Words:
-        """Return rows, or weights with their bias, as words, before they are shared.
+        """Encode rows, or weights with their bias, as words, before they are shared.
 
         Raises
         ------
         DataError
-            If the shape is another, or a value is not finite or above `limit` in size.
+            If the shape is wrong, or a value is not finite or its absolute value exceeds `limit`.
         """
         numbers = np.asarray(values, dtype=np.float64)
         shape = self.tables()[table]

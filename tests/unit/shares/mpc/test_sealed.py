@@ -170,7 +170,7 @@ def test_a_key_that_makes_the_secret_predictable_is_refused(point: bytes) -> Non
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(cheat)
-        with pytest.raises(RemoteProtocolError, match="not usable"):
+        with pytest.raises(RemoteProtocolError, match="public key is invalid"):
             seal(ours, A, "a", "b", B.fingerprint, "s")
 
 

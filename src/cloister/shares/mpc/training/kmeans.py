@@ -29,7 +29,7 @@ class KMeansOnShares(Training, Budgeted):
     The dealer together with either server sees every row. With `epsilon` the opening is private:
     in every iteration each server adds noise to all sums and counts. Without it the opening is
     exact, which is **no private release**. A cluster without records keeps its centre; with noise,
-    so does one whose noisy count is below one record and one standard deviation.
+    so does one whose noisy count is below one record plus one standard deviation.
 
     References
     ----------
@@ -70,7 +70,7 @@ class KMeansOnShares(Training, Budgeted):
         Raises
         ------
         DataError
-            If the shape is wrong, a value is missing, or rows are too many.
+            If the shape is wrong, a value is missing, or there are too many rows.
         """
         return padded(self._grid.encode(X).astype(np.int64), self.rows)
 
@@ -98,26 +98,26 @@ class KMeansOnShares(Training, Budgeted):
         return {"centres": centres}
 
     def _moved(self, server: Server, centres: Words, sums: Words, counts: Words) -> Words:
-        """Return the means, cut to the box; of too few records, the centre."""
-        # Not by `constant`, whose limit is one of data: strong noise goes beyond it.
+        """Return the means, clipped to the box; for too few records, the old centre."""
+        # Not by `constant`, whose limit is for data and which strong noise exceeds.
         mine = self._least_count if server.index == 0 else 0
         least = np.full(counts.shape, mine, dtype=np.uint64)
         few = negative(server, counts - least)
-        # Where there are too few, anything that can be divided by.
+        # For too few records, any valid divisor, since the quotient is not used.
         counts = select(server, few, counts, server.constant(np.ones(counts.shape)))
         means = clamp(server, divide(server, sums, counts, 1.0, self._most_count), ONE)
         return select(server, few, means, centres)
 
     @property
     def _least_count(self) -> int:
-        """Lattice steps."""
+        """Smallest count of a cluster that moves its centre, lattice steps."""
         return ONE + (round(sqrt(2) * self.noise.sigma) if self.noise else 0)
 
     @property
     def _most_count(self) -> float:
-        """Of records, and of any sum of coordinates."""
+        """Bound on counts of records and on sums of coordinates."""
         return self._all_rows + 1 + self._most_noise / ONE
 
     def model(self, centres: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return centres in data units, of the opened ones."""
+        """Return the opened centres in data units."""
         return self._grid.decode(centres)

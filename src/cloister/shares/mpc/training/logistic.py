@@ -35,8 +35,8 @@ class LogisticOnShares(Descent, Budgeted):
     in every step each server adds noise to the summed gradient. Without it the opening is exact,
     which is **no private release**. The curvature is at most 1/2, so a `step` up to 2 is safe.
 
-    Rows longer than `radius` are shortened to it, and all are then divided by it: a smaller one
-    means a better scaled gradient under noise, if most rows are about so long.
+    Rows longer than `radius` are clipped to it, and all are then divided by it. A smaller radius
+    gives a larger gradient relative to the noise, if most rows are about that long.
 
     References
     ----------
@@ -59,11 +59,11 @@ class LogisticOnShares(Descent, Budgeted):
 
     def __post_init__(self) -> None:
         most = super()._radius
-        # One shorter than a lattice step would leave floats when a row of zeros is divided by it.
+        # With a radius below a lattice step, dividing a row of zeros could overflow.
         fits = self.radius == 0 or 1 / ONE <= self.radius <= most
         require(fits, "radius", f"0 or in [2^-16, {most:.3g}]", self.radius)
         require(self.step * self.penalty < 1, "penalty", "below 1 / step", self.penalty)
-        # Refused now and not in a run, when ledgers were charged.
+        # Refused now and not during a run, after ledgers were charged.
         rescaling(self._rate, self._most_sum)
         if self.penalty:
             rescaling(self.step * self.penalty, self._most_weight)
@@ -89,7 +89,7 @@ class LogisticOnShares(Descent, Budgeted):
     def run(self, server: Server, tables: Mapping[str, Words]) -> dict[str, Words]:
         """Train (semi-honest; the dealer with either server sees all).
 
-        A step has two products of all rows, a sigmoid and a cut of the weights.
+        A step has two products of all rows, a sigmoid and a clip of the weights.
         """
         design, labels = self._design(server, tables)
         weights = server.constant(np.zeros((design.shape[1], 1)))
@@ -111,10 +111,10 @@ class LogisticOnShares(Descent, Budgeted):
 
     @property
     def _most_sum(self) -> float:
-        """Of a gradient, lattice steps, noise included."""
+        """Bound on a gradient, lattice steps, noise included."""
         return float(self._all_rows * ONE**2) + self._most_noise
 
     def model(self, weights: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """Return coefficients and intercept in data units, of the opened weights."""
+        """Return coefficients and intercept in data units from the opened weights."""
         coefficients = weights[:-1] / (self._radius * self._grid.half_range)
         return coefficients, float(weights[-1] - coefficients @ self._grid.centre)

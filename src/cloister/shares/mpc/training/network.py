@@ -35,11 +35,11 @@ _BOUND = 16  # of weights
 
 @declared
 class NetworkOnShares(Descent):
-    """Dense, ReLU, dense, a sigmoid for each class; only the last weights are opened, exactly.
+    """Dense, ReLU, dense, and a sigmoid for each class; only the last weights are opened, exactly.
 
     The dealer together with either server sees every row. The opening is exact, which is **no
-    private release**: a record's gradient grows with the weights, so it has no bounded
-    sensitivity unless it is clipped record by record on shares, which this does not do.
+    private release**. A record's gradient grows with the weights, so its sensitivity is unbounded
+    without clipping per record on shares, which this program does not do.
     """
 
     name: ClassVar[str] = "network-on-shares"
@@ -52,7 +52,7 @@ class NetworkOnShares(Descent):
     seed: Annotated[int, Range(0, (1 << 63) - 1), "public; the weights start from it"] = 0
 
     def __post_init__(self) -> None:
-        # With them the products of hidden values, and of what comes back, stay below 2^62.
+        # Keeps products of hidden values and of back-propagated errors below 2^62.
         size = self.hidden * self._width
         require(size <= 1 << 16, "hidden x columns", "at most 2^16", size)
         for most in self._most_sums:
@@ -68,7 +68,7 @@ class NetworkOnShares(Descent):
 
     @property
     def _most_sums(self) -> tuple[float, float]:
-        """Of the gradients of both layers, lattice steps: all rows, each with its largest."""
+        """Bounds on the gradients of both layers, lattice steps, for all rows at their largest."""
         back, hidden = _BOUND * self.classes, _BOUND * (sqrt(self._grid.n_features) + 1)
         return self._all_rows * back * ONE**2, self._all_rows * hidden * ONE**2
 
@@ -79,7 +79,7 @@ class NetworkOnShares(Descent):
     def start(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the public weights of both layers before the first step, on the lattice."""
         draw = public_generator(self.seed)
-        # Rows have norm at most 1, however many columns: a hidden value of about 1 trains well.
+        # Rows have norm at most 1 for any number of columns; hidden values near 1 train well.
         first = draw.normal(0, 1, (self._width, self.hidden))
         second = draw.normal(0, 1 / sqrt(self.hidden), (self.hidden + 1, self.classes))
         first[-1] = second[-1] = 0
@@ -95,7 +95,7 @@ class NetworkOnShares(Descent):
         for _ in range(self.steps):
             raw = truncate(server, matmul(server, design, first))
             on = server.constant(np.ones(raw.shape), 0) - negative(server, raw)
-            # With the unit of the bias again: a row that is not there is zero in every layer.
+            # With the unit of the bias again, so that a padded row is zero in every layer.
             hidden = np.hstack([multiply(server, raw, on), design[:, -1:]])
             found = sigmoid(server, truncate(server, matmul(server, hidden, second)))
             error = found - wanted
@@ -113,7 +113,7 @@ class NetworkOnShares(Descent):
     def scores(
         self, X: ArrayLike, first: NDArray[np.float64], second: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return a logit a class, in the clear, of records and decoded weights; (n, classes)."""
+        """Return the logits of records in the clear, from decoded weights; shape (n, classes)."""
         rows = in_unit_ball(self._grid, X, self._radius) / ONE
         hidden = np.maximum(np.hstack([rows, np.ones((len(rows), 1))]) @ first, 0)
         return np.hstack([hidden, np.ones((len(rows), 1))]) @ second

@@ -1,7 +1,7 @@
-"""What all trainings on shares have: tables of owners, padded to a public number of rows.
+"""The common parts of trainings on shares: owners' tables, padded to a public number of rows.
 
-A row that is not there is all zero, its validity bit too, which is shared as the last column.
-Validity multiplies the row out once more on shares, so that no sum depends on what lies in it.
+A padded row is all zero, including its validity bit, which is shared as the last column. The
+servers multiply rows by validity once more, so that no sum depends on the content of padding.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Step = Annotated[float, Range(above=0, most=100), "of the mean gradient"]
 
 
 def require(holds: bool, name: str, rule: str, value: object) -> None:
-    """Refuse public parameters that do not go together, by a PlanError."""
+    """Raise PlanError for public parameters that do not fit together."""
     if not holds:
         raise PlanError(f"{name} must be {rule}, got {value!r}.")
 
@@ -57,11 +57,12 @@ class Training(Program):
 
     @property
     def _n_targets(self) -> int:
-        """Columns between the features and validity."""
+        """Number of columns between the features and validity."""
         return 0
 
     def tables(self) -> Mapping[str, Shape]:
         """Return the shape of features, targets and validity, the same for each owner."""
+        # Padded to `rows`, so that no shape reveals an owner's number of records.
         columns = self._grid.n_features + self._n_targets + 1
         return dict.fromkeys(self.owners, (self.rows, columns))
 
@@ -84,12 +85,12 @@ class Descent(Training):
 
     @property
     def _radius(self) -> float:
-        """By what rows of the box are divided; it shortens none."""
+        """The divisor of rows in the box; this default clips no row."""
         return sqrt(self._grid.n_features)
 
     @property
     def _rate(self) -> float:
-        """By what a summed gradient of 32 fraction bits moves weights, lattice steps of both."""
+        """Factor from a summed gradient of 32 fraction bits to a step, lattice steps of both."""
         return self.step / (self.nominal_n or self._all_rows) / ONE
 
     def table(self, X: ArrayLike, y: ArrayLike) -> Words:
@@ -103,7 +104,7 @@ class Descent(Training):
         Raises
         ------
         DataError
-            If shapes differ, a value is missing, a label is no class, or rows are too many.
+            If shapes differ, a value is missing, a label is no class, or there are too many rows.
         """
         features, n = in_unit_ball(self._grid, X, self._radius), self._n_targets
         targets = indicator(y, max(2, n))[:, -n:]  # one column tells two classes apart
@@ -119,8 +120,7 @@ class Descent(Training):
     def _design(self, server: Server, tables: Mapping[str, Words]) -> tuple[Words, Words]:
         """Return rows with a unit as their last column, and targets.
 
-        A row that is not there is zero with its unit: it adds nothing to a gradient, whatever its
-        target.
+        A padded row is zero, including its unit, so it adds nothing to a gradient for any target.
         """
         features, targets, valid = self._stacked(tables)
         unit = valid * np.uint64(ONE)
@@ -133,7 +133,7 @@ def padded(columns: Integers, rows: int) -> Words:
     Raises
     ------
     DataError
-        If there are more rows than the public number; how many is not said.
+        If there are more rows than the public number; the message omits their number.
     """
     if len(columns) > rows:
         raise DataError(
@@ -148,9 +148,9 @@ def padded(columns: Integers, rows: int) -> Words:
 def in_unit_ball(grid: Grid, X: ArrayLike, radius: float) -> Integers:
     """Return rows as integers of norm at most 2^16; shape (n, d).
 
-    Values are clipped to the public box, which is mapped to [-1, 1] and rounded; rows are divided
-    by `radius`, or by their own length where that is larger, and cut toward zero: a norm never
-    grows. A row that still breaks the bound is zeroed, so the bound is a fact about integers.
+    Values are clipped to the public box, which is mapped to [-1, 1] and rounded. Rows are divided
+    by `radius`, or by their own length if that is larger, and rounded toward zero, so no norm
+    grows. A row that still exceeds the bound is zeroed, so the bound holds for integers exactly.
     """
     real = grid.encode(X).astype(np.float64)
     lengths = np.sqrt(np.einsum("ij,ij->i", real, real))
@@ -165,7 +165,7 @@ def indicator(labels: ArrayLike, n_labels: int) -> NDArray[np.int64]:
     Raises
     ------
     DataError
-        If one is none of them; it is not named.
+        If a label is invalid; the message does not name it.
     """
     found = np.asarray(labels)
     known = found[:, None] == np.arange(n_labels) if found.ndim == 1 else np.zeros((1, 1), bool)
@@ -178,14 +178,15 @@ def indicator(labels: ArrayLike, n_labels: int) -> NDArray[np.int64]:
 
 
 def rescaling(factor: float, largest: float) -> tuple[int, int]:
-    """Return the integer and the bits of :func:`rescale`; ask when a program is planned.
+    """Return the integer and the bits of :func:`rescale`; called when a program is planned, too.
 
     Raises
     ------
     PlanError
-        If there is no room for them.
+        If the head-room is too small.
     """
     bits = min(VALUE_BITS - 1, VALUE_BITS - 1 - frexp(largest * factor)[1])
+    # At least 6 bits of precision: a coarser factor would change the step by more than 1 %.
     mantissa = round(factor * 2.0**bits) if bits >= 1 else 0
     require(mantissa >= 64, "a step", "larger for so many rows, or noise weaker", factor)
     return mantissa, bits
@@ -194,8 +195,8 @@ def rescaling(factor: float, largest: float) -> tuple[int, int]:
 def rescale(server: Server, x: Words, factor: float, largest: float) -> Words:
     """Return shares of x * factor (semi-honest; the dealer with either server sees all).
 
-    In lattice steps, less than one off, for |x| <= `largest` (public). The factor is rounded to as
-    many bits as there is room for below 2^62. One round.
+    The error is below one lattice step for |x| <= `largest` (public). The factor is rounded to as
+    many bits as fit below 2^62. One round.
     """
     mantissa, bits = rescaling(factor, largest)
     return truncate(server, x * np.uint64(mantissa), bits)
@@ -204,9 +205,10 @@ def rescale(server: Server, x: Words, factor: float, largest: float) -> Words:
 def clamp(server: Server, x: Words, bound: int) -> Words:
     """Return shares of x within +-bound (semi-honest; the dealer with either server sees all).
 
-    Integers; for *every* word of the ring the result is within, so what follows has a worst case
-    even where noise or an overflow came before. Ten rounds.
+    Integers. The result is within the bound for *every* word of the ring. So later steps have a
+    worst case even after strong noise or an overflow. Ten rounds.
     """
     edge = server.constant(np.full(x.shape, float(bound)), 0)
+    # Both comparisons in one batch, which has the rounds of one.
     low, high = negative(server, np.stack([x + edge, edge - x]))
     return select(server, high, select(server, low, x, -edge), edge)
