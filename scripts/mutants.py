@@ -603,6 +603,8 @@ class Runner:
         No mutant starts after this time, by the monotonic clock.
     marks : str
         Expression that chooses tests.
+    longest : float
+        Seconds of tests on one mutant, as they take without it.
     """
 
     def __init__(
@@ -612,8 +614,10 @@ class Runner:
         report: Callable[[Mutant, dict[str, Any]], None],
         until: float,
         marks: str,
+        longest: float,
     ) -> None:
         self.group, self.mutants, self.report, self.until = group, mutants, report, until
+        self.longest = longest
         self.marks, self.tests = marks, [t for t in group.tests if (ROOT / t).exists()]
         code = digest_of(*(file.read_text() for file in sorted((ROOT / "src").rglob("*.py"))))
         name = digest_of(code, group.tests_digest, marks, *group.functions)
@@ -784,7 +788,7 @@ class Runner:
         found = {item.nodeid: item for item in items}
         chosen, total = [], 0.0
         for name in seconds:
-            if name in found and total <= LONGEST:
+            if name in found and total <= self.longest:
                 chosen.append(found[name])
                 total += seconds[name]
         after = [*chosen[1:], None] if chosen else []
@@ -819,7 +823,14 @@ def in_fork(function: Callable[[], Any]) -> Any:
     return pickle.loads(body)  # noqa: S301 - from our own fork
 
 
-def run_group(group: Group, mutants: list[Mutant], results: Path, until: float, marks: str) -> None:
+def run_group(
+    group: Group,
+    mutants: list[Mutant],
+    results: Path,
+    until: float,
+    marks: str,
+    longest: float = LONGEST,
+) -> None:
     """Try mutants of one group, in a fork that imports its tests, and append the outcomes."""
     digest = group.tests_digest  # before the tests are imported: they may change meanwhile
 
@@ -833,7 +844,7 @@ def run_group(group: Group, mutants: list[Mutant], results: Path, until: float, 
                 f"    - {mutant.was}\n    + {mutant.becomes}"
             )
 
-    Runner(group, mutants, report, until, marks).run()
+    Runner(group, mutants, report, until, marks, longest).run()
 
 
 _terminal = os.dup(2)
@@ -984,6 +995,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--match", default="*", help="pattern of MODULE:FUNCTION to try")
     parser.add_argument("--minutes", type=float, default=1e6, help="start no mutant after these")
     parser.add_argument("--marks", default="not slow and not network and not statistical")
+    parser.add_argument(
+        "--seconds", type=float, default=LONGEST, help="of tests on a mutant; with fewer, more live"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="results, JSON lines")
     parser.add_argument("--page", type=Path, help="write the results page to this file")
     parser.add_argument("--list", action="store_true", help="count mutants and try none")
@@ -1012,7 +1026,7 @@ def main() -> int:
         if waiting and time.monotonic() < until:
             print_line(f"{group.title}: {len(waiting)} mutants to try")
             before = lines_of_file(options.results)
-            run_group(group, waiting, options.results, until, options.marks)
+            run_group(group, waiting, options.results, until, options.marks, options.seconds)
             tried += lines_of_file(options.results) - before
     results = read_results(options.results)
     reasons = read_reasons()
