@@ -9,14 +9,25 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
 from cloister.core.errors import DataError
 from cloister.data import read_source
 from cloister.data.records import read_words
+from cloister.data.rules import Rules
 from cloister.data.schema import Column, Schema
-from cloister.data.sources import Labelled, find_columns, is_frame, is_table, settled
+from cloister.data.sources import (
+    Labelled,
+    Raw,
+    SqlQuery,
+    _result,
+    find_columns,
+    is_frame,
+    is_table,
+    settled,
+)
 
 DAY = Column(name="day", type="date", min="2020-01-01", max="2020-12-31")
 X = Column(name="x", type="number", min=0, max=10)
@@ -82,6 +93,19 @@ def test_rows_of_moments_are_read_like_their_table(unit: str) -> None:
     assert len(records(days, DAY)) == 2
 
 
+def test_a_row_is_a_list_whatever_else_it_says_of_itself() -> None:
+    class Odd(list[float]):
+        ndim = 2
+
+    assert records([Odd([1.0]), [2.0]], X) == records([[1.0], [2.0]], X)
+
+
+def test_every_column_of_a_schema_must_be_there() -> None:
+    rules = Rules.of(Schema(dataset="d", unit="row", columns=(X, ILL)))
+    with pytest.raises(ValueError, match="zip"):
+        rules.read(Raw([[1.0, 2.0]]))
+
+
 def test_a_matrix_of_numbers_has_the_words_that_they_write() -> None:
     """Not only numbers: a category is looked up by its word."""
     grade = Column(name="grade", type="category", categories=("5", "7"))
@@ -145,3 +169,42 @@ def test_words_that_are_not_utf8_are_shown_as_far_as_they_are(tmp_path: Path) ->
     pq.write_table(table, tmp_path / "t.parquet")
     found = list(read_words(tmp_path / "t.parquet", ["a", "b"]))
     assert found == [("caf\N{REPLACEMENT CHARACTER}", "x"), ("", "y")]
+
+
+def test_a_header_may_have_columns_without_a_name(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x,,ill\n1,a,true\n2,b,false\n")
+    assert records(tmp_path / "t.csv", X, ILL) == records([[1.0, "true"], [2.0, "false"]], X, ILL)
+
+
+def test_a_dataset_is_not_read_ahead_into_memory(tmp_path: Path) -> None:
+    """By default Arrow holds 16 batches of 4 files, and the whole of a file."""
+    pq.write_table(pa.table({"x": [1.0, 2.0]}), tmp_path / "t.parquet")
+    dataset = pyarrow.dataset.dataset(tmp_path)
+    asked: list[dict[str, Any]] = []
+
+    class Watched:
+        schema, format = dataset.schema, dataset.format
+
+        def get_fragments(self) -> Any:
+            return dataset.get_fragments()
+
+        def to_batches(self, **options: Any) -> Any:
+            asked.append(options)
+            return dataset.to_batches(**options)
+
+    assert records(Watched(), X) == records([[1.0], [2.0]], X)
+    (options,) = asked
+    assert options["batch_readahead"] == options["fragment_readahead"] == 1
+    assert options["fragment_scan_options"].use_buffered_stream
+    assert not options["fragment_scan_options"].pre_buffer
+
+
+def test_a_database_is_asked_without_showing_parameters(tmp_path: Path) -> None:
+    import sqlite3
+
+    path = tmp_path / "t.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE t (x REAL)")
+    connection.close()
+    with _result(SqlQuery(f"sqlite:///{path}", "SELECT x FROM t"), 10) as (_, result):
+        assert result.connection.engine.hide_parameters
