@@ -15,7 +15,7 @@ import pytest
 
 from cloister.core.errors import DataError
 from cloister.data import read_source
-from cloister.data.records import read_words
+from cloister.data.records import _Seal, read_words
 from cloister.data.rules import Rules
 from cloister.data.schema import Column, Schema
 from cloister.data.sources import (
@@ -26,6 +26,7 @@ from cloister.data.sources import (
     find_columns,
     is_frame,
     is_table,
+    open_source,
     settled,
 )
 
@@ -84,6 +85,22 @@ def test_truth_values_under_a_mask_stay_truth_values() -> None:
     truths = np.ma.array([[True], [False], [True]], mask=[[False], [False], [True]])
     assert records(truths, ILL) == records([[True], [False], [None]], ILL)
     assert len(records(truths, ILL)) == 2
+
+
+def test_numbers_under_a_mask_stay_a_table_of_numbers() -> None:
+    """It is read at once, where objects are read one by one."""
+    masked = np.ma.array([[1.0], [2.0]], mask=[[True], [False]])
+    (raw,) = open_source(masked, None, None).chunks(10)
+    assert isinstance(raw.cells, np.ndarray)
+    np.testing.assert_array_equal(raw.cells, [[np.nan], [2.0]])
+
+
+def test_two_chunks_wait_for_their_seal() -> None:
+    rules, seal = Rules.of(Schema(dataset="d", unit="row", columns=(X,))), _Seal(1)
+    for i in range(5):
+        seal.add(rules.judge(Raw(np.array([[float(i)]]))))
+        assert len(seal._waiting) == min(i + 1, 2)
+    assert len(seal.digest()) == 32
 
 
 @pytest.mark.parametrize("unit", ["D", "s", "ns"])

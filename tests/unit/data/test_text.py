@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,50 @@ def test_lines_are_lines_in_every_encoding(tmp_path: Path, encoding: str, packed
         ):
             assert kept(path, encoding=named) == ([1, 2, 6], 3)
             assert kept(path, encoding=named, multiline=True) == ([1, 2, 5, 6], 2)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100, -1])
+def test_lines_are_given_in_pieces_of_any_size_and_none_is_lost(size: int) -> None:
+    body = b'1,2\n"a,b",4\n,\n'
+    dialect = Dialect(delimiter=",")
+    lines = text.Lines(io.BytesIO(b"x,y\n" + body), dialect, 2, padded=False)
+    assert lines.read(0) == b""
+    pieces = list(iter(lambda: lines.read(size), b""))
+    assert b"".join(pieces).lstrip(b"\n") == body
+    assert size < 0 or max(map(len, pieces)) <= size
+    assert size > 0 or len(pieces) == 1
+
+
+def test_a_file_is_read_in_blocks_not_byte_by_byte() -> None:
+    asked = []
+
+    class Watched(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            asked.append(size)
+            return super().read(size)
+
+    body = b"1,2\n" * 50_000
+    lines = text.Lines(Watched(b"x,y\n" + body), Dialect(delimiter=","), 2, padded=False)
+    assert b"".join(iter(lines.read, b"")).lstrip(b"\n") == body
+    assert len(asked) <= 2 + len(body) // text.BLOCK_BYTES + 2
+
+
+def test_of_a_line_that_is_too_long_no_more_than_a_block_is_kept() -> None:
+    with mock.patch.object(text, "BLOCK_BYTES", 8):
+        stream = io.BytesIO(b"x\n1\n" + b"2" * 100 + b"\n3\n")
+        lines = text.Lines(stream, Dialect(delimiter=","), 1, padded=False)
+        pieces, kept = [], []
+        while piece := lines.read():
+            pieces.append(piece)
+            kept.append(len(lines._rest))
+    assert b"".join(pieces).split(b"\n") == [b"", b"1", b",", b"3", b""]
+    assert max(kept) <= 9
+
+
+def test_a_header_without_a_line_end_has_no_lines() -> None:
+    lines = text.Lines(io.BytesIO(b"x,y"), Dialect(delimiter=","), 2, padded=False)
+    assert lines.is_empty
+    assert lines.read() == b""
 
 
 def test_a_header_ends_with_its_line(tmp_path: Path) -> None:
