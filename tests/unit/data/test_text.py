@@ -194,6 +194,27 @@ def test_a_record_of_several_lines_may_be_as_long_as_a_line(tmp_path: Path) -> N
             assert [a for a in kept(path, multiline=True)[0] if a < 3] == [1, 2]
 
 
+@pytest.mark.parametrize(("last", "is_kept"), [(18, True), (19, False)])
+def test_a_record_of_several_lines_has_their_bytes_and_line_ends(
+    tmp_path: Path, last: int, is_kept: bool
+) -> None:
+    record = '3,"' + "x" * 20 + "\n" + "x" * 20 + "\n" + "x" * last + '"'
+    assert (len(record) <= 64) is is_kept
+    (tmp_path / "t.csv").write_text(f"a,b\n1,y\n{record}\n2,z\n")
+    with mock.patch.object(text, "BLOCK_BYTES", 64):
+        found = kept(tmp_path / "t.csv", multiline=True)[0]
+    assert list(found) == ([1, 3, 2] if is_kept else [1, 2])
+
+
+def test_a_line_may_end_one_cell_and_begin_another(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('a,b\n"x\ny","z\nw"\n"1","2"\n')
+    dialect = Dialect(delimiter=",", multiline=True)
+    table = open_source(tmp_path / "t.csv", ["a", "b"], None, frozenset("ab"), dialect)
+    found = [raw.cells for raw in table.chunks(10) if isinstance(raw.cells, list)]
+    rows = [row for cells in found for row in zip(*(c.to_pylist() for c in cells), strict=True)]
+    assert rows == [(b"x y", b"z w"), (b"1", b"2")]
+
+
 @pytest.mark.parametrize("width", [15_000, 80_000])
 def test_wide_tables_are_read_whole(tmp_path: Path, width: int) -> None:
     names = [f"ENSG{j:011d}" for j in range(width - 1)]
