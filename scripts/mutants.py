@@ -1,13 +1,14 @@
 """Mutation testing of the functions that privacy depends on.
 
     python scripts/mutants.py                        # every mutant without a result, about a night
-    python scripts/mutants.py --sample 500           # a sample; another seed each day
+    python scripts/mutants.py --sample 100           # so many of each group; another seed each day
     python scripts/mutants.py --only noise-scale --page docs/results/mutants.md
 
 A mutant is the source of one function with one small change. A test that fails on it kills it.
 ``scripts/mutants.toml`` lists the functions and the tests; ``scripts/survivors.toml`` explains
 mutants that no test kills. Results are JSON lines, by digest of the module and of the mutant, so a
-later run continues where one was stopped, and a change of a module discards its results only.
+later run continues where one was stopped, and a change of a module discards its results only. With
+``--sample``, rates are those of the sample for each group of which not all mutants were tried.
 
 Pytest imports and collects the tests of a group once. Each mutant is then a forked process. It
 replaces the code of one function in place, so that every importer sees it, runs the tests that
@@ -602,6 +603,8 @@ class Runner:
         No mutant starts after this time, by the monotonic clock.
     marks : str
         Expression that chooses tests.
+    longest : float
+        Seconds of tests on one mutant, as they take without it.
     """
 
     def __init__(
@@ -611,8 +614,10 @@ class Runner:
         report: Callable[[Mutant, dict[str, Any]], None],
         until: float,
         marks: str,
+        longest: float,
     ) -> None:
         self.group, self.mutants, self.report, self.until = group, mutants, report, until
+        self.longest = longest
         self.marks, self.tests = marks, [t for t in group.tests if (ROOT / t).exists()]
         code = digest_of(*(file.read_text() for file in sorted((ROOT / "src").rglob("*.py"))))
         name = digest_of(code, group.tests_digest, marks, *group.functions)
@@ -783,7 +788,7 @@ class Runner:
         found = {item.nodeid: item for item in items}
         chosen, total = [], 0.0
         for name in seconds:
-            if name in found and total <= LONGEST:
+            if name in found and total <= self.longest:
                 chosen.append(found[name])
                 total += seconds[name]
         after = [*chosen[1:], None] if chosen else []
@@ -818,7 +823,14 @@ def in_fork(function: Callable[[], Any]) -> Any:
     return pickle.loads(body)  # noqa: S301 - from our own fork
 
 
-def run_group(group: Group, mutants: list[Mutant], results: Path, until: float, marks: str) -> None:
+def run_group(
+    group: Group,
+    mutants: list[Mutant],
+    results: Path,
+    until: float,
+    marks: str,
+    longest: float = LONGEST,
+) -> None:
     """Try mutants of one group, in a fork that imports its tests, and append the outcomes."""
     digest = group.tests_digest  # before the tests are imported: they may change meanwhile
 
@@ -832,7 +844,7 @@ def run_group(group: Group, mutants: list[Mutant], results: Path, until: float, 
                 f"    - {mutant.was}\n    + {mutant.becomes}"
             )
 
-    Runner(group, mutants, report, until, marks).run()
+    Runner(group, mutants, report, until, marks, longest).run()
 
 
 _terminal = os.dup(2)
@@ -870,9 +882,10 @@ def read_reasons() -> Reasons:
 
 @dataclass(frozen=True)
 class Score:
-    """Counts of one group, and its survivors with verdict and reason."""
+    """Counts of one group or a sample of it, and its survivors with verdict and reason."""
 
     group: Group
+    sample: str
     counts: Counter[str]
     survivors: list[tuple[Mutant, str, str]]
     slow: list[Mutant]
@@ -888,11 +901,22 @@ class Score:
         return (self.counts["killed"] + self.counts["timeout"]) / max(self.tried, 1)
 
 
-def score(group: Group, results: Mapping[str, Mapping[str, Any]], reasons: Reasons) -> Score:
-    """Count the results of the mutants that the present source has."""
+def score(
+    group: Group,
+    results: Mapping[str, Mapping[str, Any]],
+    reasons: Reasons,
+    size: int | None = None,
+    seed: int = 0,
+) -> Score:
+    """Count the results of the mutants that the present source has, or of a sample of them."""
     counts: Counter[str] = Counter()
     survivors, slow = [], []
-    for mutant in group.mutants:
+    chosen, sample = group.mutants, "all"
+    if size is not None and not all(mutant.key in results for mutant in chosen):
+        keys = sampled(chosen, size, seed)
+        chosen = [mutant for mutant in chosen if mutant.key in keys]
+        sample = f"{len(chosen):,}, seed {seed}"
+    for mutant in chosen:
         record = results.get(mutant.key)
         outcome = record["outcome"] if record else "untried"
         if outcome == "timeout":
@@ -902,7 +926,15 @@ def score(group: Group, results: Mapping[str, Mapping[str, Any]], reasons: Reaso
             outcome = why[0]
             survivors.append((mutant, *why))
         counts[outcome] += 1
-    return Score(group, counts, survivors, slow)
+    return Score(group, sample, counts, survivors, slow)
+
+
+def sampled(mutants: list[Mutant], size: int | None, seed: int) -> set[str]:
+    """Return the keys of a sample without replacement; of all mutants if there are no more."""
+    keys = {mutant.key for mutant in mutants}
+    if size is None or size >= len(keys):
+        return keys
+    return set(random.Random(seed).sample(sorted(keys), size))
 
 
 def page(scores: list[Score]) -> str:
@@ -917,16 +949,19 @@ def page(scores: list[Score]) -> str:
         "The kill rate is the share of tried mutants that tests kill, without those that a proof",
         "shows to be equivalent to the code. A mutant that runs into the time limit is killed.",
         "",
-        "| Functions | mutants | tried | killed | of them by time limit | equivalent | accepted "
-        "| unexplained | kill rate | required |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "Of a large group a sample is tried, drawn without replacement from a seed. It is the same",
+        "for the same code.",
+        "",
+        "| Functions | mutants | sample | tried | killed | of them by time limit | equivalent "
+        "| accepted | unexplained | kill rate | required |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for one in scores:
         n, group = one.counts, one.group
         tried = sum(n.values()) - n["untried"] - n["invalid"]
         rate = f"{100 * one.rate:.1f} %" if one.tried else "–"
         lines.append(
-            f"| {group.title} | {sum(n.values()) - n['invalid']} | {tried} "
+            f"| {group.title} | {len(group.mutants):,} | {one.sample} | {tried} "
             f"| {n['killed'] + n['timeout']} | {n['timeout']} | {n['equivalent']} "
             f"| {n['accepted']} | {n['unexplained']} | {rate} | {100 * group.least:.0f} % |"
         )
@@ -953,13 +988,16 @@ def page(scores: list[Score]) -> str:
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Mutation testing of privacy-critical functions.")
-    parser.add_argument("--sample", type=int, help="try a sample of so many mutants")
+    parser.add_argument("--sample", type=int, help="try a sample of so many mutants of each group")
     today = datetime.date.today().toordinal()
     parser.add_argument("--seed", type=int, default=today, help="of the sample; the day by default")
     parser.add_argument("--only", nargs="+", metavar="GROUP", help="groups to try; all by default")
     parser.add_argument("--match", default="*", help="pattern of MODULE:FUNCTION to try")
     parser.add_argument("--minutes", type=float, default=1e6, help="start no mutant after these")
     parser.add_argument("--marks", default="not slow and not network and not statistical")
+    parser.add_argument(
+        "--seconds", type=float, default=LONGEST, help="of tests on a mutant; with fewer, more live"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="results, JSON lines")
     parser.add_argument("--page", type=Path, help="write the results page to this file")
     parser.add_argument("--list", action="store_true", help="count mutants and try none")
@@ -976,9 +1014,10 @@ def main() -> int:
     groups = [group for group in groups if not options.only or group.name in options.only]
     everything = [m for group in groups for m in group.mutants if fnmatch(m.place, options.match)]
     results, tried = read_results(options.results), 0
-    wanted = {mutant.key for mutant in everything}
-    if options.sample is not None and options.sample < len(wanted):
-        wanted = set(random.Random(options.seed).sample(sorted(wanted), options.sample))
+    wanted = set()
+    for group in groups:
+        own = [mutant for mutant in everything if mutant.group == group.name]
+        wanted |= sampled(own, options.sample, options.seed)
     options.results.parent.mkdir(parents=True, exist_ok=True)
     start, until = time.monotonic(), time.monotonic() + 60 * options.minutes
     for group in groups if not options.list else ():
@@ -987,11 +1026,11 @@ def main() -> int:
         if waiting and time.monotonic() < until:
             print_line(f"{group.title}: {len(waiting)} mutants to try")
             before = lines_of_file(options.results)
-            run_group(group, waiting, options.results, until, options.marks)
+            run_group(group, waiting, options.results, until, options.marks, options.seconds)
             tried += lines_of_file(options.results) - before
     results = read_results(options.results)
     reasons = read_reasons()
-    scores = [score(group, results, reasons) for group in groups]
+    scores = [score(group, results, reasons, options.sample, options.seed) for group in groups]
     for one in scores:
         counts = ", ".join(f"{n} {name}" for name, n in sorted(one.counts.items()))
         print(f"{one.group.name}: {100 * one.rate:.1f} % killed of {one.tried} ({counts})")

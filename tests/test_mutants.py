@@ -77,3 +77,20 @@ def test_a_mutant_is_killed_in_a_fork_and_changes_nothing_else(
     assert from_bytes(bytes(8), 1).tolist() == [0]
     assert mutants.is_done(record, group)
     assert mutants.score(group, {mutant.key: record}, {}).rate == 1
+
+
+def test_the_rate_of_a_sample_is_of_the_sample_alone(mutants: ModuleType) -> None:
+    group = mutants.Group("ring", "Ring", 0.5, [], {"cloister.hazmat.ring": ["*"]})
+    keys = mutants.sampled(group.mutants, 4, 5)
+    assert keys == mutants.sampled(group.mutants, 4, 5)
+    assert len(keys) == 4 < len(group.mutants)
+    others = {mutant.key for mutant in group.mutants} - keys
+    killed, survived = {"outcome": "killed"}, {"outcome": "survived"}
+    results = dict.fromkeys(keys, killed) | {others.pop(): survived}
+    found = mutants.score(group, results, {}, 4, 5)
+    assert (found.rate, found.tried) == (1, 4)
+    assert f"| Ring | {len(group.mutants)} | 4, seed 5 | 4 | 4 |" in mutants.page([found])
+    # Once all were tried there is no need of a sample.
+    everything = mutants.score(group, results | dict.fromkeys(others, survived), {}, 4, 5)
+    assert everything.tried == len(group.mutants)
+    assert f"| Ring | {len(group.mutants)} | all |" in mutants.page([everything])

@@ -133,6 +133,17 @@ def test_the_bounds_are_nearly_reached_so_no_noise_is_wasted(kind: str) -> None:
         assert (part**2).sum() > 0.95 * block.l2_squared
 
 
+@pytest.mark.parametrize("kind", ["two classes", "three classes", "linear"])
+def test_the_first_round_counts_each_record(kind: str) -> None:
+    """It needs no state: where columns lie is not known yet."""
+    task, records = designed(kind), worst(16)
+    counted = [task.contribute(0, states(task)[0], records[i : i + 1]) for i in range(7)]
+    assert all(one.any() for one in counted)
+    assert (counted[0] == counted[1]).all()
+    assert (counted[0] != counted[2]).any()
+    assert (task.contribute(0, states(task)[1], records) == sum(counted)).all()
+
+
 def test_a_record_adds_the_same_in_any_company() -> None:
     """Also past the size of a chunk: neither neighbours nor places change a record's words."""
     rng = np.random.default_rng(0)

@@ -423,10 +423,8 @@ def _day(text: str, form: str) -> datetime.date | None:
     return None
 
 
-def text_of(cell: bytes | None) -> str:
+def text_of(cell: bytes) -> str:
     """Return the text of a cell of bytes: UTF-8 or, where it is not that, Latin-1."""
-    if cell is None:
-        return ""
     try:
         return cell.decode()
     except UnicodeDecodeError:
@@ -561,8 +559,8 @@ def moments_of(cells: Any) -> NDArray[np.datetime64]:
     import pyarrow.compute as pc
 
     kind, is_days = cells.type, pa.types.is_date32(cells.type)
-    if pa.types.is_timestamp(kind) and kind.tz:
-        cells = pc.local_timestamp(cells)
+    if pa.types.is_timestamp(kind):
+        cells = pc.local_timestamp(cells)  # without a zone they stay as they are
     unit = "D" if is_days else "ms" if pa.types.is_date64(kind) else kind.unit
     ticks = array_of(cells.cast(pa.int32() if is_days else pa.int64()).fill_null(0))
     moments = ticks.astype(np.int64).view(f"M8[{unit}]")

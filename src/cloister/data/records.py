@@ -210,7 +210,7 @@ def array_records(
         Column.model_construct(name=name, type="number", min=low, max=high)
         for name, low, high in zip(table.names, grid.low, grid.high, strict=True)
     )
-    schema = Schema.model_construct(dataset="unnamed", unit="row", columns=columns)
+    schema = Schema.model_construct(columns=columns)
     rules = Rules.of(schema, grid.frac_bits)
     reading = _Reading(table, rules, Contract(grid), Tally(table.label, schema, rules))
     return reading.records(chunk_rows, memory_limit, cache_dir)
@@ -289,8 +289,7 @@ def read_words(path: str | os.PathLike[str], names: Sequence[str]) -> Iterator[t
     """Yield the cells of some columns of a file as words, row by row; for local use."""
     table = open_source(path, names, None, frozenset(names))
     for raw in table.chunks(default_rows(table.n_columns)):
-        columns = (part.tolist() if isinstance(part, np.ndarray) else part for part in raw.cells)
-        yield from zip(*(map(_word, column) for column in columns), strict=True)
+        yield from zip(*(map(_word, column) for column in raw.cells), strict=True)
 
 
 def _word(cell: Any) -> str:
@@ -393,7 +392,7 @@ class _Reading:
         size, fits = 0, True
         for chunk in first:
             size += chunk.nbytes
-            fits = fits and not (table.is_file and size > memory_limit)
+            fits = not (table.is_file and size > memory_limit)
             kept.append(chunk)
             if not fits:
                 kept.clear()

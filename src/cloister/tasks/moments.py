@@ -18,8 +18,7 @@ from cloister.core.errors import PlanError
 # as much as squares: 7 / 5 is just below, and an integer bound stays one.
 SQUARE, PRODUCT = 5, 7
 _NORM_BITS = 24  # of what a record adds: room in the ring for 2**32 records in 100 silos
-_SAFE_ROWS = 1 << 28  # the sum of so many products of 24 bits is below 2**53
-_CHUNK_VALUES = 1 << 20
+_CHUNK_VALUES = 1 << 20  # the sum of 256 times as many products of 24 bits is below 2**53
 
 
 def n_products(n_features: int) -> int:
@@ -72,7 +71,7 @@ def sum_products(rows: Integers | Floats, weights: Integers | None = None) -> In
     """
     d = rows.shape[1]
     total = np.zeros((d, d), dtype=np.int64)
-    size = max(1, min(_SAFE_ROWS, _CHUNK_VALUES // d))
+    size = max(1, _CHUNK_VALUES // d)
     for first in range(0, len(rows), size):
         part = rows[first : first + size].astype(np.float64)
         left = part if weights is None else part * weights[first : first + size, None]

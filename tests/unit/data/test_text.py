@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,27 @@ def test_a_record_of_several_lines_may_be_as_long_as_a_line(tmp_path: Path) -> N
             assert [a for a in kept(path, multiline=True)[0] if a < 3] == [1, 2]
 
 
+@pytest.mark.parametrize(("last", "is_kept"), [(18, True), (19, False)])
+def test_a_record_of_several_lines_has_their_bytes_and_line_ends(
+    tmp_path: Path, last: int, is_kept: bool
+) -> None:
+    record = '3,"' + "x" * 20 + "\n" + "x" * 20 + "\n" + "x" * last + '"'
+    assert (len(record) <= 64) is is_kept
+    (tmp_path / "t.csv").write_text(f"a,b\n1,y\n{record}\n2,z\n")
+    with mock.patch.object(text, "BLOCK_BYTES", 64):
+        found = kept(tmp_path / "t.csv", multiline=True)[0]
+    assert list(found) == ([1, 3, 2] if is_kept else [1, 2])
+
+
+def test_a_line_may_end_one_cell_and_begin_another(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('a,b\n"x\ny","z\nw"\n"1","2"\n')
+    dialect = Dialect(delimiter=",", multiline=True)
+    table = open_source(tmp_path / "t.csv", ["a", "b"], None, frozenset("ab"), dialect)
+    found = [raw.cells for raw in table.chunks(10) if isinstance(raw.cells, list)]
+    rows = [row for cells in found for row in zip(*(c.to_pylist() for c in cells), strict=True)]
+    assert rows == [(b"x y", b"z w"), (b"1", b"2")]
+
+
 @pytest.mark.parametrize("width", [15_000, 80_000])
 def test_wide_tables_are_read_whole(tmp_path: Path, width: int) -> None:
     names = [f"ENSG{j:011d}" for j in range(width - 1)]
@@ -220,6 +242,50 @@ def test_lines_are_lines_in_every_encoding(tmp_path: Path, encoding: str, packed
         ):
             assert kept(path, encoding=named) == ([1, 2, 6], 3)
             assert kept(path, encoding=named, multiline=True) == ([1, 2, 5, 6], 2)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100, -1])
+def test_lines_are_given_in_pieces_of_any_size_and_none_is_lost(size: int) -> None:
+    body = b'1,2\n"a,b",4\n,\n'
+    dialect = Dialect(delimiter=",")
+    lines = text.Lines(io.BytesIO(b"x,y\n" + body), dialect, 2, padded=False)
+    assert lines.read(0) == b""
+    pieces = list(iter(lambda: lines.read(size), b""))
+    assert b"".join(pieces).lstrip(b"\n") == body
+    assert size < 0 or max(map(len, pieces)) <= size
+    assert size > 0 or len(pieces) == 1
+
+
+def test_a_file_is_read_in_blocks_not_byte_by_byte() -> None:
+    asked = []
+
+    class Watched(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            asked.append(size)
+            return super().read(size)
+
+    body = b"1,2\n" * 50_000
+    lines = text.Lines(Watched(b"x,y\n" + body), Dialect(delimiter=","), 2, padded=False)
+    assert b"".join(iter(lines.read, b"")).lstrip(b"\n") == body
+    assert len(asked) <= 2 + len(body) // text.BLOCK_BYTES + 2
+
+
+def test_of_a_line_that_is_too_long_no_more_than_a_block_is_kept() -> None:
+    with mock.patch.object(text, "BLOCK_BYTES", 8):
+        stream = io.BytesIO(b"x\n1\n" + b"2" * 100 + b"\n3\n")
+        lines = text.Lines(stream, Dialect(delimiter=","), 1, padded=False)
+        pieces, kept = [], []
+        while piece := lines.read():
+            pieces.append(piece)
+            kept.append(len(lines._rest))
+    assert b"".join(pieces).split(b"\n") == [b"", b"1", b",", b"3", b""]
+    assert max(kept) <= 9
+
+
+def test_a_header_without_a_line_end_has_no_lines() -> None:
+    lines = text.Lines(io.BytesIO(b"x,y"), Dialect(delimiter=","), 2, padded=False)
+    assert lines.is_empty
+    assert lines.read() == b""
 
 
 def test_a_header_ends_with_its_line(tmp_path: Path) -> None:

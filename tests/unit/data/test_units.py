@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+import sys
 import uuid
 from decimal import Decimal
 from typing import Any
@@ -38,6 +39,8 @@ class Written(int):
         ("7", [memoryview(b"7"), bytearray(b"7"), np.str_("7"), np.bytes_(b"7"), np.longdouble(7)]),
         ("7", [7 + 0j, np.complex64(7)]),
         ("1000", [Decimal("1E+3"), 1e3, "1000"]),
+        ("9007199254740991", [2.0**53 - 1, 2**53 - 1]),
+        ("16777215", [np.float32(2**24 - 1), 2.0**24 - 1]),
         (LONG, [LONG, int(LONG), Decimal(LONG), Decimal(LONG + ".0")]),
         ("north", [Ward.NORTH, "north", b"north"]),
         ("True", [True, np.True_]),
@@ -112,6 +115,8 @@ def test_a_column_of_units_is_read_cell_by_cell(cells: Any) -> None:
         (pa.timestamp("us", "Mars/Olympus"), [0], ["1970-01-01"]),
         (pa.date32(), [NOON.date(), None], ["2021-07-02", None]),
         (pa.date64(), [NOON.date()], ["2021-07-02"]),
+        (pa.date32(), [3_000_000], ["10183-09-21"]),  # Python has no such day
+        (pa.duration("s"), [1 << 62], [str(1 << 62)]),  # nor such a time
         (pa.time32("s"), [datetime.time(12)], ["12:00:00"]),
         (pa.bool_(), [True, None], ["True", None]),
         (pa.null(), [None], [None]),
@@ -129,6 +134,22 @@ def test_arrow_units_have_the_names_of_their_objects(
     ends = pa.RunEndEncodedArray.from_arrays([i + 2 for i in range(len(cells))], column)
     assert named(ends) == [expected[0], *expected]
     assert named(ends.slice(1)) == expected
+
+
+def test_units_that_are_stored_once_in_two_ways_have_their_names() -> None:
+    words = pa.array(["7", None, "x"]).dictionary_encode()
+    assert named(pa.RunEndEncodedArray.from_arrays([2, 3, 4], words)) == ["7", "7", None, "x"]
+
+
+def test_a_whole_number_may_be_as_long_as_any_identifier() -> None:
+    before = sys.get_int_max_str_digits()
+    assert unit_name(10**50_000) is None  # by default Python does not write it
+    try:
+        sys.set_int_max_str_digits(0)
+        assert unit_name(10**50_000) == "1" + "0" * 50_000
+        assert unit_name(10**70_000) is None
+    finally:
+        sys.set_int_max_str_digits(before)
 
 
 def test_polars_and_pandas_give_the_names_of_their_cells() -> None:

@@ -222,7 +222,7 @@ class GridRoute(Route):
     def histogram_of(self, known: GridKnown) -> tuple[Floats, Integers]:
         """Return half the sides of the box, and its bins along each column."""
         half = (known.box_high - known.box_low) / 2
-        return half, cubic_bins(half, 1.0, self.n_cells)
+        return half, cubic_bins(half, self.n_cells)
 
     def _box(self, known: GridKnown, noisy: Floats, noise_std: float) -> GridKnown:
         """Cut off the bins at either end of a column that hold few records, for all we see."""

@@ -321,9 +321,8 @@ class PcaRoute(Route):
         beside = _residual_stds(variances, axes, edge, total, float((stds**2).sum()))
         spans, bins = np.zeros(self._axes), np.zeros(self._axes, dtype=np.int64)
         if axes:
-            reach = _REACH[min(axes, len(_REACH)) - 1]
-            spans[:axes] = reach * stds
-            bins[:axes] = cubic_bins(stds, reach, self._most_cells(axes))
+            spans[:axes] = _REACH[min(axes, len(_REACH)) - 1] * stds
+            bins[:axes] = cubic_bins(stds, self._most_cells(axes))
         residual_stds = np.zeros(_MORE_AXES)
         residual_stds[: len(beside)] = beside
         mean = np.clip(known.mean + shift, -1, 1)

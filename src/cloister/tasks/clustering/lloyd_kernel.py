@@ -163,7 +163,7 @@ def _slots(n_clusters: int) -> int:
 def add_by_label(columns: Floats, labels: Integers, n_clusters: int) -> Integers:
     """Sum integers by their label, shape (n_clusters, n_rows); labels >= n_clusters are dropped."""
     if not _by_product(n_clusters, len(columns) - 1):
-        sums = [np.bincount(labels, weights=row, minlength=n_clusters + 1) for row in columns]
+        sums = [np.bincount(labels, weights=row, minlength=n_clusters) for row in columns]
         return np.array(sums).T[:n_clusters].astype(np.int64)
     small = np.min_scalar_type(n_clusters)
     one_hot = labels.astype(small) == np.arange(n_clusters, dtype=small)[:, None]

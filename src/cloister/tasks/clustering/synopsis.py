@@ -138,17 +138,17 @@ def cell_centres(half_spans: Floats, bins: Integers) -> Floats:
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
 
 
-def cubic_bins(stds: Floats, reach: float, most: float) -> Integers:
+def cubic_bins(sides: Floats, most: float) -> Integers:
     """Return numbers of bins that make cells about cubic, at most `most` of them in all.
 
-    The box reaches `reach` standard deviations to either side; a narrow axis gets one bin.
+    Only the ratios of the sides of the box matter; a narrow axis gets one bin.
     """
-    spans = (2 * reach * stds).tolist()
+    spans = sides.tolist()
 
     def bins(side: float) -> list[int]:
         return [max(1, round(span / side)) for span in spans]
 
-    low, high = 1e-6, 100 * float(stds.max())
+    low, high = 1e-6 * max(spans), 100 * max(spans)
     for _ in range(60):
         side = sqrt(low * high)
         low, high = (side, high) if prod(bins(side)) > most else (low, side)

@@ -257,11 +257,14 @@ def test_cells_are_cubic_and_never_more_than_allowed() -> None:
     for _ in range(200):
         stds = rng.uniform(0.001, 1, rng.integers(1, 7))
         most = rng.uniform(1, 4096)
-        bins = cubic_bins(stds, 2.0, most)
+        bins = cubic_bins(stds, most)
         assert bins.min() >= 1
         assert bins.prod() <= most
-    np.testing.assert_array_equal(cubic_bins(np.array([2.0, 1.0]), 2.0, 200.0), [20, 10])
-    np.testing.assert_array_equal(cubic_bins(np.array([1.0, 0.01]), 2.0, 30.0), [30, 1])
+    np.testing.assert_array_equal(cubic_bins(np.array([2.0, 1.0]), 200.0), [20, 10])
+    np.testing.assert_array_equal(cubic_bins(np.array([1.0, 0.01]), 30.0), [30, 1])
+    for scale in (1e-9, 1.0, 1e9):
+        found = cubic_bins(scale * np.array([8.0, 4.0, 1.0]), 100_000.0)
+        np.testing.assert_array_equal(found, [116, 58, 14])
 
 
 def test_weighted_clustering_finds_what_k_means_finds() -> None:
@@ -372,7 +375,7 @@ def test_the_frame_of_cells_holds_whatever_is_detected() -> None:
         assert isinstance(route, PcaRoute)
         for axes in range(1, route._axes + 1):
             for stds in (np.ones(axes), np.geomspace(1, 1e-3, axes)):
-                assert cubic_bins(stds, 2.0, route._most_cells(axes)).prod() <= route.n_cells
+                assert cubic_bins(stds, route._most_cells(axes)).prod() <= route.n_cells
         assert route.n_cells >= d  # or the branch that sees nothing would not fit
 
 

@@ -25,7 +25,7 @@ from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import Classifier
 from cloister.tasks import TASKS
-from cloister.tasks.supervised.forest import _STEP_VARIANCE, RandomForest
+from cloister.tasks.supervised.forest import _SPLIT_VARIANCE, _STEP_VARIANCE, RandomForest
 from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, zero_noise
 
 KINDS = ["random", "boosted"]
@@ -144,6 +144,30 @@ def test_a_newton_step_is_shrunk_by_its_spread_and_by_noise_by_hand() -> None:
     step = task.rate * task._reached[0, 0] * 2 * _STEP_VARIANCE * 3 / (4 * _STEP_VARIANCE + 4)
     np.testing.assert_allclose(found[0], [step, 0, -step], atol=1e-12)
     assert not found[1:].any()
+
+
+def test_shares_of_a_leaf_are_drawn_to_those_of_all_by_spread_and_noise_by_hand() -> None:
+    """The draw is the part of (I - s 1') x that is no noise, as a linear guess has it."""
+    task = task_of(run(table(), kind="random", n_trees=1, depth=1))
+    leaves, noise = np.array([[[40.0, 10.0, 0.0], [10.0, 20.0, 20.0]]]), 5.0
+    prior = np.array([0.5, 0.3, 0.2])
+    drawn = np.eye(3) - np.outer(prior, np.ones(3))
+    of_noise = noise**2 * np.trace(drawn @ drawn.T) / 3
+    of_chance = 50 * (0.5 * 0.5 + 0.3 * 0.7 + 0.2 * 0.8) / 3
+    of_change = 50**2 * _SPLIT_VARIANCE
+    gain = of_change / (of_change + of_noise + of_chance) / 50
+    shares = prior + gain * leaves[0] @ drawn.T
+    moved = np.log(shares / prior) * task._part
+    np.testing.assert_allclose(task._log_odds(leaves, noise)[0], moved + np.log(prior), rtol=1e-12)
+
+
+def test_a_class_has_at_least_a_hundredth_of_one_record_where_there_is_hardly_one() -> None:
+    task = task_of(run(table(), kind="random", n_trees=1, depth=1))
+    for root in ([0.8, 0.0102, 0.15], [0.8, 0.0098, 0.15]):
+        leaves = np.array([[root, np.zeros(3)]])
+        shares = np.maximum(root, 0.01)
+        expected = np.log(shares / shares.sum())
+        np.testing.assert_allclose(task._log_odds(leaves, 1e9)[0, 0], expected, atol=1e-9)
 
 
 def test_a_random_tree_gives_its_part_of_evidence_for_each_look_at_a_column() -> None:

@@ -113,6 +113,56 @@ def test_sizes_are_counted_a_little_after_half_of_the_rounds(rounds: int, turn: 
     assert found == turn
 
 
+@pytest.mark.parametrize(("first", "last"), [(2, 6), (2, 12), (13, 21), (41, 71)])
+def test_later_gradients_have_larger_shares_but_no_thirty_times_the_first(
+    first: int, last: int
+) -> None:
+    turn = last if first == 2 else first - 1  # early ones, or those of whole rows
+    task = SimpleNamespace(rounds=100 if first == 2 else last, _turn=turn)
+    shares = [Logistic._share(task, t) for t in range(first, last)]  # type: ignore[arg-type]
+    assert sum(shares) == pytest.approx(0.18 if first == 2 else 0.38)
+    growth = shares[1] / shares[0]
+    assert growth == pytest.approx(min(1.5, 30 ** (1 / len(shares))))
+    assert np.diff(np.log(shares)) == pytest.approx(np.log(growth))
+
+
+@pytest.mark.parametrize(
+    ("classes", "width", "wide"),
+    [
+        *((2, 400, False), (2, 401, True), (3, 200, False), (3, 201, True)),
+        *((2, 300, False), (10, 44, False), (20, 21, False)),
+        *((62, 6, False), (66, 6, False), (70, 6, True), (95, 3, False), (210, 1, False)),
+    ],
+)
+def test_a_model_is_wide_from_401_weights_on_or_many_curvatures(
+    classes: int, width: int, wide: bool
+) -> None:
+    task = SimpleNamespace(_frame=SimpleNamespace(width=width), classes=("c",) * classes)
+    assert Logistic._wide.func(task) is wide  # type: ignore[attr-defined]
+
+
+def test_curvatures_are_of_pairs_of_classes_and_of_whole_rows_as_far_as_the_bound_lets_them() -> (
+    None
+):
+    lengths, counts = np.array([1.0, 4.0, 8.0, 8.0]), np.array([1.0, 0.5, 1.0, 0.25])
+    even, sure = [0.5, 0.3, 0.2], [0.99, 0.006, 0.004]
+    predicted = np.array([even, even, even, sure]).T
+    task = SimpleNamespace(
+        _pairs=np.triu_indices(3, 1),
+        _curvature_bound=lambda t: (3, 1 / 4),
+        _frame=SimpleNamespace(sum_curvature=lambda rows, pairs, bound: pairs),
+    )
+    rows = SimpleNamespace(whole=SimpleNamespace(length=lengths))
+    now = SimpleNamespace(length=4.0)
+    found = Logistic._sum_curvature(task, 3, now, rows, predicted, counts)  # type: ignore[arg-type]
+    of_even = np.array([0.5 * 0.3, 0.5 * 0.2, 0.3 * 0.2])
+    np.testing.assert_allclose(found[:, 0], of_even)
+    np.testing.assert_allclose(found[:, 1], of_even / 2)
+    np.testing.assert_allclose(found[:, 2], of_even / np.linalg.norm(of_even) / 4)
+    of_sure = np.array([0.99 * 0.006, 0.99 * 0.004, 0.006 * 0.004])
+    np.testing.assert_allclose(found[:, 3], of_sure / 4 * (8 / 4) ** 2)
+
+
 def test_bounds_of_the_first_round_are_those_of_even_classes_by_hand() -> None:
     two, three = (SimpleNamespace(_outputs=outputs, _turn=4) for outputs in (1, 3))
     bounds = [Logistic._residual_squared(task, t) for task in (two, three) for t in (2, 3, 5)]  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import DPCox, Release, Schema, run_job
+from cloister import DPCox, Release, Schema, make_plan, run_job
 from cloister.core.errors import PlanError
 from cloister.data import read_source
+from cloister.hazmat.fixedpoint import round_to_grid
+from cloister.privacy.budget import Budget
+from cloister.protocol.task import FINE
+from cloister.tasks.state import written
 from cloister.tasks.survival.cox import _WORTH, Cox
 from cloister.tasks.survival.score import Series
 from cloister.testing import SimulatedNoise, ZeroNoise, zero_noise
@@ -59,7 +64,7 @@ def patients(strength: float = 1.0, n: int = 4000) -> pd.DataFrame:
     )
 
 
-def released(table: pd.DataFrame | dict[str, Any], noise: Any = None, **changes: Any) -> Release:
+from cloister import DPCox, Release, Schema, make_plan, run_job
     silos = table if isinstance(table, dict) else {"a": table}
     given = {"epsilon": 4.0, "nominal_n": 4000, "nominal_events": 2500, **OPTIONS, **changes}
     records = {name: read_source(part, SCHEMA) for name, part in silos.items()}
@@ -71,6 +76,39 @@ def test_a_hazard_counts_as_much_at_any_height_up_to_one(top: float) -> None:
     unit, worth = Cox._scales(SimpleNamespace(order=2), top)  # type: ignore[arg-type]
     assert worth == pytest.approx(_WORTH / min(top, 1.0))
     assert unit**2 == pytest.approx(2 * max(1.0, top) ** 2 + 3 * (worth * top) ** 2)
+
+
+def followed(months: list[float]) -> tuple[Cox, np.ndarray]:
+    """Return a task of four intervals up to month 40 of 60, and records with the event."""
+    options = {**OPTIONS, "tau": 40.0, "covariates": ("age",)}
+    plan = make_plan(
+        Cox, SCHEMA, ["a"], budget=Budget(4.0, 1e-6), nominal_n=4000, nominal_events=2500, **options
+    )
+    assert isinstance(plan.task, Cox)
+    table = np.array([[month, 1.0, 50.0, 90.0, 0.0, 0.0] for month in months])
+    return replace(plan.task, intervals=4), SCHEMA.grid().encode(table)
+
+
+def test_whoever_is_there_at_the_horizon_was_followed_to_it() -> None:
+    task, records = followed([0.0, 5.0, 10.5, 25.0, 39.9, 40.1, 50.0, 60.0])
+    event, row, time = task._exits(records)
+    assert event.tolist() == [1] * 8
+    assert row.tolist() == [0, 0, 1, 2, 3, 4, 4, 4]
+    assert np.allclose(time, [0, 0.5, 1.05, 2.5, 3.99, 4.01, 5, 5], atol=1e-3)
+
+
+def test_a_residual_is_the_event_less_the_hazard_lived_through() -> None:
+    """Between the ends of intervals the hazard is a line; beyond the last one it stays."""
+    months = [0.0, 5.0, 12.0, 25.0, 33.0, 39.0, 45.0, 60.0]
+    task, records = followed(months)
+    hazard = np.array([0.0, 0.1, 0.15, 0.4, 0.9])
+    state = replace(task._read(start_of(task)), hazard=hazard, last=4)
+    lived = np.interp(months, [0, 10, 20, 30, 40], hazard)
+    unit, _ = task._scales(0.9)
+    known = {name: round_to_grid(value, 16) for name, value in written(state).items()}
+    for i, month in enumerate(months):
+        residual = task.contribute(1, known, records[i : i + 1])[0] / (1 << FINE) * unit
+        assert residual == pytest.approx((month <= 40) - lived[i], abs=1e-3)
 
 
 @pytest.mark.parametrize("strength", ["mild", "strong"])
