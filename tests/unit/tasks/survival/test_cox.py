@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import DPCox, Release, Schema, make_plan, run_job
+from cloister import DPCox, Release, Schema, run_job
+from cloister.app.job import make_plan
 from cloister.core.errors import PlanError
 from cloister.data import read_source
 from cloister.hazmat.fixedpoint import round_to_grid
@@ -64,7 +65,11 @@ def patients(strength: float = 1.0, n: int = 4000) -> pd.DataFrame:
     )
 
 
-from cloister import DPCox, Release, Schema, make_plan, run_job
+def start_of(task: Cox) -> dict[str, np.ndarray]:
+    return {name: round_to_grid(value, 16) for name, value in task.start().items()}
+
+
+def released(table: pd.DataFrame | dict[str, Any], noise: Any = None, **changes: Any) -> Release:
     silos = table if isinstance(table, dict) else {"a": table}
     given = {"epsilon": 4.0, "nominal_n": 4000, "nominal_events": 2500, **OPTIONS, **changes}
     records = {name: read_source(part, SCHEMA) for name, part in silos.items()}
