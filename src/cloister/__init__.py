@@ -6,10 +6,11 @@ socket, reads no file and no environment variable, and seeds nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cloister.core.catalogue import HOME
+from cloister.core.catalogue import OTHERS, ROWS
 from cloister.core.deprecated import install, old_name
 from cloister.core.errors import (
     AccuracyWarning,
@@ -29,6 +30,14 @@ from cloister.core.errors import (
 
 if TYPE_CHECKING:
     from cloister.core.catalogue import *  # noqa: F403  # names with their types
+
+_ROWS: Mapping[str, Any] = ROWS
+HOME = OTHERS | {
+    name: f"cloister.estimators.{module}"
+    for row in _ROWS.values()
+    for module, _, name in (place.partition(":") for place in row.get("python", ()))
+}
+"""The module of each public name; it is loaded when the name is first used."""
 
 __all__ = [
     "AccuracyWarning",

@@ -15,7 +15,7 @@ import pytest
 from cloister.cli import COMMANDS, _parser, main
 from cloister.cli.examples import EXAMPLES, example_over_files
 from cloister.cli.options import options_from
-from cloister.core import catalogue
+from cloister.core import capability
 from cloister.core.declared import declared
 from cloister.tasks import TASKS
 
@@ -57,7 +57,7 @@ def test_a_word_like_no_other_gets_no_guess(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_every_command_has_examples() -> None:
-    alone = COMMANDS.keys() - EXAMPLES.keys() - catalogue.COMMANDS.keys()
+    alone = COMMANDS.keys() - EXAMPLES.keys() - capability.COMMANDS.keys()
     assert alone == {"flare"}  # whose actions need a FLARE site
 
 
@@ -69,7 +69,7 @@ def test_an_example_is_a_command_line_that_is_understood(line: str) -> None:
     assert callable(parsed.run)
 
 
-@pytest.mark.parametrize("name", catalogue.COMMANDS)
+@pytest.mark.parametrize("name", capability.COMMANDS)
 def test_the_example_of_a_task_is_a_command_line_that_is_understood(name: str) -> None:
     words = shlex.split(example_over_files(name, TASKS[name].usage).split("cloister ")[1])
     assert callable(_parser(words).parse_args(words).run)
@@ -94,7 +94,7 @@ class Asking:
 
 
 def test_options_of_every_kind_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(catalogue.COMMANDS, "asking", "ask")
+    monkeypatch.setitem(capability.COMMANDS, "asking", "ask")
     monkeypatch.setattr("cloister.cli.over_files.TASKS", {"asking": Asking})
     monkeypatch.setitem(COMMANDS, "asking", "ask")
 
@@ -124,7 +124,7 @@ def test_options_of_every_kind_are_read(monkeypatch: pytest.MonkeyPatch) -> None
 def test_an_option_that_is_not_what_it_should_be_is_refused(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(catalogue.COMMANDS, "asking", "ask")
+    monkeypatch.setitem(capability.COMMANDS, "asking", "ask")
     monkeypatch.setattr("cloister.cli.over_files.TASKS", {"asking": Asking})
     monkeypatch.setitem(COMMANDS, "asking", "ask")
     assert main(["asking", "a.csv", "--schema", "s", "--out", "o", "--title", "t", *words]) == 2

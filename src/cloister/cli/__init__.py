@@ -39,7 +39,7 @@ from typing import Any, NoReturn
 
 from cloister.cli.examples import FRONT, examples_of
 from cloister.cli.parsers import add_flags, leaves
-from cloister.core import catalogue
+from cloister.core import capability
 from cloister.core.deprecated import GET_LAB
 from cloister.core.errors import (
     BudgetExceeded,
@@ -62,7 +62,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "classify": "train a classifier: naive Bayes, logistic regression or a forest",
         "regress": "train a linear regression",
         "rules": "find frequent itemsets and association rules in files of baskets",
-        **catalogue.COMMANDS,
+        **capability.COMMANDS,
         "evaluate": "measure how good a released model is, on files it has not seen",
         "outliers": "release statistics that flag unusual records; flags stay local",
         "run": "run any task over files, including your own",
@@ -315,7 +315,7 @@ def _module(name: str) -> Any:
         return next((entry.load() for entry in entry_points(group=GROUP, name=name)), None)
     if not _is_here(name):
         raise PlanError(f"{name!r} works over a network: pip install 'cloister[service]'.")
-    if name in catalogue.COMMANDS:
+    if name in capability.COMMANDS:
         return import_module("cloister.cli.over_files").command_of(name)
     place, _, value = _SHARED.get(name, name.replace("-", "_")).partition(":")
     module = import_module(f"cloister.cli.{place}")

@@ -35,7 +35,8 @@ from cloister.app.text import odds_sentence
 from cloister.app.worker import events_in
 from cloister.console.guard import Form
 from cloister.console.parts import a_report, console_app, gauge
-from cloister.console.questions import AS_IS, QUESTIONS, Asked
+from cloister.console.questions import AS_IS, Asked
+from cloister.core.capability import QUESTIONS
 from cloister.core.errors import BudgetExceeded, CloisterError, DataError, PlanError
 from cloister.core.html import page
 from cloister.data import Remedy, check_file, declared_types, header, is_above, is_table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from cloister.app.files import name_silos
 from cloister.app.job import Job
 from cloister.app.request import Request
 from cloister.console.guard import Form
+from cloister.core.capability import QUESTIONS, Question, Suits
 from cloister.core.errors import PlanError
 from cloister.data import check_file, refuse_loss, roles_of
 from cloister.data.schema import Column, Schema
@@ -38,53 +39,11 @@ def _is_yes_no(column: Column) -> bool:
     return column.type == "boolean"
 
 
-@dataclass(frozen=True)
-class Question:
-    """A task with a title in plain English.
-
-    Parameters
-    ----------
-    title, task : str
-    start : mapping of str to str
-        Options that the user chooses, with their initial text.
-    suits : function
-        Returns True if a column can be the target or, without one, is selected initially.
-    least, most : int
-        Required number of such columns, and number of those selected initially.
-    options : function
-        Returns the options that follow from the chosen columns.
-    """
-
-    title: str
-    task: str
-    start: Mapping[str, str] = field(default_factory=dict)
-    suits: Callable[[Column], bool] = _is_any
-    least: int = 1
-    most: int | None = None
-    options: Callable[[tuple[str, ...]], Mapping[str, Any]] = lambda columns: {}
-
-
-def _one_table(columns: tuple[str, ...]) -> Mapping[str, Any]:
-    # A test of independence needs two columns.
-    return {"tables": [[*columns]], "tests": ["chi2"] * (len(columns) == 2)}
-
-
-_TO_PREDICT = {"target": ""}  # no initial target: the user must choose it
-_TWO_TO_EIGHT = {"min_clusters": "2", "max_clusters": "8"}
-# In the order of the page: from a first look at the files to models.
-QUESTIONS = {
-    "what": Question("What is in these files?", "describe"),
-    "how-many": Question(
-        "How many, by what? (count categories)", "tabulate", {}, _is_named, 1, 2, _one_table
-    ),
-    "groups": Question("Which groups are there?", "auto", {"n_clusters": "3"}, _is_number),
-    "how-many-groups": Question("How many groups are there?", "selectk", _TWO_TO_EIGHT, _is_number),
-    "who": Question("Who will? (predict a category)", "logistic", _TO_PREDICT, _is_named),
-    "how-much": Question("How much? (predict a number)", "linear", _TO_PREDICT, _is_number),
-    "unusual": Question("Which records are unusual?", "outliers"),
-    "together": Question(
-        "What goes together? (yes-no columns)", "apriori", {"min_support": "0.05"}, _is_yes_no, 2
-    ),
+_SUITS: Mapping[Suits, Callable[[Column], bool]] = {
+    "any": _is_any,
+    "number": _is_number,
+    "named": _is_named,
+    "yes-no": _is_yes_no,
 }
 
 
@@ -109,7 +68,7 @@ class Asked:
     @property
     def name(self) -> str:
         """The key of the question: that of the pressed button, or else that of the page."""
-        name = self.form.get("ask") or self.form.get("of") or "groups"  # on the first visit
+        name = self.form.get("ask") or self.form.get("of") or "auto"  # on the first visit
         if name not in QUESTIONS:
             raise PlanError(f"ask must be one of {', '.join(QUESTIONS)}, got {name!r}.")
         return name
@@ -122,7 +81,7 @@ class Asked:
     @property
     def choices(self) -> tuple[str, ...]:
         """The columns that suit the question."""
-        return tuple(one.name for one in self.schema.columns if self.question.suits(one))
+        return tuple(c.name for c in self.schema.columns if _SUITS[self.question.suits](c))
 
     @property
     def target(self) -> str:
@@ -149,7 +108,7 @@ class Asked:
     @property
     def fields(self) -> dict[str, tuple[str, str]]:
         """The options that the user chooses, each with its help text and its current text."""
-        helps = {one.name: one.help for one in options_of(TASKS[self.question.task])}
+        helps = {one.name: one.help for one in options_of(TASKS[self.name])}
         start = self.question.start
         return {name: (helps[name], self._field(name, text)) for name, text in start.items()}
 
@@ -184,7 +143,13 @@ class Asked:
         return {
             name: text if name == "target" else _number(meaning, text)
             for name, (meaning, text) in self.fields.items()
-        } | dict(self.question.options(self.columns))
+        } | self._tables()
+
+    def _tables(self) -> dict[str, Any]:
+        """Return the table of the chosen columns, and its test, for a task that has tables."""
+        if not any(one.name == "tables" for one in options_of(TASKS[self.name])):
+            return {}
+        return {"tables": [[*self.columns]], "tests": ["chi2"] * (len(self.columns) == 2)}
 
     def job(self) -> Job:
         """Return the job, or raise a PlanError with a field of the page to change."""
@@ -204,7 +169,7 @@ class Asked:
     def request(self, ledger: Path, out: str) -> Request:
         """Return the job over the files, with its results in the folder `out`."""
         return Request(
-            task=self.question.task,
+            task=self.name,
             options=self._options(),
             files=name_silos(self.files),
             schema_file=self.schema_file,

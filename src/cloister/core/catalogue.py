@@ -1,4 +1,4 @@
-"""What ships, by name: tasks, the commands that they are, and the public names of the package.
+"""The capabilities of the package: one row for each task, with its command, classes and question.
 
 Nothing is imported here, so that a list of names costs nothing.
 """
@@ -53,95 +53,150 @@ if TYPE_CHECKING:  # what type checkers and editors see of the package
     from cloister.protocol.task import Task as Task
     from cloister.tasks import TASKS as TASKS
 
-PLACES = {
-    "apriori": "patterns.apriori:Apriori",
-    "auto": "clustering.auto:Auto",
-    "bounds": "preparation.bounds:Bounds",
-    "cluster-quality": "evaluation.cluster_quality:ClusterQuality",
-    "count": "count:Count",
-    "cox": "survival.cox:Cox",
-    "describe": "tables.describe:Describe",
-    "discretise": "preparation.discretise:Discretise",
-    "evaluation": "evaluation.classification:Evaluation",
-    "fastlloyd": "clustering.kmeans:FastLloyd",
-    "fedavg": "supervised.fedavg:FedAvg",
-    "fedavg-regression": "supervised.fedavg:FedAvgRegression",
-    "forest": "supervised.forest:RandomForest",
-    "glloyd": "clustering.kmeans:GLloyd",
-    "linear": "supervised.linear:Linear",
-    "lloyd": "clustering.kmeans:Lloyd",
-    "logistic": "supervised.logistic:Logistic",
-    "naive-bayes": "supervised.naive_bayes:NaiveBayes",
-    "outliers": "patterns.outliers:Outliers",
-    "pca": "preparation.pca:PCA",
-    "pipeline": "preparation.pipeline:Pipeline",
-    "quantiles": "preparation.quantiles:Quantiles",
-    "regression-evaluation": "evaluation.regression:RegressionEvaluation",
-    "scorecard": "tables.scorecard:Scorecard",
-    "selectk": "clustering.select_k:SelectK",
-    "standardise": "preparation.standardise:Standardise",
-    "statistics": "preparation.statistics:Statistics",
-    "sulloyd": "clustering.kmeans:SuLloyd",
-    "survival": "survival.survival:Survival",
-    "synthesise": "synthesis.synthesise:Synthesise",
-    "tabulate": "tables.tabulate:Tabulate",
+ROWS = {
+    "apriori": {
+        "task": "patterns.apriori:Apriori",
+        "python": ("association:mine_rules", "association:RuleSet"),
+        "question": {
+            "title": "What goes together? (yes-no columns)",
+            "start": {"min_support": "0.05"},
+            "suits": "yes-no",
+            "least": 2,
+        },
+    },
+    "auto": {
+        "task": "clustering.auto:Auto",
+        "python": ("kmeans:DPKMeans",),
+        "question": {
+            "title": "Which groups are there?",
+            "start": {"n_clusters": "3"},
+            "suits": "number",
+        },
+    },
+    "bounds": {"task": "preparation.bounds:Bounds", "python": ("prepare:DPBounds",)},
+    "cluster-quality": {
+        "task": "evaluation.cluster_quality:ClusterQuality",
+        "python": ("measures:cluster_quality",),
+    },
+    "count": {"task": "count:Count"},
+    "cox": {
+        "task": "survival.cox:Cox",
+        "command": "what multiplies the hazard of an event: hazard ratios by Cox regression",
+        "python": ("cox:DPCox",),
+    },
+    "describe": {
+        "task": "tables.describe:Describe",
+        "command": "what is in every column: shares, quantiles, means and deviations",
+        "python": ("prepare:dp_describe",),
+        "question": {"title": "What is in these files?"},
+    },
+    "discretise": {"task": "preparation.discretise:Discretise"},
+    "evaluation": {
+        "task": "evaluation.classification:Evaluation",
+        "python": ("measures:evaluate", "measures:Measures"),
+    },
+    "fastlloyd": {"task": "clustering.kmeans:FastLloyd"},
+    "fedavg": {
+        "task": "supervised.fedavg:FedAvg",
+        "python": ("federated_learning:FederatedLearner",),
+    },
+    "fedavg-regression": {"task": "supervised.fedavg:FedAvgRegression"},
+    "forest": {
+        "task": "supervised.forest:RandomForest",
+        "python": ("forest:DPRandomForestClassifier",),
+    },
+    "glloyd": {"task": "clustering.kmeans:GLloyd"},
+    "linear": {
+        "task": "supervised.linear:Linear",
+        "python": ("linear_model:DPLinearRegression",),
+        "question": {
+            "title": "How much? (predict a number)",
+            "start": {"target": ""},
+            "suits": "number",
+        },
+    },
+    "lloyd": {"task": "clustering.kmeans:Lloyd"},
+    "logistic": {
+        "task": "supervised.logistic:Logistic",
+        "python": ("linear_model:DPLogisticRegression", "ensemble:DPSiloEnsemble"),
+        "question": {
+            "title": "Who will? (predict a category)",
+            "start": {"target": ""},
+            "suits": "named",
+        },
+    },
+    "naive-bayes": {
+        "task": "supervised.naive_bayes:NaiveBayes",
+        "python": ("naive_bayes:DPNaiveBayes",),
+    },
+    "outliers": {
+        "task": "patterns.outliers:Outliers",
+        "python": ("outliers:DPOutlierDetector",),
+        "question": {"title": "Which records are unusual?"},
+    },
+    "pca": {"task": "preparation.pca:PCA", "python": ("prepare:DPPCA",)},
+    "pipeline": {"task": "preparation.pipeline:Pipeline"},
+    "quantiles": {"task": "preparation.quantiles:Quantiles", "python": ("prepare:dp_quantiles",)},
+    "regression-evaluation": {"task": "evaluation.regression:RegressionEvaluation"},
+    "scorecard": {
+        "task": "tables.scorecard:Scorecard",
+        "command": "which columns tell who has an event, whether they are stable, who is selected",
+        "python": ("scorecard:DPScorecard",),
+    },
+    "selectk": {
+        "task": "clustering.select_k:SelectK",
+        "python": ("select_k:select_k", "select_k:KSelection"),
+        "question": {
+            "title": "How many groups are there?",
+            "start": {"min_clusters": "2", "max_clusters": "8"},
+            "suits": "number",
+        },
+    },
+    "standardise": {
+        "task": "preparation.standardise:Standardise",
+        "python": ("prepare:DPStandardScaler",),
+    },
+    "statistics": {
+        "task": "preparation.statistics:Statistics",
+        "python": ("prepare:dp_statistics",),
+    },
+    "sulloyd": {"task": "clustering.kmeans:SuLloyd"},
+    "survival": {
+        "task": "survival.survival:Survival",
+        "command": "how long until an event: curves, medians, rates, log-rank test",
+        "python": ("survival:DPKaplanMeier", "survival:DPLogRank"),
+    },
+    "synthesise": {
+        "task": "synthesis.synthesise:Synthesise",
+        "command": "draw look-alike records from noisy tables",
+        "python": ("synthesiser:DPSynthesiser",),
+    },
+    "tabulate": {
+        "task": "tables.tabulate:Tabulate",
+        "command": "count records in tables, means by group, and test what differs",
+        "python": ("table:DPTable",),
+        "question": {"title": "How many, by what? (count categories)", "suits": "named", "most": 2},
+    },
 }
-"""Where each task is, below ``cloister.tasks``."""
+"""One row for each task that ships, by its name; see :mod:`cloister.core.capability`."""
 
-COMMANDS: dict[str, str] = {
-    "cox": "what multiplies the hazard of an event: hazard ratios by Cox regression",
-    "describe": "what is in every column: shares, quantiles, means and deviations",
-    "scorecard": "which columns tell who has an event, whether they are stable, who is selected",
-    "survival": "how long until an event: curves, medians, rates, log-rank test",
-    "synthesise": "draw look-alike records from noisy tables",
-    "tabulate": "count records in tables, means by group, and test what differs",
-}
-"""Tasks that are a command of their own name, and what this does."""
-
-HOME = {
+OTHERS = {
     "Account": "cloister.app.payment",
     "Baskets": "cloister.data",
     "Budget": "cloister.privacy.budget",
     "Column": "cloister.data.schema",
-    "DPCox": "cloister.estimators.cox",
-    "DPKMeans": "cloister.estimators.kmeans",
-    "DPScorecard": "cloister.estimators.scorecard",
-    "DPStandardScaler": "cloister.estimators.prepare",
-    "DPPCA": "cloister.estimators.prepare",
-    "DPBounds": "cloister.estimators.prepare",
-    "DPOutlierDetector": "cloister.estimators.outliers",
-    "DPLinearRegression": "cloister.estimators.linear_model",
-    "DPLogisticRegression": "cloister.estimators.linear_model",
-    "DPKaplanMeier": "cloister.estimators.survival",
-    "DPLogRank": "cloister.estimators.survival",
-    "DPNaiveBayes": "cloister.estimators.naive_bayes",
-    "DPRandomForestClassifier": "cloister.estimators.forest",
-    "DPSiloEnsemble": "cloister.estimators.ensemble",
-    "DPSynthesiser": "cloister.estimators.synthesiser",
-    "DPTable": "cloister.estimators.table",
-    "FederatedLearner": "cloister.estimators.federated_learning",
-    "Release": "cloister.app.release",
-    "KSelection": "cloister.estimators.select_k",
     "Job": "cloister.app.job",
     "Ledger": "cloister.privacy.ledger",
-    "Measures": "cloister.estimators.measures",
     "Plan": "cloister.protocol.plan",
-    "RuleSet": "cloister.estimators.association",
+    "Release": "cloister.app.release",
     "Schema": "cloister.data.schema",
-    "TASKS": "cloister.tasks",
     "Split": "cloister.privacy.filter",
+    "Stability": "cloister.app.stability",
+    "TASKS": "cloister.tasks",
     "Task": "cloister.protocol.task",
-    "cluster_quality": "cloister.estimators.measures",
-    "dp_describe": "cloister.estimators.prepare",
-    "dp_quantiles": "cloister.estimators.prepare",
-    "dp_statistics": "cloister.estimators.prepare",
-    "evaluate": "cloister.estimators.measures",
     "catalogue_schema": "cloister.data.schema",
     "make_plan": "cloister.app.job",
-    "mine_rules": "cloister.estimators.association",
     "run_job": "cloister.app.job",
     "run_plan": "cloister.app.in_process",
-    "Stability": "cloister.app.stability",
-    "select_k": "cloister.estimators.select_k",
 }
-"""Where each public name is; its module is loaded when the name is first used."""
+"""The modules of the public names that belong to no task."""

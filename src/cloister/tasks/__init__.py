@@ -64,8 +64,9 @@ class Catalogue(Mapping[str, type[Task]]):
         return f"Catalogue({', '.join(self.places)})"
 
 
+_ROWS: Mapping[str, Any] = catalogue.ROWS
 TASKS: Mapping[str, type[Task]] = Catalogue(
-    {name: f"cloister.tasks.{place}" for name, place in catalogue.PLACES.items()}
+    {name: f"cloister.tasks.{row['task']}" for name, row in _ROWS.items()}
 )
 """Every task that ships, by its name."""
 
@@ -75,7 +76,7 @@ def installed(names: Collection[str] | None = None) -> Catalogue:
 
     Of other packages, only those of `names` are there; all by default.
     """
-    places = {name: f"cloister.tasks.{place}" for name, place in catalogue.PLACES.items()}
+    places = {name: f"cloister.tasks.{row['task']}" for name, row in _ROWS.items()}
     for name, place in _offered():
         if names is not None and name not in names:
             continue

@@ -77,7 +77,7 @@ def say(desk: TestClient, **said: str) -> tuple[str, str]:
     return f"{answer.url.path}?{answer.url.query.decode()}", unescape(answer.text)
 
 
-def spend(desk: TestClient, shown: str, out: str = "groups", **changed: str) -> Response:
+def spend(desk: TestClient, shown: str, out: str = "auto", **changed: str) -> Response:
     """Press the button of a page with a question."""
     form = {**parse_qs(shown), "csrf": token(desk), **changed}
     return desk.post(f"/run?{shown}&out={out}", data=form)
@@ -105,30 +105,30 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     assert "Expected error of a centre" in priced
     assert "times in 100" in priced
     for _ in range(2):  # a button that is pressed twice starts one job
-        assert spend(desk, asked).url.path == "/runs/groups"
+        assert spend(desk, asked).url.path == "/runs/auto"
     assert spend(desk, asked.replace("epsilon=3", "epsilon=2")).status_code == 409
     end = time.monotonic() + 120
-    while "Read the report" not in (page := desk.get("/runs/groups").text):
+    while "Read the report" not in (page := desk.get("/runs/auto").text):
         assert "At work" in page
         assert time.monotonic() < end
         time.sleep(0.2)
     assert "cloister run north.csv south.csv --schema ward.toml --columns" in unescape(page)
-    report = desk.get("/reports/groups")
+    report = desk.get("/reports/auto")
     assert report.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
     assert "Three groups" in report.text
     again = desk.get(f"/question?{asked}").text
     assert "epsilon 3 of 3 is spent" in again
-    assert 'href="/reports/groups"' in desk.get("/").text
+    assert 'href="/reports/auto"' in desk.get("/").text
     for shown in (*pages, priced, page, again):
         assert SENTINEL not in shown
-    events = events_in((folder / "groups" / EVENTS).read_text())
+    events = events_in((folder / "auto" / EVENTS).read_text())
     rounds = [event["done"] for event in events if event["event"] == "round"]
     assert rounds == list(range(1, len(rounds) + 1))
     assert events[-1]["event"] == "done"
     assert events[-1]["result"] in unescape(report.text)
-    assert SENTINEL not in (folder / "groups" / EVENTS).read_text()
-    assert (folder / "groups" / LOG).read_text() == ""
-    assert [path.name for path in folder.iterdir() if path.is_dir()] == ["groups"]
+    assert SENTINEL not in (folder / "auto" / EVENTS).read_text()
+    assert (folder / "auto" / LOG).read_text() == ""
+    assert [path.name for path in folder.iterdir() if path.is_dir()] == ["auto"]
     kept = Ledger(ledger)
     assert kept.spent("ward") == pytest.approx(3, rel=1e-3)
     kept.dispose()
@@ -139,12 +139,12 @@ def test_a_job_that_is_refused_says_why_and_costs_nothing(
 ) -> None:
     where, _ = say(desk)
     asked = f"{where.partition('?')[2]}&nominal_n=600&epsilon=3&cap_epsilon=5"
-    for out in ("", "../x", "ward", "groups/x"):
+    for out in ("", "../x", "ward", "auto/x"):
         assert spend(desk, asked, out).status_code == 409
     for changed in (
         {"nominal_n": "900"},
         {"epsilon": "2"},
-        {"n_clusters": "4", "of": "groups", "column": "0"},
+        {"n_clusters": "4", "of": "auto", "column": "0"},
     ):
         assert "has changed since" in spend(desk, asked, **changed).text
     assert "lifetime cap must be at least" in spend(desk, asked, cap_epsilon="2").text
@@ -155,7 +155,7 @@ def test_a_job_that_is_refused_says_why_and_costs_nothing(
     while "At work" in page:
         assert time.monotonic() < end
         time.sleep(0.2)
-        page = desk.get("/runs/groups").text
+        page = desk.get("/runs/auto").text
     assert "That did not work" in page
     assert "has no column" in unescape(page)
     assert not ledger.exists()
@@ -169,11 +169,11 @@ def test_a_job_that_is_stopped_gives_back_what_has_not_left(
     (folder / "south.csv").write_text("\n".join(lines))
     where, _ = say(desk)
     spend(desk, f"{where.partition('?')[2]}&nominal_n=600&epsilon=1&cap_epsilon=5")
-    log, end = folder / "groups" / EVENTS, time.monotonic() + 120
+    log, end = folder / "auto" / EVENTS, time.monotonic() + 120
     while '"round"' not in log.read_text():
         assert time.monotonic() < end
-    desk.post("/runs/groups/stop", data={"csrf": token(desk)})
-    while "At work" in (page := desk.get("/runs/groups").text):
+    desk.post("/runs/auto/stop", data={"csrf": token(desk)})
+    while "At work" in (page := desk.get("/runs/auto").text):
         assert time.monotonic() < end
         time.sleep(0.1)
     kept = Ledger(ledger)
@@ -314,21 +314,21 @@ def test_files_are_used_as_they_are_only_where_a_person_says_so(
     where, page = say(desk, **said, **{"as-is": "1"})
     assert where.startswith("/question")
     assert 'name="as-is" value="1"' in page
-    asked = f"{where.partition('?')[2]}&ask=how-many&nominal_n=800&epsilon=1&cap_epsilon=3"
+    asked = f"{where.partition('?')[2]}&ask=tabulate&nominal_n=800&epsilon=1&cap_epsilon=3"
     without = asked.replace("&as-is=1", "")
-    answer = spend(desk, without, "how-many")
+    answer = spend(desk, without, "tabulate")
     assert answer.status_code == 409
     assert "60 of 400 rows" in unescape(answer.text)
-    assert not (folder / "how-many").exists()
+    assert not (folder / "tabulate").exists()
     assert not ledger.exists()
-    assert spend(desk, asked, "how-many").url.path == "/runs/how-many"
+    assert spend(desk, asked, "tabulate").url.path == "/runs/tabulate"
     end = time.monotonic() + 120
-    while "Read the report" not in (page := unescape(desk.get("/runs/how-many").text)):
+    while "Read the report" not in (page := unescape(desk.get("/runs/tabulate").text)):
         assert "At work" in page
         assert time.monotonic() < end
         time.sleep(0.2)
     assert "--max-loss 1" in page
-    kept = [path.read_bytes() for path in (folder / "how-many").iterdir()]
+    kept = [path.read_bytes() for path in (folder / "tabulate").iterdir()]
     assert not any(b"not understood" in text for text in kept)
 
 
@@ -398,11 +398,11 @@ def test_every_question_is_a_job_whose_page_and_command_agree(
     question = QUESTIONS[name]
     assert ("Spend epsilon 2 and answer" in page) == ("target" not in question.start)
     assert question.title in page
-    assert set(question.start) <= {one.name for one in options_of(TASKS[question.task])}
+    assert set(question.start) <= {one.name for one in options_of(TASKS[name])}
     schema = Schema.load(folder / "ward.toml")
     form = {"ask": name, "nominal_n": "5000", "epsilon": "2"}
     if "target" in question.start:
-        form |= {"of": name, "target": "age" if name == "how-much" else "smoker", "column": "1"}
+        form |= {"of": name, "target": "age" if name == "linear" else "smoker", "column": "1"}
         assert "choose the column to predict" in page
     asked = Asked(ImmutableMultiDict(form), (Path("-a.csv"),), Path("ward.toml"), schema)
     command = asked.request(Path("l.db"), "out").command(schema)
@@ -419,7 +419,7 @@ def test_names_with_commas_and_dashes_reach_the_command() -> None:
         for name in ("-age", "weight, kg", 'a"b', "c")
     )
     schema = Schema(dataset="odd", unit="row", columns=columns)
-    fields = {"of": "groups", "n_clusters": "2", "nominal_n": "900", "epsilon": "1.23456789"}
+    fields = {"of": "auto", "n_clusters": "2", "nominal_n": "900", "epsilon": "1.23456789"}
     form = ImmutableMultiDict(fields)
     for places in ("012", "13"):
         chosen = ImmutableMultiDict([*form.multi_items(), *(("column", at) for at in places)])
@@ -441,11 +441,11 @@ def test_less_epsilon_is_shown_to_give_less(desk: TestClient) -> None:
 
 def test_a_plan_that_cannot_be_is_explained(desk: TestClient) -> None:
     assert "number of clusters must be a number" in problem(
-        ask(desk, nominal_n="500", epsilon="1", n_clusters="many", of="groups", column="0")
+        ask(desk, nominal_n="500", epsilon="1", n_clusters="many", of="auto", column="0")
     )
     assert "records must be a whole number" in problem(ask(desk, nominal_n="many", epsilon="1"))
-    assert "choose the columns to use" in problem(ask(desk, nominal_n="500", of="groups"))
-    assert "needs 2 such column" in problem(ask(desk, nominal_n="500", ask="together"))
+    assert "choose the columns to use" in problem(ask(desk, nominal_n="500", of="auto"))
+    assert "requires 2 such column" in problem(ask(desk, nominal_n="500", ask="apriori"))
     assert "lifetime cap must be a number" in problem(ask(desk, nominal_n="500", cap_epsilon="5,0"))
     assert "at least epsilon" in problem(ask(desk, nominal_n="500", cap_epsilon=".5"))
     assert "too small" in ask(desk, nominal_n="50", epsilon="0.1", cap_epsilon="1")

@@ -14,6 +14,7 @@ import pytest
 import cloister
 from cloister import (
     DPPCA,
+    HOME,
     Budget,
     DataError,
     DataLossWarning,
@@ -30,7 +31,6 @@ from cloister import (
     PlanError,
     Schema,
 )
-from cloister.core.catalogue import HOME
 from cloister.estimators.base import PrivateEstimator
 from cloister.testing import zero_noise
 from cloister_lab.estimators import CuratorKMeans
