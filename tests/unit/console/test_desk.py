@@ -445,7 +445,7 @@ def test_a_plan_that_cannot_be_is_explained(desk: TestClient) -> None:
     )
     assert "records must be a whole number" in problem(ask(desk, nominal_n="many", epsilon="1"))
     assert "choose the columns to use" in problem(ask(desk, nominal_n="500", of="groups"))
-    assert "needs 2 such column" in problem(ask(desk, nominal_n="500", ask="together"))
+    assert "requires 2 such column" in problem(ask(desk, nominal_n="500", ask="together"))
     assert "lifetime cap must be a number" in problem(ask(desk, nominal_n="500", cap_epsilon="5,0"))
     assert "at least epsilon" in problem(ask(desk, nominal_n="500", cap_epsilon=".5"))
     assert "too small" in ask(desk, nominal_n="50", epsilon="0.1", cap_epsilon="1")

@@ -32,7 +32,7 @@ FINE_BITS = 24
 """Fraction bits inside a polynomial; |p| 2^48 stays far below 2^62."""
 
 # Minimax polynomials in u of [-1, 1], found by linear programming; tests measure their errors.
-# 1 / (1 + exp(-t)) at t = 4 (u + 1), bent so that p(1) lies half-way between its value at 8 and
+# 1 / (1 + exp(-t)) at t = 4 (u + 1), bent so that p(1) is half-way between its value at 8 and
 # 1: off by 1.68e-4 at most over all t >= 0, and never above 1 - 1.67e-4.
 _SIGMOID_END = 8 << FRAC_BITS
 _SIGMOID = (
