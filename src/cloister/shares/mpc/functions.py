@@ -138,8 +138,8 @@ def sigmoid(server: Server, x: Words) -> Words:
 
     Three parallel comparisons give t = min(|x|, 8). With a polynomial p of degree 8 the result is
     p(t), or 1 - p(t) for negative x. The error is below 2e-4 **for every x**: 1.68e-4 of the
-    polynomial, the rest rounding. As an integer it is **always within [0, 2^16]**: p(t) is in
-    [1/2, 1 - 1.67e-4] up to 1.7e-4, more than ten units, and rounding changes it by less than two.
+    polynomial, the rest rounding. As an integer it is **always within [0, 2^16]**, since p(t) is in
+    [1/2, 1 - 1.67e-4] up to 1.7e-4. That is more than ten units, and rounding adds less than two.
     17 rounds, about 322 bytes each way a value.
     """
     end = server.constant(8.0)
@@ -206,8 +206,8 @@ def reciprocal(server: Server, x: Words, low: float, high: float) -> Words:
     steps.
     The error is below one unit plus 2^-20 of the result, over the whole range.
 
-    **Outside the range the result is wrong without an error**: below `low` it stops growing (at 0
-    its absolute value is below 16 / low), above 2 `high` it is meaningless.
+    **Outside the range the result is wrong** without an error. Below `low` it stops growing (at 0
+    its absolute value is below 16 / low), and above 2 `high` it is meaningless.
 
     At most 19 rounds; about 184 bytes each way a value, and 38 for every doubling.
 
