@@ -60,6 +60,13 @@ OPENING = re.compile(
     r"|(?:What|Which|How|Whether|Who|Whom|Whose|Where|By what|Of what)\b"
 )
 
+MOST_WORDS = 25
+WORD = re.compile(r"\S*[A-Za-z]{2,}\S*|_")
+# Tables, examples, references and blocks of which every line is indented.
+LITERAL = re.compile(r"====|>>>|^\.\. \[|\A(?:    .*\n?)+\Z|^References$", re.MULTILINE)
+# The head of a section, a parameter with its type, an exception, or an item of a list.
+ENTRY = r"^-{3,}$|^[\w`*, ]+ : .*$|^[A-Z]\w*(?:Error|Exceeded)(?:, \w+)*$|^(?:- |\d\. )"
+
 # (file below the package, name of the rule): how many. Each needs a reason; below 30 in all.
 ALLOWED: dict[tuple[str, str], int] = {
     # Names and evidence in published audits (docs/results/audit.md), which such a change would age.
@@ -114,6 +121,15 @@ def without_quotes(text: str) -> str:
     return re.sub(r"``[^`]*``|`[^`\n]*`|\"[^\"\n]*\"|'[^'\n]{2,}'", "_", text)
 
 
+def sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a docstring without its headings, literal blocks and references."""
+    for paragraph in re.split(r"\n\s*\n", without_quotes(text)):
+        if LITERAL.search(paragraph):
+            continue
+        for piece in re.split(ENTRY, paragraph, flags=re.MULTILINE):
+            yield from re.split(r"(?<=[.?!])\s+", " ".join(piece.split()))
+
+
 def refused(path: Path) -> Iterator[tuple[str, int, str]]:
     """Yield rule, line and the words around each refused wording of a file."""
     texts = [*docstrings(path)]
@@ -158,6 +174,18 @@ def test_docstrings_and_messages_use_no_refused_wording(room: str) -> None:
         text for key, texts in found.items() if len(texts) > ALLOWED.get(key, 0) for text in texts
     ]
     assert not bad, "\n".join(bad)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_sentences_are_short(room: str) -> None:
+    long = [
+        f"{path.relative_to(ROOT).as_posix()}:{line}: {sentence}"
+        for path in _files(room)
+        for line, text in docstrings(path)
+        for sentence in sentences(text)
+        if len(WORD.findall(sentence)) > MOST_WORDS
+    ]
+    assert not long, "\n".join(long)
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -476,8 +476,8 @@ def test_a_confirmation_of_another_run_is_no_confirmation(bench: Bench) -> None:
 def test_too_few_confirmations_unmask_nothing(bench: Bench) -> None:
     bench.open(0)
     mine = bench.confirm(A, bench.reply(0, bench.plan.silos))
-    refused(bench, 0, (), "needs 2")
-    refused(bench, 0, (mine,), "needs 2")  # my own word counts once
+    refused(bench, 0, (), "requires 2")
+    refused(bench, 0, (mine,), "requires 2")  # my own word counts once
 
 
 def test_without_a_reply_there_is_nothing_to_go_on_with(bench: Bench) -> None:
@@ -529,7 +529,7 @@ def test_a_silo_takes_no_frames_of_silos(bench: Bench) -> None:
         Confirm(0, B, bytes(32), bytes(32)),
         Done(0, B),
     ):
-        with pytest.raises(RemoteProtocolError, match="does not take"):
+        with pytest.raises(RemoteProtocolError, match="does not accept"):
             bench.ask(A, message)
 
 

@@ -319,7 +319,7 @@ def test_a_silo_with_false_shares_ends_the_job_and_opens_nothing() -> None:
             return answers
 
     wire = Wire(plan, identities=identities, make_transport=False_)
-    with pytest.raises(RemoteProtocolError, match=r"never committed|belong together"):
+    with pytest.raises(RemoteProtocolError, match=r"match its commitment|belong together"):
         wire.run()
 
 

@@ -208,8 +208,8 @@ def uniform_fit(places: Floats) -> dict[str, float]:
     Returns
     -------
     dict of str to float
-        p-values: *spread*, exact, of the squares of normal scores, most sensitive to a wrong scale;
-        *ks*, by the bound of Dvoretzky, Kiefer, Wolfowitz and Massart; *bins*, Pearson's on ten.
+        p-values: *spread*, exact, of the squares of normal scores, most sensitive to a wrong scale.
+        *ks*, by the bound of Dvoretzky, Kiefer, Wolfowitz and Massart. *bins*, Pearson's on ten.
     """
     n = places.size
     squares = float((stats.norm.ppf(places) ** 2).sum())

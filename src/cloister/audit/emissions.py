@@ -75,10 +75,10 @@ def observe(call: Callable[[], T]) -> tuple[T | None, Emitted]:
 
     Notes
     -----
-    The call may log at any level to any logger, print to a stream or a file descriptor, warn,
-    raise, exit, write a file, start a process or thread, open a connection or set a variable of
-    the environment, or sleep. Not observed: files that a library writes without Python, how long
-    a computation takes, and what stays in memory.
+    Observed are logs of any level and logger, output to streams and file descriptors, warnings,
+    exceptions and exits. Also observed are written files, processes, threads, connections,
+    environment variables and sleeps. Not observed are files that a library writes without Python,
+    the time of a computation, and the contents of memory.
     """
     lines: list[str] = []
     owner: list[str] = []

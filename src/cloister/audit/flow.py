@@ -4,8 +4,8 @@ A job over one table is recorded, with every frame that its aggregator sent to t
 that silo restarts with other tables and answers the same frames. So all worlds have the same
 answers and public states. Two comparisons follow, which are exact and never alarm on a true claim:
 
-- All emissions of the silo except the sums in its uploads are equal for all records: frames,
-  results, logs and the other channels of :mod:`cloister.audit.emissions`.
+- All emissions of the silo except the sums in its uploads are equal for all records. They include
+  frames, results, logs and the other channels of :mod:`cloister.audit.emissions`.
 - The sums of two tables that differ in one unit, without their mask, differ by at most its bound.
 """
 

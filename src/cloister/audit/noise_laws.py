@@ -6,8 +6,8 @@ distribution, or a bound, and its error probability is independent of the plan. 
 
 - the distribution of all elements, of each block, of each **position** and of each row;
 - each pair of elements of a job, in value and in size;
-- the residual of an element given all earlier ones, by [B33]_: it is too small if any sum of
-  elements lacks noise, over any number of elements;
+- the residual of an element given all earlier ones, by [B33]_, which is too small if any sum of
+  elements lacks noise;
 - elements of one job and of the next ones, and all lags of the whole sequence;
 - repeated vectors, also scaled or with opposite sign, and repeated values.
 

@@ -43,9 +43,9 @@ def tables(plan: Plan) -> dict[str, Floats]:
     Returns
     -------
     dict
-        *none*; *groups* around three places; a *pile* of copies in the middle; and a ``wall``, all
-        in one corner, so that all other clusters are empty. Their length is `nominal_n`, at most
-        2,000.
+        *none*; *groups* around three places; a *pile* of copies in the middle; and a ``wall``. All
+        records of the last are in one corner, so that all other clusters are empty. The length of a
+        table is `nominal_n`, at most 2,000.
     """
     n, d = min(plan.nominal_n, 2000), plan.grid.n_features
     return {

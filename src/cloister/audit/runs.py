@@ -58,8 +58,9 @@ class Scores:
     scores : ndarray of shape (runs,)
         Log-likelihood ratios of the world with the record over the world without it.
     reach : float
-        Mean privacy cost of the record, as a fraction of the cost in the plan: squared norm over
-        squared noise summed over the rounds (Gaussian), norm over noise (Laplace).
+        Mean privacy cost of the record, as a fraction of the cost in the plan. The cost is the
+        squared norm over squared noise, summed over rounds (Gaussian), or norm over noise
+        (Laplace).
     excess : float
         Largest norm of the record's contribution to a block, over the block's bound; a value above
         1 refutes the proof of sensitivity.

@@ -1,7 +1,7 @@
 """A federation of real processes on this machine, for trials, demonstrations and tests.
 
 It uses the same components as a network: certificates, mutual TLS, a coordinator that listens on
-loopback, and silos that dial out, each with separate files. Only the machine is shared.
+loopback, and silos that dial out. Each party has separate files; only the machine is shared.
 """
 
 from __future__ import annotations

@@ -437,7 +437,7 @@ class Authority:
         ------
         PlanError
             If the request was changed, its name belongs to another identity, or its identity is
-            enrolled under another name: one party with two names would count as two.
+            enrolled under another name. One party with two names would count as two.
         """
         fingerprint, csr = _checked(request)
         role, name, hosts = request["role"], request["name"], request["hosts"]

@@ -237,7 +237,7 @@ _COINS = {inverse: _coin_table(inverse) for inverse in (1, 2)}
 def _algorithm_1(lanes: int, trial: Callable[[Lanes, int], Flags], start: int = 1) -> Flags:
     """Run [CKS20] Algorithm 1: heads with probability exp(-gamma), gamma in [0, 1].
 
-    ``trial(live, k)`` is Bernoulli(gamma / k) for the lanes in `live`; K is the first k whose
+    ``trial(live, k)`` is Bernoulli(gamma / k) for the lanes in `live`. K is the first k whose
     trial fails, and the lane shows heads if K is odd.
     """
     heads = np.full(lanes, start % 2 == 1)

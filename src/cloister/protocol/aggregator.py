@@ -60,9 +60,9 @@ class Aggregator:
         Drawn when a round opens, before any upload arrives, so that the time of the answer does
         not depend on it; never stored. Not used under "pairwise".
     journal : AnswerJournal, optional
-        Durable storage of the aggregator's commitments, written before they are sent: the roster,
-        the silos that share keys, and each round's answer with its charge. An aggregator that
-        restarts with the journal of a job continues in the round it had reached.
+        Durable storage of the aggregator's commitments, written before they are sent. These are the
+        roster, the silos that share keys, and each round's answer with its charge. An aggregator
+        that restarts with the journal of a job continues in the round it had reached.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The exchanges of a job: every frame that the aggregator sends, and the one answer to it.
 
-Two rules apply. Every exchange is in this table: the round loop waits for the answer listed here,
+Two rules apply. Every exchange is in this table. The round loop waits for the answer listed here,
 and a party refuses a frame of any other kind or direction. The table does not define the order:
 :func:`~cloister.protocol.session.run_rounds` does, and each party checks it.
 

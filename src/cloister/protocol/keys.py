@@ -96,8 +96,8 @@ class KeyAgreement:
         Raises
         ------
         RemoteProtocolError
-            If a key is not signed by the identity in the plan, another roster came before, or this
-            silo's clock is far from those of its peers.
+            If a key is not signed by the identity in the plan, a second roster arrives, or this
+            silo's clock is far from its peers'.
         """
         if self._roster is not None and self._roster != roster:
             raise RemoteProtocolError("a second roster of silos arrived; a job has one roster.")

@@ -174,8 +174,8 @@ class Plan:
         Only "pairwise": number of silos that may collude with the aggregator, including an
         observer; 1 by default.
     unit : str
-        Privacy unit: "row"; the column whose values name a person; or, for tasks that bound the
-        contribution of a whole unit, "silo" or one of the columns.
+        Privacy unit: "row", or the column whose values name a person. Tasks that bound the
+        contribution of a whole unit also allow "silo" and the columns of the plan.
     max_rows, max_silos_per_person : int
         Largest number of rows of one unit in a silo, and of silos with rows of one person; the
         sensitivity multiplies by both.

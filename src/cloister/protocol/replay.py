@@ -121,7 +121,7 @@ def main() -> None:
     width = plan.grid.n_features
     records = np.array(request["records"], dtype=np.int32).reshape(-1, width)
     released = [np.array(values, dtype=np.int64) for values in request["released"]]
-    # A line of its own, whatever the task printed before.
+    # On a new line, since the task may have printed before.
     sys.stdout.write("\n" + json.dumps(replay(plan, released, records)) + "\n")
 
 

@@ -1,7 +1,7 @@
 """Pages of the coordinator: connected silos and the states of jobs, but never a result.
 
 Reading them requires a certificate of the federation, and they contain no forms. Host names need no
-check against DNS rebinding: a page of another site reaches this port under a name that is not in
+check against DNS rebinding. A page of another site reaches this port under a name that is not in
 the coordinator's certificate, so a browser ends that connection.
 """
 

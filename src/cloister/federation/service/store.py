@@ -196,7 +196,7 @@ class Store:
     Raises
     ------
     LedgerError
-        If the database cannot be used, was created by a newer version, is in use by another
+        If the database cannot be used, is newer than this version, is in use by another
         coordinator, or is configured to lose committed transactions.
 
     Notes

@@ -124,7 +124,7 @@ class Policy:
             )
 
     def _receivers(self, session: Session) -> Iterator[str]:
-        # Owners receive results of their own tables; other receivers need a permission.
+        # Owners receive results of the tables they share; other receivers need a permission.
         strange = [name for name in session.receivers if name not in session.owners.values()]
         if strange and not self.rules.allow_publish:
             yield (

@@ -178,9 +178,9 @@ class Tenseal:
 
     Notes
     -----
-    The owner of the key encrypts with the secret key, so half of a ciphertext is a seed and the
-    upload is half as large. SEAL draws keys and errors from its own generator, Blake2xb seeded by
-    the operating system.
+    The owner of the key encrypts with the secret key. Half of a ciphertext is then a seed, which
+    halves the upload. SEAL draws keys and errors from its own generator, Blake2xb seeded by the
+    operating system.
     """
 
     def __init__(self, parameters: Parameters | None = None) -> None:

@@ -139,7 +139,7 @@ def to_onnx(model: Any) -> bytes:
     -------
     bytes
         A graph with an input of shape (n, 1) for each column, by its name: float64, or the text of
-        a category; an unknown category makes all scores NaN. Outputs are "prediction", of shape
+        a category. An unknown category makes all scores NaN. Outputs are "prediction", of shape
         (n,), and for classifiers "probabilities", of shape (n, n_classes).
 
     Raises

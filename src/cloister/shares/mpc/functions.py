@@ -32,7 +32,7 @@ FINE_BITS = 24
 """Fraction bits inside a polynomial; |p| 2^48 stays far below 2^62."""
 
 # Minimax polynomials in u of [-1, 1], found by linear programming; tests measure their errors.
-# 1 / (1 + exp(-t)) at t = 4 (u + 1), bent so that p(1) lies half-way between its value at 8 and
+# 1 / (1 + exp(-t)) at t = 4 (u + 1), bent so that p(1) is half-way between its value at 8 and
 # 1: off by 1.68e-4 at most over all t >= 0, and never above 1 - 1.67e-4.
 _SIGMOID_END = 8 << FRAC_BITS
 _SIGMOID = (
@@ -138,8 +138,8 @@ def sigmoid(server: Server, x: Words) -> Words:
 
     Three parallel comparisons give t = min(|x|, 8). With a polynomial p of degree 8 the result is
     p(t), or 1 - p(t) for negative x. The error is below 2e-4 **for every x**: 1.68e-4 of the
-    polynomial, the rest rounding. As an integer it is **always within [0, 2^16]**: p(t) is in
-    [1/2, 1 - 1.67e-4] up to 1.7e-4, more than ten units, and rounding changes it by less than two.
+    polynomial, the rest rounding. As an integer it is **always within [0, 2^16]**, since p(t) is in
+    [1/2, 1 - 1.67e-4] up to 1.7e-4. That is more than ten units, and rounding adds less than two.
     17 rounds, about 322 bytes each way a value.
     """
     end = server.constant(8.0)
@@ -206,8 +206,8 @@ def reciprocal(server: Server, x: Words, low: float, high: float) -> Words:
     steps.
     The error is below one unit plus 2^-20 of the result, over the whole range.
 
-    **Outside the range the result is wrong without an error**: below `low` it stops growing (at 0
-    its absolute value is below 16 / low), above 2 `high` it is meaningless.
+    **Outside the range the result is wrong** without an error. Below `low` it stops growing (at 0
+    its absolute value is below 16 / low), and above 2 `high` it is meaningless.
 
     At most 19 rounds; about 184 bytes each way a value, and 38 for every doubling.
 

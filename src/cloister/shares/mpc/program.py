@@ -25,9 +25,9 @@ Names = Annotated[tuple[str, ...], Rule("all different", lambda all_: len(set(al
 class Program(Protocol):
     """A frozen value, equal at every party; its fields are public parameters and JSON-able.
 
-    The dealer together with either server sees every table. A program may define two more methods:
+    The dealer together with either server sees every table. A program may define two more methods.
     ``words(table, values)`` encodes an owner's table in its public shape, padded if it has fewer
-    rows; ``values(result, words)`` decodes opened words. See :mod:`cloister.shares.mpc.parties` for
+    rows. ``values(result, words)`` decodes opened words. See :mod:`cloister.shares.mpc.parties` for
     the defaults.
     """
 
