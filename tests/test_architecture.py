@@ -73,8 +73,8 @@ LIBRARIES = {
     },
     "rich": {"cli", "app.watching"},
     "IPython": {"app.watching"},
-    "fastapi": {"federation.service"},
-    "starlette": {"federation.service", "console"},
+    "fastapi": {"federation.service", "shares.inference.service"},
+    "starlette": {"federation.service", "shares.inference.service", "console"},
     "uvicorn": {"federation.service.server", "console.server"},
     "websockets": {"federation.transports.http"},
     "prometheus_client": {"federation.service.app"},
@@ -246,7 +246,8 @@ HEAVY = (
         ),
         (
             "import cloister.federation.silo.main",
-            "sklearn scipy pandas pyarrow polars matplotlib dp_accounting rich jinja2 fastapi",
+            "sklearn scipy pandas pyarrow polars matplotlib dp_accounting rich jinja2 fastapi "
+            "cloister.shares",
         ),
         (
             "import cloister.federation.service.main",

@@ -14,11 +14,12 @@ from cloister.app.report import number
 from cloister.app.report.forecast import two_digits
 from cloister.cli.options import default_ledger
 from cloister.cli.output import Output
-from cloister.cli.parsers import Run, actions, write_text
+from cloister.cli.parsers import Run, actions
 from cloister.cli.release import NOT_COUNTED, left_for_one_more
 from cloister.core.declared import Range
 from cloister.core.display import Table
 from cloister.core.errors import LedgerError
+from cloister.core.files import write_text
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget, checked
 from cloister.privacy.calibration import gdp_mu_for, gdp_part

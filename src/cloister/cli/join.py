@@ -10,9 +10,9 @@ from typing import Any
 
 from cloister.cli.checks import OFFLINE, examined, show
 from cloister.cli.output import Output, ask
-from cloister.cli.parsers import write_text
 from cloister.cli.site import Site
 from cloister.core.errors import PlanError, TransportError
+from cloister.core.files import write_text
 from cloister.federation.joining import Invitation, Party
 from cloister.federation.pki import make_folder
 from cloister.federation.settings import load_settings

@@ -32,9 +32,9 @@ from cloister.cli.options import (
     source_of,
 )
 from cloister.cli.output import Output, ask
-from cloister.cli.parsers import write_text
 from cloister.core.display import Bars, Curve, Display, Heatmap, Table
 from cloister.core.errors import BudgetExceeded, DataError, DataLossWarning, PlanError
+from cloister.core.files import write_text
 from cloister.data.schema import Schema
 from cloister.privacy.budget import Budget
 from cloister.privacy.filter import Cost, Limits, Split, cheapest

@@ -1,4 +1,4 @@
-"""The interfaces of a coordinator and of a scorer, as others call them."""
+"""Connections to a party that listens, and the interface of a coordinator."""
 
 from __future__ import annotations
 
@@ -161,24 +161,3 @@ class Rest(Connection):
                 "cloister jobs list."
             )
         return str(found[0])
-
-
-class Scoring(Connection):
-    """A connection to a scorer; see :mod:`cloister.federation.service.scoring`."""
-
-    _whom = "scorer"
-
-    def model(self) -> tuple[Any, int]:
-        """Return the document of the scorer's offer, and the rows that are left to this caller."""
-        match self._call("GET", "/v1/model"):
-            case {"offer": offer, "rows_left": int(left)}:
-                return offer, left
-        raise self._strange()
-
-    def admit(self, public_key: bytes) -> None:
-        """Send the public key under which requests will come."""
-        self._answer("PUT", "/v1/key", content=public_key)
-
-    def score(self, request: bytes) -> bytes:
-        """Return the reply to a request."""
-        return self._answer("POST", "/v1/score", content=request)

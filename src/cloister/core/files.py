@@ -1,0 +1,20 @@
+"""Files that a person names: written as they are, and refused in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cloister.core.errors import DataError, PlanError
+
+
+def write_text(path: Path, text: str | bytes, *, new: bool = False) -> None:
+    """Write a file without changing line ends; with `new`, never replace one."""
+    try:
+        with path.open("xb" if new else "wb") as stream:
+            stream.write(text.encode() if isinstance(text, str) else text)
+    except FileExistsError:
+        raise PlanError(
+            f"file {str(path)!r} exists already and is not replaced; give another --out."
+        ) from None
+    except OSError as error:
+        raise DataError(f"file {str(path)!r} cannot be written: {error.strerror}.") from None
