@@ -36,12 +36,7 @@ LIBRARIES = {
         "estimators.synthesiser",
     },
     "dp_accounting": {"privacy.accounting"},
-    "sqlalchemy": {
-        "privacy.database",
-        "data",
-        "federation.service.store",
-        "federation.silo.store",
-    },
+    "sqlalchemy": {"data.sources", "federation.service.store"},
     "pydantic": {"data.schema", "federation.settings", "federation.service.app"},
     "pydantic_core": {"app.jobs"},
     "pandas": {
@@ -246,8 +241,8 @@ HEAVY = (
         ),
         (
             "import cloister.federation.silo.main",
-            "sklearn scipy pandas pyarrow polars matplotlib dp_accounting rich jinja2 fastapi "
-            "cloister.shares",
+            "sklearn scipy pandas pyarrow polars matplotlib sqlalchemy dp_accounting rich jinja2 "
+            "fastapi cloister.shares",
         ),
         (
             "import cloister.federation.service.main",

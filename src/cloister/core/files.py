@@ -1,7 +1,8 @@
-"""Files that a person names: written as they are, and refused in one sentence."""
+"""How files are written: as they are, durably, and refused in one sentence."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from cloister.core.errors import DataError, PlanError
@@ -18,3 +19,14 @@ def write_text(path: Path, text: str | bytes, *, new: bool = False) -> None:
         ) from None
     except OSError as error:
         raise DataError(f"file {str(path)!r} cannot be written: {error.strerror}.") from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return  # Windows keeps names durable by itself
+    descriptor = os.open(folder, os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -33,14 +33,8 @@ class Command(Protocol):
 class Service(Protocol):
     """A party that serves until it is stopped."""
 
-    def run(
-        self,
-        settings: Any,
-        *,
-        ready: Callable[[int], None] | None = None,
-        stop: threading.Event | None = None,
-    ) -> None:
-        """Serve until a signal or `stop`, and call `ready` with the port."""
+    def run(self, settings: Any, *, stop: threading.Event | None = None) -> None:
+        """Serve in the role of the settings until `stop` is set."""
 
 
 class ScoringClient(Protocol):

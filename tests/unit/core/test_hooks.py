@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cloister.cli import COMMANDS, _module
+from cloister.cli.party import _SERVICES
 from cloister.core import hooks
 
 HOOKS = [
@@ -28,8 +29,11 @@ def test_a_hook_is_in_shares_and_there(hook: hooks.Hook[Any]) -> None:
 
 
 def test_hooks_are_called_as_they_are_declared() -> None:
+    service = {name: (kind, default) for name, kind, default in parameters(hooks.Service.run)}
+    for place in _SERVICES.values():
+        found = {name: (kind, default) for name, kind, default in parameters(place.load().run)}
+        assert found | service == found
     pairs = [
-        (hooks.SCORER.load().run, hooks.Service.run),
         (hooks.SCORING_CLIENT.load(), hooks.ScoringClient.__call__),
         (hooks.COMPUTE.load().run, hooks.Command.run),
         (hooks.COMPUTE.load().add_arguments, hooks.Command.add_arguments),
