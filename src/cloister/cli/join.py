@@ -108,7 +108,7 @@ def _meet(party: Party, wait: float, out: Output) -> None:
     """Exchange messages with the coordinator until everybody's nonce is here."""
     if party.done:
         return
-    from cloister.federation.service.joining import Joining
+    from cloister.federation.service.client import Joining
 
     deadline = time.monotonic() + wait
     message: dict[str, Any] = {}
