@@ -39,6 +39,7 @@ _PLD_RESOLUTION = 1 / 20_000
 _SAMPLED_RESOLUTION = 1 / 4_000  # with sampled mechanisms, whose losses take longer to work out
 _SAMPLED_POINTS = 20_000  # of the losses of one of them, about; rare clients with little noise
 _COVER_TAIL = 46  # of the loss of a max cover, in its own unit: e**-46 is 1e-20
+_WIDEST = 700  # of the steps of a grid, whose exponentials a float must hold
 
 NUMERICAL = LaplaceEvent | CoverEvent | SampledGaussianEvent
 """Mechanisms whose composition no GDP parameter describes exactly."""
@@ -57,8 +58,7 @@ def epsilon(event: Event, delta: float) -> float:
     bounds = [_pure_epsilon(counts), zcdp_epsilon(_zcdp_rho(counts), delta)]
     if not _has(counts, LaplaceEvent | CoverEvent):  # sampling never costs more than none
         bounds.append(gdp_epsilon(math.sqrt(2 * _zcdp_rho(counts)), delta))
-    # The rough epsilon is the scale of the grid of losses; without a finite one there is no grid.
-    if delta > 0 and math.isfinite(_rough_epsilon(counts)):
+    if delta > 0 and _width(counts) <= _WIDEST:
         bounds.append(float(_pld(counts).get_epsilon_for_delta(delta)))
     return min(bounds)
 
@@ -72,12 +72,12 @@ def delta(event: Event, epsilon: float) -> float:
     # A pure guarantee never fails; the numerical one, with its cut tails, could say otherwise.
     if epsilon >= _pure_epsilon(counts):
         return 0.0
-    if not math.isfinite(_rough_epsilon(counts)):
-        return 1.0
     bounds = [zcdp_delta(_zcdp_rho(counts), epsilon)]
     if not _has(counts, LaplaceEvent | CoverEvent):
         bounds.append(gdp_delta(math.sqrt(2 * _zcdp_rho(counts)), epsilon))
-    return min(*bounds, float(_pld(counts).get_delta_for_epsilon(epsilon)))
+    if _width(counts) <= _WIDEST:
+        bounds.append(float(_pld(counts).get_delta_for_epsilon(epsilon)))
+    return min(bounds)
 
 
 def pure_epsilon(event: Event) -> float:
@@ -133,9 +133,6 @@ def gdp_delta(mu: float, epsilon: float) -> float:
     if mu <= 0:
         return 0.0
     ratio = epsilon / mu
-    # An infinite mu hides nothing; an infinite ratio means that mu is too small to matter.
-    if math.isinf(mu) or math.isinf(ratio):
-        return 0.0 if math.isinf(ratio) else 1.0
     a, b = mu / 2 - ratio, -mu / 2 - ratio
     # Phi(x) = erfc(-x / sqrt(2)) / 2, and b < 0 always, so its scaled function never overflows.
     shared = math.exp(-a * a / 2)
@@ -144,7 +141,7 @@ def gdp_delta(mu: float, epsilon: float) -> float:
     else:
         # Scaled, the first term would overflow for large a; here it is at least 1 and needs none.
         difference = erfc(-a / math.sqrt(2)) - shared * erfcx(-b / math.sqrt(2))
-    return min(1.0, max(0.0, float(difference) / 2))
+    return max(0.0, float(difference) / 2)
 
 
 def gdp_epsilon(mu: float, delta: float) -> float:
@@ -155,7 +152,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     delta = checked_delta(delta)
     if mu <= 0:
         return 0.0
-    if delta == 0 or math.isinf(mu):
+    if delta == 0:
         return math.inf
     # At epsilon 0 delta is the total variation distance: delta alone pays for all.
     if gdp_delta(mu, 0.0) <= delta:
@@ -192,7 +189,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     delta = checked_delta(delta)
     if rho == 0:
         return 0.0
-    if delta == 0 or math.isinf(rho):
+    if delta == 0:
         return math.inf
     return rho + 2 * math.sqrt(rho * -math.log(delta))
 
@@ -205,7 +202,8 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
     # Rho bounds the mean loss, and the tail bound says nothing below the mean.
     if epsilon <= rho:
         return 1.0
-    return math.exp(-((epsilon - rho) ** 2) / (4 * rho))
+    gap = epsilon - rho
+    return math.exp(-gap * gap / (4 * rho))  # as a power the square would overflow
 
 
 def cover_delta(pick_epsilon: float, epsilon: float, *, added: bool) -> float:
@@ -315,10 +313,11 @@ def _rough_epsilon(counts: _Counts) -> float:
         total = zcdp_epsilon(sampled / 2, 1e-6)
     for event, n in counts:
         if isinstance(event, CoverEvent):
-            if event.pick_epsilon > 700:  # exp would overflow; nobody wants it
+            pick_epsilon = _pick_epsilon(event)
+            if pick_epsilon > 700:  # exp would overflow; nobody wants it
                 return math.inf
-            log_r, a = event.pick_epsilon / 2, math.expm1(event.pick_epsilon / 2)
-            one = a * math.log(max(1.0, -math.expm1(-log_r) / 1e-6)) - log_r
+            log_r, a = pick_epsilon / 2, math.expm1(pick_epsilon / 2)
+            one = a * math.log(-math.expm1(-log_r) / 1e-6) - log_r
             total += n * max(log_r, one)
     return total
 
@@ -342,6 +341,11 @@ def _inverse(event: Mechanism) -> float:
     # Outside this range squares would overflow or vanish; both ends round the cost upwards.
     inverse = 1 / event.noise_multiplier
     return max(inverse, 1e-100) if inverse < 1e100 else math.inf
+
+
+def _pick_epsilon(event: CoverEvent) -> float:
+    """Return the epsilon of a pick; one whose part would vanish is rounded up."""
+    return max(event.pick_epsilon, 1e-100)
 
 
 @lru_cache(maxsize=64)
@@ -370,7 +374,7 @@ def _pld(counts: _Counts) -> Any:
                 value_discretization_interval=width,
             )
         elif isinstance(event, CoverEvent):
-            one = _cover_pld(event.pick_epsilon, width)
+            one = _cover_pld(_pick_epsilon(event), width)
         else:
             continue
         total = total.compose(one.self_compose(n))

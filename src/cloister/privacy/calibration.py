@@ -86,7 +86,7 @@ def _sampled(budget: Budget, rate: float, weights: tuple[float, ...]) -> float:
     most = gaussian_noise_multiplier(epsilon, delta)
     # The heaviest round has the least noise, so it decides how low the search may go.
     # `most` is never priced: a sampled round costs no more than one that is not.
-    least = min(most, _LEAST_MULTIPLIER * math.sqrt(max(weights)))
+    least = _LEAST_MULTIPLIER * math.sqrt(max(weights))
     # what many equal rounds need in the limit; see `accounting._like_mu`
     part = (gdp_mu_for(epsilon, delta) / rate) ** 2 / len(weights)
     guess = 1 / math.sqrt(len(weights) * math.log1p(part))

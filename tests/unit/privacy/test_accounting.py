@@ -91,6 +91,9 @@ def test_zcdp_has_its_limits() -> None:
     assert zcdp_epsilon(0.5, 0.0) == math.inf
     assert zcdp_delta(0.0, 0.0) == 0
     assert zcdp_delta(0.5, 0.5) == 1
+    assert zcdp_epsilon(math.inf, 0.5) == math.inf
+    assert zcdp_delta(math.inf, 1e300) == 1
+    assert zcdp_delta(0.5, 1e300) == 0
 
 
 @pytest.mark.parametrize("sigma", [0.4, 1.0, 20.0])
@@ -162,7 +165,7 @@ def test_gdp_epsilon_inverts_gdp_delta() -> None:
             assert gdp_delta(mu, gdp_epsilon(mu, delta)) == pytest.approx(delta, rel=1e-9)
     assert gdp_epsilon(0.5, 0.5) == 0  # delta is above the total variation distance
     assert gdp_epsilon(0.5, gdp_delta(0.5, 0.0)) == 0
-    assert gdp_epsilon(0.5, 0.0) == math.inf
+    assert gdp_epsilon(0.5, 0.0) == gdp_epsilon(math.inf, 0.5) == math.inf
 
 
 def test_gdp_epsilon_is_the_least_at_which_delta_is_reached(
@@ -292,11 +295,46 @@ def test_a_max_cover_and_sampled_noise_compose_in_each_direction_by_itself() -> 
         assert lower <= accounting.delta(event, eps) <= 1.002 * upper
 
 
-@pytest.mark.parametrize("pick_epsilon", [701.0, 1500.0, 1e300])
+@pytest.mark.parametrize("pick_epsilon", [28.0, 100.0, 701.0, 1500.0, 1e300])
 def test_a_max_cover_whose_losses_overflow_hides_nothing(pick_epsilon: float) -> None:
-    event = ComposedEvent((CoverEvent(pick_epsilon), LaplaceEvent(1.0)))
-    assert accounting.epsilon(event, 1e-6) == math.inf
-    assert accounting.delta(event, 1e9) == 1
+    for event in (CoverEvent(pick_epsilon), ComposedEvent((CoverEvent(pick_epsilon), MIXED))):
+        assert accounting.epsilon(event, 1e-6) == math.inf
+        assert accounting.delta(event, 1e9) == 1
+
+
+@pytest.mark.parametrize("pick_epsilon", [27.655, 27.66])
+def test_losses_are_priced_up_to_steps_whose_exponential_a_float_can_hold(
+    pick_epsilon: float,
+) -> None:
+    event, exact = CoverEvent(pick_epsilon), math.expm1(pick_epsilon / 2) * math.log(1e6)
+    assert steps(event) == pytest.approx(700, abs=1)
+    if steps(event) < 700:
+        assert accounting.epsilon(event, 1e-6) == pytest.approx(exact, rel=1e-3)
+        assert accounting.delta(event, exact) == pytest.approx(1e-6, rel=1e-2)
+    else:
+        assert accounting.epsilon(event, 1e-6) == math.inf
+        assert accounting.delta(event, exact) == 1
+
+
+def test_a_max_cover_that_shows_next_to_nothing_is_never_free_and_never_breaks() -> None:
+    weak = CoverEvent(5e-324)  # half of it is 0 as a float
+    assert accounting.epsilon(weak, 0.0) == math.inf
+    assert accounting.epsilon(weak, 1e-6) < 1e-90
+    assert accounting.delta(weak, 0.0) > 0
+    assert steps(weak) == pytest.approx(0.5e-100 / 20_000, rel=1e-9, abs=0)
+    both = accounting.epsilon(ComposedEvent((weak, MIXED)), 1e-6)
+    assert both == pytest.approx(accounting.epsilon(MIXED, 1e-6), rel=1e-4)
+
+
+@pytest.mark.parametrize("multiplier", [1e-8, 1e-50])
+def test_next_to_no_noise_has_its_closed_price(multiplier: float) -> None:
+    """Of losses so large no grid is made, but the sum and the GDP parameter are known."""
+    pure, sampled = LaplaceEvent(multiplier), SampledGaussianEvent(multiplier, 0.5)
+    assert accounting.epsilon(pure, 1e-6) == 1 / multiplier
+    assert [accounting.delta(pure, eps) for eps in (1.0, 1 / multiplier)] == [1, 0]
+    plain = gdp_epsilon(1 / multiplier, 1e-6)
+    assert accounting.epsilon(sampled, 1e-6) == pytest.approx(plain)
+    assert [accounting.delta(sampled, eps) for eps in (1.0, 2 * plain)] == [1, 0]
 
 
 # The steps of numerical losses ----------------------------------------------------------------
