@@ -36,19 +36,9 @@ LIBRARIES = {
         "estimators.synthesiser",
     },
     "dp_accounting": {"privacy.accounting"},
-    "sqlalchemy": {
-        "privacy.database",
-        "data",
-        "federation.service.store",
-        "federation.silo.store",
-    },
-    "pydantic": {
-        "app.request",
-        "data.schema",
-        "federation.settings",
-        "federation.service.app",
-    },
-    "pydantic_core": {"app.release"},
+    "sqlalchemy": {"data.sources", "federation.service.store"},
+    "pydantic": {"data.schema", "federation.settings", "federation.service.app"},
+    "pydantic_core": {"app.jobs"},
     "pandas": {
         "audit.sources",
         "data.samples",
@@ -81,8 +71,8 @@ LIBRARIES = {
     },
     "rich": {"cli", "app.watching"},
     "IPython": {"app.watching"},
-    "fastapi": {"federation.service"},
-    "starlette": {"federation.service", "console"},
+    "fastapi": {"federation.service", "shares.inference.service"},
+    "starlette": {"federation.service", "shares.inference.service", "console"},
     "uvicorn": {"federation.service.server", "console.server"},
     "websockets": {"federation.transports.http"},
     "prometheus_client": {"federation.service.app"},
@@ -254,7 +244,8 @@ HEAVY = (
         ),
         (
             "import cloister.federation.silo.main",
-            "sklearn scipy pandas pyarrow polars matplotlib dp_accounting rich jinja2 fastapi",
+            "sklearn scipy pandas pyarrow polars matplotlib sqlalchemy dp_accounting rich jinja2 "
+            "fastapi cloister.shares",
         ),
         (
             "import cloister.federation.service.main",

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +21,7 @@ from cloister.federation.service.audit import verify
 from cloister.federation.service.store import Store as CoordinatorStore
 from cloister.federation.settings import load_settings
 from cloister.federation.silo.site import Site
+from cloister.federation.silo.store import Store
 from cloister.protocol.lifecycle import SiloState
 from cloister.protocol.plan import WITHOUT_LAYOUT, Plan
 from cloister.tasks import TASKS
@@ -78,6 +83,33 @@ def test_a_silo_knows_its_jobs_its_ledger_and_its_results(kept: Path) -> None:
     assert result.plan == plan
     assert result.results["centres"].shape == (2, 3)
     verify(site.settings.audit_log)
+
+
+def test_a_silos_file_of_jobs_is_made_as_it_was(kept: Path, tmp_path: Path) -> None:
+    Store(tmp_path / "jobs.db").dispose()
+
+    def layout(file: Path) -> list[object]:
+        with closing(sqlite3.connect(file)) as database:
+            rows = ("table_info(jobs)", "index_list(jobs)", "index_info(ix_jobs_state)")
+            return [database.execute(f"PRAGMA {what}").fetchall() for what in rows]
+
+    assert layout(tmp_path / "jobs.db") == layout(kept / "a" / "ledger.jobs.db")
+
+
+def test_an_agent_opens_its_files_without_an_engine(kept: Path) -> None:
+    local_federation(kept, ["a"])
+    code = (
+        "import sys; from cloister.federation.settings import load_settings; "
+        "from cloister.federation.silo.main import open_agent; "
+        "agent = open_agent(load_settings(sys.argv[1]), wait=lambda seconds: True); "
+        "assert agent._store.jobs() and agent._ledger.jobs(); "
+        "print('sqlalchemy' in sys.modules)"
+    )
+    file = str(kept / "a" / "cloister.toml")
+    done = subprocess.run(
+        [sys.executable, "-c", code, file], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
 
 
 def test_a_coordinator_lists_its_jobs_and_says_who_can_run_an_old_one(kept: Path) -> None:

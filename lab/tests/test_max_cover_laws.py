@@ -21,13 +21,8 @@ from scipy.stats import chi2
 from cloister.core.errors import PlanError
 from cloister.core.randomness import SecretStream
 from cloister.privacy import accounting
-from cloister.privacy.accounting import cover_delta
-from cloister.privacy.calibration import (
-    cover_pick_epsilon,
-)
 from cloister.privacy.events import (
     ComposedEvent,
-    CoverEvent,
     GaussianEvent,
     LaplaceEvent,
     RepeatedEvent,
@@ -42,6 +37,7 @@ from cloister_lab.curator.cover import (
     draw_below,
     pick_centres,
 )
+from cloister_lab.events import CoverEvent, cover_delta, cover_pick_epsilon
 from cloister_lab.tasks.projection import ONE
 
 EPSILONS = (-1.0, -0.3, -0.05, 0.0, 0.02, 0.1, 0.3, 1.0, 3.0)

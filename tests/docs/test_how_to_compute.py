@@ -10,6 +10,7 @@ from cloister.federation.settings import PolicySettings
 from cloister.federation.silo.policy import Policy
 from cloister.shares.inference.programs import PROGRAMS
 from cloister.shares.mpc.session import Session
+from cloister.shares.owner import refusal
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "compute-on-shares.md"
 FENCE = re.compile(r"^```toml[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -23,4 +24,4 @@ def test_the_policy_of_the_page_allows_the_session_of_the_page() -> None:
     policy = Policy(PolicySettings(**settings["policy"]))
     for owner in session.owners.values():
         asked = {"silo": owner, "fingerprint": pins[owner], "peers": pins}
-        assert policy.session_refusal(session, **asked) is None
+        assert refusal(session, policy, **asked) is None

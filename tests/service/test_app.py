@@ -25,7 +25,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from cloister.app.release import Release
 from cloister.core.errors import LedgerError, TransportError
-from cloister.federation.service import app as app_module
+from cloister.federation.service import gate
 from cloister.federation.service.app import make_app
 from cloister.testing import toy_records
 
@@ -281,7 +281,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_parsed(
 
 def test_a_stated_length_that_is_too_large_is_refused_without_reading() -> None:
     head = {"headers": [(b"content-length", b"8388609")]}
-    body = app_module._body(head, _never, app_module.MAX_BODY)
+    body = gate._body(head, _never, gate.MAX_BODY)
     assert asyncio.run(body) is None
 
 
@@ -292,7 +292,7 @@ async def _never() -> MutableMapping[str, Any]:
 def test_a_body_that_does_not_arrive_is_given_up(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app_module, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(gate, "BODY_SECONDS", 0.05)
     app = make_app(coordinator.jobs, coordinator.streams, identify)
     sent: list[MutableMapping[str, Any]] = []
 

@@ -1,36 +1,191 @@
-"""The port while parties join has its own number of places, whatever else its process does."""
+"""The port while parties join: an invitation replaces a certificate, and strangers are bounded."""
 
 from __future__ import annotations
 
+import socket
+import ssl
 import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from cloister.federation.joining import Board, Federation
+import httpx
+import pytest
+
+from cloister.core.errors import PlanError, TransportError
+from cloister.federation.joining import Board, Federation, Invitation, Party
+from cloister.federation.local import kept_port
 from cloister.federation.pki import Authority, KeyFolder, install, make_request
-from cloister.federation.service.joining import _MOST_AT_ONCE, JoiningServer
+from cloister.federation.service import server as server_module
+from cloister.federation.service.client import Joining
+from cloister.federation.service.joining import _MOST_BYTES, serve_board
+
+NAMES = ("a", "b")
+UPGRADE = {
+    "connection": "upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-key": "MDEyMzQ1Njc4OWFiY2RlZg==",
+    "sec-websocket-version": "13",
+}
 
 
-def test_threads_of_others_turn_no_party_away_and_too_many_parties_do(tmp_path: Path) -> None:
+@dataclass
+class Place:
+    board: Board
+    url: str
+    root: Path
+    changes: list[list[str]] = field(default_factory=list)  # who was missing then
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def invitation(self, name: str) -> Invitation:
+        return self.board.invite(name)
+
+    def stranger(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, verify=self.context(), trust_env=False)
+
+    def context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self.root / "ca" / "ca.pem")
+
+
+@contextmanager
+def opened(root: Path) -> Iterator[Place]:
+    """Serve a board until all have joined, or until the test has ended."""
+    port, kept = kept_port()
+    authority = Authority.create(root / "ca", "stroke")
+    ca = (root / "ca" / "ca.pem").read_text()
+    url = f"https://localhost:{port}"
+    Board.found(authority.path, Federation("stroke", url, ca, "", NAMES, (), {"cap_epsilon": 1.0}))
+    keys = root / "keys"
+    request = make_request(keys, "coordinator", "coordinator", ("localhost",))
+    install(keys, authority.approve(request))
+    place = Place(Board(authority.path), url, root)
+    ready = threading.Event()
+
+    def changed() -> None:
+        place.changes.append(place.board.missing("entries"))
+        ready.set()
+
+    with ThreadPoolExecutor(1) as threads:
+        serving = threads.submit(
+            serve_board, place.board, f"127.0.0.1:{port}", KeyFolder(keys), changed
+        )
+        serving.add_done_callback(lambda _: (ready.set(), place.ended.set()))
+        ready.wait()
+        try:
+            yield place
+        finally:
+            if not serving.done():
+                join_all(place)
+            serving.result()
+            kept.close()
+
+
+def join_all(place: Place) -> list[tuple[str, ...]]:
+    """Let all join, one message of each after the other; return their words."""
+    with ExitStack() as stack:
+        invited = {name: place.invitation(name) for name in NAMES}
+        lines = {name: stack.enter_context(Joining(invited[name])) for name in NAMES}
+        parties = {name: Party(invited[name], place.root / name, again=True) for name in NAMES}
+        messages: dict[str, dict[str, Any]] = {name: {} for name in NAMES}
+        while not all(party.done for party in parties.values()):
+            for name, party in parties.items():
+                if not party.done:
+                    messages[name] = party.answer(sent(lines[name], messages[name]))
+    return [party.words() for party in parties.values()]
+
+
+def sent(line: Joining, message: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to a message, which is sent again while there is no room."""
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            return line.post(message)
+        except TransportError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def test_all_join_read_the_same_words_and_the_port_closes(tmp_path: Path) -> None:
+    with opened(tmp_path) as place:
+        first, second = join_all(place)
+        assert first == second
+        assert place.ended.wait(60)
+        with pytest.raises(httpx.HTTPError), place.stranger() as stranger:
+            stranger.post("/v1/join", json={})
+    assert place.changes[0] == [*NAMES]
+    assert place.changes[-1] == []
+
+
+def test_whoever_is_not_invited_gets_a_sentence_and_changes_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as place, place.stranger() as stranger:
+        for content in (b"", b"[]", b"{}", b"[" * 30_000, b'{"name": "a"}', b"\xff"):
+            answer = stranger.post("/v1/join", content=content)
+            assert (answer.status_code, answer.json()) == (
+                422,
+                {"error": "this is not what a party sends."},
+            )
+        assert stranger.post("/v1/join", content=b" " * (_MOST_BYTES + 1)).status_code == 413
+        assert stranger.get("/v1/join").status_code == 405
+        assert stranger.get("/v1/jobs").status_code == 404
+        assert stranger.get("/v1/join", headers=UPGRADE).status_code == 403
+        wrong = replace(place.invitation("a"), token="0" * 64)
+        with Joining(wrong) as line, pytest.raises(PlanError, match="'a' is not valid any more"):
+            line.post({})
+        assert place.changes == [[*NAMES]]
+
+
+def test_an_answer_leaves_its_place_to_others(tmp_path: Path) -> None:
+    with opened(tmp_path) as place:
+        document = {"name": "a", "token": place.invitation("a").token}
+        with place.stranger() as party:
+            assert party.post("/v1/join", json=document).headers["connection"] == "close"
+
+
+def test_connections_without_a_certificate_are_bounded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_MOST_OF_ONE", 3)
+    monkeypatch.setattr(server_module, "_IDLE", 3600)
+    with opened(tmp_path) as place, ExitStack() as stack:
+        port = int(place.url.rpartition(":")[2])
+        context = place.context()
+
+        def connected() -> ssl.SSLSocket:
+            line = socket.create_connection(("127.0.0.1", port), 60)
+            return stack.enter_context(context.wrap_socket(line, server_hostname="localhost"))
+
+        taken = [connected() for _ in range(3)]
+        assert gone(connected())
+        with Joining(place.invitation("a")) as line, pytest.raises(TransportError):
+            line.post({})
+        for one in taken:
+            one.close()
+        # the test ends when all have joined, for which there is room again
+
+
+def gone(line: ssl.SSLSocket) -> bool:
+    """Return whether the other end hangs up; it may do so before or within TLS's own farewell."""
+    try:
+        return line.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
     authority = Authority.create(tmp_path / "ca", "stroke")
     ca = (tmp_path / "ca" / "ca.pem").read_text()
-    Board.found(
-        authority.path,
-        Federation("stroke", "https://localhost:1", ca, "", ("a", "b"), (), {"cap_epsilon": 1.0}),
-    )
+    Board.found(authority.path, Federation("s", "https://localhost:1", ca, "", NAMES, (), {}))
     keys = tmp_path / "keys"
-    install(
-        keys, authority.approve(make_request(keys, "coordinator", "coordinator", ("localhost",)))
-    )
-    done = threading.Event()
-    others = [threading.Thread(target=done.wait) for _ in range(_MOST_AT_ONCE)]
-    for thread in others:
-        thread.start()
-    try:
-        with JoiningServer(Board(authority.path), "127.0.0.1:0", KeyFolder(keys)) as server:
-            taken = [server.verify_request(None, None) for _ in range(_MOST_AT_ONCE)]
-            assert all(taken)
-            assert not server.verify_request(None, None)
-    finally:
-        done.set()
-        for thread in others:
-            thread.join()
+    request = make_request(keys, "coordinator", "coordinator", ("localhost",))
+    install(keys, authority.approve(request))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(TransportError, match="stop what listens there"):
+            serve_board(Board(authority.path), listen, KeyFolder(keys), lambda: None)

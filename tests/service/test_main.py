@@ -23,10 +23,11 @@ from cloister.cli import main as command_line
 from cloister.core.errors import CloisterError, LedgerError, TransportError
 from cloister.federation.local import kept_port
 from cloister.federation.pki import Authority, KeyFolder, Peer, client_context, local_federation
-from cloister.federation.service import main
+from cloister.federation.service import gate, server
 from cloister.federation.service.audit import verify
 from cloister.federation.service.client import Rest
-from cloister.federation.service.main import Enrolled, serve
+from cloister.federation.service.gate import Enrolled
+from cloister.federation.service.server import serve
 from cloister.federation.service.store import Store
 from cloister.protocol.proposal import proposal
 
@@ -73,7 +74,7 @@ def test_an_expired_certificate_is_turned_away_on_an_old_connection_too(
         def now(cls, tz: object = None) -> datetime:
             return datetime(2100, 1, 1, tzinfo=UTC)
 
-    monkeypatch.setattr(main, "datetime", Later)
+    monkeypatch.setattr(gate, "datetime", Later)
     with pytest.raises(TransportError, match="has expired"):
         federation.identify()
 
@@ -130,7 +131,7 @@ def test_jobs_are_stopped_before_the_streams_close_under_them() -> None:
 def test_whoever_serves_raises_how_much_it_may_have_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """As doctor says of a coordinator and of a scorer; a scorer has no jobs."""
     asked: list[bool] = []
-    monkeypatch.setattr(main, "descriptors", lambda *, raised: asked.append(raised))
+    monkeypatch.setattr(server, "descriptors", lambda *, raised: asked.append(raised))
     spy, stop = Spy(), threading.Event()
     stop.set()
     serve(spy, stop)  # type: ignore[arg-type]
@@ -140,7 +141,7 @@ def test_whoever_serves_raises_how_much_it_may_have_open(monkeypatch: pytest.Mon
 def test_a_server_that_breaks_ends_the_process_with_its_error() -> None:
     spy = Spy(TransportError("the port is gone."))
     with pytest.raises(TransportError, match="the port is gone"):
-        serve(spy, jobs=spy)  # type: ignore[arg-type]
+        serve(spy, work=spy)  # type: ignore[arg-type]
     assert spy.order[-2:] == ["stop jobs", "stop server"]
 
 
@@ -152,7 +153,7 @@ def test_jobs_that_cannot_start_end_the_server(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(spy, "start", broken)
     with pytest.raises(LedgerError):
-        serve(spy, jobs=spy)  # type: ignore[arg-type]
+        serve(spy, work=spy)  # type: ignore[arg-type]
     assert spy.order == ["stop jobs", "stop server"]
 
 

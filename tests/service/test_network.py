@@ -29,8 +29,7 @@ from cloister.federation.service.audit import Audit
 from cloister.federation.service.client import Rest
 from cloister.federation.service.hub import Hub, _Stream
 from cloister.federation.service.jobs import Jobs
-from cloister.federation.service.main import serve
-from cloister.federation.service.server import Server, peer_certificate
+from cloister.federation.service.server import Server, peer_certificate, serve
 from cloister.federation.service.store import Store
 from cloister.federation.transports.http import Kind, Message, StreamClient, in_json
 from cloister.hazmat.signing import Identity

@@ -25,10 +25,10 @@ from cloister.cli import main, predict
 from cloister.core.errors import BudgetExceeded, PlanError, TransportError
 from cloister.federation.pki import Authority, KeyFolder, client_context, install, make_request
 from cloister.federation.service import client as client_module
-from cloister.federation.service import scoring
 from cloister.federation.service.audit import Audit, verify
-from cloister.federation.service.client import Scoring
 from cloister.federation.settings import ScorerSettings, load_role
+from cloister.shares.inference import service
+from cloister.shares.inference.client import Scoring
 from cloister.shares.inference.encrypted import ClientKeys, Offer, ScoringClient, ScoringServer
 from cloister.shares.inference.limits import QueryLimit
 from cloister.shares.inference.linear import linear_scorer
@@ -80,7 +80,7 @@ def place(model: LogisticRegression, tmp_path_factory: pytest.TempPathFactory) -
 
     settings = load_role(root / "scorer.toml", ScorerSettings)
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(scoring.run, settings, ready=opened, stop=stop)
+        running = pool.submit(service.run, settings, ready=opened, stop=stop)
         running.add_done_callback(lambda _: ready.set())
         ready.wait()
         if running.done():
@@ -145,7 +145,7 @@ def test_a_body_is_read_of_pinned_callers_only_and_no_longer_than_a_request(
     server = ScoringServer(linear_scorer(model, (LOW, HIGH)), limit, rows=ROWS, hides="features")
     caller, audit = Mock(fingerprint="a"), Audit(tmp_path / "audit.jsonl")
     caller.name = "shop"
-    gate = scoring.make_app(server, lambda _: caller, {"shop": pin}, audit)
+    gate = service.make_app(server, lambda _: caller, {"shop": pin}, audit)
     read, sent = [], []
 
     async def receive() -> dict[str, Any]:

@@ -17,8 +17,8 @@ from cloister.core.errors import TransportError
 from cloister.data.schema import Column, Schema
 from cloister.federation.local import LocalFederation
 from cloister.federation.pki import Authority, KeyFolder, client_context, local_federation
+from cloister.federation.service import gate, main
 from cloister.federation.service import hub as hub_module
-from cloister.federation.service import main
 from cloister.federation.service.client import Rest
 from cloister.federation.settings import CoordinatorSettings, SiloSettings, load_settings
 from cloister.federation.silo.site import Site
@@ -219,14 +219,14 @@ def test_a_revocation_list_that_cannot_be_read_ends_no_open_stream_and_opens_non
     stream = real.stream("a")
     wait_for(lambda: real.connected() == {"a"})
     looks: list[object] = []
-    original: Callable[..., Any] = main.Enrolled.__call__
+    original: Callable[..., Any] = gate.Enrolled.__call__
 
-    def counted(self: main.Enrolled, scope: Any) -> Any:
+    def counted(self: gate.Enrolled, scope: Any) -> Any:
         looks.append(scope)
         return original(self, scope)
 
     (real.folder / "coordinator/keys/crl.pem").write_text("half a list")
-    monkeypatch.setattr(main.Enrolled, "__call__", counted)
+    monkeypatch.setattr(gate.Enrolled, "__call__", counted)
     wait_for(lambda: len(looks) > 20)
     assert stream.receive(0.1) is None
     with pytest.raises(TransportError):

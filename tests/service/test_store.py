@@ -216,7 +216,7 @@ def test_a_second_coordinator_is_refused(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Store(database_url)
-    monkeypatch.setattr("cloister.privacy.database.BUSY_SECONDS", 1)
+    monkeypatch.setattr("cloister.core.sqlite.BUSY_SECONDS", 1)
     with pytest.raises(LedgerError, match="another coordinator"):
         Store(database_url)
     monkeypatch.undo()

@@ -50,6 +50,7 @@ from cloister.core.errors import (
     ProtocolError,
     TransportError,
 )
+from cloister.core.hooks import COMPUTE, Command, Hook
 
 GROUPS: dict[str, dict[str, str]] = {
     "begin": {
@@ -102,23 +103,15 @@ GROUPS: dict[str, dict[str, str]] = {
         "completion": "print a script that lets a shell complete commands and options",
     },
 }
-"""Commands by what they are for, as help lists them."""
-COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
-MOVED = {
-    "ca": ("federation", "ca"),
-    "enroll": ("federation", "enroll"),
-    "ledger": ("budget",),
-    "audit-log": ("verify",),
-}
-"""Commands of the version before, and where they are now; they work for one version."""
-_SHARED = {
-    **dict.fromkeys(("coordinator", "silo", "scorer"), "party"),
+_PLACES: dict[str, Hook[Command]] = {
+    **dict.fromkeys(("coordinator", "silo", "scorer"), Hook("cloister.cli.party")),
     **{
-        name: f"over_files:{name}"
+        name: Hook(f"cloister.cli.over_files:{name}")
         for name in ("cluster", "classify", "regress", "rules", "evaluate", "outliers", "run")
     },
+    "compute": COMPUTE,
 }
-"""Where a command is if it has no module of its own: a module, or a value in one."""
+"""Where a command is if it has no module of its own here."""
 EXIT_CODES: dict[type[CloisterError], int] = {
     PlanError: 3,
     DataError: 4,
@@ -317,9 +310,7 @@ def _module(name: str) -> Any:
         raise PlanError(f"{name!r} works over a network: pip install 'cloister[service]'.")
     if name in capability.COMMANDS:
         return import_module("cloister.cli.over_files").command_of(name)
-    place, _, value = _SHARED.get(name, name.replace("-", "_")).partition(":")
-    module = import_module(f"cloister.cli.{place}")
-    return getattr(module, value) if value else module
+    return _PLACES.get(name, Hook(f"cloister.cli.{name.replace('-', '_')}")).load()
 
 
 def _is_here(name: str) -> bool:

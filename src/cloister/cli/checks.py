@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from cloister.cli.output import Output
 from cloister.core.errors import CloisterError, PlanError
+from cloister.core.hooks import MODEL_ENTRIES
 from cloister.data.schema import Schema
 from cloister.federation.pki import KeyFolder, Peer, client_context, revoked_serials
 from cloister.federation.settings import (
@@ -235,10 +236,8 @@ def _folders(settings: CoordinatorSettings | SiloSettings | ScorerSettings) -> I
 
 
 def _scorer(settings: ScorerSettings) -> Iterator[Check]:
-    from cloister.shares.inference.linear import LinearScorer
-
     try:
-        entries = LinearScorer.load(settings.model).layout.width
+        entries = MODEL_ENTRIES.load()(settings.model)
     except CloisterError as error:
         yield fail(
             "model", reason(error), "write it with cloister.shares.inference; see the manual."

@@ -11,7 +11,8 @@ from typing import Any
 
 from cloister.cli.checks import OFFLINE, examined, secret_file, show
 from cloister.cli.output import Output
-from cloister.cli.parsers import actions, write_text
+from cloister.cli.parsers import actions
+from cloister.core.files import write_text
 from cloister.data.schema import FILL_IN
 from cloister.federation.settings import ROLES, Settings, load_settings
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from cloister.cli.output import Output, ask
-from cloister.cli.parsers import actions, write_text
+from cloister.cli.parsers import actions
 from cloister.core.errors import DataError, PlanError
+from cloister.core.files import write_text
 from cloister.federation.pki import (
     ROLES,
     Authority,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ from cloister.app.release import Release
 from cloister.app.report.notebook import release_frame
 from cloister.cli.options import add_model_task, load_model
 from cloister.cli.output import Output
-from cloister.cli.parsers import write_text
+from cloister.core.files import write_text
+from cloister.core.hooks import MODEL_WRITERS
 
 NUMBERS = "numbers.csv"
 _LABELS = {
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, metavar="FILE", help="model.json of a job")
     parser.add_argument(
         "--to",
-        choices=("numbers", "sklearn", "onnx"),
+        choices=("numbers", *MODEL_WRITERS),
         default="numbers",
         help="every number with its interval, or what predicts as the model does; "
         "default: %(default)s",
@@ -68,12 +68,9 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 
 def _model(args: argparse.Namespace, result: Release, out: Output) -> dict[str, Any]:
     """Write what predicts without cloister."""
-    from cloister.shares.inference.export import to_onnx, to_sklearn
-
-    onnx = args.to == "onnx"
-    write_text(args.out, to_onnx(result) if onnx else pickle.dumps(to_sklearn(result)))
+    write_text(args.out, MODEL_WRITERS[args.to].load()(result))
     out.say(f"written  {args.out}")
-    if not onnx:
+    if args.to == "sklearn":
         out.warn(PICKLE)
     return {"files": [args.out]}
 

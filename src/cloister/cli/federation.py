@@ -8,7 +8,6 @@ import signal
 import tempfile
 import time
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -146,27 +145,24 @@ def _invite(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 
 def _open(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Serve the board until everybody has seen all, then start the coordinator."""
-    from cloister.federation.service.joining import JoiningServer
+    from cloister.federation.service.joining import serve_board
 
     site = Site.of(args.root, "coordinator")
     board = Board(_authority(site))
     if args.again:
         board.begin_again()
     settings = load_role(site.config, CoordinatorSettings)
-    server = JoiningServer(board, settings.listen, KeyFolder(settings.keys))
-    out.say(f"open at {settings.listen}; Ctrl-C closes it, and nothing is lost")
-    Thread(target=server.serve_forever, daemon=True).start()
-    missing: list[str] = []
-    try:
-        while board.missing("seen"):
-            if (now := board.missing("entries")) != missing and now:
-                out.say(f"waiting for {', '.join(now)}")
-            missing = now
-            server.changed.wait()
-            server.changed.clear()
-    finally:
-        server.shutdown()
-        server.server_close()
+    waited_for: list[str] | None = None  # nobody before the port is open
+
+    def tell() -> None:
+        nonlocal waited_for
+        if waited_for is None:
+            out.say(f"open at {settings.listen}; Ctrl-C closes it, and nothing is lost")
+        if (now := board.missing("entries")) != waited_for and now:
+            out.say(f"waiting for {', '.join(now)}")
+        waited_for = now
+
+    serve_board(board, settings.listen, KeyFolder(settings.keys), tell)
     out.say("All have joined. They now compare the words in a call, which you do not host.")
     site.start(out)
     return {"joined": list(board.federation.roles), "config": site.config}

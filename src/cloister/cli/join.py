@@ -10,9 +10,9 @@ from typing import Any
 
 from cloister.cli.checks import OFFLINE, examined, show
 from cloister.cli.output import Output, ask
-from cloister.cli.parsers import write_text
 from cloister.cli.site import Site
 from cloister.core.errors import PlanError, TransportError
+from cloister.core.files import write_text
 from cloister.federation.joining import Invitation, Party
 from cloister.federation.pki import make_folder
 from cloister.federation.settings import load_settings
@@ -108,7 +108,7 @@ def _meet(party: Party, wait: float, out: Output) -> None:
     """Exchange messages with the coordinator until everybody's nonce is here."""
     if party.done:
         return
-    from cloister.federation.service.joining import Joining
+    from cloister.federation.service.client import Joining
 
     deadline = time.monotonic() + wait
     message: dict[str, Any] = {}

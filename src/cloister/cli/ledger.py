@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from cloister.cli.output import Output
-from cloister.cli.parsers import Run, write_text
+from cloister.cli.parsers import actions
 from cloister.core.errors import LedgerError
+from cloister.core.files import write_text
 from cloister.federation.pki import KeyFolder
 from cloister.privacy.ledger import Ledger, SignedStatement
 from cloister.privacy.ledger_file import migrate

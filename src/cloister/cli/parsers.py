@@ -1,4 +1,4 @@
-"""How commands declare actions and the options that all have, and how they write files."""
+"""How commands declare actions and the options that all have."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from cloister.core.errors import DataError, PlanError
 
 if TYPE_CHECKING:
     from cloister.cli.output import Output
@@ -58,16 +56,3 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show all of an unexpected error; it may hold records",
     )
-
-
-def write_text(path: Path, text: str | bytes, *, new: bool = False) -> None:
-    """Write a file, its lines ending as they are; one that must be `new` replaces none."""
-    try:
-        with path.open("xb" if new else "wb") as stream:
-            stream.write(text.encode() if isinstance(text, str) else text)
-    except FileExistsError:
-        raise PlanError(
-            f"file {str(path)!r} exists already and is not replaced; give another --out."
-        ) from None
-    except OSError as error:
-        raise DataError(f"file {str(path)!r} cannot be written: {error.strerror}.") from None

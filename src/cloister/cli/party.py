@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
+from collections.abc import Mapping
 
 from cloister.cli.output import Output
 from cloister.cli.parsers import actions, add_config
+from cloister.core.hooks import SCORER, Hook, Service
 from cloister.federation.service.logs import configure
 from cloister.federation.service.process import stopped_by_signals
 from cloister.federation.settings import ROLES, AnalystSettings, load_role
 
-_MAIN = {
-    "coordinator": "cloister.federation.service.main",
-    "silo": "cloister.federation.silo.main",
-    "scorer": "cloister.federation.service.scoring",
+_SERVICES: Mapping[str, Hook[Service]] = {
+    "coordinator": Hook("cloister.federation.service.main"),
+    "silo": Hook("cloister.federation.silo.main"),
+    "scorer": SCORER,
 }
 
 
@@ -29,4 +30,4 @@ def _serve(args: argparse.Namespace, _: Output) -> None:
     settings = load_role(args.config, ROLES[args.command])
     assert not isinstance(settings, AnalystSettings)  # which has no command here
     configure(settings.log_level)
-    import_module(_MAIN[args.command]).run(settings, stop=stopped_by_signals())
+    _SERVICES[args.command].load().run(settings, stop=stopped_by_signals())

@@ -22,8 +22,9 @@ from cloister.cli.options import (
     schema_of_model,
 )
 from cloister.cli.output import Output
-from cloister.cli.parsers import write_text
-from cloister.core.errors import BudgetExceeded, PlanError
+from cloister.core.errors import PlanError
+from cloister.core.files import write_text
+from cloister.core.hooks import SCORING_CLIENT
 from cloister.data import read_words
 from cloister.protocol.task import Classifier, Regressor
 from cloister.tasks.patterns.outliers import Outliers
@@ -138,30 +139,10 @@ def _by_scorer(args: argparse.Namespace, out: Output) -> Predictions:
         raise PlanError("keys must be given with --private: this party's folder, see enroll.")
     if find_spec("httpx") is None:
         raise PlanError("--private works over a network: pip install 'cloister[service,he]'.")
-    import numpy as np
-
-    from cloister.federation.pki import KeyFolder, client_context
-    from cloister.federation.service.client import Scoring
-    from cloister.shares.inference.encrypted import ClientKeys, ScoringClient
-
-    with Scoring(args.model, client_context(KeyFolder(args.keys))) as scorer:
-        document, left = scorer.model()
-        client = ScoringClient(document, keys := ClientKeys.new(days=1))  # for this command alone
-        offer = client.offer
-        out.warn(offer.notice)
-        entries = offer.layout.encode(args.file)
-        batches = np.split(entries, range(offer.rows, len(entries), offer.rows))
-        if len(batches) * offer.rows > left:
-            raise BudgetExceeded(
-                f"{len(batches)} batches of {offer.rows} rows are needed, and {left} rows are left "
-                "to this caller; ask the owner of the model."
-            )
-        scorer.admit(keys.public)
-        replies = (scorer.score(client.encrypt_entries(batch)) for batch in batches)
-        found = np.concatenate([client.decrypt_prediction(reply) for reply in replies])
+    classes, found = SCORING_CLIENT.load()(args.model, args.keys, args.file, out.warn)
     kept = [True] * len(found)
-    if offer.layout.classes:
-        return *_of_classes("class", offer.layout.classes, found), kept
+    if classes:
+        return *_of_classes("class", classes, found), kept
     return ["prediction"], [(value,) for value in found.tolist()], kept
 
 

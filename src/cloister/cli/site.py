@@ -15,8 +15,8 @@ from typing import Any
 import tomli_w
 
 from cloister.cli.output import Output
-from cloister.cli.parsers import write_text
 from cloister.core.errors import PlanError
+from cloister.core.files import write_text
 from cloister.federation.pki import make_folder
 
 USER = "cloister"

@@ -42,6 +42,7 @@ from typing import Any, TypeAlias
 
 from cloister.core.errors import BudgetExceeded, LedgerError, PlanError
 from cloister.core.randomness import KEY_BYTES, new_key
+from cloister.core.sqlite import check_pages, connect, explained, transaction
 from cloister.privacy import ledger_file
 from cloister.privacy.budget import Budget
 from cloister.privacy.chain import (
@@ -54,7 +55,6 @@ from cloister.privacy.chain import (
     Statement,
     canonical,
 )
-from cloister.privacy.database import check_pages, connect, explained, transaction
 from cloister.privacy.events import ComposedEvent, Event, NonPrivateEvent, holds, mechanism_counts
 from cloister.privacy.filter import Cost, Limits, Split, cheapest, tariffs
 

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from cloister.core.errors import LedgerError
+from cloister.core.files import sync_folder
 from cloister.core.randomness import new_key, new_nonce
+from cloister.core.sqlite import connect, explained, transaction
 from cloister.privacy.chain import (
     BEFORE_FIRST,
     FORMAT,
@@ -25,7 +27,6 @@ from cloister.privacy.chain import (
     canonical,
     link,
 )
-from cloister.privacy.database import connect, explained, sync_folder, transaction
 
 # An answer that is the frame of a round is kept once, as that round. Statements are what peers said
 # of their ledgers, the newest word of each in each job; claims what the owner signed and this

@@ -19,15 +19,15 @@ from pathlib import Path
 
 import pytest
 
+from cloister.core import sqlite
 from cloister.core.errors import BudgetExceeded, LedgerError, PlanError
 from cloister.hazmat.signing import Identity
-from cloister.privacy import database, ledger_file
+from cloister.privacy import ledger_file
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.privacy.events import (
     ComposedEvent,
-    CoverEvent,
     GaussianEvent,
     LaplaceEvent,
     NonPrivateEvent,
@@ -37,6 +37,7 @@ from cloister.privacy.events import (
 from cloister.privacy.filter import Limits, Split
 from cloister.privacy.ledger import Ledger, SignedStatement, Statement
 from cloister.privacy.ledger_file import migrate
+from cloister_lab.events import CoverEvent
 
 CAP = Budget(1.0, 1e-6)
 SIGMA = gaussian_noise_multiplier(CAP.epsilon, CAP.delta)
@@ -528,7 +529,7 @@ def test_a_missing_folder_is_one_clear_error(tmp_path: Path) -> None:
 def test_a_locked_file_is_an_error_and_then_works_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
     ledger = Ledger(path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -1526,7 +1527,7 @@ def test_who_only_looks_waits_for_no_writer_and_sees_what_all_have_written(path:
 def test_a_lock_held_too_long_by_another_process_charges_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
     ledger = Ledger(path)
     head = ledger.head()
     holder = subprocess.Popen(

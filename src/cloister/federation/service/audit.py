@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from cloister.core.errors import LedgerError
+from cloister.core.files import sync_folder
 from cloister.privacy.chain import BEFORE_FIRST, canonical, link
-from cloister.privacy.database import sync_folder
 
 if sys.platform != "win32":
     import fcntl

@@ -1,16 +1,20 @@
-"""Clients of the interfaces of a coordinator and of a scorer."""
+"""Connections to a party that listens: to a coordinator, also while parties join."""
 
 from __future__ import annotations
 
 import json
 import ssl
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import httpx
 
 from cloister.core.errors import BudgetExceeded, CloisterError, PlanError, TransportError
 
+if TYPE_CHECKING:
+    from cloister.federation.joining import Invitation
+
+JOIN = "/v1/join"  # what parties post to while they join
 TIMEOUT = 30.0  # seconds for any one answer
 MOST_ANSWER = 1 << 28  # bytes; what another party sends must not fill this one's memory
 
@@ -165,22 +169,27 @@ class Rest(Connection):
         return str(found[0])
 
 
-class Scoring(Connection):
-    """A connection to a scorer; see :mod:`cloister.federation.service.scoring`."""
+class Joining(Connection):
+    """A party's connection to the coordinator while it joins.
 
-    _whom = "scorer"
+    Parameters
+    ----------
+    invitation : Invitation
+        Its authority is the only one that is trusted.
+    """
 
-    def model(self) -> tuple[Any, int]:
-        """Return the document of the scorer's offer, and this caller's remaining rows."""
-        match self._call("GET", "/v1/model"):
-            case {"offer": offer, "rows_left": int(left)}:
-                return offer, left
-        raise self._strange()
+    _whom = "coordinator"
 
-    def admit(self, public_key: bytes) -> None:
-        """Send the public key of later requests."""
-        self._answer("PUT", "/v1/key", content=public_key)
+    def __init__(self, invitation: Invitation, proxy: str | None = None) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        try:
+            context.load_verify_locations(cadata=invitation.federation.ca)
+        except (ssl.SSLError, ValueError):
+            raise PlanError("invitation holds no certificate of an authority; ask again.") from None
+        super().__init__(invitation.federation.coordinator, context, proxy)
+        self._sender = {"name": invitation.name, "token": invitation.token}
 
-    def score(self, request: bytes) -> bytes:
-        """Return the reply to a request."""
-        return self._answer("POST", "/v1/score", content=request)
+    def post(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Send what this party has to say; return the board."""
+        return self._call("POST", JOIN, json={**self._sender, **message})

@@ -17,6 +17,7 @@ _STRANGERS = (
     "uvicorn.error",
     "cloister.federation.service.door",
     "cloister.federation.service.app",
+    "cloister.federation.service.gate",
 )
 _KEPT = 1000  # different sentences whose repetitions are counted
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -15,6 +18,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from cloister.core.errors import TransportError
 from cloister.federation.service.door import BACKLOG, Door, descriptors, room
+from cloister.federation.service.logs import place_of
 from cloister.federation.transports.http import MAX_MESSAGE_BYTES
 
 _PEER = "peer_certificate"
@@ -22,7 +26,8 @@ _STOPPING = 2  # seconds for open connections to end
 _IDLE = (
     10  # seconds for a connection to send the head of a request, after TLS and after each answer
 )
-_MOST_OF_ONE = 64  # open connections of one certificate
+_MOST_OF_ONE = 64  # open connections of one certificate, or of all without one
+_LOG = logging.getLogger(__name__)
 
 
 def peer_certificate(scope: Mapping[str, Any]) -> bytes | None:
@@ -39,7 +44,9 @@ class Server:
     listen : str
         ``HOST:PORT``; port 0 lets the system choose one.
     ssl_context : SSLContext
-        Requires a certificate of every client.
+        Asks every client for a certificate, unless `strangers` may come.
+    strangers : bool
+        Whether clients without a certificate are served.
     max_message_bytes : int
         Limit of a WebSocket message; a larger one ends its stream before it is read.
     ping_interval, ping_timeout : float, seconds
@@ -61,11 +68,12 @@ class Server:
         listen: str,
         ssl_context: ssl.SSLContext,
         *,
+        strangers: bool = False,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         ping_interval: float = 10.0,
         ping_timeout: float = 10.0,
     ) -> None:
-        if ssl_context.verify_mode != ssl.CERT_REQUIRED:
+        if ssl_context.verify_mode != ssl.CERT_REQUIRED and not strangers:
             raise TransportError("the server's TLS context must ask for client certificates.")
         config = uvicorn.Config(
             app,
@@ -75,7 +83,7 @@ class Server:
             loop="asyncio",
             lifespan="off",
             log_config=None,
-            log_level="warning",
+            log_level="critical" if strangers else "warning",  # of whom there is no end
             access_log=False,
             proxy_headers=False,
             server_header=False,
@@ -105,6 +113,51 @@ class Server:
     def stop(self) -> None:
         """Let :meth:`run` return soon; may be called from any thread."""
         self._uvicorn.should_exit = True
+
+
+class Work(Protocol):
+    """What runs while a server serves."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def close(self) -> None:
+        """End; a second call does nothing."""
+
+
+def serve(
+    server: Server,
+    stop: threading.Event | None = None,
+    ready: Callable[[int], None] | None = None,
+    work: Work | None = None,
+) -> None:
+    """Serve in a thread until `stop` is set; end the work before the streams under it.
+
+    Parameters
+    ----------
+    ready : function, optional
+        Called with the port once the server serves.
+    """
+    stop = stop or threading.Event()
+    descriptors(raised=True)
+    with ThreadPoolExecutor(1, "server") as threads:
+        serving = threads.submit(server.run)
+        serving.add_done_callback(lambda _: stop.set())
+        try:
+            if work:
+                work.start()
+            _LOG.info("listening at port %d", server.port)
+            if ready:
+                ready(server.port)
+            stop.wait()
+            if serving.done():
+                serving.result()
+        finally:
+            if work:
+                work.close()
+            server.stop()
+        if error := serving.exception():
+            _LOG.warning("error while closing: %s", place_of(error))
 
 
 class _Uvicorn(uvicorn.Server):
@@ -184,4 +237,6 @@ def _listening(listen: str) -> socket.socket:
         return socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
     except (OSError, ValueError, OverflowError) as error:
         why = getattr(error, "strerror", None) or "it is not HOST:PORT"
-        raise TransportError(f"cannot listen at {listen!r}: {why}; choose another.") from None
+        raise TransportError(
+            f"cannot listen at {listen!r}: {why}; choose another, or stop what listens there."
+        ) from None

@@ -23,10 +23,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.pool import QueuePool
 
+from cloister.core import sqlite
 from cloister.core.errors import LedgerError, LocalProtocolError
-from cloister.privacy import database
 from cloister.privacy.chain import canonical
-from cloister.privacy.database import columns, keys
 from cloister.privacy.events import Event
 from cloister.protocol.lifecycle import ENDED, ENDS, START, STATES, CoordinatorState, Step
 from cloister.protocol.plan import Plan
@@ -34,64 +33,74 @@ from cloister.protocol.plan import Plan
 VERSION = 1
 _LOCK = 0x636C6F6973746572  # "cloister": the advisory lock of one coordinator on PostgreSQL
 
-# Documents are canonical JSON in text columns, so that both databases store the same bytes.
+
+def _keys(**kinds: Any) -> list[sa.Column[Any]]:
+    """Return the columns of these kinds that make up a table's primary key."""
+    return [sa.Column(name, kind, primary_key=True) for name, kind in kinds.items()]
+
+
+def _columns(**kinds: Any) -> list[sa.Column[Any]]:
+    """Return columns of these kinds that are never empty."""
+    return [sa.Column(name, kind, nullable=False) for name, kind in kinds.items()]
+
+
 _METADATA = sa.MetaData()
 _VERSION = sa.Table("schema_version", _METADATA, sa.Column("version", sa.Integer, primary_key=True))
 _JOBS = sa.Table(
     "jobs",
     _METADATA,
-    *keys(id=sa.String(32)),
+    *_keys(id=sa.String(32)),
     sa.Column("number", sa.Integer, nullable=False, unique=True),  # the order of proposal
-    *columns(plan=sa.Text, proposer=sa.Text),
+    *_columns(plan=sa.Text, proposer=sa.Text),
     sa.Column("state", sa.String(16), nullable=False, index=True),
-    *columns(reason=sa.Text),
+    *_columns(reason=sa.Text),
     sa.Column("approved", sa.Text, nullable=False),  # who takes part, fixed at the start
-    *columns(rounds=sa.Integer, rounds_done=sa.Integer),
+    *_columns(rounds=sa.Integer, rounds_done=sa.Integer),
     sa.Column("survivors", sa.Text, nullable=False),  # of the last round
-    *columns(proposed_at=sa.Float),
+    *_columns(proposed_at=sa.Float),
     sa.Column("started_at", sa.Float),
     sa.Column("ended_at", sa.Float),
     sa.Column("result", sa.Text),  # only of a plan that publishes
 )
-_MEMBERS = sa.Table("members", _METADATA, *keys(job=sa.String(32), silo=sa.Text))
+_MEMBERS = sa.Table("members", _METADATA, *_keys(job=sa.String(32), silo=sa.Text))
 _DECISIONS = sa.Table(
     "decisions",
     _METADATA,
-    *keys(job=sa.String(32), silo=sa.Text),
-    *columns(approved=sa.Boolean, reason=sa.Text, at=sa.Float),
+    *_keys(job=sa.String(32), silo=sa.Text),
+    *_columns(approved=sa.Boolean, reason=sa.Text, at=sa.Float),
 )
 _REFUSALS = sa.Table(
     "refusals",
     _METADATA,
-    *keys(job=sa.String(32), silo=sa.Text),
-    *columns(reason=sa.Text, at=sa.Float),
+    *_keys(job=sa.String(32), silo=sa.Text),
+    *_columns(reason=sa.Text, at=sa.Float),
 )
 _ROUNDS = sa.Table(
     "rounds",
     _METADATA,
-    *keys(job=sa.String(32), round=sa.Integer),
-    *columns(event=sa.Text),
+    *_keys(job=sa.String(32), round=sa.Integer),
+    *_columns(event=sa.Text),
     sa.Column("frame", sa.LargeBinary, nullable=False),  # its header names the survivors
-    *columns(at=sa.Float),
+    *_columns(at=sa.Float),
 )
 _RECORDS = sa.Table(
     "records",
     _METADATA,
-    *keys(job=sa.String(32), request_hash=sa.String(64)),
-    *columns(number=sa.Integer, request=sa.LargeBinary, answer=sa.LargeBinary),
+    *_keys(job=sa.String(32), request_hash=sa.String(64)),
+    *_columns(number=sa.Integer, request=sa.LargeBinary, answer=sa.LargeBinary),
 )
 _BRIEFS = sa.Table(  # what lists and clocks need of a plan, and who has to answer for its length
     "briefs",
     _METADATA,
-    *keys(job=sa.String(32)),
+    *_keys(job=sa.String(32)),
     sa.Column("proposer", sa.Text, nullable=False, index=True),  # fingerprint
-    *columns(bytes=sa.Integer, plan=sa.Text),
+    *_columns(bytes=sa.Integer, plan=sa.Text),
 )
 _PEERS = sa.Table(
     "peers",
     _METADATA,
-    *keys(name=sa.Text),
-    *columns(fingerprint=sa.Text, not_after=sa.Float, seen_at=sa.Float),
+    *_keys(name=sa.Text),
+    *_columns(fingerprint=sa.Text, not_after=sa.Float, seen_at=sa.Float),
 )
 
 
@@ -169,7 +178,7 @@ def reach(url: str) -> str:
         public = sa.URL.create(address.get_backend_name(), host=address.host, port=address.port)
         name = repr(str(public.set(database=address.database)))
         engine = sa.create_engine(
-            address, poolclass=sa.NullPool, connect_args={"connect_timeout": database.BUSY_SECONDS}
+            address, poolclass=sa.NullPool, connect_args={"connect_timeout": sqlite.BUSY_SECONDS}
         )
         with engine.connect() as connection:
             _check_keeps(connection.exec_driver_sql)
@@ -177,9 +186,7 @@ def reach(url: str) -> str:
     except (sa.exc.SQLAlchemyError, ImportError, ValueError) as error:
         # A library's message may repeat a password that is in a wrong part of the URL.
         cause = (
-            database.cause_of(error)
-            if isinstance(error, sa.exc.DBAPIError)
-            else type(error).__name__
+            sqlite.cause_of(error) if isinstance(error, sa.exc.DBAPIError) else type(error).__name__
         )
         raise LedgerError(f"database {name} cannot be reached: {cause}.") from None
     return f"PostgreSQL {version}"
@@ -211,7 +218,7 @@ class Store:
         except (sa.exc.ArgumentError, ModuleNotFoundError) as error:
             raise LedgerError(
                 "database must be sqlite:///FILE or postgresql+psycopg://HOST/NAME, with the "
-                f"extra 'postgres' for the latter: {database.cause_of(error)}."
+                f"extra 'postgres' for the latter: {sqlite.cause_of(error)}."
             ) from error
         self._name = self._engine.url.render_as_string(hide_password=True)
         self._label = f"database {self._name!r}"
@@ -495,7 +502,8 @@ class Store:
     @contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
         way_out = "check the server, its disk, and whether another coordinator uses it"
-        with database.explained(self._label, way_out), self._engine.begin() as connection:
+        refusals = sqlite.explained(self._label, sa.exc.SQLAlchemyError, way_out=way_out)
+        with refusals, self._engine.begin() as connection:
             yield connection
 
 
@@ -617,17 +625,35 @@ def _engine(url: str) -> sa.Engine:
     }
     if kind == "sqlite":
         file = Path(str(address.database))
-        database.keep_private(file)
-        return database.open_sqlite(file, exclusive=True, **one)
+        sqlite.keep_private(file)
+        engine = sa.create_engine(
+            sa.URL.create("sqlite", database=str(file)),
+            connect_args={"timeout": sqlite.BUSY_SECONDS, "check_same_thread": False},
+            hide_parameters=True,
+            **one,
+        )
+        sa.event.listen(engine, "connect", _open_sqlite)
+        sa.event.listen(engine, "begin", _begin_sqlite)
+        return engine
     engine = sa.create_engine(
         address,
         pool_pre_ping=True,  # a database server may restart under us
-        connect_args={"connect_timeout": database.BUSY_SECONDS},
+        connect_args={"connect_timeout": sqlite.BUSY_SECONDS},
         hide_parameters=True,
         **one,
     )
     sa.event.listen(engine, "connect", _open_postgresql)
     return engine
+
+
+def _open_sqlite(connection: Any, _record: Any) -> None:
+    sqlite.configure(connection, log=True, exclusive=True)
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    driver = connection.connection.driver_connection  # in a tenth of the engine's time
+    assert driver is not None
+    driver.execute("BEGIN IMMEDIATE")
 
 
 def _check_keeps(execute: Callable[[str], Any]) -> None:
@@ -643,9 +669,7 @@ def _check_keeps(execute: Callable[[str], Any]) -> None:
 def _open_postgresql(connection: Any, _record: Any) -> None:
     with connection.cursor() as cursor:
         _check_keeps(cursor.execute)
-        cursor.execute(
-            "SELECT set_config('lock_timeout', %s, false)", (f"{database.BUSY_SECONDS}s",)
-        )
+        cursor.execute("SELECT set_config('lock_timeout', %s, false)", (f"{sqlite.BUSY_SECONDS}s",))
         cursor.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
     connection.commit()
 
@@ -653,7 +677,7 @@ def _open_postgresql(connection: Any, _record: Any) -> None:
 def _initialise(connection: sa.Connection, name: str) -> None:
     """Create the tables of an empty database, or check the version of existing ones."""
     if connection.dialect.name == "sqlite":
-        database.check_pages(connection.exec_driver_sql, name)
+        sqlite.check_pages(connection.exec_driver_sql, name)
     if not sa.inspect(connection).has_table(_VERSION.name):
         _METADATA.create_all(connection)
         connection.execute(sa.insert(_VERSION), {"version": VERSION})

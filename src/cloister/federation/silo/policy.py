@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from cloister.core.errors import PlanError
 from cloister.data.schema import Schema
 from cloister.federation.settings import PolicySettings
-from cloister.privacy.accounting import epsilon
 from cloister.protocol.code import other_code
 from cloister.protocol.plan import Plan, study_name
 from cloister.protocol.proposal import Proposer
 from cloister.protocol.task import BySilo, steps_of
-from cloister.shares.mpc.program import Program
-from cloister.shares.mpc.session import Session
 
 _SHOWN = 5  # names in a reason; a catalogue may have thousands
 
@@ -61,100 +59,13 @@ class Policy:
         checks = (
             self._who(plan, silo, fingerprint, peers),
             self._asked_by(plan, proposer, analysts),
-            self._study_of(plan.study),
+            self.refused_study(plan.study),
             self._share(plan, proposer),
             self._what(plan),
             self._cost(plan),
             self._data(plan, schema),
         )
         return next((reason for check in checks for reason in check), None)
-
-    def session_refusal(
-        self,
-        session: Session,
-        *,
-        silo: str,
-        fingerprint: str,
-        peers: Mapping[str, str],
-        schema: Schema | None = None,
-    ) -> str | None:
-        """Return the first reason not to share records in a session, in one sentence, or None.
-
-        Parameters
-        ----------
-        silo, fingerprint : str
-            This silo's name in the session and the fingerprint of its identity.
-        peers : mapping of name to fingerprint
-            The owner's pins; every party of the session must be among them.
-        schema : Schema
-            This silo's own, for a private opening.
-        """
-        program = session.program
-        members = {name: party.fingerprint for name, party in session.parties.items()}
-        checks = (
-            self._members(members, silo, fingerprint, peers, "session"),
-            self._program(program),
-            self._receivers(session),
-            self._others(session, silo),
-            self._study_of("default") if program.opening == "private" else (),
-            self._price(program, schema) if program.opening == "private" else (),
-        )
-        return next((reason for check in checks for reason in check), None)
-
-    def _program(self, program: Program) -> Iterator[str]:
-        if program.name not in self.rules.secure_programs:
-            yield (
-                f"program {program.name!r} is not among those allowed here: "
-                f"{_list(self.rules.secure_programs)}; the owner can add it to secure_programs."
-            )
-        # An exact opening has no noise, so the ledger cannot bound it.
-        if program.opening == "exact" and not self.rules.allow_exact_opening:
-            yield (
-                f"program {program.name!r} opens an exact function of the records, which is no "
-                "private release; the owner has to set allow_exact_opening."
-            )
-
-    def _others(self, session: Session, silo: str) -> Iterator[str]:
-        """Refuse an exact result over few owners: a sum of two reveals each other's part."""
-        others = len(set(session.owners.values()) - {silo})
-        if session.program.opening == "exact" and others < self.rules.min_other_silos:
-            yield (
-                f"an exact opening must have tables of at least {self.rules.min_other_silos} "
-                f"other owners, got {others}; the owner can lower min_other_silos."
-            )
-
-    def _receivers(self, session: Session) -> Iterator[str]:
-        # Owners receive results of the tables they share; other receivers need a permission.
-        strange = [name for name in session.receivers if name not in session.owners.values()]
-        if strange and not self.rules.allow_publish:
-            yield (
-                f"receiver {strange[0]!r} gives no table; the owner has to set allow_publish for "
-                "results that go to others than the owners."
-            )
-
-    def _price(self, program: Program, schema: Schema | None) -> Iterator[str]:
-        event, cap = program.event(), self.rules.max_epsilon_per_job
-        if event is None or schema is None:
-            yield f"program {program.name!r} must say what its private opening costs, and whom."
-            return
-        if cap is None:
-            yield "no epsilon is allowed for a job here; the owner has to set max_epsilon_per_job."
-            return
-        if schema.unit != "row":  # nothing here keeps to max_rows of a person
-            yield f"a private opening on shares counts rows, and the unit here is {schema.unit!r}."
-        cost = epsilon(event, self.rules.max_delta)
-        # In this form, since every comparison with NaN is False.
-        if not cost <= cap:
-            yield (
-                f"epsilon must be at most {cap:g}, the cap of a job here, got {cost:.3g} at delta "
-                f"{self.rules.max_delta:g}."
-            )
-        for name, own in (
-            ("max_rows", schema.max_rows or 1),
-            ("max_silos", schema.max_silos_per_person),
-        ):
-            if (asked := getattr(program, name, 1)) != own:
-                yield f"{name} of the program must be {own}, as in this schema, got {asked}."
 
     def _who(
         self, plan: Plan, silo: str, fingerprint: str, peers: Mapping[str, str]
@@ -163,47 +74,12 @@ class Policy:
             yield "the plan names no fingerprints, so nobody knows who takes part; plan with them."
             return
         members = dict(zip(plan.silos, plan.fingerprints, strict=True))
-        yield from self._members(members, silo, fingerprint, peers, "plan")
-        # The smallest sum that can be released counts, not the number of members.
+        yield from refused_members(members, silo, fingerprint, peers, "plan")
         if plan.min_silos - 1 < self.rules.min_other_silos:
             yield (
                 f"min_silos must be at least {self.rules.min_other_silos + 1} for this silo, got "
                 f"{plan.min_silos}; a sum must hold {self.rules.min_other_silos} others."
             )
-
-    @staticmethod
-    def _members(
-        members: Mapping[str, str],
-        silo: str,
-        fingerprint: str,
-        peers: Mapping[str, str],
-        what: str,
-    ) -> Iterator[str]:
-        """Yield a sentence for each member of a plan or session that differs from its pin."""
-        who = "silo" if what == "plan" else "party"
-        if silo not in members:
-            yield f"{silo!r} is not a {who} of the {what}; plan with this silo."
-            return
-        if members[silo] != fingerprint:
-            yield (
-                f"the {what} has {members[silo]} for {silo!r}, this silo's own fingerprint is "
-                f"{fingerprint}; plan with that."
-            )
-        # By fingerprint, to find a pinned party that takes part under another name.
-        names = {pin: name for name, pin in peers.items()}
-        for name, shown in members.items():
-            if name == silo:
-                continue
-            if name not in peers and shown in names:
-                known = names[shown]
-                yield f"{who} {name!r} of the {what} is pinned here under the name {known!r}."
-            elif name not in peers:
-                yield f"{who} {name!r} is not pinned here; compare its fingerprint and pin it."
-            elif peers[name] != shown:
-                yield (
-                    f"{who} {name!r} has the fingerprint {shown} in the {what}, pinned here is "
-                    f"{peers[name]}; compare it with its owner."
-                )
 
     def _asked_by(
         self, plan: Plan, proposer: Proposer | None, analysts: Mapping[str, str]
@@ -228,10 +104,11 @@ class Policy:
         if study_name(plan.study) not in map(study_name, own):
             yield (
                 f"study {plan.study!r} is not among those that {proposer.name!r} may charge here: "
-                f"{_list(own)}; the owner can add it to studies_of."
+                f"{listed(own)}; the owner can add it to studies_of."
             )
 
-    def _study_of(self, study: str) -> Iterator[str]:
+    def refused_study(self, study: str) -> Iterator[str]:
+        """Yield why a study may not be charged here."""
         allowed = self.rules.studies
         # With free names a cap per study has no effect: the next job names another study.
         free = allowed is None and self.rules.studies_of is None
@@ -244,7 +121,7 @@ class Policy:
             return
         if allowed is not None and name not in map(study_name, allowed):
             yield (
-                f"study {name!r} is not among those allowed here: {_list(allowed)}; the owner can "
+                f"study {name!r} is not among those allowed here: {listed(allowed)}; the owner can "
                 "add it to studies."
             )
 
@@ -252,11 +129,11 @@ class Policy:
         # Each step of a pipeline must be allowed, or a pipeline could smuggle in any task.
         for name in (task.name for task in steps_of(plan.task)):
             if name not in self.rules.tasks:
-                yield f"task {name!r} is not among those allowed here: {_list(self.rules.tasks)}."
+                yield f"task {name!r} is not among those allowed here: {listed(self.rules.tasks)}."
         if reason := other_code(plan):
             yield reason
         if plan.profile not in self.rules.profiles:
-            allowed = _list(self.rules.profiles)
+            allowed = listed(self.rules.profiles)
             yield f"profile {plan.profile!r} is not among those allowed here: {allowed}."
         if plan.publish and not self.rules.allow_publish:
             yield "publish must be False here; the result is for the silos alone."
@@ -294,7 +171,7 @@ class Policy:
         allowed = self.rules.columns
         for name in plan.columns:
             if allowed is not None and name not in allowed:
-                yield f"column {name!r} is not among those allowed here: {_list(allowed)}."
+                yield f"column {name!r} is not among those allowed here: {listed(allowed)}."
         for name, asked, own in (
             ("unit", plan.unit, schema.unit),
             ("max_rows", plan.max_rows, schema.max_rows or 1),
@@ -314,6 +191,48 @@ class Policy:
             yield "the bounds of the plan must be those of this silo's schema."
 
 
-def _list(names: tuple[str, ...]) -> str:
+def refused_members(
+    members: Mapping[str, str],
+    silo: str,
+    fingerprint: str,
+    peers: Mapping[str, str],
+    what: Literal["plan", "session"],
+) -> Iterator[str]:
+    """Yield why the parties of a plan or session are not those that the owner pinned.
+
+    Parameters
+    ----------
+    members, peers : mapping of name to fingerprint
+        Those of the plan or session; those that the owner pinned.
+    silo, fingerprint : str
+        This silo's name and the fingerprint of its identity.
+    """
+    who = "silo" if what == "plan" else "party"
+    if silo not in members:
+        yield f"{silo!r} is not a {who} of the {what}; plan with this silo."
+        return
+    if members[silo] != fingerprint:
+        yield (
+            f"the {what} has {members[silo]} for {silo!r}, this silo's own fingerprint is "
+            f"{fingerprint}; plan with that."
+        )
+    names = {pin: name for name, pin in peers.items()}
+    for name, shown in members.items():
+        if name == silo:
+            continue
+        if name not in peers and shown in names:
+            known = names[shown]
+            yield f"{who} {name!r} of the {what} is pinned here under the name {known!r}."
+        elif name not in peers:
+            yield f"{who} {name!r} is not pinned here; compare its fingerprint and pin it."
+        elif peers[name] != shown:
+            yield (
+                f"{who} {name!r} has the fingerprint {shown} in the {what}, pinned here is "
+                f"{peers[name]}; compare it with its owner."
+            )
+
+
+def listed(names: tuple[str, ...]) -> str:
+    """Return the first names of a list as text, and how many more there are."""
     shown = ", ".join(repr(name) for name in names[:_SHOWN]) or "none"
     return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

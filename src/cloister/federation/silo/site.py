@@ -25,7 +25,6 @@ from cloister.privacy.filter import Limits, Split
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import Plan
 from cloister.protocol.proposal import Proposer
-from cloister.shares.mpc.parties import Account
 from cloister.tasks import Catalogue, installed
 
 _log = logging.getLogger("cloister.federation.silo")
@@ -78,15 +77,6 @@ class Site:
             self.schema.dataset, cap=settings.cap, unit=self.schema.unit, split=settings.split
         )
         return ledger
-
-    def account(self) -> Account:
-        """Return the account that private openings on shares charge: the ledger, with its caps."""
-        ledger, rules, dataset = self.ledger(), self.settings.policy, self.schema.dataset
-        cap, study_cap = self.settings.cap, rules.max_epsilon_per_study
-        # A session on shares has no study, so it is charged to the default one.
-        if study_cap is not None and study_cap < cap.epsilon:
-            ledger.study_cap(dataset, "default", type(cap)(study_cap, cap.delta))
-        return Account(ledger, dataset, year_epsilon=rules.max_epsilon_per_year)
 
     @property
     def tasks(self) -> Catalogue:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,41 +18,34 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import sqlalchemy as sa
-
 from cloister.core.errors import LedgerError, PlanError
-from cloister.privacy.database import (
-    check_pages,
-    columns,
-    connect,
-    explained,
-    keep_private,
-    keys,
-    open_sqlite,
-    reader,
-)
+from cloister.core.sqlite import check_pages, connect, explained, keep_private, transaction
 from cloister.protocol.lifecycle import OPEN, UNDECIDED, SiloState, Step
 
 # A running job is recorded in the audit file immediately, so these states precede every frame.
 _BEFORE_FRAMES = ("", *UNDECIDED, SiloState.APPROVED, SiloState.DECLINED)
 
 _Answer = TypeVar("_Answer")
-_METADATA = sa.MetaData()
-_JOBS = sa.Table(
-    "jobs",
-    _METADATA,
-    *keys(seq=sa.Integer),
-    sa.Column("id", sa.Text, nullable=False, unique=True),
-    *columns(plan=sa.Text, proposer=sa.Text, received_at=sa.Text),
-    sa.Column("state", sa.Text, nullable=False, index=True),
-    *columns(reason=sa.Text, decided_by=sa.Text),
-    sa.Column("noted", sa.Text, nullable=False),  # the last state that is in the audit file
+_FIELDS = ("id", "plan", "proposer", "received_at", "state", "reason", "decided_by")
+# "noted" is the last state that is in the audit file.
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS jobs (seq INTEGER NOT NULL, id TEXT NOT NULL, "
+    "plan TEXT NOT NULL, proposer TEXT NOT NULL, received_at TEXT NOT NULL, "
+    "state TEXT NOT NULL, reason TEXT NOT NULL, decided_by TEXT NOT NULL, "
+    "noted TEXT NOT NULL, PRIMARY KEY (seq), UNIQUE (id))",
+    "CREATE INDEX IF NOT EXISTS ix_jobs_state ON jobs (state)",
 )
-_STATES = sa.select(_JOBS.c.id, _JOBS.c.state).order_by(_JOBS.c.seq)
-_UNNOTED = sa.select(_JOBS).where(_JOBS.c.noted != _JOBS.c.state).order_by(_JOBS.c.seq)
-
-
+_JOBS = f"SELECT {', '.join(_FIELDS)} FROM jobs"
+_INSERT = (
+    f"INSERT INTO jobs ({', '.join(_FIELDS)}, noted) VALUES (?, ?, ?, ?, ?, ?, ?, '') "
+    "ON CONFLICT (id) DO NOTHING"
+)
 _CHANGED = "the file of jobs was changed: a value is of another kind; restore its newest copy."
+
+
+def _among(column: str, values: Collection[str]) -> str:
+    """Return the condition that a column has one of some values, which are its parameters."""
+    return f"{column} IN ({', '.join('?' * len(values))})"
 
 
 def _state(value: Any) -> SiloState:
@@ -89,18 +83,16 @@ class Job:
     decided_by: str = ""
 
     @classmethod
-    def _of(cls, row: sa.Row[Any]) -> Self:
+    def _of(cls, row: tuple[Any, ...]) -> Self:
+        fields = dict(zip(_FIELDS, row, strict=True))
         try:
-            proposer = json.loads(row.proposer)
-            fields = {**row._mapping, "proposer": proposer, "state": _state(row.state)}
-            del fields["seq"]
+            proposer = json.loads(fields["proposer"])
             texts = (value for name, value in fields.items() if name != "proposer")
             if not isinstance(proposer, dict) or not all(isinstance(t, str) for t in texts):
                 raise ValueError("texts, and a table of the proposer")
         except (TypeError, ValueError) as error:  # SQLite keeps any value in any column
             raise LedgerError(_CHANGED) from error
-        del fields["noted"]
-        return cls(**fields)
+        return cls(**fields | {"proposer": proposer, "state": _state(fields["state"])})
 
 
 def in_brief(plan: Mapping[str, Any], digest: bytes) -> str:
@@ -122,25 +114,30 @@ class Store:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(os.path.abspath(path))
         self._name = f"the file of jobs {str(self.path)!r}"
-        # Plans name columns and proposers, which other accounts need not see.
+        keep_private(self.path)
+        # Who reads waits for no writer, and is told by SQLite of what the other connection wrote.
+        self._writing, self._reading = threading.Lock(), threading.Lock()
         with explained(self._name):
-            keep_private(self.path)
-            self._engine = open_sqlite(self.path)
-            with self._engine.begin() as connection:
-                check_pages(connection.exec_driver_sql, self._name)
-                _METADATA.create_all(connection)
-            self._watch = connect(self.path)
-        self._lock = threading.Lock()
+            self._writer = connect(self.path, log=True)
+            self._reader = connect(self.path)
         self._version = -1
-        self._read: dict[Any, Any] = {}  # what was read since the file last changed
+        self._known: dict[Any, Any] = {}  # what was read since the file last changed
+        try:
+            with self._write() as connection:
+                check_pages(connection.execute, self._name)
+                for statement in _TABLES:
+                    connection.execute(statement)
+        except LedgerError:
+            self.dispose()
+            raise
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r})"
 
     def dispose(self) -> None:
         """Close the file."""
-        self._watch.close()
-        self._engine.dispose()
+        self._reader.close()
+        self._writer.close()
 
     def add(
         self,
@@ -152,40 +149,28 @@ class Store:
         reason: str = "",
         by: str = "",
     ) -> bool:
-        """Store a new job; return False if it exists already."""
-        row = {
-            "id": job,
-            "plan": plan,
-            "proposer": json.dumps(dict(proposer), sort_keys=True),
-            "received_at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "state": state,
-            "reason": reason,
-            "decided_by": by,
-            "noted": "",
-        }
-        with self._transaction() as connection:
-            if connection.execute(_STATES.where(_JOBS.c.id == job)).first():
-                return False
-            connection.execute(sa.insert(_JOBS), row)
-            return True
+        """Keep a job that is new; return whether it was."""
+        asked = json.dumps(dict(proposer), sort_keys=True)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        with self._write() as connection:
+            row = (job, plan, asked, now, state, reason, by)
+            return bool(connection.execute(_INSERT, row).rowcount)
 
     def move(self, job: str, step: Step[SiloState], *, reason: str = "", by: str = "") -> bool:
-        """Apply a step to a job that is in one of its sources; return False otherwise."""
-        new: dict[str, Any] = {"state": step.target, "reason": reason}
-        if by:
-            new["decided_by"] = by
-        here = sa.and_(_JOBS.c.id == job, _JOBS.c.state.in_(step.sources))
-        with self._transaction() as connection:
-            return bool(connection.execute(sa.update(_JOBS).where(here).values(new)).rowcount)
+        """Take a step with a job if it is where the step begins; return whether it was."""
+        query = (
+            "UPDATE jobs SET state = ?, reason = ?, "
+            "decided_by = CASE ? WHEN '' THEN decided_by ELSE ? END "
+            f"WHERE id = ? AND {_among('state', step.sources)}"
+        )
+        with self._write() as connection:
+            values = (step.target, reason, by, by, job, *step.sources)
+            return bool(connection.execute(query, values).rowcount)
 
     def get(self, job: str) -> Job | None:
         """Return a job, or None if it was never offered."""
-
-        def read(connection: sa.Connection) -> Job | None:
-            row = connection.execute(sa.select(_JOBS).where(_JOBS.c.id == job)).first()
-            return None if row is None else Job._of(row)
-
-        return self._remembered(job, read)
+        found = self._jobs_where("id = ?", job)
+        return found[0] if found else None
 
     def state(self, job: str) -> SiloState | None:
         """Return the state of a job, or None if it was never offered."""
@@ -208,43 +193,34 @@ class Store:
 
     def jobs(self) -> tuple[Job, ...]:
         """Return all jobs, oldest first."""
-        with self._transaction(write=False) as connection:
-            return tuple(map(Job._of, connection.execute(sa.select(_JOBS).order_by(_JOBS.c.seq))))
+        return self._jobs_where("TRUE")
 
     def states(self, among: Collection[SiloState] = tuple(SiloState)) -> dict[str, SiloState]:
         """Return the state of each job that is in one of `among`, oldest first."""
-
-        def read(connection: sa.Connection) -> dict[str, SiloState]:
-            chosen = connection.execute(_STATES.where(_JOBS.c.state.in_(among)))
-            return {row.id: _state(row.state) for row in chosen}
-
-        return dict(self._remembered(tuple(among), read))
+        query = f"SELECT id, state FROM jobs WHERE {_among('state', among)} ORDER BY seq"
+        return dict(self._read(query, *among, into=lambda row: (row[0], _state(row[1]))))
 
     def ran(self) -> frozenset[str]:
-        """Return the jobs that may have sent a frame, judged by their recorded states."""
-        query = sa.select(_JOBS.c.id).where(_JOBS.c.noted.not_in(_BEFORE_FRAMES))
-        with self._transaction(write=False) as connection:
-            return frozenset(connection.execute(query).scalars())
+        """Return the jobs of which a frame may have left, by what was noted of them."""
+        query = f"SELECT id FROM jobs WHERE NOT {_among('noted', _BEFORE_FRAMES)}"
+        return frozenset(self._read(query, *_BEFORE_FRAMES, into=lambda row: row[0]))
 
     def unnoted(self) -> tuple[Job, ...]:
         """Return the jobs whose state changed since :meth:`note`, oldest first."""
-        return self._remembered("unnoted", lambda c: tuple(map(Job._of, c.execute(_UNNOTED))))
+        return self._jobs_where("noted <> state")
 
     def note(self, job: Job) -> None:
-        """Record that this state of a job is in the audit file."""
-        noted = sa.update(_JOBS).where(_JOBS.c.id == job.id).values(noted=job.state)
-        with self._transaction() as connection:
-            connection.execute(noted)
+        """Remember that this state of a job is in the audit file."""
+        with self._write() as connection:
+            connection.execute("UPDATE jobs SET noted = ? WHERE id = ?", (job.state, job.id))
 
     def declined_since(self, seconds: float) -> int:
         """Return the number of declined jobs among those received in the last `seconds`."""
         since = datetime.now(UTC) - timedelta(seconds=seconds)
-        query = sa.select(sa.func.count()).where(
-            _JOBS.c.state == SiloState.DECLINED,
-            _JOBS.c.received_at >= since.isoformat(timespec="seconds"),
-        )
-        with self._transaction(write=False) as connection:
-            return int(connection.execute(query).scalar_one())
+        query = "SELECT count(*) FROM jobs WHERE state = ? AND received_at >= ?"
+        values = (SiloState.DECLINED, since.isoformat(timespec="seconds"))
+        with explained(self._name), self._reading:
+            return int(self._reader.execute(query, values).fetchone()[0])
 
     def prune(self, keep: int, spare: Collection[str] = ()) -> int:
         """Delete all but the newest declined jobs, and all but the newest of other ended jobs.
@@ -262,37 +238,34 @@ class Store:
             Number of deleted jobs. A job is kept until its last state is in the audit file.
         """
         ended = [state for state in SiloState if state not in (*OPEN, SiloState.DECLINED)]
+        query = "SELECT id FROM jobs WHERE {} AND noted = state ORDER BY seq DESC LIMIT -1 OFFSET ?"
         gone: list[str] = []
-        with self._transaction() as connection:
+        with self._write() as connection:
             for states in ([SiloState.DECLINED], ended):
-                of_these = sa.and_(_JOBS.c.state.in_(states), _JOBS.c.noted == _JOBS.c.state)
-                old = sa.select(_JOBS.c.id).where(of_these).order_by(_JOBS.c.seq.desc())
-                gone += connection.execute(old.offset(keep)).scalars()
-            gone = [job for job in gone if job not in spare]
-            for job in gone:
-                connection.execute(sa.delete(_JOBS).where(_JOBS.c.id == job))
+                old = connection.execute(query.format(_among("state", states)), (*states, keep))
+                gone += [job for (job,) in old if job not in spare]
+            connection.executemany("DELETE FROM jobs WHERE id = ?", [(job,) for job in gone])
         return len(gone)
 
-    def _remembered(self, question: Any, read: Callable[[sa.Connection], _Answer]) -> _Answer:
-        """Return a cached answer unless a connection of any process has written since."""
-        with explained(self._name), self._lock:
-            # SQLite changes this number when another connection commits; reading it is cheap.
-            version = self._watch.execute("PRAGMA data_version").fetchone()[0]
+    @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        with explained(self._name), self._writing, transaction(self._writer) as connection:
+            yield connection
+
+    def _jobs_where(self, condition: str, *values: str) -> tuple[Job, ...]:
+        return self._read(f"{_JOBS} WHERE {condition} ORDER BY seq", *values, into=Job._of)
+
+    def _read(
+        self, query: str, *values: str, into: Callable[[tuple[Any, ...]], _Answer]
+    ) -> tuple[_Answer, ...]:
+        """Return what is made of each row; read only if something was written since."""
+        with explained(self._name), self._reading:
+            (version,) = self._reader.execute("PRAGMA data_version").fetchone()
             if version != self._version:
                 self._version = version
-                self._read.clear()
-            if question in self._read:
-                kept: _Answer = self._read[question]
-                return kept
-        with self._transaction(write=False) as connection:
-            answer = read(connection)
-        with self._lock:
-            if version == self._version:
-                self._read[question] = answer
-        return answer
-
-    @contextmanager
-    def _transaction(self, *, write: bool = True) -> Iterator[sa.Connection]:
-        engine = self._engine if write else reader(self._engine)
-        with explained(self._name), engine.begin() as connection:
-            yield connection
+                self._known.clear()
+            if (query, values) not in self._known:
+                rows = self._reader.execute(query, values)
+                self._known[query, values] = tuple(map(into, rows))
+            known: tuple[_Answer, ...] = self._known[query, values]
+            return known

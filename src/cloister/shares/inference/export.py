@@ -7,6 +7,7 @@ grid, so a score differs from the model's own by the effect of half a grid step.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
@@ -125,6 +126,11 @@ def to_sklearn(model: Any) -> Any:
         last = LinearRegression()
         last.coef_, last.intercept_ = found.weights[0], found.bias[0]
     return make_pipeline(encoder, last)
+
+
+def to_pickle(model: Any) -> bytes:
+    """Return the pickle of :func:`to_sklearn`, which ``joblib.load`` reads."""
+    return pickle.dumps(to_sklearn(model))
 
 
 def to_onnx(model: Any) -> bytes:

@@ -6,11 +6,14 @@ the weights from one caller; it does not protect them from callers that collude.
 
 from __future__ import annotations
 
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from cloister.core.errors import BudgetExceeded, PlanError
-from cloister.privacy.database import explained, keep_private, open_sqlite
+from cloister.core.sqlite import connect, explained, keep_private, transaction
 
 _TABLE = """CREATE TABLE IF NOT EXISTS answered (
     caller TEXT NOT NULL, model TEXT NOT NULL, n_rows INTEGER NOT NULL, PRIMARY KEY (caller, model)
@@ -40,10 +43,12 @@ class QueryLimit:
         if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
             raise PlanError(f"rows must be an integer >= 1, got {rows!r}.")
         self.rows, self._name = rows, f"the limit of queries {file}"
+        self._lock = threading.Lock()
         keep_private(file)
-        self._engine = open_sqlite(Path(file))
-        with explained(self._name), self._engine.begin() as connection:
-            connection.exec_driver_sql(_TABLE)
+        with explained(self._name):
+            self._connection = connect(Path(file), log=True)
+        with self._transaction() as connection:
+            connection.execute(_TABLE)
 
     def charge(self, caller: str, model: str, rows: int) -> None:
         """Charge rows to a caller, durably, or refuse all of them.
@@ -53,11 +58,10 @@ class QueryLimit:
         BudgetExceeded
             If the caller would exceed the limit; nothing is charged then.
         """
-        with explained(self._name), self._engine.begin() as connection:
-            # Within one transaction, so that two requests cannot both use the last rows.
-            had = self._had(connection, caller, model)
+        with self._transaction() as connection:
+            had = _had(connection, caller, model)
             if had + rows <= self.rows:
-                connection.exec_driver_sql(_CHARGE, (caller, model, rows))
+                connection.execute(_CHARGE, (caller, model, rows))
                 return
         raise BudgetExceeded(
             f"{caller!r} may have {self.rows} rows of this model scored and has had {had}, "
@@ -65,10 +69,16 @@ class QueryLimit:
         )
 
     def left(self, caller: str, model: str) -> int:
-        """Return the remaining number of rows of a caller."""
-        with explained(self._name), self._engine.begin() as connection:
-            return max(0, self.rows - self._had(connection, caller, model))
+        """Return how many rows a caller may still have scored."""
+        with self._transaction() as connection:
+            return max(0, self.rows - _had(connection, caller, model))
 
-    @staticmethod
-    def _had(connection: Any, caller: str, model: str) -> int:
-        return connection.exec_driver_sql(_HAD, (caller, model)).scalar() or 0
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with explained(self._name), self._lock, transaction(self._connection) as connection:
+            yield connection
+
+
+def _had(connection: sqlite3.Connection, caller: str, model: str) -> int:
+    found = connection.execute(_HAD, (caller, model)).fetchone()
+    return found[0] if found else 0

@@ -289,6 +289,11 @@ class LinearScorer:
         )
 
 
+def entries_of_file(model: Path) -> int:
+    """Return the number of entries of the model that :meth:`LinearScorer.save` wrote."""
+    return LinearScorer.load(model).layout.width
+
+
 def mean_scorer(scorers: Sequence[LinearScorer]) -> LinearScorer:
     """Return a linear scorer of the mean score of an ensemble, at the cost of one member.
 

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike, NDArray
 
 from cloister.core.errors import DataError, PlanError, RemoteProtocolError
+from cloister.core.files import sync_folder
 from cloister.federation.transports.links import Carrier, Link, link_to_self
 from cloister.federation.transports.tcp import dial, let_in
 from cloister.hazmat.prg import KEY_BYTES
 from cloister.hazmat.ring import Words, from_bytes, to_bytes, to_integers
 from cloister.hazmat.signing import Identity
-from cloister.privacy.database import sync_folder
 from cloister.shares.mpc.dealer import Dealer, Supply
 from cloister.shares.mpc.material import Shape
 from cloister.shares.mpc.opening import MARKS

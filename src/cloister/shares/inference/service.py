@@ -15,11 +15,10 @@ from starlette.concurrency import run_in_threadpool
 
 from cloister.core.errors import TransportError
 from cloister.federation.pki import Peer, server_context
-from cloister.federation.service.app import Gate, Scope, add_errors
 from cloister.federation.service.audit import Audit
-from cloister.federation.service.main import Enrolled, serve
+from cloister.federation.service.gate import ERRORS, Enrolled, Gate, Scope
 from cloister.federation.service.process import prepare
-from cloister.federation.service.server import Server
+from cloister.federation.service.server import Server, serve
 from cloister.shares.inference.encrypted import ScoringServer
 from cloister.shares.inference.limits import QueryLimit
 from cloister.shares.inference.linear import LinearScorer
@@ -43,8 +42,13 @@ def make_app(
     callers : mapping of name to fingerprint
         Permitted callers, as the model's owner pinned them. Bodies of other parties are not read.
     """
-    app = FastAPI(title="cloister scorer", version="1", docs_url=None, redoc_url=None)
-    add_errors(app)
+    app = FastAPI(
+        title="cloister scorer",
+        version="1",
+        docs_url=None,
+        redoc_url=None,
+        exception_handlers=ERRORS,
+    )
 
     # The authority alone admits no caller: the owner of the model pins each of them.
     def pinned(scope: Scope) -> Peer:

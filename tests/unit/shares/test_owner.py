@@ -14,6 +14,7 @@ from cloister.federation.silo.policy import Policy
 from cloister.federation.silo.site import Site
 from cloister.hazmat.signing import Identity
 from cloister.privacy.events import Event, GaussianEvent
+from cloister.shares import owner
 from cloister.shares.mpc.program import Opening
 from cloister.shares.mpc.session import Party, Session
 from cloister.testing import toy_schema
@@ -53,8 +54,8 @@ def session(program: Any) -> Session:
 
 def refusal(program: Any, peers: Mapping[str, str] = PINS, **rules: Any) -> str | None:
     policy = Policy(PolicySettings(**{"secure_programs": ("any",)} | rules))
-    return policy.session_refusal(
-        session(program), silo="d", fingerprint=PINS["d"], peers=peers, schema=SCHEMA
+    return owner.refusal(
+        session(program), policy, silo="d", fingerprint=PINS["d"], peers=peers, schema=SCHEMA
     )
 
 
@@ -115,9 +116,9 @@ def test_a_private_opening_is_for_rows_alone() -> None:
     of_people = SCHEMA.model_copy(update={"unit": "person", "max_rows": 1})
     policy = Policy(PolicySettings(secure_programs=("any",), max_epsilon_per_job=1.0))
     own = {"silo": "d", "fingerprint": PINS["d"], "peers": PINS}
-    assert policy.session_refusal(session(PRIVATE), **own, schema=SCHEMA) is None
+    assert owner.refusal(session(PRIVATE), policy, **own, schema=SCHEMA) is None
     assert "unit here is 'person'" in str(
-        policy.session_refusal(session(PRIVATE), **own, schema=of_people)
+        owner.refusal(session(PRIVATE), policy, **own, schema=of_people)
     )
 
 
@@ -126,7 +127,7 @@ def test_a_receiver_who_gives_nothing_needs_a_word_of_its_own() -> None:
     of = replace(session(Any_()), owners=owners, receivers=("d", "b"))
     for allowed in (False, True):
         rules = PolicySettings(secure_programs=("any",), allow_publish=allowed)
-        reason = Policy(rules).session_refusal(of, silo="d", fingerprint=PINS["d"], peers=PINS)
+        reason = owner.refusal(of, Policy(rules), silo="d", fingerprint=PINS["d"], peers=PINS)
         assert (reason is None) == allowed
         assert allowed or "receiver 'b' gives no table" in str(reason)
 
@@ -137,8 +138,8 @@ def test_a_session_for_another_silo_is_refused() -> None:
         ("e", PINS["d"], "is not a party"),
         ("d", PINS["a"], "own fingerprint"),
     ):
-        reason = policy.session_refusal(
-            session(Any_()), silo=silo, fingerprint=pin, peers=PINS, schema=None
+        reason = owner.refusal(
+            session(Any_()), policy, silo=silo, fingerprint=pin, peers=PINS, schema=None
         )
         assert says in str(reason)
 
@@ -152,7 +153,8 @@ def test_a_private_opening_is_charged_to_the_silos_own_ledger_with_its_caps(tmp_
         cap_epsilon=4.0,
         policy=PolicySettings(max_epsilon_per_study=1.0, max_epsilon_per_year=2.0),
     )
-    account = Site(settings, SCHEMA, Policy(settings.policy), Identity.new()).account()
+    site = Site(settings, SCHEMA, Policy(settings.policy), Identity.new())
+    account = owner.account_of(site)
     assert account.dataset == SCHEMA.dataset
     assert account.ledger.cap(SCHEMA.dataset, "default").epsilon == 1.0
     assert account.year_epsilon == 2.0

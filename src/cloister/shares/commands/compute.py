@@ -10,11 +10,10 @@ from functools import partial
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from cloister.cli.output import Output
-from cloister.cli.parsers import write_text
 from cloister.core.errors import DataError, PlanError
+from cloister.core.files import write_text
 
 if TYPE_CHECKING:
     from cloister.federation.pki import KeyFolder
@@ -27,7 +26,21 @@ if TYPE_CHECKING:
 TRUST = "the dealer together with either server sees every table; wrong values are not detected."
 
 
+class Output(Protocol):
+    """What the command line writes for people."""
+
+    def say(self, text: str = "") -> None:
+        """Write a line."""
+
+    def warn(self, text: str) -> None:
+        """Write a warning."""
+
+    def pairs(self, *rows: tuple[str, str]) -> None:
+        """Write names and values."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
     one = parser.add_argument
     one("session", type=Path, metavar="SESSION", help="TOML or JSON, the same at every party")
     one("--as", dest="name", required=True, metavar="NAME", help="which of its parties this is")
@@ -43,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    """Take part in a session and return its outcome."""
     from cloister.federation.pki import KeyFolder
     from cloister.federation.settings import SiloSettings, load_role
     from cloister.shares.inference.programs import PROGRAMS
@@ -119,19 +133,21 @@ def _allowed(
     """Ask an owner's policy; return where a private opening is charged."""
     from cloister.data.schema import Schema
     from cloister.federation.silo.policy import Policy
+    from cloister.federation.silo.site import Site
+    from cloister.shares.owner import account_of, refusal
 
     private = session.program.event() is not None
-    schema = Schema.load(settings.schema_file) if private else None
-    refusal = Policy(settings.policy).session_refusal(
-        session, silo=name, fingerprint=fingerprint, peers=settings.pins()[0], schema=schema
+    reason = refusal(
+        session,
+        Policy(settings.policy),
+        silo=name,
+        fingerprint=fingerprint,
+        peers=settings.pins()[0],
+        schema=Schema.load(settings.schema_file) if private else None,
     )
-    if refusal is not None:
-        raise PlanError(f"the policy refuses session {session.id}: {refusal}")
-    if not private:
-        return None
-    from cloister.federation.silo.site import Site  # loads the ledger's database
-
-    return Site.of(settings).account()
+    if reason is not None:
+        raise PlanError(f"the policy refuses session {session.id}: {reason}")
+    return account_of(Site.of(settings)) if private else None
 
 
 def _count_labels(

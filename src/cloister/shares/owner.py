@@ -1,0 +1,115 @@
+"""What the owner of tables allows in a session, and where a private opening is charged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from cloister.data.schema import Schema
+from cloister.federation.settings import PolicySettings
+from cloister.federation.silo.policy import Policy, listed, refused_members
+from cloister.federation.silo.site import Site
+from cloister.privacy.accounting import epsilon
+from cloister.shares.mpc.parties import Account
+from cloister.shares.mpc.program import Program
+from cloister.shares.mpc.session import Session
+
+
+def refusal(
+    session: Session,
+    policy: Policy,
+    *,
+    silo: str,
+    fingerprint: str,
+    peers: Mapping[str, str],
+    schema: Schema | None = None,
+) -> str | None:
+    """Return the first reason not to share records in a session, in one sentence, or None.
+
+    Parameters
+    ----------
+    policy : Policy
+        The owner's.
+    silo, fingerprint : str
+        This silo's name in the session and the fingerprint of its identity.
+    peers : mapping of name to fingerprint
+        What the owner pinned; every party of the session must be among them.
+    schema : Schema
+        This silo's own, for a private opening.
+    """
+    program, rules = session.program, policy.rules
+    private = program.opening == "private"
+    members = {name: party.fingerprint for name, party in session.parties.items()}
+    checks = (
+        refused_members(members, silo, fingerprint, peers, "session"),
+        _program(program, rules),
+        _receivers(session, rules),
+        _others(session, silo, rules),
+        policy.refused_study("default") if private else (),
+        _price(program, schema, rules) if private else (),
+    )
+    return next((reason for check in checks for reason in check), None)
+
+
+def account_of(site: Site) -> Account:
+    """Return the silo's ledger, with its caps, for private openings on shares."""
+    ledger, rules, dataset = site.ledger(), site.settings.policy, site.schema.dataset
+    cap, study_cap = site.settings.cap, rules.max_epsilon_per_study
+    if study_cap is not None and study_cap < cap.epsilon:
+        ledger.study_cap(dataset, "default", type(cap)(study_cap, cap.delta))
+    return Account(ledger, dataset, year_epsilon=rules.max_epsilon_per_year)
+
+
+def _program(program: Program, rules: PolicySettings) -> Iterator[str]:
+    if program.name not in rules.secure_programs:
+        yield (
+            f"program {program.name!r} is not among those allowed here: "
+            f"{listed(rules.secure_programs)}; the owner can add it to secure_programs."
+        )
+    if program.opening == "exact" and not rules.allow_exact_opening:
+        yield (
+            f"program {program.name!r} opens an exact function of the records, which is no "
+            "private release; the owner has to set allow_exact_opening."
+        )
+
+
+def _others(session: Session, silo: str, rules: PolicySettings) -> Iterator[str]:
+    """Refuse an exact result over few owners: a sum of two tells each of them the other's."""
+    others = len(set(session.owners.values()) - {silo})
+    if session.program.opening == "exact" and others < rules.min_other_silos:
+        yield (
+            f"an exact opening must have tables of at least {rules.min_other_silos} "
+            f"other owners, got {others}; the owner can lower min_other_silos."
+        )
+
+
+def _receivers(session: Session, rules: PolicySettings) -> Iterator[str]:
+    strange = [name for name in session.receivers if name not in session.owners.values()]
+    if strange and not rules.allow_publish:
+        yield (
+            f"receiver {strange[0]!r} gives no table; the owner has to set allow_publish for "
+            "results that go to others than the owners."
+        )
+
+
+def _price(program: Program, schema: Schema | None, rules: PolicySettings) -> Iterator[str]:
+    event, cap = program.event(), rules.max_epsilon_per_job
+    if event is None or schema is None:
+        yield f"program {program.name!r} must say what its private opening costs, and whom."
+        return
+    if cap is None:
+        yield "no epsilon is allowed for a job here; the owner has to set max_epsilon_per_job."
+        return
+    if schema.unit != "row":  # nothing here keeps to max_rows of a person
+        yield f"a private opening on shares counts rows, and the unit here is {schema.unit!r}."
+    cost = epsilon(event, rules.max_delta)
+    if not cost <= cap:
+        yield (
+            f"epsilon must be at most {cap:g}, the cap of a job here, got {cost:.3g} at delta "
+            f"{rules.max_delta:g}."
+        )
+    for name, own in (
+        ("max_rows", schema.max_rows or 1),
+        ("max_silos", schema.max_silos_per_person),
+    ):
+        if (asked := getattr(program, name, 1)) != own:
+            yield f"{name} of the program must be {own}, as in this schema, got {asked}."
