@@ -103,6 +103,15 @@ GROUPS: dict[str, dict[str, str]] = {
         "completion": "print a script that lets a shell complete commands and options",
     },
 }
+"""Commands by what they are for, as help lists them."""
+COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+MOVED = {
+    "ca": ("federation", "ca"),
+    "enroll": ("federation", "enroll"),
+    "ledger": ("budget",),
+    "audit-log": ("verify",),
+}
+"""Commands of the version before, and where they are now; they work for one version."""
 _PLACES: dict[str, Hook[Command]] = {
     **dict.fromkeys(("coordinator", "silo", "scorer"), Hook("cloister.cli.party")),
     **{

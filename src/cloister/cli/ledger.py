@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister.cli.output import Output
-from cloister.cli.parsers import actions
+from cloister.cli.parsers import Run
 from cloister.core.errors import LedgerError
 from cloister.core.files import write_text
 from cloister.federation.pki import KeyFolder

@@ -15,18 +15,11 @@ from cloister.app.present import Presentation, present
 from cloister.app.release import Release
 from cloister.app.report.page import render_report, write_report
 from cloister.app.stability import stability
-from cloister.app.watching import PROGRESS
-from cloister.cli.options import (
-    check_layouts,
-    default_ledger,
-    job_options,
-    plan_of,
-    schemas_of,
-    source_of,
-)
-from cloister.cli.output import Output, ask
+from cloister.app.text import as_table
+from cloister.app.watching import warnings_to
+from cloister.cli.options import files_of, job_of, payment_of
+from cloister.cli.output import Output
 from cloister.core.display import Bars, Curve, Display, Heatmap, Table
-from cloister.core.errors import BudgetExceeded, DataError, DataLossWarning, PlanError
 from cloister.core.files import write_text
 from cloister.data.schema import Schema
 from cloister.protocol.task import Task
