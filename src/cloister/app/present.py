@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from cloister.app.release import Release
 from cloister.app.text import cell_text, number, odds_sentence, warnings_of
-from cloister.core.display import Between, Display, Measured, Table
+from cloister.core.display import Display, Table
+from cloister.core.estimate import Estimate
 from cloister.protocol.plan import Plan, noun_of
 from cloister.protocol.task import Classifier, Regressor, steps_of
 from cloister.tasks.clustering.clusters import clusters_above_noise, movement, records_left_out
@@ -96,12 +97,12 @@ def _units(plan: Plan) -> str:
     return "people" if name == "person" else f"{name}s"
 
 
-def _numbers(displays: tuple[Display, ...]) -> Iterator[Measured | Between]:
+def _numbers(displays: tuple[Display, ...]) -> Iterator[Estimate]:
     """Yield every number of tables that has an interval."""
     for display in displays:
         if isinstance(display, Table):
             for row in display.rows:
-                yield from (cell for cell in row if isinstance(cell, Measured | Between))
+                yield from (cell for cell in row if isinstance(cell, Estimate))
 
 
 def _title_of_groups(result: Release) -> str:
@@ -153,7 +154,7 @@ def _first_number(displays: tuple[Display, ...]) -> str:
     for display in displays:
         if isinstance(display, Table):
             row = display.rows[0] if display.rows else ()
-            if len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], Measured | Between):
+            if len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], Estimate):
                 return f"{row[0][:1].upper()}{row[0][1:]}: {cell_text(row[1])}."
             break
     return ""
@@ -171,7 +172,7 @@ def _reliability(result: Release, displays: tuple[Display, ...]) -> str:
     """Say how much of what was released stands out of the noise."""
     if said := clusters_above_noise(result.results):
         return said if said.endswith(".") else f"{said}."
-    clear = [cell.clear for cell in _numbers(displays)]
+    clear = [bool(cell.clear) for cell in _numbers(displays)]
     if not clear:
         return "No number of this result has an interval."
     if all(clear):

@@ -25,8 +25,9 @@ import numpy as np
 from cloister.app.release import Release
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, State
 from cloister.core.declared import Declaration, Range, refuse
-from cloister.core.display import Measured, Table
+from cloister.core.display import Table
 from cloister.core.errors import PlanError
+from cloister.core.estimate import Estimate, around
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
@@ -86,9 +87,10 @@ class Stability:
 
     def table(self, centres: Floats, columns: tuple[str, ...]) -> Table:
         """Return a table for people; centres of shape (n_clusters, n_features), in data units."""
-        rows: tuple[tuple[str | Measured, ...], ...] = tuple(
-            (f"cluster {j}", f"{self.found[j]:.0%}", *(Measured(*cell) for cell in cells))
-            for j, cells in enumerate(np.stack([centres, self.moves], axis=2).tolist())
+        moving = around(centres, self.moves)
+        rows: tuple[tuple[str | Estimate, ...], ...] = tuple(
+            (f"cluster {j}", f"{share:.0%}", *moving[j].cells())
+            for j, share in enumerate(self.found)
         )
         return Table(
             "Stability",

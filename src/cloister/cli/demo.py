@@ -16,8 +16,9 @@ from cloister.app.release import Release
 from cloister.cli.output import Output
 from cloister.cli.release import write_results
 from cloister.core.arrays import Floats
-from cloister.core.display import Between, Table
+from cloister.core.display import Cell, Table
 from cloister.core.errors import DataLossWarning
+from cloister.core.estimate import Estimate
 from cloister.data.samples import ACCEPTED_LOSS, SCHEMA, write_patients
 from cloister.data.schema import Schema
 from cloister.privacy.budget import Budget
@@ -111,9 +112,9 @@ def cost_of_privacy(result: Release, records: np.ndarray[Any, Any]) -> Table:
     ]
     exact = grid.decode(best)
     near = np.abs(exact[None] - released["centres"][:, None]) / grid.half_range
-    cells = np.stack([released[name] for name in ("centres", "low", "high")], axis=2).tolist()
-    rows: list[tuple[str | float | Between, ...]] = [
-        (f"cluster {j}, {name}", Between(*cells[j][c]), float(exact[near[j].sum(1).argmin(), c]))
+    centres = Estimate(*(released[name] for name in ("centres", "low", "high")))
+    rows: list[tuple[Cell, ...]] = [
+        (f"cluster {j}, {name}", centres[j, c], float(exact[near[j].sum(1).argmin(), c]))
         for j in range(CLUSTERS)
         for c, name in enumerate(result.plan.columns)
     ]

@@ -83,7 +83,7 @@ def test_limits_of_a_new_data_set_hold_its_first_job(
 def test_a_cap_below_what_any_limits_hold_is_refused_before_a_file_is_made(tmp_path: Path) -> None:
     plan = job("sulloyd", epsilon=2.0).plan_for(Budget(2.0, 1e-6), 300)
     cheaper = Payment(ledger=tmp_path / "l.db", cap_epsilon=1.9)
-    with pytest.raises(PlanError, match="at least epsilon=2, got 1.9"):
+    with pytest.raises(PlanError, match=r"at least epsilon=2, got 1\.9"):
         cheaper.open(SCHEMA, plan)
     assert not list(tmp_path.iterdir())
 

@@ -19,6 +19,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, State
 from cloister.core.declared import Positive, Range, Whole, declared
 from cloister.core.display import Curve, Display
 from cloister.core.errors import PlanError
+from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import Block, Gaussian, PublicFacts, Released
 from cloister.tasks.clustering.auto import (
@@ -224,12 +225,9 @@ class SelectK(Gaussian):
         curve = Curve(
             "How many clusters",
             results["candidates"],
-            results["gap"],
-            results["gap_low"],
-            results["gap_high"],
+            Estimate.of(results, "gap", axes=("clusters",), unit="gap"),
+            note,
             chosen=k,
-            axes=("clusters", "gap"),
-            note=note,
         )
         return curve, *centre_displays(results, columns)
 
