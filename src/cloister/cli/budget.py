@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cloister.app.forecast import two_digits
 from cloister.app.payment import NOT_COUNTED, default_ledger, left_for_one_more
 from cloister.app.text import number
 from cloister.cli.output import Output
@@ -24,6 +23,7 @@ from cloister.privacy.calibration import gdp_mu_for, gdp_part
 from cloister.privacy.events import GaussianEvent
 from cloister.privacy.filter import Cost, Limits
 from cloister.privacy.ledger import Ledger
+from cloister.tasks.options import two_digits
 
 Document = Mapping[str, Any] | None
 _CHARGED = {"apart": "by each noise", "covered": "as Gaussian", "whole": "as a whole"}

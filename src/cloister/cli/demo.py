@@ -77,7 +77,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         result = job.run(silos, account=charge.account, on_round=on_round)
     records = np.concatenate([part for read in silos.values() for part in read])
     comparison = cost_of_privacy(result, records)
-    document = write_results(result, charge, args.out, out, comparison=comparison)
+    document = write_results(result, charge, args.out, out, schema=schema, comparison=comparison)
     out.paragraph(
         "One person in twelve lacks a measurement and is left out. A run on your own files stops "
         "above 5 %, unless --max-loss accepts more."

@@ -159,6 +159,28 @@ class Graph:
 Display = Table | Heatmap | Bars | Scatter | Curve | Graph
 
 
+@dataclass(frozen=True)
+class Summary:
+    """Sentences of a task on its results; an empty one is made as for every other task.
+
+    Parameters
+    ----------
+    title : str
+        Of the report.
+    result : str
+        The result in one sentence.
+    reliability : str
+        Which values stand out of the noise.
+    remarks : tuple of str
+        Reasons not to rely on the values, without a capital letter and a full stop.
+    """
+
+    title: str = ""
+    result: str = ""
+    reliability: str = ""
+    remarks: tuple[str, ...] = ()
+
+
 if not TYPE_CHECKING:  # type checkers shall see today's names only
 
     def __getattr__(name: str) -> Any:

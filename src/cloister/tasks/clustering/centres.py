@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Results
-from cloister.core.display import Bars, Display, Heatmap, Scatter, Table
+from cloister.core.display import Bars, Cell, Display, Heatmap, Scatter, Table
 from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import Mechanism
@@ -129,7 +129,9 @@ def _table(centres: Estimate, sizes: Estimate) -> Table:
     rows: list[tuple[Estimate, ...]] = [(sizes[j], *centres[j].cells()) for j in range(len(names))]
     if len(columns) > len(names):
         corner, names, heads, rows = "", heads, names, list(zip(*rows, strict=True))
-    named = tuple((name, *row) for name, row in zip(names, rows, strict=True))
+    named: tuple[tuple[Cell, ...], ...] = tuple(
+        (name, *row) for name, row in zip(names, rows, strict=True)
+    )
     return Table("Centres", (corner, *heads), named, note=_BETWEEN)
 
 

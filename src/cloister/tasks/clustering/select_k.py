@@ -34,7 +34,7 @@ from cloister.tasks.clustering.auto_grid import GridKnown, GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaKnown
 from cloister.tasks.clustering.auto_rounds import MovingCentres
-from cloister.tasks.clustering.centres import centre_displays
+from cloister.tasks.clustering.clusters import Clustering
 from cloister.tasks.clustering.gap_statistic import BAND, LEAST, gap_curve
 from cloister.tasks.clustering.synopsis import cell_centres
 from cloister.tasks.options import PublicSeed, made
@@ -58,7 +58,7 @@ class Choice:
 
 
 @declared
-class SelectK(Gaussian):
+class SelectK(Clustering, Gaussian):
     """``auto`` for a number of clusters between two public numbers, chosen from released counts.
 
     What a record adds in a round is what it adds to ``auto`` with `max_clusters`, asked with a
@@ -229,7 +229,7 @@ class SelectK(Gaussian):
             note,
             chosen=k,
         )
-        return curve, *centre_displays(results, columns)
+        return curve, *super().displays(results, columns)
 
 
 def _first_rows(state: Mapping[str, Any], k: int) -> dict[str, Any]:

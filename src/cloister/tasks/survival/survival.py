@@ -9,11 +9,11 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
-from typing import Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 import numpy as np
 
@@ -39,7 +39,11 @@ from cloister.tasks.options import made, needed_budget, noise_of
 from cloister.tasks.state import read, written
 from cloister.tasks.survival import curves
 
+if TYPE_CHECKING:
+    from cloister.protocol.plan import Plan
+
 _MOST_WORDS = 1 << 17
+_CLEAR_CURVE = 0.25  # half-width of a survival curve in its middle
 _EVERYBODY = "all records"
 
 
@@ -226,6 +230,17 @@ class Survival(Gaussian):
             "exits_half_width": np.array([INTERVAL_95["gaussian"] * noise]),
             "survival_half_width": np.array([width / 2]),
         }
+
+    def plan_warnings(self, plan: Plan, forecast: Results) -> Iterator[str]:
+        """Say that a curve would be known only roughly."""
+        width = float(forecast["survival_half_width"][0])
+        if plan.budget is not None and width > _CLEAR_CURVE:
+            yield (
+                f"epsilon {plan.budget.epsilon:g} is too small for {plan.nominal_n:,} records in "
+                f"{len(self.groups)} groups: a curve would be known only to ± {width:.0%} in its "
+                "middle, and end early; fewer groups or intervals, more records or a larger "
+                "epsilon would help."
+            )
 
     @property
     def _all_edges(self) -> Floats:

@@ -18,11 +18,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import pi, sqrt
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from cloister.app.release import Release
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, State
 from cloister.core.declared import Declaration, Range, refuse
 from cloister.core.display import Table
@@ -30,10 +29,13 @@ from cloister.core.errors import PlanError
 from cloister.core.estimate import Estimate, around
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.protocol.plan import Plan
 from cloister.tasks.clustering.synopsis import nearest, squared_distances
 from cloister.tasks.intervals import above_noise
 from cloister.tasks.preparation.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from cloister.app.release import Release
+    from cloister.protocol.plan import Plan
 
 N_RUNS = 50
 """Reruns, unless another number is asked for."""
