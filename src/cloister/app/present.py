@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cloister.app.release import Release
 from cloister.app.text import cell_text, number, odds_sentence, warnings_of
+from cloister.core.derived import displays_of
 from cloister.core.display import Display, Summary, Table
 from cloister.core.estimate import Estimate
 from cloister.protocol.plan import Plan, noun_of
@@ -68,7 +69,7 @@ def present(
     records, `ranges` the widths of the columns.
     """
     plan, results = release.plan, release.results
-    displays = plan.task.displays(results, plan.columns)
+    displays = displays_of(plan.task, results, plan.columns)
     *_, last = steps_of(plan.task)
     said, course = getattr(last, "summary", None), getattr(last, "course", None)
     own = said(results, plan.nominal_n, _units(plan)) if said else Summary()

@@ -165,7 +165,7 @@ def _scatter(display: Scatter) -> Figure:
     axes.scatter(
         points[:, 0], points[:, 1], s=area, color=BLUE, alpha=0.35, edgecolors=BLUE, linewidths=1
     )
-    crowded = n > 20  # then the last word, such as the number of a cluster, must do
+    crowded = n > 20  # then the last word, such as a number, must do
     names = [name.split()[-1] if crowded and name.split() else name for name in display.names]
     for name, (x, y), size in zip(names, points, area, strict=True):
         axes.annotate(
