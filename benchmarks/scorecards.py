@@ -21,8 +21,8 @@ from math import sqrt
 import numpy as np
 
 from cloister.core.arrays import Floats, Integers
+from cloister.core.estimate import Estimate
 from cloister.privacy.calibration import gaussian_noise_multiplier
-from cloister.tasks.scores import Estimate
 from cloister.tasks.tables import risk
 
 EPSILONS, DELTA, TABLES, LEAST = (0.1, 0.5, 1.0, 4.0), 1e-6, 4, 0.93
@@ -105,7 +105,7 @@ def below(table: Floats, s: float) -> Found:
     """Return the parts below inner edges."""
     found = risk.below(table, s)
     assert found.population is not None
-    inner = [part[1:-1] for part in (found.value, found.low, found.high, *found.population)]
+    inner = [part[1:-1] for part in (found.values, found.low, found.high, *found.population)]
     value, low, high, *wide = inner
     return (
         Estimate(value, low, high, population=(wide[0], wide[1])),

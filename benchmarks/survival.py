@@ -98,7 +98,7 @@ def errors(runs: int) -> Iterator[tuple[object, ...]]:
             for _ in range(runs):
                 y = noisy(rng, exits, noise)
                 end = edges[last_of(y, noise)]
-                curve = np.interp(fine, edges, curves.kaplan_meier(y, noise).value)
+                curve = np.interp(fine, edges, curves.kaplan_meier(y, noise).values)
                 found.append(np.abs(curve - truth)[fine <= end].max())
                 shown.append(end / edges[-1])
             yield name, len(time), epsilon, len(edges) - 1, np.mean(shown), np.mean(found), bar
@@ -164,13 +164,13 @@ def covered(
         curves.quantile(edges, curve, at)
         for curve, at in ((found, last), (grid, last_of(exits, 0.0).astype(np.int64)))
     )
-    known, medians = last >= middle, np.isfinite(median.value)
+    known, medians = last >= middle, np.isfinite(median.values)
     if known.sum() < runs / 20:
         return (float(np.mean(last) / (len(edges) - 1)), float(known.mean()), *[np.nan] * 6)
     low, high = (end[known, middle] for end in found.population)
-    in_noise = (found.low - 1e-9 <= grid.value) & (grid.value <= found.high + 1e-9)
+    in_noise = (found.low - 1e-9 <= grid.values) & (grid.values <= found.high + 1e-9)
     shown = (np.arange(len(edges)) <= last[:, None]) & (np.arange(len(edges)) > 0)
-    by_noise = (median.low <= exact.value) & (exact.value <= median.high)
+    by_noise = (median.low <= exact.values) & (exact.values <= median.high)
     by_both = (median.population[0] <= half) & (half <= median.population[1])
     return (
         float(np.mean(last) / (len(edges) - 1)),
@@ -180,7 +180,7 @@ def covered(
         float(by_noise[medians].mean()) if medians.any() else np.nan,
         float(by_both[medians].mean()) if medians.any() else np.nan,
         float(np.median(high - low)),
-        float(np.median(high - low) / spread(found.value[known, middle])),
+        float(np.median(high - low) / spread(found.values[known, middle])),
     )
 
 
@@ -248,7 +248,7 @@ def rates(runs: int) -> Iterator[tuple[object, ...]]:
                         far[0][0] <= 1.3 <= far[1][0],
                     ]
                 )
-                found.append([rate.value[0], wide[1][0] - wide[0][0], ratio.value[0]])
+                found.append([rate.values[0], wide[1][0] - wide[0][0], ratio.values[0]])
                 found[-1].append(far[1][0] - far[0][0])
             one, wide_one, two, wide_two = np.array(found).T
             widths = np.median(wide_one) / 2, np.median(wide_one) / spread(one)

@@ -37,9 +37,10 @@ from scipy.special import gammaln, ndtr
 from cloister import Schema
 from cloister.app.job import run_job
 from cloister.core.arrays import Floats
+from cloister.core.estimate import Estimate
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.tasks.intervals import fieller
-from cloister.tasks.scores import Estimate, mean_interval
+from cloister.tasks.scores import mean_interval
 from cloister.tasks.tables.inference import (
     count_interval,
     independence,
@@ -129,8 +130,8 @@ def covered(
     ends = {"noise": (found.low, found.high), "population": found.population}
     for name, of in (("noise", of_noise), ("population", of_population)):
         low, high = ends[name]
-        inside = (low <= of.value) & (of.value <= high)
-        given = np.asarray(of.value)
+        inside = (low <= of.valuess) & (of.value <= high)
+        given = np.asarray(of.values)
         around = given.mean(axis=0) if given.shape == low.shape else given
         draws = around + of.deviation * rng.normal(size=(4000, *np.shape(around)))
         first, last = (np.clip(draws + side * Z * of.deviation, *box) for side in (-1, 1))

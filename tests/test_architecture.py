@@ -29,7 +29,7 @@ LIBRARIES = {
     "cryptography": {"core.randomness", "hazmat", "federation.pki"},
     "scipy": {
         "privacy",
-        "app.stability",
+        "tasks.clustering.stability",
         "audit",
         "tasks.survival",
         "tasks.tables",

@@ -12,7 +12,8 @@ import pytest
 
 from cloister.app.release import Release
 from cloister.cli import main
-from cloister.core.display import Between, Table
+from cloister.core.display import Table
+from cloister.core.estimate import Estimate
 
 SCHEMA = """
 dataset = "patients"
@@ -167,7 +168,7 @@ def test_a_regression_compares_categories_with_a_reference(
     told = display(ward / "model", title)
     work = {name: cell for name, cell in told.items() if name.startswith("work=")}
     assert [name for name, cell in work.items() if cell == "reference"] == ["work=state"]
-    assert all(isinstance(work[f"work={w}"], Between) for w in ("private", "none"))
+    assert all(isinstance(work[f"work={w}"], Estimate) for w in ("private", "none"))
 
 
 def test_odds_ratios_are_against_the_reference(ward: Path, capsys: Said) -> None:

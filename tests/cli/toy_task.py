@@ -9,6 +9,7 @@ import numpy as np
 
 from cloister.core.declared import Whole, declared
 from cloister.core.display import Bars, Display
+from cloister.core.estimate import around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     Block,
@@ -77,5 +78,6 @@ class Histogram:
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Display, ...]:
         names = tuple(f"bin {i}" for i in range(self.bins))
+        counts = around(results["counts"], results["half_width"], labels=(names,), unit="records")
         title = f"Toy histogram of {columns[0]}"
-        return (Bars(title, names, results["counts"], results["half_width"], unit="records"),)
+        return (Bars(title, counts),)

@@ -9,6 +9,7 @@ import numpy as np
 
 from cloister.core.declared import Whole, declared
 from cloister.core.display import Display, Heatmap
+from cloister.core.estimate import around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     Block,
@@ -99,8 +100,9 @@ class BinRates:
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Display, ...]:
         rows = tuple(f"bin {i}" for i in range(self.bins))
-        spread = np.broadcast_to(results["half_width"], self._shape)
-        return (Heatmap("Records of each class", rows, self.classes, results["counts"], spread),)
+        labels = (rows, self.classes)
+        counts = around(results["counts"], results["half_width"], labels=labels)
+        return (Heatmap("Records of each class", counts),)
 
     def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
         counts = results["counts"].clip(min=0.5)

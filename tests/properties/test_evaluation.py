@@ -593,11 +593,9 @@ def test_a_report_draws_errors_of_a_regression_with_both_ends_of_their_intervals
     task = TASKS["numbers"]
     shown = task.displays({k: np.array([v]) for k, v in released.items()}, ("truth", "told"))
     (drawn,) = (display for display in shown if isinstance(display, Bars))
-    assert drawn.values.tolist() == [2.0, 3.0, -1.0]
-    assert drawn.low is not None
-    assert drawn.high is not None
-    assert drawn.low.tolist() == [1.5, 2.5, -1.5]
-    assert drawn.high.tolist() == [2.25, 4.0, 0.5]
+    assert drawn.estimate.values.tolist() == [2.0, 3.0, -1.0]
+    assert drawn.estimate.low.tolist() == [1.5, 2.5, -1.5]
+    assert drawn.estimate.high.tolist() == [2.25, 4.0, 0.5]
 
 
 def test_a_report_shows_measures_matrix_curves_and_silos() -> None:

@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 
 from cloister.app.job import run_job
 from cloister.app.release import Release
-from cloister.core.display import Between
+from cloister.core.estimate import Estimate
 from cloister.data.schema import Column, Schema
 from cloister.tasks.columns import Encoding
 from cloister.tasks.supervised import logistic
@@ -137,11 +137,11 @@ def test_odds_against_no_class_are_caught(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_first_class_without_noise_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def narrow(weights: np.ndarray, values: np.ndarray, *covariances: Any) -> Between:
+    def narrow(weights: np.ndarray, values: np.ndarray, *covariances: Any) -> Estimate:
         value = float(weights @ values)
         own = combination(_own_class(weights), values, *covariances)
         low, high = (value + end - own.value for end in (own.low, own.high))
-        return replace(own, value=value, low=low, high=high)
+        return replace(own, values=np.float64(value), low=low, high=high)
 
     right = covered(*CURVED)
     monkeypatch.setattr(logistic, "combination", narrow)

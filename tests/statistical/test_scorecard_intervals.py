@@ -20,11 +20,10 @@ from scipy import stats
 
 from cloister.app.job import run_job
 from cloister.core.arrays import Floats, Records, Results
+from cloister.core.estimate import ENDS, Estimate
 from cloister.data.schema import Schema
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.privacy.noise import NoiseSource
-from cloister.tasks.population import ENDS
-from cloister.tasks.scores import Estimate
 from cloister.tasks.tables import risk
 from cloister.tasks.tables.scorecard import Scorecard
 from cloister.testing import SimulatedNoise, ZeroNoise

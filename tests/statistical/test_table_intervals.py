@@ -21,10 +21,11 @@ from scipy import stats
 
 from cloister.app.job import run_job
 from cloister.core.arrays import Floats
+from cloister.core.estimate import Estimate
 from cloister.data.schema import Schema
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.tasks.intervals import fieller
-from cloister.tasks.scores import Estimate, mean_interval
+from cloister.tasks.scores import mean_interval
 from cloister.tasks.tables import inference
 from cloister.tasks.tables.tabulate import Tabulate
 from cloister.testing import SimulatedNoise

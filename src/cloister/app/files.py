@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from cloister.app.release import Release
+from cloister.core.display import Table
 from cloister.core.errors import DataError, PlanError
 from cloister.data.schema import Schema, read_text
 from cloister.protocol.task import steps_of
@@ -161,32 +160,25 @@ def prepare_folder(folder: Path) -> None:
 def write_release(release: Release, folder: Path, schema: Schema | None = None) -> dict[str, Path]:
     """Write the model and the tables of a release, and return the files by name.
 
-    The model is written first, so that a paid release is safe whatever fails later. Tables in the
-    categories and units of a schema need it.
+    The model is written first, so that a paid release is safe whatever fails later. Tables are
+    those of the optional member ``tables_of(plan, results, schema)`` of a task, each a data frame
+    or a :class:`~cloister.core.display.Table`; they need the schema.
     """
     files = {"model": folder / "model.json"}
     release.save(files["model"])
-    if release.results.keys() >= {"centres", "low", "high", "sizes"}:
-        files["centres"] = folder / "centres.csv"
-        _write_centres(release, files["centres"])
     *_, last = steps_of(release.plan.task)
     tables = getattr(last, "tables_of", None)
     if tables is not None and schema is not None:
         for name, table in tables(release.plan, release.results, schema).items():
             files[name] = folder / f"{name}.csv"
-            table.to_csv(files[name], index=False, lineterminator="\n")
+            _write_table(table, files[name])
     return files
 
 
-def _write_centres(release: Release, path: Path) -> None:
-    """Write one row per centre: its noisy size, and its columns with their intervals."""
-    results, task = release.results, release.plan.task
-    columns = getattr(task, "reaching", release.plan.columns)  # of a pipeline, the last step's
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        heading = (cell for name in columns for cell in (name, f"{name} low", f"{name} high"))
-        writer.writerow(("cluster", "noisy size", "noisy size ±", *heading))
-        cells = np.stack([results["centres"], results["low"], results["high"]], axis=2)
-        for j, centre in enumerate(cells):
-            row = (results["sizes"][j], results["size_half_width"][j], *centre.ravel())
-            writer.writerow((j, *(repr(float(cell)) for cell in row)))
+def _write_table(table: Any, path: Path) -> None:
+    """Write a table of ours or a data frame as CSV; floats round-trip exactly."""
+    if isinstance(table, Table):
+        with path.open("w", newline="", encoding="utf-8") as stream:
+            csv.writer(stream).writerows((table.headings, *table.rows))
+    else:
+        table.to_csv(path, index=False, lineterminator="\n")

@@ -73,7 +73,7 @@ class Job:
     silos : tuple of str
         Names of the silos.
     options : mapping
-        Options of the task, such as ``n_clusters``.
+        Options of the task, such as ``target``.
     epsilon : float or None
         None for a task that is not private.
     delta : float, optional

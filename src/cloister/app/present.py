@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 
 from cloister.app.release import Release
 from cloister.app.text import cell_text, number, odds_sentence, warnings_of
-from cloister.core.display import Between, Display, Measured, Table
+from cloister.core.derived import displays_of
+from cloister.core.display import Display, Summary, Table
+from cloister.core.estimate import Estimate
 from cloister.protocol.plan import Plan, noun_of
 from cloister.protocol.task import Classifier, Regressor, steps_of
-from cloister.tasks.clustering.clusters import clusters_above_noise, movement, records_left_out
-
-_NUMERALS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
-_MOST_SIZES = 6  # that are named one by one
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class Presentation:
     course : tuple of Display
         Figures of the rounds.
     stability : Table, optional
-        How often reruns of a clustering find its clusters; simulated from released values.
+        How often reruns of the plan find the same; simulated from released values.
     comparison : Table, optional
         The same answer on public records; no release of private ones.
     """
@@ -64,25 +62,30 @@ class Presentation:
 def present(
     release: Release, *, stability: Table | None = None, comparison: Table | None = None
 ) -> Presentation:
-    """Return what interfaces show of a release, a function of released values."""
+    """Return what interfaces show of a release, a function of released values.
+
+    A task may have two members for this: ``summary(results, nominal_n, units)`` returns its own
+    sentences, and ``course(history, ranges)`` figures of the rounds. `units` is the name of the
+    records, `ranges` the widths of the columns.
+    """
     plan, results = release.plan, release.results
-    displays = plan.task.displays(results, plan.columns)
-    if "centres" in results:
-        title, result = _title_of_groups(release), _groups(release)
-    else:
-        title = _title(plan)
-        result = _model(plan) or _first_number(displays) or _first_sentence(plan.task.describe())
-    left_out = records_left_out(results, plan.nominal_n)
+    displays = displays_of(plan.task, results, plan.columns)
+    *_, last = steps_of(plan.task)
+    said, course = getattr(last, "summary", None), getattr(last, "course", None)
+    own = said(results, plan.nominal_n, _units(plan)) if said else Summary()
     grid = getattr(plan.task, "last_grid", plan.grid)  # of a pipeline, its last step's
     return Presentation(
-        title=title,
-        result=result,
+        title=own.title or _title(plan),
+        result=own.result
+        or _model(plan)
+        or _first_number(displays)
+        or _first_sentence(plan.task.describe()),
         cost=_cost(release),
-        reliability=_reliability(release, displays),
+        reliability=own.reliability or _reliability(displays),
         warnings=warnings_of(release),
-        remarks=(left_out,) if left_out else (),
+        remarks=own.remarks,
         displays=displays,
-        course=movement(release.history, 2 * grid.half_range),
+        course=course(release.history, 2 * grid.half_range) if course else (),
         stability=stability,
         comparison=comparison,
     )
@@ -96,31 +99,16 @@ def _units(plan: Plan) -> str:
     return "people" if name == "person" else f"{name}s"
 
 
-def _numbers(displays: tuple[Display, ...]) -> Iterator[Measured | Between]:
+def _numbers(displays: tuple[Display, ...]) -> Iterator[Estimate]:
     """Yield every number of tables that has an interval."""
     for display in displays:
         if isinstance(display, Table):
             for row in display.rows:
-                yield from (cell for cell in row if isinstance(cell, Measured | Between))
-
-
-def _title_of_groups(result: Release) -> str:
-    k = len(result.results["centres"])
-    many = _NUMERALS[k] if k < len(_NUMERALS) else f"{k:,}"
-    return f"{many} group{'s' * (k != 1)} of {_units(result.plan)}"
-
-
-def _groups(result: Release) -> str:
-    """Say how many groups there are and how large."""
-    sizes = [number(round(max(size, 0.0), -1)) for size in sorted(result.results["sizes"])[::-1]]
-    title = _title_of_groups(result)
-    if len(sizes) > _MOST_SIZES:
-        return f"{title}, of about {sizes[-1]} to {sizes[0]}."
-    return f"{title}, of about {' and '.join(filter(None, (', '.join(sizes[:-1]), sizes[-1])))}."
+                yield from (cell for cell in row if isinstance(cell, Estimate))
 
 
 def _title(plan: Plan) -> str:
-    """Return what a task without centres is called, in words."""
+    """Return what a task is called, in words."""
     *_, task = steps_of(plan.task)
     named: str | None = getattr(task, "title", None)
     if named:
@@ -153,7 +141,7 @@ def _first_number(displays: tuple[Display, ...]) -> str:
     for display in displays:
         if isinstance(display, Table):
             row = display.rows[0] if display.rows else ()
-            if len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], Measured | Between):
+            if len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], Estimate):
                 return f"{row[0][:1].upper()}{row[0][1:]}: {cell_text(row[1])}."
             break
     return ""
@@ -167,11 +155,9 @@ def _cost(result: Release) -> str:
     return f"{spent} {odds_sentence(result.spent, plan.unit)}"
 
 
-def _reliability(result: Release, displays: tuple[Display, ...]) -> str:
+def _reliability(displays: tuple[Display, ...]) -> str:
     """Say how much of what was released stands out of the noise."""
-    if said := clusters_above_noise(result.results):
-        return said if said.endswith(".") else f"{said}."
-    clear = [cell.clear for cell in _numbers(displays)]
+    clear = [bool(cell.clear) for cell in _numbers(displays)]
     if not clear:
         return "No number of this result has an interval."
     if all(clear):

@@ -6,28 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from cloister.app.release import Release
-from cloister.core.display import (
-    Bars,
-    Between,
-    Curve,
-    Display,
-    Graph,
-    Heatmap,
-    Measured,
-    Scatter,
-    Table,
-)
+from cloister.core.display import Bars, Cell, Curve, Display, Graph, Heatmap, Scatter, Table
+from cloister.core.estimate import Estimate
 from cloister.privacy.accounting import attacker_odds
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, NonPrivateEvent, holds
 from cloister.privacy.noise import AGGREGATOR_NOISE, SILOS_NOISE, DiscreteNoise
 from cloister.protocol.plan import Plan, noun_of
 
-Cell = str | float | Measured | Between
-"""What may stand in a table."""
 _LARGE, _SMALL = 1e7, 1e-4  # beyond these a number is shown with an exponent
 UNCLEAR = " ?"
 """Mark of a number that does not stand out of its noise."""
@@ -87,35 +74,6 @@ def _decimals(margin: float, *values: float) -> int | None:
 
 def _rounded(value: float, places: int) -> str:
     return f"{round(value, places) + 0.0:,.{places}f}"  # no minus zero
-
-
-def cell_texts(display: Heatmap) -> list[list[str]]:
-    """Return what stands in each cell of a heat map."""
-    values = display.values
-    if display.low is not None and display.high is not None:
-        cells = zip(values.flat, display.low.flat, display.high.flat, strict=True)
-        texts = [between(*map(float, cell)) for cell in cells]
-    elif display.margin is not None:
-        pairs = zip(values.flat, display.margin.flat, strict=True)
-        texts = [plus_minus(*map(float, pair)) for pair in pairs]
-    else:
-        texts = [number(float(value)) for value in values.flat]
-    kept = zip(texts, values.flat, strict=True)
-    texts = [display.absent if np.isnan(value) else text for text, value in kept]
-    width = values.shape[1]
-    return [texts[i * width : (i + 1) * width] for i in range(values.shape[0])]
-
-
-def bar_cells(display: Bars) -> list[Cell]:
-    """Return the value of each bar with its interval."""
-    values = display.values
-    cells: Iterator[Measured | Between]
-    if display.low is not None and display.high is not None:
-        cells = map(Between, values.tolist(), display.low.tolist(), display.high.tolist())
-    else:
-        margin = np.zeros_like(values) if display.margin is None else display.margin
-        cells = map(Measured, values.tolist(), margin.tolist())
-    return [display.absent if math.isnan(cell.value) else cell for cell in cells]
 
 
 REAL_NOISE = (DiscreteNoise.label, AGGREGATOR_NOISE, SILOS_NOISE)
@@ -266,18 +224,24 @@ def cell_text(cell: Cell) -> str:
     match cell:
         case str():
             return cell
-        case Measured():
-            return plus_minus(cell.value, cell.margin) + UNCLEAR * (not cell.clear)
-        case Between():
-            return between(cell.value, cell.low, cell.high) + UNCLEAR * (not cell.clear)
+        case Estimate():
+            return estimate_text(cell) + UNCLEAR * (not cell.clear)
         case _:
             return number(float(cell))
+
+
+def estimate_text(cell: Estimate) -> str:
+    """Return a single number with its interval."""
+    if cell.margin is not None:
+        return plus_minus(cell.value, float(cell.margin))
+    value, low, high, *_ = cell.numbers
+    return between(value, low, high)
 
 
 def _with_population(table: Table) -> Table:
     """Return a table with a column of population intervals behind each that has any."""
     wide = [
-        any(isinstance(cell, Between) and cell.population for cell in cells)
+        any(isinstance(cell, Estimate) and cell.population for cell in cells)
         for cells in zip(*table.rows, strict=True)
     ]
     if not any(wide):
@@ -287,7 +251,7 @@ def _with_population(table: Table) -> Table:
         for cell, extra in zip(row, wide, strict=True):
             yield cell
             if extra:
-                yield _span(cell.population) if isinstance(cell, Between) else ""
+                yield _span(cell) if isinstance(cell, Estimate) else ""
 
     headings = (
         text
@@ -299,11 +263,11 @@ def _with_population(table: Table) -> Table:
     )
 
 
-def _span(ends: tuple[float, float] | None) -> str:
-    """Return ``[low, high]``, or nothing."""
-    if ends is None:
+def _span(cell: Estimate) -> str:
+    """Return ``[low, high]`` of the population interval, or nothing."""
+    if cell.population is None:
         return ""
-    low, high = ends
+    *_, low, high = cell.numbers
     return between(low if high == math.inf else (low + high) / 2, low, high).partition(" ")[
         2
     ] or number(low)
@@ -314,13 +278,14 @@ def as_table(display: Display) -> Table:
     match display:
         case Table():
             return _with_population(display)
-        case Heatmap():
-            texts = zip(display.rows, cell_texts(display), strict=True)
-            rows = tuple((name, *cells) for name, cells in texts)
-            return Table(display.title, ("", *display.columns), rows, display.note)
-        case Bars():
-            bars = tuple(zip(display.names, map(cell_text, bar_cells(display)), strict=True))
-            return Table(display.title, ("", display.unit or "value"), bars, display.note)
+        case Heatmap() | Bars() | Curve():
+            rows = tuple(
+                (_name_of(display, name), *(_blank(display, cell) for cell in cells))
+                for name, cells in display.numbers()
+            )
+            whole = _with_population(Table(display.title, display.headings, rows, display.note))
+            text = cell_text if isinstance(display, Bars) else _unmarked
+            return replace(whole, rows=tuple(tuple(map(text, row)) for row in whole.rows))
         case Scatter():
             x, y = display.axes
             sizes = [] if display.sizes is None else [float(size) for size in display.sizes]
@@ -330,18 +295,24 @@ def as_table(display: Display) -> Table:
             )
             headings = ("", x or "x", y or "y", *(["size"] if sizes else []))
             return Table(display.title, headings, points, display.note)
-        case Curve():
-            x, y = display.axes
-            stops = zip(map(float, display.places), display.cells(), strict=True)
-            steps = tuple(
-                (number(at) + " (chosen)" * (at == display.chosen), *cells) for at, cells in stops
-            )
-            headings = (x or "x", *(display.names or (y or "value",)))
-            whole = _with_population(Table(display.title, headings, steps, display.note))
-            return replace(whole, rows=tuple(tuple(map(cell_text, row)) for row in whole.rows))
         case Graph():
             arrows = tuple(
                 (display.names[a], display.names[b], strength, label)
                 for a, b, strength, label in display.edges
             )
             return Table(display.title, ("from", "to", "strength", "label"), arrows, display.note)
+
+
+def _name_of(display: Heatmap | Bars | Curve, name: str | float) -> str:
+    if isinstance(name, str):
+        return name
+    return number(name) + " (chosen)" * (isinstance(display, Curve) and name == display.chosen)
+
+
+def _blank(display: Heatmap | Bars | Curve, cell: Estimate) -> Cell:
+    return display.absent if math.isnan(cell.value) else cell
+
+
+def _unmarked(cell: Cell) -> str:
+    """Return what stands in a cell without a question mark: a picture shows where 0 is."""
+    return estimate_text(cell) if isinstance(cell, Estimate) else cell_text(cell)

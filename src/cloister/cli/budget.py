@@ -6,7 +6,6 @@ import argparse
 import math
 from pathlib import Path
 
-from cloister.app.forecast import two_digits
 from cloister.app.payment import NOT_COUNTED, default_ledger, left_for_one_more
 from cloister.app.text import number
 from cloister.cli.ledger import Document, add_ledger_actions, on_ledger
@@ -20,6 +19,7 @@ from cloister.privacy.calibration import gdp_mu_for, gdp_part
 from cloister.privacy.events import GaussianEvent
 from cloister.privacy.filter import Cost, Limits
 from cloister.privacy.ledger import Ledger
+from cloister.tasks.options import two_digits
 
 _CHARGED = {"apart": "by each noise", "covered": "as Gaussian", "whole": "as a whole"}
 

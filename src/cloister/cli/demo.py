@@ -16,7 +16,8 @@ from cloister.app.watching import warnings_to
 from cloister.cli.output import Output
 from cloister.cli.release import write_results
 from cloister.core.arrays import Floats
-from cloister.core.display import Between, Table
+from cloister.core.display import Cell, Table
+from cloister.core.estimate import Estimate
 from cloister.data.samples import ACCEPTED_LOSS, SCHEMA, write_patients
 from cloister.data.schema import Schema
 from cloister.privacy.budget import Budget
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         result = job.run(silos, account=charge.account, on_round=on_round)
     records = np.concatenate([part for read in silos.values() for part in read])
     comparison = cost_of_privacy(result, records)
-    document = write_results(result, charge, args.out, out, comparison=comparison)
+    document = write_results(result, charge, args.out, out, schema=schema, comparison=comparison)
     out.paragraph(
         "One person in twelve lacks a measurement and is left out. A run on your own files stops "
         "above 5 %, unless --max-loss accepts more."
@@ -109,9 +110,9 @@ def cost_of_privacy(result: Release, records: np.ndarray[Any, Any]) -> Table:
     ]
     exact = grid.decode(best)
     near = np.abs(exact[None] - released["centres"][:, None]) / grid.half_range
-    cells = np.stack([released[name] for name in ("centres", "low", "high")], axis=2).tolist()
-    rows: list[tuple[str | float | Between, ...]] = [
-        (f"cluster {j}, {name}", Between(*cells[j][c]), float(exact[near[j].sum(1).argmin(), c]))
+    centres = Estimate(*(released[name] for name in ("centres", "low", "high")))
+    rows: list[tuple[Cell, ...]] = [
+        (f"cluster {j}, {name}", centres[j, c], float(exact[near[j].sum(1).argmin(), c]))
         for j in range(CLUSTERS)
         for c, name in enumerate(result.plan.columns)
     ]

@@ -10,6 +10,7 @@ from cloister.app.release import Release
 from cloister.app.report.notebook import release_frame
 from cloister.cli.options import add_model_task, load_model
 from cloister.cli.output import Output
+from cloister.core.derived import displays_of
 from cloister.core.files import write_text
 from cloister.core.hooks import MODEL_WRITERS
 
@@ -56,8 +57,8 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     result = load_model(args)
     if args.to != "numbers":
         return _model(args, result, out)
-    frame = release_frame(result.plan.task.displays(result.results, result.plan.columns))
-    frame = frame.reset_index()
+    shown = displays_of(result.plan.task, result.results, result.plan.columns)
+    frame = release_frame(shown).reset_index()
     readers = {NUMBERS: frame.to_csv(index=False), **_readers(list(frame.columns))}
     args.out.mkdir(parents=True, exist_ok=True)
     for name, text in readers.items():

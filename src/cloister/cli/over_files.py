@@ -11,7 +11,6 @@ from typing import Any
 
 from cloister.app.files import prepare_folder
 from cloister.app.release import Release
-from cloister.app.stability import N_RUNS
 from cloister.cli.examples import example_over_files
 from cloister.cli.options import (
     add_job_arguments,
@@ -34,6 +33,7 @@ from cloister.core.errors import PlanError
 from cloister.data.schema import Schema, catalogue_schema
 from cloister.protocol.task import Classifier, Regressor, Task
 from cloister.tasks import TASKS
+from cloister.tasks.clustering.stability import N_RUNS
 from cloister.tasks.options import check_known
 
 TaskOptions = tuple[type[Task], dict[str, Any]]

@@ -14,7 +14,6 @@ from cloister.app.payment import Charge
 from cloister.app.present import Presentation, present
 from cloister.app.release import Release
 from cloister.app.report.page import render_report, write_report
-from cloister.app.stability import stability
 from cloister.app.text import as_table
 from cloister.app.watching import warnings_to
 from cloister.cli.options import files_of, job_of, payment_of
@@ -23,6 +22,7 @@ from cloister.core.display import Bars, Curve, Display, Heatmap, Table
 from cloister.core.files import write_text
 from cloister.data.schema import Schema
 from cloister.protocol.task import Task
+from cloister.tasks.clustering.stability import stability
 
 _LONG_CURVE = 15  # places; longer curves are in the report's picture
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:  # what type checkers and editors see of the package
     from cloister.app.job import run_job as run_job
     from cloister.app.payment import Account as Account
     from cloister.app.release import Release as Release
-    from cloister.app.stability import Stability as Stability
     from cloister.data import Baskets as Baskets
     from cloister.data.schema import Column as Column
     from cloister.data.schema import Schema as Schema
@@ -52,6 +51,7 @@ if TYPE_CHECKING:  # what type checkers and editors see of the package
     from cloister.protocol.plan import Plan as Plan
     from cloister.protocol.task import Task as Task
     from cloister.tasks import TASKS as TASKS
+    from cloister.tasks.clustering.stability import Stability as Stability
 
 ROWS = {
     "apriori": {
@@ -191,7 +191,7 @@ OTHERS = {
     "Release": "cloister.app.release",
     "Schema": "cloister.data.schema",
     "Split": "cloister.privacy.filter",
-    "Stability": "cloister.app.stability",
+    "Stability": "cloister.tasks.clustering.stability",
     "TASKS": "cloister.tasks",
     "Task": "cloister.protocol.task",
     "catalogue_schema": "cloister.data.schema",

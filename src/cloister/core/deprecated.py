@@ -107,7 +107,12 @@ NAMES: dict[str, str] = (
     }
     | {
         f"cloister.protocol.task.{name}": f"cloister.core.display.{name}"
-        for name in ["Bars", "Between", "Curve", "Graph", "Heatmap", "Measured", "Scatter", "Table"]
+        for name in ["Bars", "Curve", "Graph", "Heatmap", "Scatter", "Table"]
+    }
+    | {
+        f"{module}.{old}": f"cloister.core.estimate.{name}"
+        for module in ("cloister.core.display", "cloister.protocol.task")
+        for old, name in {"Between": "between", "Measured": "around"}.items()
     }
     | {
         "cloister.protocol.task.ByClient": "cloister.protocol.task.ByUnit",

@@ -3,62 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cloister.core.arrays import Floats
 from cloister.core.deprecated import old_name
+from cloister.core.estimate import Estimate
 
-
-@dataclass(frozen=True)
-class Measured:
-    """A value with its margin of error, half a 95 % interval, as ``value ± margin``.
-
-    `known` says whether it stands out of the noise, where that is not a matter of 0.
-    """
-
-    value: float
-    margin: float
-    known: bool | None = field(default=None, kw_only=True)
-
-    @property
-    def clear(self) -> bool:
-        """Whether it stands out of the noise: by `known`, or else 0 is outside of the interval."""
-        far = self.margin == 0 or abs(self.value) > self.margin
-        return far if self.known is None else self.known
-
-
-@dataclass(frozen=True)
-class Between:
-    """A value with its 95 % confidence interval (privacy noise only), as ``value [low, high]``.
-
-    The value may lie outside, as a centre that was shrunk does. `population` is the interval that
-    includes sampling, where there is one; tables give it a column. `known` says whether it stands
-    out of the noise, where that is not a matter of 0, as of a centre.
-    """
-
-    value: float
-    low: float
-    high: float
-    population: tuple[float, float] | None = field(default=None, kw_only=True)
-    known: bool | None = field(default=None, kw_only=True)
-
-    @property
-    def clear(self) -> bool:
-        """Whether it stands out of the noise: by `known`, or else 0 is outside of the interval."""
-        far = self.low == self.high or not self.low <= 0 <= self.high
-        return far if self.known is None else self.known
+Cell = str | float | Estimate
+"""What may stand in a table; an estimate is of a single number."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table in the report: column headings and rows of text, numbers or measured values."""
+    """A table in the report: column headings and rows of text, numbers or single estimates."""
 
     title: str
     headings: tuple[str, ...]
-    rows: tuple[tuple[str | float | Measured | Between, ...], ...]
+    rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
 
 
@@ -66,39 +28,63 @@ class Table:
 class Heatmap:
     """A matrix as colours; intervals are written beside the values.
 
-    Of the same shape: `margin` for ``value ± margin``, or `low` and `high` for both ends; `shade`
-    in [-1, 1], where 0 is white and the two signs have two colours. Where a value is not a number,
-    `absent` is written.
+    Parameters
+    ----------
+    estimate : Estimate of shape (n_rows, n_columns)
+        Its labels name rows and columns.
+    shade : ndarray of the same shape in [-1, 1], optional
+        0 is white and the two signs have two colours.
+    absent : str
+        Is written where a value is not a number.
     """
 
     title: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    values: Floats
-    margin: Floats | None = None
-    shade: Floats | None = None
+    estimate: Estimate
     note: str = ""
-    low: Floats | None = None
-    high: Floats | None = None
+    shade: Floats | None = None
     absent: str = "not a number"
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """Of the columns of its numbers, that of their names first."""
+        return ("", *self.estimate.labels[1])
+
+    def numbers(self) -> Iterator[tuple[str, tuple[Estimate, ...]]]:
+        """Yield the name and the numbers of each row."""
+        for i, name in enumerate(self.estimate.labels[0]):
+            yield name, tuple(self.estimate[i].cells())
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Named bars with error bars of half-length `margin`, or from `low` to `high`.
+    """Named bars with their intervals.
 
-    Where a value is not a number, `absent` is written.
+    Parameters
+    ----------
+    estimate : Estimate of shape (n_bars,)
+        Its label names the bars.
+    absent : str
+        Is written where a value is not a number.
     """
 
     title: str
-    names: tuple[str, ...]
-    values: Floats
-    margin: Floats | None = None
-    unit: str = ""
+    estimate: Estimate
     note: str = ""
-    low: Floats | None = None
-    high: Floats | None = None
     absent: str = "not a number"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the bars."""
+        return self.estimate.labels[0]
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """Of the columns of its numbers, that of their names first."""
+        return ("", self.estimate.unit or "value")
+
+    def numbers(self) -> Iterator[tuple[str, tuple[Estimate, ...]]]:
+        """Yield the name and the number of each bar."""
+        return zip(self.names, zip(self.estimate.cells(), strict=True), strict=True)
 
 
 @dataclass(frozen=True)
@@ -115,33 +101,45 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Curve:
-    """Values at ordered places with a band from `low` to `high`; `chosen` is the place marked.
+    """Values at ordered places with a band from `low` to `high`.
 
-    With `names` there are several curves: values and ends have a row for each, and NaN where a
-    curve is not shown. `population` are the ends of a wider band, which includes sampling.
+    Parameters
+    ----------
+    places : ndarray of shape (n_places,)
+    estimate : Estimate of shape (n_places,), or (n_curves, n_places) whose first label names them
+        Its last axis and its unit name the axes of the picture. A curve is not shown where it is
+        not a number. The population interval is a wider band.
+    chosen : float, optional
+        The place that is marked.
     """
 
     title: str
     places: Floats
-    values: Floats
-    low: Floats
-    high: Floats
-    chosen: float | None = None
-    axes: tuple[str, str] = ("", "")
+    estimate: Estimate
     note: str = ""
-    names: tuple[str, ...] = ()
-    population: tuple[Floats, Floats] | None = None
+    chosen: float | None = None
+    absent: ClassVar[str] = ""
 
-    def cells(self) -> Iterator[tuple[Between | str, ...]]:
-        """Yield, for each place, the value of each curve with its ends; "" where there is none."""
-        ends = (self.values, self.low, self.high, *(self.population or ()))
-        for stop in np.stack([np.atleast_2d(end) for end in ends], axis=2).swapaxes(0, 1).tolist():
-            yield tuple(
-                Between(*cell[:3], population=tuple(cell[3:]) or None, known=True)
-                if cell[0] == cell[0]
-                else ""
-                for cell in stop
-            )
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the curves; none of a single one."""
+        return self.estimate.labels[0] if self.estimate.labels else ()
+
+    @property
+    def axes(self) -> tuple[str, str]:
+        """Names of the axes of the picture."""
+        return (self.estimate.axes[-1] if self.estimate.axes else "", self.estimate.unit)
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """Of the columns of its numbers, that of the places first."""
+        x, y = self.axes
+        return (x or "x", *(self.names or (y or "value",)))
+
+    def numbers(self) -> Iterator[tuple[float, tuple[Estimate, ...]]]:
+        """Yield each place and the number of each curve there."""
+        for i, place in enumerate(self.places.tolist()):
+            yield place, tuple(self.estimate[..., i].cells())
 
 
 @dataclass(frozen=True)
@@ -159,6 +157,28 @@ class Graph:
 
 
 Display = Table | Heatmap | Bars | Scatter | Curve | Graph
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Sentences of a task on its results; an empty one is made as for every other task.
+
+    Parameters
+    ----------
+    title : str
+        Of the report.
+    result : str
+        The result in one sentence.
+    reliability : str
+        Which values stand out of the noise.
+    remarks : tuple of str
+        Reasons not to rely on the values, without a capital letter and a full stop.
+    """
+
+    title: str = ""
+    result: str = ""
+    reliability: str = ""
+    remarks: tuple[str, ...] = ()
 
 
 if not TYPE_CHECKING:  # type checkers shall see today's names only

@@ -9,7 +9,6 @@ from typing import Any, Self
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.app.release import Release
-from cloister.app.stability import N_RUNS, Stability, stability
 from cloister.core.arrays import Floats
 from cloister.core.errors import AccuracyWarning, PlanError
 from cloister.data.schema import Schema
@@ -24,6 +23,7 @@ from cloister.tasks.clustering import kmeans_tasks
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.clusters import none_above_noise, records_left_out
 from cloister.tasks.clustering.select_k import SelectK
+from cloister.tasks.clustering.stability import N_RUNS, Stability, stability
 from cloister.tasks.options import check_known, options_of
 
 
@@ -155,7 +155,8 @@ class DPKMeans(CentreModel, PrivateEstimator):
     def stability(self, n_runs: int = N_RUNS, *, random_state: Any = 0) -> Stability:
         """Forecast what another fit would find, from the released values alone; costs nothing.
 
-        `random_state` seeds the simulation; :func:`cloister.app.stability.stability` has the rest.
+        `random_state` seeds the simulation; see
+        :func:`cloister.tasks.clustering.stability.stability`.
         """
         check_is_fitted(self)
         return stability(self.result_, n_runs, seed=public_seed(random_state))

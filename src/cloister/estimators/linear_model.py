@@ -14,14 +14,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from cloister.app.release import Release
 from cloister.core.arrays import Floats
-from cloister.core.display import Between
 from cloister.core.errors import PlanError
+from cloister.core.estimate import ENDS, Estimate
 from cloister.data.schema import Schema
 from cloister.estimators.base import PrivateClassifier, PrivateSupervised
 from cloister.estimators.forest import by_name
 from cloister.estimators.tables import SiloData, grid_rows
 from cloister.protocol.task import Task
-from cloister.tasks.population import ENDS
 from cloister.tasks.supervised.contrasts import combination, difference
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
@@ -94,7 +93,7 @@ class DPLogisticRegression(PrivateClassifier):
         self.feature_names_ = np.array(self._model.names[:-1], dtype=object)
         self.n_iter_: int = result.plan.rounds
 
-    def odds_ratio(self, column: str, reference: str | None = None, label: Any = None) -> Between:
+    def odds_ratio(self, column: str, reference: str | None = None, label: Any = None) -> Estimate:
         """Return what one unit of a column, or one category instead of another, does to the odds.
 
         Parameters
@@ -108,7 +107,7 @@ class DPLogisticRegression(PrivateClassifier):
 
         Returns
         -------
-        Between
+        Estimate
             With both ends of the 95 % noise interval, and in `population` those of the interval
             that includes sampling.
 
@@ -235,7 +234,7 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
         assert isinstance(task, Linear)
         return task
 
-    def contrast(self, level: str, reference: str) -> Between:
+    def contrast(self, level: str, reference: str) -> Estimate:
         """Return one coefficient less another, with intervals that know their covariance.
 
         Parameters
@@ -245,7 +244,7 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
 
         Returns
         -------
-        Between
+        Estimate
             Data units: the value, both ends of the 95 % noise interval, and in `population` those
             of the interval that includes sampling.
 
@@ -258,9 +257,9 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
         names = [str(name) for name in self.feature_names_]
         weights = np.append(difference(names, level, reference), 0.0)
         values = np.append(self.coef_, self.intercept_)
-        around = self.result_.results["around"]
+        middle = self.result_.results["around"]
         return combination(
-            weights, values, self.covariance_, self.sampling_covariance_, around=around
+            weights, values, self.covariance_, self.sampling_covariance_, middle=middle
         )
 
     def predict(self, X: Any) -> Floats:

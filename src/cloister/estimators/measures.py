@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from cloister.core.arrays import Floats
-from cloister.core.display import Between, Display
+from cloister.core.display import Display
 from cloister.core.errors import DataError, PlanError, PrivacyWarning
+from cloister.core.estimate import ENDS, Estimate
 from cloister.data import Labelled, as_silos, is_frame, read_floats
 from cloister.data.schema import Column, Schema
 from cloister.estimators.ensemble import DPSiloEnsemble, combined_probabilities
@@ -36,8 +37,7 @@ from cloister.protocol.task import Classifier, Regressor, Task
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister.tasks.evaluation.cluster_quality import ClusterQuality
 from cloister.tasks.evaluation.regression import RegressionEvaluation
-from cloister.tasks.interval_tables import between
-from cloister.tasks.population import ENDS
+from cloister.tasks.interval_tables import number_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,12 +71,12 @@ class Measures(Released):
 
     scored_by: Literal["plan", "row code", "assumed"] = "plan"
 
-    def __getitem__(self, name: str) -> Between:
+    def __getitem__(self, name: str) -> Estimate:
         """Return a measure of the whole model; a KeyError if each class has one of its own."""
         found = self.result.results
         if name not in found or f"{name}{_LOW}" not in found or found[name].size != 1:
             raise KeyError(name)
-        return between(found, name, 0)
+        return number_of(found, name)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -14,12 +14,12 @@ from sklearn.utils.validation import check_is_fitted
 from cloister.app.release import Release
 from cloister.core.arrays import Floats
 from cloister.core.errors import PlanError
+from cloister.core.estimate import ENDS
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.release import Released, Spending, release
 from cloister.estimators.tables import new_rows, read_silos
 from cloister.protocol.task import Task, Transformer
 from cloister.tasks.columns import grid_of
-from cloister.tasks.population import ENDS
 from cloister.tasks.preparation.bounds import Bounds
 from cloister.tasks.preparation.pca import PCA
 from cloister.tasks.preparation.quantiles import Quantiles

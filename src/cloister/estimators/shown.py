@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.app.release import Release
+from cloister.core.derived import displays_of
 from cloister.core.display import Display
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Shown:
     def displays(self) -> tuple[Display, ...]:
         """Return the tables and pictures of a report."""
         result = self._released()
-        return result.plan.task.displays(result.results, result.plan.columns)
+        return displays_of(result.plan.task, result.results, result.plan.columns)
 
     def report(self, path: str | Path) -> None:
         """Write what was released, what it cost and who saw what as one HTML file."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from cloister.app.release import Release
 from cloister.core.errors import PlanError
+from cloister.core.estimate import ENDS
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.tables import SiloData
 from cloister.protocol.task import Task
-from cloister.tasks.population import ENDS
 from cloister.tasks.state import part_of
 from cloister.tasks.tables.inference import fits, outcome
 from cloister.tasks.tables.tabulate import Tabulate

@@ -11,6 +11,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import declared
+from cloister.core.derived import derived
 from cloister.core.display import Display
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
@@ -44,7 +45,7 @@ def task(cls: _Class) -> _Class:
     ``start``       an empty state
     ``describe``    the names and the sizes of the blocks
     ``forecast``    nothing
-    ``displays``    nothing
+    ``displays``    all results, as tables, bars and heat maps
     ``contribute``  the sum of the rows
     ==============  ==================================================================
 
@@ -109,8 +110,8 @@ def _forecast(self: Any, noise_std: float, nominal_n: int, grid: Grid) -> Result
 def _displays(
     self: Any, results: Mapping[str, Floats], columns: tuple[str, ...]
 ) -> tuple[Display, ...]:
-    """Return no tables and figures."""
-    return ()
+    """Return all results: numbers as a table, vectors as bars, matrices as heat maps."""
+    return derived(results, columns)
 
 
 def _contribute(self: Any, t: int, state: GridState, records: Records) -> Integers:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from inspect import signature
+from math import ceil, floor, log10
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from cloister.core.declared import Declaration, Whole, declarations, declared
 from cloister.core.errors import PlanError
 from cloister.privacy.budget import Budget
-from cloister.privacy.calibration import gaussian_noise_multiplier
+from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
 from cloister.protocol.task import PublicFacts, Task, check_follows
 
 _Task = TypeVar("_Task")
@@ -85,6 +86,22 @@ def noise_of(facts: PublicFacts, pure: bool = False) -> float | None:
     if facts.budget is None or (pure and facts.budget.delta == 0):
         return None
     return gaussian_noise_multiplier(facts.budget.epsilon, facts.budget.delta)
+
+
+def epsilon_for(budget: Budget, factor: float, *, pure: bool = False) -> float:
+    """Return an epsilon of two digits at which noise is so many times smaller.
+
+    It is `pure` for Laplace noise and without delta.
+    """
+    if pure or not budget.delta:
+        return two_digits(budget.epsilon * factor)
+    return two_digits(gdp_part(budget, factor**2).epsilon)
+
+
+def two_digits(epsilon: float) -> float:
+    """Return the smallest number of two digits that is no smaller, but for rounding."""
+    digit = 10.0 ** (floor(log10(epsilon)) - 1)
+    return ceil(epsilon / digit * (1 - 1e-12)) * digit
 
 
 def made(task: type[_Task], facts: PublicFacts, options: object, **chosen: Any) -> _Task:

@@ -4,7 +4,7 @@ A noise interval is about the answer of the records at hand. A **population inte
 truth where these records came from, as if each unit were drawn independently: it adds the
 variance of the sample. Results that have one hold ``NAME_population_low`` and
 ``NAME_population_high`` beside ``NAME_low`` and ``NAME_high``; a
-:class:`~cloister.protocol.task.Between` holds both ends in `population`.
+:class:`~cloister.core.estimate.Estimate` holds both ends in `population`.
 
 References
 ----------
@@ -16,13 +16,16 @@ References
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from cloister.core.arrays import Floats
+from cloister.core.estimate import Estimate
 from cloister.protocol.task import INTERVAL_95
 
-ENDS = ("_population_low", "_population_high")
-"""What a result's name ends with where it is an end of a population interval."""
+Box = tuple[float, float]
+"""The least and greatest possible value."""
 POPULATION_NOTE = (
     "A population interval also holds the chance that brought these records here, as if each were "
     "drawn by itself."
@@ -36,7 +39,7 @@ def population_interval(
     high: Floats,
     sampling_variance: Floats | float,
     *,
-    box: tuple[float, float] = (-np.inf, np.inf),
+    box: Box = (-np.inf, np.inf),
 ) -> tuple[Floats, Floats]:
     """Return a 95 % interval of noise and sampling from one of the noise alone [Z08]_.
 
@@ -50,6 +53,12 @@ def population_interval(
         np.clip(middle - np.hypot(middle - low, spread), *box),
         np.clip(middle + np.hypot(high - middle, spread), *box),
     )
+
+
+def sampled(estimate: Estimate, variance: Floats | float, box: Box = (-np.inf, np.inf)) -> Estimate:
+    """Return an estimate with a population interval, from the variance of sampling."""
+    ends = population_interval(estimate.values, estimate.low, estimate.high, variance, box=box)
+    return replace(estimate, population=ends)
 
 
 def share_variance(share: Floats, whole: Floats) -> Floats:

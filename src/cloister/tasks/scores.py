@@ -30,17 +30,18 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
 
 import numpy as np
 
 from cloister.core.arrays import Floats, Integers
+from cloister.core.estimate import Ends, Estimate
 from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.intervals import BOX, fieller
-from cloister.tasks.population import ENDS, population_interval
+from cloister.tasks.population import Box, sampled
 
 STRETCH = 4.0
 """Log-odds at which half of each side of the score axis is used up."""
@@ -58,45 +59,6 @@ _BINS = (8, 128)
 
 Triple = tuple[Floats | float, Floats | float, Floats | float]
 """Variances of a numerator and of a denominator, and their covariance."""
-Ends = tuple[Floats, Floats]
-Box = tuple[float, float]
-"""The least and greatest possible value."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A measure, the ends of its 95 % noise interval, and of the population one if it has any."""
-
-    value: Floats
-    low: Floats
-    high: Floats
-    population: tuple[Floats, Floats] | None = field(default=None, kw_only=True)
-
-    def named(self, name: str) -> dict[str, Floats]:
-        """Return the arrays under the names that results give them."""
-        parts = {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
-        if self.population is not None:
-            parts |= {name + end: part for end, part in zip(ENDS, self.population, strict=True)}
-        return {key: np.atleast_1d(part).astype(np.float64) for key, part in parts.items()}
-
-    def mapped(self, function: Callable[[Floats], Floats]) -> Estimate:
-        """Return a function of the measure, applied to value and ends alike."""
-        ends = self.population and (function(self.population[0]), function(self.population[1]))
-        return Estimate(*map(function, (self.value, self.low, self.high)), population=ends)
-
-    def joined(self, other: Estimate) -> Estimate:
-        """Return the measure with intervals that hold those of another one, too."""
-        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
-        ends = self.population
-        if ends is not None:
-            far = other.population or (low, high)
-            ends = np.minimum(ends[0], far[0]), np.maximum(ends[1], far[1])
-        return Estimate(self.value, low, high, population=ends)
-
-    def sampled(self, variance: Floats | float, box: Box = (-np.inf, np.inf)) -> Estimate:
-        """Return the measure with a population interval, from the variance of sampling."""
-        ends = population_interval(self.value, self.low, self.high, variance, box=box)
-        return replace(self, population=ends)
 
 
 def number_of_bins(noise_over_n: float) -> int:
@@ -227,11 +189,11 @@ def mean_of(parts: Estimate, *, same_records: bool = False) -> Estimate:
     Their noises are independent. So is their sampling, unless it is that of the `same_records`;
     then the distances to the ends of population intervals add up.
     """
-    n = parts.value.shape[-1]
-    value = parts.value.mean(axis=-1)
+    n = parts.values.shape[-1]
+    value = parts.values.mean(axis=-1)
 
     def away(ends: Floats, together: bool) -> Floats:
-        distances = np.abs(ends - parts.value)
+        distances = np.abs(ends - parts.values)
         squared = np.sqrt((distances**2).sum(axis=-1))
         return np.asarray((distances.sum(axis=-1) if together else squared) / n)
 
@@ -276,7 +238,7 @@ def confusion_measures(confusion: Floats, variance: float) -> dict[str, Estimate
     return {
         "accuracy": share_of(right.sum(), confusion.sum(), k * variance, k**2 * variance),
         "balanced_accuracy": mean_of(recall),
-        "macro_f1": _macro_f1(confusion, f1.value, variance),
+        "macro_f1": _macro_f1(confusion, f1.values, variance),
         "kappa": _kappa(confusion, variance),
         "precision": share_of(right, of_prediction, variance, k * variance),
         "recall": recall,
@@ -293,7 +255,7 @@ def _macro_f1(confusion: Floats, f1: Floats, variance: float) -> Estimate:
     spread = INTERVAL_95["gaussian"] * np.sqrt(variance * (slope**2).sum()) / k
     value = f1.mean()
     noise = Estimate(value, np.maximum(value - spread, 0.0), np.minimum(value + spread, 1.0))
-    return noise.sampled((np.maximum(confusion, 0.0) * slope**2).sum() / k**2, (0.0, 1.0))
+    return sampled(noise, (np.maximum(confusion, 0.0) * slope**2).sum() / k**2, (0.0, 1.0))
 
 
 def _kappa(confusion: Floats, variance: float) -> Estimate:
@@ -457,8 +419,8 @@ def roc_curve(scores: ScoreHistogram) -> tuple[Floats, Estimate]:
     """
     false_rate = _tail_shares(scores.others, scores.cov_others)
     true_rate = _tail_shares(scores.members, scores.cov_members)
-    rising = np.maximum.accumulate(true_rate.value)
-    return np.maximum.accumulate(false_rate.value), replace(true_rate, value=rising)
+    rising = np.maximum.accumulate(true_rate.values)
+    return np.maximum.accumulate(false_rate.values), replace(true_rate, values=rising)
 
 
 def _tail_shares(counts: Floats, covariance: Floats) -> Estimate:
@@ -528,8 +490,8 @@ def regression_measures(
     unexplained = ratio(per * n * squared, spread, noise, box=(0.0, 2.0))
     of_residuals = np.maximum(fourth / square_sum**2 - 1 / size, 0.0) if square_sum > 0 else 0.0
     # relative variances; that both sums hold the residuals makes the ratio steadier than this says
-    unexplained = unexplained.sampled(
-        unexplained.value**2 * (of_residuals + (_NORMAL - 1) / size), (0.0, 2.0)
+    unexplained = sampled(
+        unexplained, unexplained.values**2 * (of_residuals + (_NORMAL - 1) / size), (0.0, 2.0)
     )
     turned = unexplained.mapped(lambda part: 1 - part)
     wide = turned.population and turned.population[::-1]
@@ -537,7 +499,7 @@ def regression_measures(
         "bias": scaled(mean(residual, square_sum, -1.0), bound),
         "mae": scaled(mean(absolute, square_sum), bound),
         "rmse": square.mapped(lambda v: bound * np.sqrt(v)),
-        "r2": Estimate(turned.value, turned.high, turned.low, population=wide),
+        "r2": Estimate(turned.values, turned.high, turned.low, population=wide),
     }
 
 

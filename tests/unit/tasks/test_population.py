@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.app.text import as_table
-from cloister.core.display import Between, Table
+from cloister.core.display import Table
+from cloister.core.estimate import between
 from cloister.tasks.population import population_interval
 
 NUMBERS = st.floats(-1e3, 1e3)
@@ -41,13 +42,13 @@ def test_a_table_shows_population_intervals_in_a_column_of_their_own() -> None:
         "measures",
         ("", "value", "other"),
         (
-            ("auc", Between(0.8, 0.79, 0.81, population=(0.75, 0.85)), Between(1.0, 0.0, 2.0)),
-            ("kappa", Between(0.5, 0.4, 0.6), "no"),
+            ("auc", between(0.8, 0.79, 0.81, population=(0.75, 0.85)), between(1.0, 0.0, 2.0)),
+            ("kappa", between(0.5, 0.4, 0.6), "no"),
         ),
     )
     shown = as_table(table)
     assert shown.headings == ("", "value", "population 95 %", "other")
     assert [row[2] for row in shown.rows] == ["[0.750, 0.850]", ""]
     assert [len(row) for row in shown.rows] == [4, 4]
-    plain = Table("measures", ("", "value"), (("kappa", Between(0.5, 0.4, 0.6)),))
+    plain = Table("measures", ("", "value"), (("kappa", between(0.5, 0.4, 0.6)),))
     assert as_table(plain) == plain

@@ -12,6 +12,7 @@ from cloister.app.in_process import run_plan
 from cloister.app.release import Release
 from cloister.app.report.plots import draw
 from cloister.core.display import Curve
+from cloister.core.estimate import Estimate
 from cloister.privacy.budget import Budget
 from cloister.protocol.task import Task
 from cloister.tasks.clustering.auto import Auto
@@ -111,7 +112,8 @@ def _curve(row: TidyRow, folder: Path) -> Path:
     )
     places = np.arange(int(row["low"] or 0), int(row["high"] or 0) + 1, dtype=np.float64)
     chosen = float(row["chosen"] or 0)
-    curve = Curve(str(row["dataset"]), places, gap, low, high, chosen, ("clusters", "gap"))
+    found = Estimate(gap, low, high, axes=("clusters",), unit="gap")
+    curve = Curve(str(row["dataset"]), places, found, chosen=chosen)
     path = folder / f"select_k-{row['dataset']}-{row['low']}-{row['high']}.svg"
     path.write_text(draw(curve, "k"), "utf-8")
     return path

@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from cloister.core.declared import Whole, declared
-from cloister.core.display import Display
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import Floats, GridState, Profile, State
-from cloister.tasks.clustering.centres import centre_displays, centres_in_units
+from cloister.tasks.clustering.centres import centres_in_units
+from cloister.tasks.clustering.clusters import Clustering
 from cloister.tasks.clustering.kmeans import GLloyd, SuLloyd
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.intervals import BOX
@@ -22,7 +22,7 @@ ONE_ROUND = ("n_clusters", "n_features", "frac_bits", "public_seed")
 
 
 @declared
-class Centres:
+class Centres(Clustering):
     """A private task whose state has centres, intervals around them, and sizes.
 
     Parameters
@@ -60,12 +60,6 @@ class Centres:
             data units; ``sizes`` and ``size_half_width`` of shape (n_clusters,) in records.
         """
         return centres_in_units(state, grid, self.frac_bits)
-
-    def displays(
-        self, results: Mapping[str, Floats], columns: tuple[str, ...]
-    ) -> tuple[Display, ...]:
-        """Return the centres as a table and a heat map, their projection, and the sizes."""
-        return centre_displays(results, columns)
 
     def _real(self, state: GridState) -> State:
         return {name: from_grid(value, self.frac_bits) for name, value in state.items()}

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import nan
+from math import isnan, nan
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from cloister.app.present import present
 from cloister.app.release import Release
 from cloister.app.report import plots
-from cloister.app.text import (
-    UNCLEAR_NOTE,
-    as_table,
-    bar_cells,
-    cell_text,
-    number,
-)
-from cloister.core.display import Bars, Between, Curve, Display, Heatmap, Measured, Table
+from cloister.app.text import UNCLEAR_NOTE, as_table, cell_text, number
+from cloister.core.display import Bars, Curve, Display, Heatmap, Table
 from cloister.core.errors import PlanError
+from cloister.core.estimate import Estimate
 from cloister.core.html import page
 
 if TYPE_CHECKING:
@@ -92,7 +85,7 @@ def _without_repeats(displays: Sequence[Display]) -> Iterator[Display]:
         seen |= found
 
 
-def _cells(display: Display) -> Iterator[tuple[str, str, float | Measured | Between]]:
+def _cells(display: Display) -> Iterator[tuple[str, str, float | Estimate]]:
     """Yield row, column and value of each number of a display."""
     match display:
         case Table():
@@ -100,32 +93,18 @@ def _cells(display: Display) -> Iterator[tuple[str, str, float | Measured | Betw
                 for heading, cell in zip(display.headings[1:], cells, strict=True):
                     if not isinstance(cell, str):
                         yield cell_text(name), heading, cell
-        case Heatmap(values=values, margin=margin, low=low, high=high):
-            for (i, j), at in np.ndenumerate(values):
-                value: float | Measured | Between = float(at)
-                if low is not None and high is not None:
-                    value = Between(float(at), float(low[i, j]), float(high[i, j]))
-                elif margin is not None:
-                    value = Measured(float(at), float(margin[i, j]))
-                yield display.rows[i], display.columns[j], value
-        case Bars(names=names):
-            for name, cell in zip(names, bar_cells(display), strict=True):
-                if not isinstance(cell, str):
-                    yield name, display.unit or "value", cell
-        case Curve(axes=(x, y), names=names):
-            for place, stop in zip(display.places.tolist(), display.cells(), strict=True):
-                for heading, cell in zip(names or (y or "value",), stop, strict=True):
-                    if not isinstance(cell, str):
-                        yield f"{x or 'x'} {number(place)}", heading, cell
+        case Heatmap() | Bars() | Curve():
+            first, *headings = display.headings
+            for place, numbers in display.numbers():
+                row = place if isinstance(place, str) else f"{first} {number(place)}"
+                for heading, found in zip(headings, numbers, strict=True):
+                    if isinstance(display, Heatmap) or not isnan(found.value):
+                        yield row, heading, found
         # a Scatter or a Graph is drawn from the numbers of other displays
 
 
-def _numbers(cell: float | Measured | Between) -> tuple[float, ...]:
+def _numbers(cell: float | Estimate) -> tuple[float, ...]:
     """Return a value and both ends of its interval and of the population's; nan for none."""
-    match cell:
-        case Between(population=population):
-            return cell.value, cell.low, cell.high, *(population or (nan, nan))
-        case Measured(value=value, margin=margin):
-            return value, value - margin, value + margin, nan, nan
-        case _:
-            return float(cell), nan, nan, nan, nan
+    value, *ends = cell.numbers if isinstance(cell, Estimate) else (float(cell),)
+    known = [nan if isnan(end) else end for end in ends]  # this nan is equal to itself in a tuple
+    return (value, *known, *(nan,) * (4 - len(ends)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.app.text import as_table, cell_texts
+from cloister.app.text import as_table
 from cloister.core.arrays import Floats
 from cloister.core.display import Bars, Curve, Graph, Heatmap, Scatter
 from cloister.core.html import clean
@@ -45,8 +45,8 @@ def has_intervals(display: Heatmap | Bars | Scatter | Curve | Graph) -> bool:
     """Return whether :func:`draw` puts a small line with an interval into each cell."""
     return (
         isinstance(display, Heatmap)
-        and bool(np.any(_ends(display)[0] != _ends(display)[1]))
-        and len(display.rows) > 1
+        and bool(np.any(display.estimate.low < display.estimate.high))
+        and len(display.estimate.values) > 1
         and _has_text(display)
     )
 
@@ -71,7 +71,8 @@ def alt_text(display: Heatmap | Bars | Scatter | Curve | Graph) -> str:
     """Return what a reader who does not see the picture should hear."""
     match display:
         case Heatmap():
-            what = f"Heat map of {len(display.rows)} rows and {len(display.columns)} columns"
+            n_rows, n_columns = display.estimate.values.shape
+            what = f"Heat map of {n_rows} rows and {n_columns} columns"
         case Bars():
             first = [f"{row[0]} {row[1]}" for row in as_table(display).rows[:6]]
             more = ", and more" if len(display.names) > len(first) else ""
@@ -132,7 +133,7 @@ def _bars(display: Bars) -> Figure:
     n = len(display.names)
     figure, axes = _figure(7.2, 0.7 + 0.34 * n)
     places = np.arange(n, dtype=np.float64)
-    values, lows, highs = (_drawable(part) for part in (display.values, *_ends(display)))
+    values, lows, highs = (_drawable(part) for part in _with_ends(display))
     axes.barh(places, values, height=0.62, color=PALE, edgecolor=BLUE, linewidth=0.8)
     if (lows < highs).any():
         spread, middle = (highs - lows) / 2, (lows + highs) / 2
@@ -150,7 +151,7 @@ def _bars(display: Bars) -> Figure:
     axes.set_ylim(n - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.axvline(0, color=MUTED, linewidth=0.8)
-    axes.set_xlabel(display.unit)
+    axes.set_xlabel(display.estimate.unit)
     return figure
 
 
@@ -164,7 +165,7 @@ def _scatter(display: Scatter) -> Figure:
     axes.scatter(
         points[:, 0], points[:, 1], s=area, color=BLUE, alpha=0.35, edgecolors=BLUE, linewidths=1
     )
-    crowded = n > 20  # then the last word, such as the number of a cluster, must do
+    crowded = n > 20  # then the last word, such as a number, must do
     names = [name.split()[-1] if crowded and name.split() else name for name in display.names]
     for name, (x, y), size in zip(names, points, area, strict=True):
         axes.annotate(
@@ -187,7 +188,7 @@ def _curve(display: Curve) -> Figure:
     places = _drawable(display.places)
     values, low, high, *wide = (
         np.clip(np.atleast_2d(v), -_FAR, _FAR)  # what is not a number is a gap
-        for v in (display.values, display.low, display.high, *(display.population or ()))
+        for v in (*_with_ends(display), *(display.estimate.population or ()))
     )
     size = 4 if len(places) <= 60 else 0
     for i, (row, colour) in enumerate(zip(values, cycle(_COLOURS))):
@@ -313,10 +314,11 @@ def _apart(places: Floats, widths: Sequence[float]) -> Floats:
 def _heatmap(display: Heatmap) -> Figure:
     from matplotlib.colors import LinearSegmentedColormap
 
-    rows, columns = display.values.shape
-    wide, with_text = _cell_width(display), _has_text(display)
+    rows, columns = display.estimate.values.shape
+    with_text = _has_text(display)
+    wide = _cell_width(display) if with_text else 0.2
     height = _CELL_HEIGHT if with_text else 0.2
-    figure, axes = _figure(1.2 + columns * (wide if with_text else 0.2), 0.8 + rows * height)
+    figure, axes = _figure(1.2 + columns * wide, 0.8 + rows * height)
     shade = _shade(display)
     ends = ("#e9a15b", "#69a5d8") if with_text else ("#7f3b08", "#08306b")  # ink on them is legible
     colours = LinearSegmentedColormap.from_list(
@@ -331,16 +333,17 @@ def _heatmap(display: Heatmap) -> Figure:
         vmax=1,
         edgecolors="#edf1f5" if with_text else "white",
         linewidth=1.5 if with_text else 0.3,
-        rasterized=display.values.size > 4000,
+        rasterized=display.estimate.values.size > 4000,
     )
     if with_text:
-        _cell_texts(axes, display)
+        _write_texts(axes, display)
         if has_intervals(display):
             _cell_intervals(axes, display)
     axes.set_ylim(rows - 0.5, -0.5)
     axes.xaxis.tick_top()
-    names = [_short(name) for name in display.columns]
-    crowded = max(map(len, names), default=0) * _LETTER > (wide if with_text else 0.2)
+    row_labels, column_labels = display.estimate.labels
+    names = [_short(name) for name in column_labels]
+    crowded = max(map(len, names), default=0) * _LETTER > wide
     axes.set_xticks(
         np.arange(columns),
         names,
@@ -350,7 +353,7 @@ def _heatmap(display: Heatmap) -> Figure:
         color=INK,
         fontsize=9 if with_text else 7,
     )
-    row_names = [_short(name) for name in display.rows]
+    row_names = [_short(name) for name in row_labels]
     axes.set_yticks(np.arange(rows), row_names, fontsize=9 if with_text else 7)
     axes.tick_params(length=0)
     for side in axes.spines.values():
@@ -360,30 +363,35 @@ def _heatmap(display: Heatmap) -> Figure:
 
 def _has_text(display: Heatmap) -> bool:
     """Return whether the values fit into the cells."""
-    rows, columns = display.values.shape
-    fits = columns * _cell_width(display) <= _MAX_INCHES - 2 and rows * _CELL_HEIGHT <= _MAX_INCHES
-    return display.values.size <= _TEXT_CELLS and fits
+    rows, columns = display.estimate.values.shape
+    return bool(
+        rows * columns <= _TEXT_CELLS
+        and rows * _CELL_HEIGHT <= _MAX_INCHES
+        and columns * _cell_width(display) <= _MAX_INCHES - 2
+    )
 
 
 def _cell_width(display: Heatmap) -> float:
     """Return inches a cell needs for its text, and for the column's name unless that is long."""
-    texts = [text for row in cell_texts(display) for text in row]
+    texts = [text for row in _texts(display) for text in row]
     longest = max(len(text) for text in texts) if texts else 1
-    name = max((len(_short(name)) for name in display.columns), default=1)
+    name = max((len(_short(name)) for name in display.estimate.labels[1]), default=1)
     return max(1.0, _LETTER * longest + 0.2, _LETTER * name + 0.1 if name <= 16 else 0.0)
 
 
-def _ends(display: Heatmap | Bars) -> tuple[Floats, Floats]:
-    """Return both ends of the interval of each value."""
-    if display.low is not None and display.high is not None:
-        return display.low, display.high
-    margin = 0.0 if display.margin is None else display.margin
-    return display.values - margin, display.values + margin
+def _texts(display: Heatmap) -> list[list[str]]:
+    """Return what stands in each cell of a heat map."""
+    return [[str(cell) for cell in row[1:]] for row in as_table(display).rows]
 
 
-def _cell_texts(axes: Axes, display: Heatmap) -> None:
+def _with_ends(display: Heatmap | Bars | Curve) -> tuple[Floats, Floats, Floats]:
+    """Return the values and both ends of their intervals."""
+    return display.estimate.values, display.estimate.low, display.estimate.high
+
+
+def _write_texts(axes: Axes, display: Heatmap) -> None:
     lift = -0.1 if has_intervals(display) else 0.0
-    for i, row in enumerate(cell_texts(display)):
+    for i, row in enumerate(_texts(display)):
         for j, text in enumerate(row):
             axes.text(j, i + lift, text, ha="center", va="center", fontsize=9)
 
@@ -392,14 +400,14 @@ def _shade(display: Heatmap) -> Floats:
     """Return shades in [-1, 1]; by default the values over the largest of them."""
     if display.shade is not None:
         return np.clip(_drawable(display.shade), -1, 1)
-    values = _drawable(display.values)
+    values = _drawable(display.estimate.values)
     largest = float(np.abs(values).max(initial=0.0))
     return values / largest if largest else values
 
 
 def _cell_intervals(axes: Axes, display: Heatmap) -> None:
     """Draw in each cell where its value lies within its column, with its interval."""
-    values, lows, highs = (_drawable(v) for v in (display.values, *_ends(display)))
+    values, lows, highs = (_drawable(v) for v in _with_ends(display))
     left, width, drop = -0.26, 0.52, 0.27  # so that an interval fits beside both ends
     lowest, ranges = values.min(axis=0), np.ptp(values, axis=0)
     for i, j in np.ndindex(values.shape):

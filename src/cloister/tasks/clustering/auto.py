@@ -10,14 +10,14 @@ noise is free, so the estimates know the noise and shrink by it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from math import sqrt
-from typing import ClassVar, Self
+from math import ceil, sqrt
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from cloister.core.arrays import Floats, GridState, Integers, Records, State
+from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Positive, Whole, declared
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
@@ -28,13 +28,16 @@ from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import TYPICAL, MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaRoute
 from cloister.tasks.clustering.centres import (
-    centre_displays,
     centres_in_units,
     expected_half_widths,
 )
+from cloister.tasks.clustering.clusters import Clustering
 from cloister.tasks.clustering.lloyd_kernel import check_exact
 from cloister.tasks.intervals import size_interval
-from cloister.tasks.options import Clusters, PublicSeed, made, needed_budget
+from cloister.tasks.options import Clusters, PublicSeed, epsilon_for, made, needed_budget
+
+if TYPE_CHECKING:
+    from cloister.protocol.plan import Plan
 
 Route = GridRoute | PcaRoute | MeanRoute
 
@@ -50,7 +53,7 @@ def planned_mu(facts: PublicFacts) -> float:
 
 
 @declared
-class Auto(Gaussian):
+class Auto(Clustering, Gaussian):
     """Private k-means by synopsis, clipped Lloyd rounds and shrinkage.
 
     Records, centres and what a record adds lie on multiples of ``2**-frac_bits``; `mu` is the GDP
@@ -144,7 +147,19 @@ class Auto(Gaussian):
         """
         return results_of(self.route, state, grid)
 
-    displays = staticmethod(centre_displays)
+    def plan_warnings(self, plan: Plan, forecast: Results) -> Iterator[str]:
+        """Say that noise would drown every group, or else what it would hide."""
+        if self.drowned <= 1 or plan.budget is None:
+            yield from super().plan_warnings(plan, forecast)
+            return
+        epsilon = epsilon_for(plan.budget, self.drowned)
+        yield (
+            f"epsilon {plan.budget.epsilon:g} is too small for {plan.nominal_n:,} records of "
+            f"{len(plan.columns)} columns: noise would drown every difference between groups, so "
+            f"{self.name!r} would release one noisy mean and put the other centres around it "
+            f"blindly; about epsilon {epsilon:.2g} or "
+            f"{ceil(self.drowned * plan.nominal_n):,} records are needed, or fewer columns."
+        )
 
 
 def described(route: Route) -> str:

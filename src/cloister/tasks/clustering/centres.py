@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from cloister.core.arrays import Floats, GridState
-from cloister.core.display import Bars, Between, Display, Heatmap, Measured, Scatter, Table
+from cloister.core.arrays import Floats, GridState, Results
+from cloister.core.display import Bars, Cell, Display, Heatmap, Scatter, Table
+from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import Mechanism
 from cloister.tasks.intervals import above_noise, differences, ratio_interval, size_interval
@@ -91,54 +92,47 @@ def expected_half_widths(
     }
 
 
-def centre_displays(results: Mapping[str, Floats], columns: tuple[str, ...]) -> tuple[Display, ...]:
-    """Return the centres as a table and a heat map, their projection, and the sizes."""
-    centres, low, high = results["centres"], results["low"], results["high"]
-    sizes, half_width = results["sizes"], results["size_half_width"]
-    names = tuple(f"cluster {j}" for j in range(len(centres)))
+def estimates_of(results: Results, columns: tuple[str, ...]) -> tuple[Estimate, Estimate]:
+    """Return centres and sizes with their intervals."""
+    names = tuple(f"cluster {j}" for j in range(len(results["centres"])))
+    known = above_noise(results["sizes"], results["size_half_width"])
+    ends = (results[name] for name in ("centres", "low", "high"))
+    of_centres = np.repeat(known[:, None], len(columns), axis=1)
+    sizes = around(results["sizes"], results["size_half_width"], known=known)
     return (
-        _table(results, names, columns),
-        Heatmap(
-            "Centres at a glance",
-            names,
-            columns,
-            centres,
-            low=low,
-            high=high,
-            shade=differences(centres, low, high),
-            note="Blue is above the mean of the other centres in a column and orange below, by "
-            f"more than the noise of both; white is neither. {_BETWEEN}",
-        ),
-        *(_map(names, centres, sizes, columns) if _is_worth_a_map(centres) else ()),
-        Bars(
-            "Noisy sizes",
-            names,
-            sizes,
-            half_width,
-            unit="records",
-            note=f"± is half of {_INTERVAL}",
-        ),
+        Estimate(*ends, known=of_centres, labels=(names, columns)),
+        replace(sizes, labels=(names,), unit="records"),
     )
 
 
-def _table(
-    results: Mapping[str, Floats], names: tuple[str, ...], columns: tuple[str, ...]
-) -> Table:
+def centre_displays(results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
+    """Return the centres as a table and a heat map, their projection, and the sizes."""
+    centres, sizes = estimates_of(results, columns)
+    return (
+        _table(centres, sizes),
+        Heatmap(
+            "Centres at a glance",
+            centres,
+            "Blue is above the mean of the other centres in a column and orange below, by "
+            f"more than the noise of both; white is neither. {_BETWEEN}",
+            differences(centres.values, centres.low, centres.high),
+        ),
+        *(_map(centres, sizes.values) if _is_worth_a_map(centres.values) else ()),
+        Bars("Noisy sizes", replace(sizes, known=None), f"± is half of {_INTERVAL}"),
+    )
+
+
+def _table(centres: Estimate, sizes: Estimate) -> Table:
     """Return sizes and centres, with what is more along the rows: people scroll downwards."""
-    sizes, half_width = results["sizes"].tolist(), results["size_half_width"].tolist()
-    known = above_noise(results["sizes"], results["size_half_width"]).tolist()
-    cells = np.stack([results[name] for name in ("centres", "low", "high")], axis=2).tolist()
-    clusters: list[tuple[Measured | Between, ...]] = [
-        (Measured(size, half, known=clear), *(Between(*cell, known=clear) for cell in row))
-        for size, half, row, clear in zip(sizes, half_width, cells, known, strict=True)
-    ]
-    heads = ("noisy size", *columns)
-    if len(columns) <= len(names):
-        rows = tuple((name, *row) for name, row in zip(names, clusters, strict=True))
-        return Table("Centres", ("cluster", *heads), rows, note=_BETWEEN)
-    parts: list[tuple[Measured | Between, ...]] = list(zip(*clusters, strict=True))
-    turned = tuple((head, *row) for head, row in zip(heads, parts, strict=True))
-    return Table("Centres", ("", *names), turned, note=_BETWEEN)
+    names, columns = centres.labels
+    corner, heads = "cluster", ("noisy size", *columns)
+    rows: list[tuple[Estimate, ...]] = [(sizes[j], *centres[j].cells()) for j in range(len(names))]
+    if len(columns) > len(names):
+        corner, names, heads, rows = "", heads, names, list(zip(*rows, strict=True))
+    named: tuple[tuple[Cell, ...], ...] = tuple(
+        (name, *row) for name, row in zip(names, rows, strict=True)
+    )
+    return Table("Centres", (corner, *heads), named, note=_BETWEEN)
 
 
 def _is_worth_a_map(centres: Floats) -> bool:
@@ -147,10 +141,9 @@ def _is_worth_a_map(centres: Floats) -> bool:
     return n_features > 1 and n_clusters > (1 if n_features == 2 else 3)
 
 
-def _map(
-    names: tuple[str, ...], centres: Floats, sizes: Floats, columns: tuple[str, ...]
-) -> tuple[Scatter]:
+def _map(estimate: Estimate, sizes: Floats) -> tuple[Scatter]:
     """Return the centres in two principal coordinates, or in the columns when there are two."""
+    centres, (names, columns) = estimate.values, estimate.labels
     points, axes = centres, columns[:2]
     if len(columns) > 2:
         ranges = np.ptp(centres, axis=0)

@@ -31,11 +31,11 @@ from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.protocol.rows import Rows
 from cloister.protocol.task import INTERVAL_95, Block, Mechanism, Profile, PublicFacts, Released
 from cloister.tasks.clustering.centres import (
-    centre_displays,
     centres_in_units,
     expected_half_widths,
     unknown,
 )
+from cloister.tasks.clustering.clusters import Clustering
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.lloyd_kernel import check_exact, nearest_centres, sum_near_centres
 from cloister.tasks.intervals import ratio_interval, size_interval
@@ -107,7 +107,7 @@ class Payload:
 
 
 @declared
-class _LloydLoop(ABC):
+class _LloydLoop(Clustering, ABC):
     """The loop the four methods share; a method says its payload and its noise.
 
     Records and centres lie on multiples of ``2**-frac_bits`` in ``[-1, 1]``. With `relocate_empty`
@@ -293,8 +293,6 @@ class _LloydLoop(ABC):
         into the box: such a centre may lie outside its interval.
         """
         return centres_in_units(state, grid, self.frac_bits)
-
-    displays = staticmethod(centre_displays)
 
     def describe(self) -> str:
         return (

@@ -19,6 +19,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, State
 from cloister.core.declared import Positive, Range, Whole, declared
 from cloister.core.display import Curve, Display
 from cloister.core.errors import PlanError
+from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.rows import Rows
 from cloister.protocol.task import Block, Gaussian, PublicFacts, Released
@@ -34,7 +35,7 @@ from cloister.tasks.clustering.auto_grid import GridKnown, GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaKnown
 from cloister.tasks.clustering.auto_rounds import MovingCentres
-from cloister.tasks.clustering.centres import centre_displays
+from cloister.tasks.clustering.clusters import Clustering
 from cloister.tasks.clustering.gap_statistic import BAND, LEAST, gap_curve
 from cloister.tasks.clustering.synopsis import cell_centres
 from cloister.tasks.options import PublicSeed, made
@@ -58,7 +59,7 @@ class Choice:
 
 
 @declared
-class SelectK(Gaussian):
+class SelectK(Clustering, Gaussian):
     """``auto`` for a number of clusters between two public numbers, chosen from released counts.
 
     What a record adds in a round is what it adds to ``auto`` with `max_clusters`, asked with a
@@ -228,14 +229,11 @@ class SelectK(Gaussian):
         curve = Curve(
             "How many clusters",
             results["candidates"],
-            results["gap"],
-            results["gap_low"],
-            results["gap_high"],
+            Estimate.of(results, "gap", axes=("clusters",), unit="gap"),
+            note,
             chosen=k,
-            axes=("clusters", "gap"),
-            note=note,
         )
-        return curve, *centre_displays(results, columns)
+        return curve, *super().displays(results, columns)
 
 
 def _first_rows(state: Mapping[str, Any], k: int) -> dict[str, Any]:

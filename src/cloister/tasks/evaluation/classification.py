@@ -19,6 +19,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results
 from cloister.core.declared import Length, Range, Rule, WayOut, declared
 from cloister.core.display import Curve, Display, Heatmap
 from cloister.core.errors import PlanError
+from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.rows import Rows
 from cloister.protocol.task import FINE, INTERVAL_95, Block, Classifier, PublicColumn, PublicFacts
@@ -26,7 +27,7 @@ from cloister.tasks import scores
 from cloister.tasks.columns import categories_of, codes, in_batches
 from cloister.tasks.evaluation.layers import NOTE, BySilo, Evaluated, Model, ModelResults, place_of
 from cloister.tasks.examples import BOOLEAN, Example
-from cloister.tasks.interval_tables import MARGINS, between, curve_of, table_of
+from cloister.tasks.interval_tables import MARGINS, curve_of, number_of, table_of
 from cloister.tasks.options import made, noise_of
 
 Bins = Annotated[int, Range(2, 1024), Rule("even", lambda n: n % 2 == 0)]
@@ -246,7 +247,7 @@ class Evaluation(Evaluated):
         """
         noise = {name: sqrt(layers) * std for name, std in noise.items()}
         found: dict[str, Floats] = {}
-        measures: dict[str, scores.Estimate] = {}
+        measures: dict[str, Estimate] = {}
         for name, std in noise.items():
             found[name] = tables[name]
             found[f"{name}_half_width"] = np.array([INTERVAL_95["gaussian"] * std])
@@ -265,7 +266,7 @@ class Evaluation(Evaluated):
             measures["calibration_observed"] = _stacked([seen for _, seen in tables_of])
         return found | scores.as_results(measures)
 
-    def _of_scores(self, heads: list[scores.ScoreHistogram]) -> dict[str, scores.Estimate]:
+    def _of_scores(self, heads: list[scores.ScoreHistogram]) -> dict[str, Estimate]:
         areas = _stacked([scores.area(head)[0] for head in heads])
         measures = {"auc": areas}
         if len(heads) > 1:
@@ -321,14 +322,13 @@ class Evaluation(Evaluated):
         shown: list[Display] = [self.table_of_model(results)]
         if "confusion" in results:
             half_width = float(results["confusion_half_width"][0])
+            truth = tuple(f"is {name}" for name in self.classes)
+            predicted = tuple(f"predicted {name}" for name in self.classes)
             shown.append(
                 Heatmap(
                     "Confusion matrix",
-                    tuple(f"is {name}" for name in self.classes),
-                    tuple(f"predicted {name}" for name in self.classes),
-                    results["confusion"],
-                    margin=np.full(results["confusion"].shape, half_width),
-                    note=f"Noisy numbers of test records. {MARGINS}",
+                    around(results["confusion"], half_width, labels=(truth, predicted)),
+                    f"Noisy numbers of test records. {MARGINS}",
                 )
             )
         if "precision" in results:
@@ -340,7 +340,7 @@ class Evaluation(Evaluated):
 
     def _curves(self, results: Results, head: int) -> list[Display]:
         of = self.classes[head if self.heads > 1 else 1]
-        area = between(results, "auc", head)
+        area = number_of(results, "auc", head)
         shown: list[Display] = [
             curve_of(
                 f"ROC curve of {of}",
@@ -356,11 +356,11 @@ class Evaluation(Evaluated):
             named = ("predicted", "observed", "observed_low", "observed_high")
             rows = np.stack([results[f"calibration_{name}"][head] for name in named])
             clear = rows[3] - rows[2] < _VAGUE
-            axes = ("predicted probability", "share that came true")
             note = f"Groups with hardly any records are left out. {NOTE}"
-            places, values, low, high = rows[:, clear] if clear.any() else rows
-            title = f"Calibration of {of}"
-            shown.append(Curve(title, places, values, low, high, axes=axes, note=note))
+            places, *ends = rows[:, clear] if clear.any() else rows
+            axes, unit = ("predicted probability",), "share that came true"
+            observed = Estimate(*ends, axes=axes, unit=unit)
+            shown.append(Curve(f"Calibration of {of}", places, observed, note))
         return shown
 
 
@@ -379,10 +379,10 @@ def _known_totals(
     return np.array([confusion.sum() - own]), float(k * (k - 1))
 
 
-def _stacked(parts: Sequence[scores.Estimate]) -> scores.Estimate:
+def _stacked(parts: Sequence[Estimate]) -> Estimate:
     values, lows, highs = (
-        np.stack([getattr(part, end) for part in parts]) for end in ("value", "low", "high")
+        np.stack([getattr(part, end) for part in parts]) for end in ("values", "low", "high")
     )
     ends = [part.population for part in parts if part.population is not None]
     wide = (np.stack([low for low, _ in ends]), np.stack([high for _, high in ends]))
-    return scores.Estimate(values, lows, highs, population=wide)
+    return Estimate(values, lows, highs, population=wide)

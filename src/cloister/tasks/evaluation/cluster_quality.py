@@ -26,6 +26,7 @@ from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Re
 from cloister.core.declared import Range, Whole, declared
 from cloister.core.display import Display
 from cloister.core.errors import PlanError
+from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.rows import Rows, summed
 from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
@@ -235,13 +236,13 @@ class ClusterQuality(Gaussian):
             "reach": tables["reach"],
         }
 
-    def _silhouette(self, cells: Floats, variance: float) -> scores.Estimate:
+    def _silhouette(self, cells: Floats, variance: float) -> Estimate:
         """Return the mean over bins, each of which stands for its middle."""
         middles = (np.arange(self.n_bins) + 0.5) / self.n_bins
         noise = variance * (middles**2).sum(), variance * self.n_bins, variance * middles.sum()
         return scores.ratio(cells @ middles, cells.sum(axis=-1), noise)
 
-    def _davies_bouldin(self, distance: scores.Estimate, seen: Flags) -> scores.Estimate:
+    def _davies_bouldin(self, distance: Estimate, seen: Flags) -> Estimate:
         """Return the mean, over the clusters seen, of the worst ratio of widths to separation.
 
         Where fewer than two are seen it is over all, whose widths are mostly noise.
@@ -253,7 +254,7 @@ class ClusterQuality(Gaussian):
         # two equal centres count as one step apart
         apart = np.maximum(apart, 1 / (1 << self.frac_bits))
         np.fill_diagonal(apart, np.inf)
-        width = distance.value[chosen]
+        width = distance.values[chosen]
         worst = ((width[:, None] + width[None]) / apart).argmax(axis=1)
         everybody = np.arange(len(chosen))
         inverse = 1 / apart[everybody, worst]
@@ -263,7 +264,7 @@ class ClusterQuality(Gaussian):
         below = sqrt(float((weights**2 * (width - distance.low[chosen]) ** 2).sum()))
         above = sqrt(float((weights**2 * (distance.high[chosen] - width) ** 2).sum()))
         value = weights @ width
-        return scores.Estimate(value, np.maximum(value - below, 0.0), value + above)
+        return Estimate(value, np.maximum(value - below, 0.0), value + above)
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of the measures and the silhouette of each cluster."""

@@ -18,7 +18,7 @@ from cloister.tasks import scores
 from cloister.tasks.columns import in_batches
 from cloister.tasks.evaluation.layers import NOTE, BySilo, Evaluated, Model, ModelResults
 from cloister.tasks.examples import OTHER_NUMBER, Example
-from cloister.tasks.interval_tables import INTERVALS, bars_of, between
+from cloister.tasks.interval_tables import INTERVALS, bars_of, number_of
 from cloister.tasks.options import made
 
 
@@ -154,7 +154,7 @@ def _drawn(results: Results, target: str) -> Bars:
     return bars_of(
         "Errors in the units of the target",
         ("mean absolute error", "root mean squared error", "bias (predicted less true)"),
-        [between(results, name) for name in ("mae", "rmse", "bias")],
+        [number_of(results, name) for name in ("mae", "rmse", "bias")],
         f"A root far above the mean comes from a few large errors. {INTERVALS}",
         target,
     )

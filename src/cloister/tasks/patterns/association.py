@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloister.core.arrays import Results
-from cloister.core.display import Between, Display, Graph, Table
+from cloister.core.display import Display, Graph, Table
+from cloister.core.estimate import Estimate, between
 from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.intervals import ratio_interval
 
@@ -73,22 +74,22 @@ class Rule:
 
     Parameters
     ----------
-    support : Between
+    support : Estimate
         Of both together.
-    confidence : Between
+    confidence : Estimate
         Part of the baskets with the antecedent that have the consequent.
-    lift : Between
+    lift : Estimate
         How much more often they are met together than by chance.
-    leverage : Between
+    leverage : Estimate
         By what part of all baskets more.
     """
 
     antecedent: tuple[str, ...]
     consequent: tuple[str, ...]
-    support: Between
-    confidence: Between
-    lift: Between
-    leverage: Between
+    support: Estimate
+    confidence: Estimate
+    lift: Estimate
+    leverage: Estimate
 
     def __str__(self) -> str:
         return f"{_joined(self.antecedent)} → {_joined(self.consequent)}"
@@ -149,14 +150,14 @@ def _rule(both: Itemset, left: Itemset, right: Itemset, baskets: float) -> Rule:
     return Rule(
         left.items,
         right.items,
-        Between(both.support, both.low, both.high),
+        between(both.support, both.low, both.high),
         _ratio(both.support / left.support, both, left.counted, left.half_width, 1.0),
         _ratio(both.support / chance if chance else 0.0, both, counted, spread, baskets),
-        Between(both.support - chance, max(-1.0, leverage - wide), min(1.0, leverage + wide)),
+        between(both.support - chance, max(-1.0, leverage - wide), min(1.0, leverage + wide)),
     )
 
 
-def _ratio(value: float, both: Itemset, divisor: float, half_width: float, most: float) -> Between:
+def _ratio(value: float, both: Itemset, divisor: float, half_width: float, most: float) -> Estimate:
     """Return a ratio of supports with Fieller's interval, cut to what is possible."""
     low, high = ratio_interval(
         np.array([[both.counted]]),
@@ -165,7 +166,7 @@ def _ratio(value: float, both: Itemset, divisor: float, half_width: float, most:
         count_std=half_width / _Z,
         box=(0.0, most),
     )
-    return Between(value, float(low[0, 0]), float(high[0, 0]))
+    return between(value, float(low[0, 0]), float(high[0, 0]))
 
 
 def itemsets_frame(itemsets: Sequence[Itemset]) -> pd.DataFrame:
@@ -215,7 +216,7 @@ def displays_of(
     each = max(1, _MOST_ROWS // longest)
     by_size = [[s for s in itemsets if len(s.items) == n][:each] for n in range(1, longest + 1)]
     rows = tuple(
-        (_joined(s.items), Between(s.support, s.low, s.high)) for part in by_size for s in part
+        (_joined(s.items), between(s.support, s.low, s.high)) for part in by_size for s in part
     )
     frequent = Table(
         f"Frequent itemsets: {len(rows)} of {len(itemsets)}", ("items", "support"), rows, _NOTE

@@ -27,8 +27,9 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, PartBelowOne, Range, Whole, declared
-from cloister.core.display import Bars, Display, Measured, Table
+from cloister.core.display import Bars, Display, Table
 from cloister.core.errors import PlanError
+from cloister.core.estimate import Estimate, around
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gdp_part
@@ -41,7 +42,7 @@ from cloister.tasks.options import PublicSeed, made, noise_of
 from cloister.tasks.preparation.quantiles import Quantiles, quantiles_of
 from cloister.tasks.preparation.scaled import Measuring
 from cloister.tasks.preparation.statistics import Statistics
-from cloister.tasks.scores import Estimate, as_results
+from cloister.tasks.scores import as_results
 from cloister.tasks.state import part_of, prefixed
 
 Method = Literal["zscore", "mahalanobis", "robust", "density"]
@@ -356,18 +357,15 @@ class Outliers(Measuring):
                 Estimate(*(usual[name][:, i] for name in ("quantiles", "low", "high")))
                 for i in range(len(_QUARTILES))
             )
-            ranges = third.value - first.value, third.low - first.high, third.high - first.low
+            ranges = third.values - first.values, third.low - first.high, third.high - first.low
             spread = Estimate(*(between / _IQR for between in ranges))
         else:
-            location, spread = (
-                Estimate(*(usual[name + end] for end in ("", "_low", "_high")))
-                for name in ("mean", "deviation")
-            )
+            location, spread = (Estimate.of(usual, name) for name in ("mean", "deviation"))
         # less than what noise leaves unknown of the place is as good as none
         least = np.maximum(
             location.high - location.low, self.used_box.half_range * 2.0**-self.frac_bits
         )
-        ends = (np.maximum(end, least) for end in (spread.value, spread.low, spread.high))
+        ends = (np.maximum(end, least) for end in (spread.values, spread.low, spread.high))
         found = as_results({"location": location, "spread": Estimate(*ends)})
         if "covariance" in usual:
             found["covariance"] = _definite(usual, found["spread"])
@@ -385,7 +383,7 @@ class Outliers(Measuring):
         edges = np.linspace(low, low + width * _RARITIES, _RARITIES + 1)
         (middle, upper), *_ = quantiles_of(
             edges[None], tables["rarities"][None], 0.0, _QUARTILES[1:]
-        ).value
+        ).values
         beyond = middle + self.threshold * max(upper - middle, width) / (_IQR / 2)
         # nothing is rarer than cells in which there is only noise
         return {**found, "cutoff": np.array([min(beyond, low + width * (_RARITIES - 1))])}
@@ -448,13 +446,14 @@ class Outliers(Measuring):
             low, width = self._rarity_bins(results)
             names = tuple(f"{low + width * (i + 0.5):.2f}" for i in range(_RARITIES))
             note = f"Records beyond {results['cutoff'][0]:.2f} are outliers."
-            shown.append(Bars("How rare records are", names, results["rarities"], note=note))
+            rarities = Estimate(*(results["rarities"],) * 3, labels=(names,))
+            shown.append(Bars("How rare records are", rarities, note))
         if self.count_share:
             spread = float(results["flagged_half_width"][0])
             names = self.group_names or ("all",)
             visible = results.get("shown", np.ones(len(names)))
             counts = tuple(
-                (name, Measured(float(count), spread) if seen else f"below {self.min_group:g}")
+                (name, around(count, spread) if seen else f"below {self.min_group:g}")
                 for name, count, seen in zip(names, results["flagged"], visible, strict=True)
             )
             shown.append(Table("Outliers", ("", "records"), counts, f"Noisy numbers. {MARGINS}"))

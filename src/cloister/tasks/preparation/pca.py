@@ -23,12 +23,13 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import Positive, Whole, declared
 from cloister.core.display import Display, Heatmap, Table
 from cloister.core.errors import PlanError
+from cloister.core.estimate import bare
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import Block, Gaussian, PublicColumn, PublicFacts, Released
 from cloister.tasks.clipped import chunks, clip_to_unit
 from cloister.tasks.columns import Encoding, columns_of, position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.interval_tables import INTERVALS, between
+from cloister.tasks.interval_tables import INTERVALS, number_of
 from cloister.tasks.intervals import ratio_interval, round_up, size_interval
 from cloister.tasks.moments import PRODUCT, SQUARE, n_products, sum_products, unpack_products
 from cloister.tasks.options import Keep, made
@@ -299,7 +300,7 @@ class PCA(Gaussian):
         """Return explained variances and the components."""
         shares = results["explained_variance_ratio"].tolist()
         rows = tuple(
-            (name, between(results, "explained_variance", i), shares[i])
+            (name, number_of(results, "explained_variance", i), shares[i])
             for i, name in enumerate(self._labels)
         )
         note = f"{INTERVALS} They hold for all components at once."
@@ -310,11 +311,9 @@ class PCA(Gaussian):
             Table("Explained variance", heads, rows, note),
             Heatmap(
                 "Components",
-                self._labels,
-                self._encoding.names(self._public)[:-1],
-                components,
-                shade=components / largest,
-                note="How much each column counts, over half of its box.",
+                bare(components, labels=(self._labels, self._encoding.names(self._public)[:-1])),
+                "How much each column counts, over half of its box.",
+                components / largest,
             ),
         )
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, Length, Share, declared
+from cloister.core.derived import displays_of
 from cloister.core.display import Display
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -264,7 +265,7 @@ class Pipeline(Gaussian):
         """Return the displays of all steps, the last one's first."""
         reaching = (columns, *self._names[1:])
         shown = [
-            step.displays(self.results_of(i, results), reaching[i])
+            displays_of(step, self.results_of(i, results), reaching[i])
             for i, step in enumerate(self.steps)
         ]
         return tuple(chain.from_iterable(reversed(shown)))

@@ -24,8 +24,9 @@ import numpy as np
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Length, Probability, Range, Whole, declared
-from cloister.core.display import Between, Display, Table
+from cloister.core.display import Display, Table
 from cloister.core.errors import PlanError
+from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.rows import Rows
 from cloister.protocol.task import (
@@ -41,7 +42,6 @@ from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import curve_of
 from cloister.tasks.options import Keep, made, noise_of
-from cloister.tasks.scores import Estimate
 
 BRANCHES = 4  # of a cell; of 256 cells it makes the least noise of a running sum [QYL13]_
 Probabilities = Annotated[tuple[Probability, ...], Length(1)]
@@ -215,7 +215,7 @@ class Quantiles(Gaussian):
         rounding = 2.0 ** -(self.frac_bits + 1)  # of a record that enters the grid
         narrow = found.low, found.high
         ends = {"": narrow, "population_": found.population or narrow}
-        places = {"quantiles": found.value, "walls": edges}
+        places = {"quantiles": found.values, "walls": edges}
         for kind, (low, high) in ends.items():
             places[f"{kind}low"] = np.maximum(low - rounding, -1.0)
             places[f"{kind}high"] = np.minimum(high + rounding, 1.0)
@@ -230,10 +230,9 @@ class Quantiles(Gaussian):
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of quantiles, and the distributions of the first columns."""
-        ends = np.stack([results[name] for name in ("quantiles", "low", "high")], axis=2)
-        rows: tuple[tuple[str | Between, ...], ...] = tuple(
-            (columns[j], *(Between(*cell) for cell in row.tolist()))
-            for j, row in zip(self.used, ends, strict=True)
+        found = Estimate(*(results[name] for name in ("quantiles", "low", "high")))
+        rows: tuple[tuple[str | Estimate, ...], ...] = tuple(
+            (columns[j], *found[i].cells()) for i, j in enumerate(self.used)
         )
         headings = ("column", *(f"{p:.3g}" for p in self.probabilities))
         note = "[ , ] is a 95 % confidence interval (privacy noise only), never finer than a cell."

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Whole, declared
 from cloister.core.display import Display, Heatmap
+from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.rows import Rows
 from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
@@ -21,7 +22,7 @@ from cloister.tasks.clipped import chunks
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Keep, made
 from cloister.tasks.preparation.quantiles import Used, check_used, numbers_but
-from cloister.tasks.scores import Estimate, mean_interval, ratio
+from cloister.tasks.scores import mean_interval, ratio
 
 
 @declared
@@ -203,21 +204,9 @@ class Statistics(Gaussian):
             ),
         ]
         if "correlation" in results:
-            values, low, high = (results[f"correlation{end}"] for end in ("", "_low", "_high"))
-            shade = (values + 1) / 2
-            shown.append(
-                Heatmap(
-                    "Correlations",
-                    names,
-                    names,
-                    values,
-                    None,
-                    shade,
-                    interval_tables.INTERVALS,
-                    low,
-                    high,
-                )
-            )
+            found = Estimate.of(results, "correlation", labels=(names, names))
+            shade = (found.values + 1) / 2
+            shown.append(Heatmap("Correlations", found, interval_tables.INTERVALS, shade))
         return tuple(shown)
 
 
@@ -267,8 +256,8 @@ def _covariance(products: Floats, var_square: float, var_product: float) -> Esti
 
 def _matrices(entries: Estimate, half: Floats) -> dict[str, Floats]:
     """Return covariance and correlation with intervals, in data units."""
-    values, vectors = np.linalg.eigh(entries.value)
-    possible = entries.value
+    values, vectors = np.linalg.eigh(entries.values)
+    possible = entries.values
     if values[0] < 0:
         possible = (vectors * np.maximum(values, 0.0)) @ vectors.T
         most = np.sqrt(np.maximum(np.diag(possible), 1.0))  # no variance in the box is above 1

@@ -14,12 +14,12 @@ from typing import Annotated, Any
 import numpy as np
 
 from cloister.core.arrays import Floats
-from cloister.core.display import Bars, Between
+from cloister.core.display import Bars
 from cloister.core.errors import PlanError
+from cloister.core.estimate import Estimate, around, between
 from cloister.protocol.task import INTERVAL_95, PublicColumn
 from cloister.tasks.columns import position
-from cloister.tasks.population import population_interval
-from cloister.tasks.scores import Estimate
+from cloister.tasks.population import population_interval, sampled
 
 Reference = Annotated[
     Mapping[str, Any] | None,
@@ -38,7 +38,7 @@ def coefficient_results(
     """
     estimate = Estimate(values, low, high)
     if sampling_variance is not None:
-        estimate = estimate.sampled(sampling_variance)
+        estimate = sampled(estimate, sampling_variance)
     constant = estimate.mapped(lambda part: part[..., -1]).named("intercept")
     return {**estimate.mapped(lambda part: part[..., :-1]).named("coef"), **constant}
 
@@ -48,7 +48,8 @@ def coefficient_bars(
 ) -> Bars:
     """Return a picture of the largest coefficients."""
     best = np.argsort(-np.abs(values), kind="stable")[:_SHOWN]
-    return Bars(title, tuple(names[i] for i in best), values[best], margins[best], unit, note)
+    labels = (tuple(names[i] for i in best),)
+    return Bars(title, around(values[best], margins[best], labels=labels, unit=unit), note)
 
 
 def combination(
@@ -57,8 +58,8 @@ def combination(
     noise: Floats,
     sampling: Floats | None = None,
     *,
-    around: Floats | None = None,
-) -> Between:
+    middle: Floats | None = None,
+) -> Estimate:
     """Return a weighted sum of coefficients with its 95 % intervals.
 
     Parameters
@@ -68,19 +69,19 @@ def combination(
         Covariance of the noise in the coefficients.
     sampling : ndarray of the same shape, optional
         Covariance over samples of this size; with it the sum has a population interval.
-    around : ndarray of shape (n_coefficients,), optional
+    middle : ndarray of shape (n_coefficients,), optional
         Coefficients that the intervals are about; by default `values`.
     """
-    middle = float(weights @ (values if around is None else around))
+    at = float(weights @ (values if middle is None else middle))
     margin = INTERVAL_95["gaussian"] * sqrt(max(float(weights @ noise @ weights), 0.0))
-    low, high = middle - margin, middle + margin
+    low, high = at - margin, at + margin
     value = min(max(float(weights @ values), low), high)
     if sampling is None:
-        return Between(value, low, high)
+        return between(value, low, high)
     ends = population_interval(
         np.array(value), np.array(low), np.array(high), float(weights @ sampling @ weights)
     )
-    return Between(value, low, high, population=(float(ends[0]), float(ends[1])))
+    return between(value, low, high, population=(float(ends[0]), float(ends[1])))
 
 
 def difference(names: Sequence[str], level: str, reference: str) -> Floats:

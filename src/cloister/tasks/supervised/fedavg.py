@@ -36,6 +36,7 @@ from cloister.core.declared import (
 )
 from cloister.core.display import Curve, Display, Heatmap
 from cloister.core.errors import PlanError
+from cloister.core.estimate import Estimate, bare
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import sampled_noise_multiplier
@@ -255,14 +256,12 @@ class _Averaging(Gaussian, ABC):
 
     def _curve(self, results: Results) -> Curve:
         lengths, noise = results["lengths"], results["noise_lengths"]
+        ends = np.maximum(lengths - noise, 0), lengths + noise
         return Curve(
             "Length of the mean update",
             np.arange(1.0, self.rounds + 1),
-            lengths,
-            np.maximum(lengths - noise, 0),
-            lengths + noise,
-            axes=("round", "length"),
-            note="The band is what noise alone has on average. A round whose update is no longer "
+            Estimate(lengths, *ends, axes=("round",), unit="length"),
+            "The band is what noise alone has on average. A round whose update is no longer "
             "than that has hardly moved the model.",
         )
 
@@ -429,7 +428,7 @@ class _Trained(_Averaging):
         heads = self._output_names()
         values = results["parameters"].reshape(len(names), len(heads))
         note = "Of columns scaled to [-1, 1]; a category by its number in the schema, from 0."
-        return (Heatmap("Coefficients", names, heads, values, note=note), curve)
+        return (Heatmap("Coefficients", bare(values, labels=(names, heads)), note), curve)
 
     @abstractmethod
     def _output_names(self) -> tuple[str, ...]:

@@ -26,8 +26,9 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Positive, Range, Share, declared
-from cloister.core.display import Bars, Display, Measured, Table
+from cloister.core.display import Bars, Display, Table
 from cloister.core.errors import PlanError
+from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.rows import Rows
 from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
@@ -499,20 +500,17 @@ class RandomForest(Gaussian):
         """Return class sizes and the columns that say most."""
         importance = results["importance"]
         order = [int(j) for j in np.argsort(-importance, kind="stable") if j != self.target][:20]
-        counts = zip(results["class_sizes"], results["class_half_width"], strict=True)
-        sizes = tuple(
-            (label, Measured(*map(float, count)))
-            for label, count in zip(self.classes, counts, strict=True)
-        )
+        counts = around(results["class_sizes"], results["class_half_width"])
+        sizes = tuple(zip(self.classes, counts.cells(), strict=True))
+        shares, names = importance[order], tuple(columns[j] for j in order)
         margin = float(results["leaf_half_width"][0])
         what = "each count" if self.kind == "random" else "each sum of gradients"
         return (
             Table("Classes", ("class", "records"), sizes, NOTE),
             Bars(
                 "Columns by importance",
-                tuple(columns[j] for j in order),
-                importance[order],
-                note=f"How far splits on a column part the scores, from {self.n_trees} trees of "
+                Estimate(shares, shares, shares, labels=(names,)),
+                f"How far splits on a column part the scores, from {self.n_trees} trees of "
                 f"{2**self.depth} leaves; the margin of error of {what} in a leaf is {margin:.4g}, "
                 "from privacy noise only.",
             ),

@@ -24,14 +24,14 @@ import numpy as np
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, declared
-from cloister.core.display import Between, Display, Table
+from cloister.core.display import Display, Table
+from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import INTERVAL_95, Block, Gaussian, PublicFacts, Released
 from cloister.tasks.columns import Encoding, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.moments import n_products, symmetric
 from cloister.tasks.options import Target, made
-from cloister.tasks.scores import Estimate
 from cloister.tasks.state import read, written
 from cloister.tasks.supervised.contrasts import (
     Reference,
@@ -593,14 +593,13 @@ class Linear(Gaussian):
         chosen = self._model.of_used(self.reference)
         matrix = to_reference(self._model.used_levels, chosen)
         compared = [
-            combination(row, values, noise, sampling, around=results["around"]) for row in matrix
+            combination(row, values, noise, sampling, middle=results["around"]) for row in matrix
         ]
-        rows: list[tuple[str | Between, ...]] = [
-            (name, between if row.any() else "reference")
-            for name, row, between in zip(self.names, matrix, compared, strict=True)
+        rows: list[tuple[str | Estimate, ...]] = [
+            (name, cell if row.any() else "reference")
+            for name, row, cell in zip(self.names, matrix, compared, strict=True)
         ]
-        ends = ("", "_low", "_high")
-        deviation = Between(*(float(results[f"residual_std{end}"][0]) for end in ends))
+        deviation = Estimate.of(results, "residual_std")[0]
         if deviation.low > 0:
             rows.append(("residual deviation", deviation))
         note = NOTE.format(variance="any" if self.sandwich else "one")

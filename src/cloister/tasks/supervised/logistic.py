@@ -26,8 +26,9 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, Positive, Range, declared
-from cloister.core.display import Between, Display, Table
+from cloister.core.display import Display, Table
 from cloister.core.errors import PlanError
+from cloister.core.estimate import Estimate, between
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import INTERVAL_95, Block, Gaussian, PublicFacts, Released
@@ -733,7 +734,7 @@ class Logistic(Gaussian):
             **coefficient_results(values, values - half_width, values + half_width, variance),
         }
 
-    def odds_ratio(self, results: Results, weights: Floats, output: int = 0) -> Between:
+    def odds_ratio(self, results: Results, weights: Floats, output: int = 0) -> Estimate:
         """Return what the odds of a class are multiplied by.
 
         Parameters
@@ -759,9 +760,8 @@ class Logistic(Gaussian):
             results["covariance"],
             results["sampling_covariance"],
         )
-        ends = found.population or (found.low, found.high)
-        value, low, high, *far = (_exp(v) for v in (found.value, found.low, found.high, *ends))
-        return Between(value, low, high, population=(far[0], far[1]))
+        value, low, high, *far = map(_exp, found.numbers)
+        return between(value, low, high, population=(far[0], far[1]) if far else (low, high))
 
     def decision(self, results: Results, records: Records) -> Floats:
         """Return the log-odds of each record; shape (n_samples, n_outputs)."""
@@ -777,10 +777,9 @@ class Logistic(Gaussian):
             np.column_stack([results[f"coef{end}"], results[f"intercept{end}"]]) for end in ends
         )
         outputs = (self.classes[1],) if self._outputs == 1 else self.classes
-        each = np.stack([value, low, high], axis=-1).transpose(1, 0, 2)  # column, output, end
-        rows: list[tuple[str | Between, ...]] = [
-            (name, *(Between(*part) for part in parts))
-            for name, parts in zip(self.names, each.tolist(), strict=True)
+        each = Estimate(value.T, low.T, high.T)  # column, output
+        rows: list[tuple[str | Estimate, ...]] = [
+            (name, *each[i].cells()) for i, name in enumerate(self.names)
         ]
         table = Table(
             "Coefficients of the log-odds, data units", ("column", *outputs), tuple(rows), NOTE
@@ -802,7 +801,7 @@ class Logistic(Gaussian):
         """Return the odds ratio of each column for one unit, or against its reference category."""
         matrix = to_reference(self._frame.used_levels, self._frame.of_used(self.reference))
         outputs = range(1) if self._outputs == 1 else range(1, self._outputs)
-        rows: list[tuple[str | Between, ...]] = []
+        rows: list[tuple[str | Estimate, ...]] = []
         for name, row in zip(self.names[:-1], matrix, strict=False):
             ratios = [self.odds_ratio(results, row, output) for output in outputs]
             rows.append((name, *(ratios if row.any() else ["reference"] * len(ratios))))

@@ -13,7 +13,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor, sqrt
 from typing import Annotated, ClassVar, Literal, Self
@@ -22,8 +22,9 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, Positive, Range, WayOut, Whole, declared
-from cloister.core.display import Bars, Display, Heatmap, Measured, Table
+from cloister.core.display import Bars, Display, Heatmap, Table
 from cloister.core.errors import PlanError
+from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.rows import Rows
 from cloister.protocol.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
@@ -32,8 +33,7 @@ from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import cells_of
 from cloister.tasks.intervals import differences, fieller, ratio_interval, size_interval
 from cloister.tasks.options import Target, made, noise_of
-from cloister.tasks.population import share_variance
-from cloister.tasks.scores import Estimate
+from cloister.tasks.population import sampled, share_variance
 from cloister.tasks.state import read, written
 from cloister.tasks.supervised.class_tables import (
     bounded_counts,
@@ -436,7 +436,7 @@ class NaiveBayes(Gaussian):
         found = {
             "class_counts": sums.counts,
             "class_count_half_width": np.full(len(priors), half_width),
-            **prior.sampled(share_variance(priors, sizes.sum()), _SHARE).named("class_prior"),
+            **sampled(prior, share_variance(priors, sizes.sum()), _SHARE).named("class_prior"),
         }
         if self._tables:
             columns = zip(self._tables, self._places, strict=True)
@@ -465,7 +465,7 @@ class NaiveBayes(Gaussian):
             groups = merge_bins(noisy, noise, priors)
         fitted = fitted_shares(noisy, groups, noise, priors, self.smoothing)
         return {
-            **shares.sampled(share_variance(shares.value, sizes), _SHARE).named("cells"),
+            **sampled(shares, share_variance(shares.values, sizes), _SHARE).named("cells"),
             "log_cells": np.log(fitted),
             "groups": groups.astype(np.float64),
         }
@@ -486,7 +486,7 @@ class NaiveBayes(Gaussian):
         stds = np.sqrt(np.clip(squares - means**2, floor, 1.0))
         middle, half = self._units(self._normal)
         own = np.maximum(counts, np.maximum(1.0, size_std))[:, None]
-        estimate = Estimate(means, *ends).sampled(stds**2 / own, (-1.0, 1.0))
+        estimate = sampled(Estimate(means, *ends), stds**2 / own, (-1.0, 1.0))
         in_units = estimate.mapped(lambda part: middle + half * part)
         return {**in_units.named("means"), "stds": stds * half}
 
@@ -556,16 +556,14 @@ class NaiveBayes(Gaussian):
         if self._tables:
             shown += self._table_displays(results, columns)
         if self._normal:
+            means = Estimate.of(results, "means")
+            labels = (self.classes, tuple(columns[j] for j in self._normal))
             shown.append(
                 Heatmap(
                     "Mean in each class",
-                    self.classes,
-                    tuple(columns[j] for j in self._normal),
-                    results["means"],
-                    low=results["means_low"],
-                    high=results["means_high"],
-                    shade=differences(*(results[f"means{end}"] for end in ("", "_low", "_high"))),
-                    note=f"{_COLOURS} {_NOTE} Of the mean before it was smoothed.",
+                    replace(means, population=None, labels=labels),
+                    f"{_COLOURS} {_NOTE} Of the mean before it was smoothed.",
+                    differences(means.values, means.low, means.high),
                 )
             )
         if self._counted:
@@ -573,8 +571,7 @@ class NaiveBayes(Gaussian):
         return tuple(shown)
 
     def _class_table(self, results: Results) -> Table:
-        sizes = zip(results["class_counts"], results["class_count_half_width"], strict=True)
-        records = (Measured(*map(float, size)) for size in sizes)
+        records = around(results["class_counts"], results["class_count_half_width"]).cells()
         rows = tuple(zip(self.classes, records, cells_of(results, "class_prior"), strict=True))
         return Table("Classes", ("class", "records", "share"), rows, _NOTE)
 
@@ -583,15 +580,12 @@ class NaiveBayes(Gaussian):
         weight = np.exp(logs) * np.abs(logs - logs.mean(axis=0))
         first = np.argsort(-weight.sum(axis=0), kind="stable")[:_SHOWN]
         value, low, high = (results[f"words{end}"][:, first] for end in ("", "_low", "_high"))
+        names = tuple(columns[self._counted[i]] for i in first)
         return Heatmap(
             "Columns of counts that say most, share of their class's counts",
-            tuple(columns[self._counted[i]] for i in first),
-            self.classes,
-            value.T,
-            low=low.T,
-            high=high.T,
-            shade=differences(value, low, high).T,
-            note=f"{_COLOURS} {_NOTE}",
+            Estimate(value.T, low.T, high.T, labels=(names, self.classes)),
+            f"{_COLOURS} {_NOTE}",
+            differences(value, low, high).T,
         )
 
     def _table_displays(self, results: Results, columns: tuple[str, ...]) -> list[Display]:
@@ -606,25 +600,21 @@ class NaiveBayes(Gaussian):
             bits.append(float(parts[0, 0].sum()))
             names += self._cell_names(columns[j], j, groups)
             cells.append(parts)
-        information, value, low, high, ratio = np.concatenate(cells, axis=2)
+        information, *ends, ratio = np.concatenate(cells, axis=2)
         first = np.argsort(-information[0], kind="stable")[:_SHOWN]
+        each, of_columns = np.array(bits), tuple(columns[j] for j in self._tables)
+        labels = (tuple(names[i] for i in first), self.classes)
         return [
             Bars(
                 "What each column says about the class",
-                tuple(columns[j] for j in self._tables),
-                np.array(bits),
-                unit="bits",
-                note="Mutual information in the smoothed model; bins without any are joined.",
+                Estimate(each, each, each, labels=(of_columns,), unit="bits"),
+                "Mutual information in the smoothed model; bins without any are joined.",
             ),
             Heatmap(
                 "Cells that say most, as shares of their class",
-                tuple(names[i] for i in first),
-                self.classes,
-                value[:, first].T,
-                low=low[:, first].T,
-                high=high[:, first].T,
-                shade=np.tanh(ratio[:, first].T),
-                note=f"{_NOTE} Blue: more of the class than of all records; orange: less.",
+                Estimate(*(end[:, first].T for end in ends), labels=labels),
+                f"{_NOTE} Blue: more of the class than of all records; orange: less.",
+                np.tanh(ratio[:, first].T),
             ),
         ]
 

@@ -26,6 +26,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import Length, Positive, Range, Whole, declared
 from cloister.core.display import Bars, Display, Table
 from cloister.core.errors import PlanError
+from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     FINE,
@@ -38,9 +39,9 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import codes, in_cache, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
-from cloister.tasks.interval_tables import WITH_POPULATION, between
+from cloister.tasks.interval_tables import WITH_POPULATION, number_of
 from cloister.tasks.options import made, needed_budget, noise_of
-from cloister.tasks.scores import Estimate
+from cloister.tasks.population import sampled
 from cloister.tasks.state import read, written
 from cloister.tasks.survival import curves
 from cloister.tasks.survival.score import Series
@@ -372,7 +373,7 @@ class Cox(Gaussian):
         strong = (reach > (_WEAK if self.order == 2 else _FAR)) | far
         more = self._left(value, reach, found.length) + _OF_SAMPLING * np.sqrt(sampling)
         below, above = INTERVAL_95["gaussian"] * noise + more
-        each = Estimate(value, value - below, value + above).sampled(sampling)
+        each = sampled(Estimate(value, value - below, value + above), sampling)
         return {
             **each.mapped(lambda part: part / units).named("coef"),
             **each.mapped(lambda part: _exp(part / units)).named("hazard_ratio"),
@@ -403,17 +404,15 @@ class Cox(Gaussian):
                 f"Hazard ratios of {columns[self.event]}",
                 ("covariate", "one unit, or against the first category", ""),
                 tuple(
-                    (name, between(results, "hazard_ratio", i), str(mark))
+                    (name, number_of(results, "hazard_ratio", i), str(mark))
                     for i, (name, mark) in enumerate(zip(self.names, marks, strict=True))
                 ),
                 f"{WITH_POPULATION} Above 1: the event comes sooner.",
             ),
             Bars(
                 "Logarithm of hazard ratios",
-                self.names,
-                value,
-                (high - low) / 2,
-                note="For half of a range, or a category. Whiskers: 95 % (privacy noise only).",
+                around(value, (high - low) / 2, labels=(self.names,)),
+                "For half of a range, or a category. Whiskers: 95 % (privacy noise only).",
             ),
             Table(
                 "Does any covariate matter?",

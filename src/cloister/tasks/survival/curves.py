@@ -7,7 +7,7 @@ end of all intervals**, whatever came then: it has one number, and 0. Numbers ha
 Gaussian noise of one deviation, in records, and may be negative. How many are at risk is a sum over
 later rows, so that a record adds 1 to one number, whatever K is.
 
-Curves are an :class:`~cloister.tasks.scores.Estimate` at the K + 1 edges, the first of them 0;
+Curves are an :class:`~cloister.core.estimate.Estimate` at the K + 1 edges, the first of them 0;
 between edges they run straight. The noise interval is for what the same formula says of the exact
 table, the population interval holds sampling (Greenwood's variance), too. Where the number at risk
 is not clear of its noise, nothing is known: from the first such interval on, a curve keeps its last
@@ -33,10 +33,10 @@ import numpy as np
 
 from cloister.core.arrays import Flags, Floats, Integers
 from cloister.core.errors import PlanError
+from cloister.core.estimate import Estimate
 from cloister.protocol.task import INTERVAL_95, PublicColumn
 from cloister.tasks.columns import position
 from cloister.tasks.intervals import fieller
-from cloister.tasks.scores import Estimate
 from cloister.tasks.tables.inference import NO_BOUND, odds_ratio
 
 CLEAR = 3.5
@@ -101,7 +101,7 @@ def kaplan_meier(exits: Floats, noise: float) -> Estimate:
     """
     alive = cumulative_hazard(exits, noise).mapped(lambda part: np.exp(-part))
     assert alive.population is not None
-    return Estimate(alive.value, alive.high, alive.low, population=alive.population[::-1])
+    return Estimate(alive.values, alive.high, alive.low, population=alive.population[::-1])
 
 
 def cumulative_hazard(exits: Floats, noise: float) -> Estimate:
@@ -185,7 +185,7 @@ def quantile(edges: Floats, survival: Estimate, last: Integers, part: float = 0.
 
     assert survival.population is not None
     wide = ends(*survival.population)
-    return Estimate(crossing(survival.value), *ends(survival.low, survival.high), population=wide)
+    return Estimate(crossing(survival.values), *ends(survival.low, survival.high), population=wide)
 
 
 @dataclass(frozen=True)

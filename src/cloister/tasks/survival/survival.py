@@ -9,18 +9,19 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
-from typing import Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Ascending, Length, Positive, Range, Whole, declared
-from cloister.core.display import Curve, Display, Measured, Table
+from cloister.core.display import Curve, Display, Table
 from cloister.core.errors import PlanError
+from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     FINE,
@@ -33,13 +34,16 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import codes, grid_of, in_cache, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
-from cloister.tasks.interval_tables import WITH_POPULATION, between
+from cloister.tasks.interval_tables import WITH_POPULATION, number_of
 from cloister.tasks.options import made, needed_budget, noise_of
-from cloister.tasks.population import ENDS
 from cloister.tasks.state import read, written
 from cloister.tasks.survival import curves
 
+if TYPE_CHECKING:
+    from cloister.protocol.plan import Plan
+
 _MOST_WORDS = 1 << 17
+_CLEAR_CURVE = 0.25  # half-width of a survival curve in its middle
 _EVERYBODY = "all records"
 
 
@@ -227,6 +231,17 @@ class Survival(Gaussian):
             "survival_half_width": np.array([width / 2]),
         }
 
+    def plan_warnings(self, plan: Plan, forecast: Results) -> Iterator[str]:
+        """Say that a curve would be known only roughly."""
+        width = float(forecast["survival_half_width"][0])
+        if plan.budget is not None and width > _CLEAR_CURVE:
+            yield (
+                f"epsilon {plan.budget.epsilon:g} is too small for {plan.nominal_n:,} records in "
+                f"{len(self.groups)} groups: a curve would be known only to ± {width:.0%} in its "
+                "middle, and end early; fewer groups or intervals, more records or a larger "
+                "epsilon would help."
+            )
+
     @property
     def _all_edges(self) -> Floats:
         return np.array([0.0, *self.edges])
@@ -282,21 +297,14 @@ class Survival(Gaussian):
     def _picture(self, results: Results, title: str, time: str) -> Curve:
         edges = results["edges"]
         hidden = np.arange(len(edges)) > results["usable"][:, None]
-        value, low, high, *population = (
-            np.where(hidden, np.nan, results["survival" + end])
-            for end in ("", "_low", "_high", *ENDS)
-        )
+        alive = Estimate.of(results, "survival").mapped(lambda end: np.where(hidden, np.nan, end))
+        labels = (self.groups, ())
         return Curve(
             title,
             edges,
-            value,
-            low,
-            high,
-            axes=(time, "share of the records"),
-            note="A curve ends where too few are at risk for the noise. The inner band is a 95 % "
+            replace(alive, axes=("", time), labels=labels, unit="share of the records"),
+            "A curve ends where too few are at risk for the noise. The inner band is a 95 % "
             "confidence interval (privacy noise only), the outer one holds sampling, too.",
-            names=self.groups,
-            population=(population[0], population[1]),
         )
 
     def _group_table(self, results: Results, time: str, event: str) -> Table:
@@ -305,10 +313,10 @@ class Survival(Gaussian):
         rows = [
             (
                 name,
-                Measured(float(results["exits"][g].sum()), margin),
-                between(results, "median", g),
-                between(results, "rate", g),
-                between(results, "rate_ratio", g - 1) if g else "1",
+                around(results["exits"][g].sum(), margin),
+                number_of(results, "median", g),
+                number_of(results, "rate", g),
+                number_of(results, "rate_ratio", g - 1) if g else "1",
             )
             for g, name in enumerate(self.groups)
         ]

@@ -29,6 +29,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import AtLeastZero, Range, Whole, declared
 from cloister.core.display import Display, Heatmap, Table
 from cloister.core.errors import raise_first
+from cloister.core.estimate import around, bare
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.rows import Rows
@@ -572,14 +573,12 @@ class Synthesise(Gaussian):
             (j,) = table.columns
             both = np.stack([table.values / whole, table.count(alike) / alike.shape[1]])
             half = INTERVAL_95["gaussian"] * table.noise / whole
+            margin = np.stack([np.full(len(self.labels[j]), half), 0 * both[1]])
             shown.append(
                 Heatmap(
                     f"{columns[j]}: released and look-alike",
-                    ("released", "look-alike"),
-                    self.labels[j],
-                    both,
-                    margin=np.stack([np.full(len(self.labels[j]), half), 0 * both[1]]),
-                    note="Parts of the records; ± is 95 % of the privacy noise.",
+                    around(both, margin, labels=(("released", "look-alike"), self.labels[j])),
+                    "Parts of the records; ± is 95 % of the privacy noise.",
                 )
             )
         return tuple(shown)
@@ -597,10 +596,8 @@ def _dependence(pairs: Sequence[Measured], alike: Integers, columns: tuple[str, 
             parts[place] = np.clip(excess(values, s) / (2 * max(values.sum(), 1.0)), 0.0, 1.0)
     return Heatmap(
         "Dependence of pairs",
-        columns,
-        columns,
-        parts,
-        note="The part of the records that would have to move for two columns to be independent: "
+        bare(parts, labels=(columns, columns)),
+        "The part of the records that would have to move for two columns to be independent: "
         "above the diagonal as released, less what noise makes; below it among look-alike records.",
     )
 

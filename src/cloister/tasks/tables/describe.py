@@ -18,8 +18,9 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Positive, Whole, declared
-from cloister.core.display import Between, Display, Table
+from cloister.core.display import Display, Table
 from cloister.core.errors import PlanError
+from cloister.core.estimate import ENDS, Estimate
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.rows import Rows
 from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
@@ -28,13 +29,13 @@ from cloister.tasks.interval_tables import (
     INTERVALS,
     WITH_POPULATION,
     bars_of,
-    between,
     cells_of,
     curve_of,
+    number_of,
     table_of_count,
 )
 from cloister.tasks.options import made, noise_of
-from cloister.tasks.population import ENDS
+from cloister.tasks.population import sampled
 from cloister.tasks.preparation.quantiles import (
     Levels,
     Probabilities,
@@ -44,7 +45,6 @@ from cloister.tasks.preparation.quantiles import (
     usual_levels,
 )
 from cloister.tasks.preparation.statistics import Statistics
-from cloister.tasks.scores import Estimate
 from cloister.tasks.state import part_of, prefixed
 from cloister.tasks.tables.tabulate import Tabulate
 
@@ -230,8 +230,8 @@ class Describe(Gaussian):
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return an overview, a table of every number, and a picture of each column."""
-        rows: list[tuple[str | Between, ...]] = []
-        every: list[tuple[str, Between]] = []
+        rows: list[tuple[str | Estimate, ...]] = []
+        every: list[tuple[str, Estimate]] = []
         pictures: list[Display] = []
         percent = [f"{100 * p:.3g} %" for p in self.probabilities]
         headings = ("column", "most frequent", "its share", "mean", "deviation", *percent)
@@ -248,7 +248,7 @@ class Describe(Gaussian):
                 pictures.append(bars_of(f"Shares of {name}", *bars, unit="part of the records"))
             else:
                 i, named = self.numbers.index(j), [f"{name}, {of}" for of in headings[3:]]
-                cells = [between(results, of, i) for of in ("mean", "deviation")]
+                cells = [number_of(results, of, i) for of in ("mean", "deviation")]
                 cells += cells_of(results, "quantiles")[i * n : i * n + n]
                 rows.append((name, "", "", *(replace(cell, population=None) for cell in cells)))
                 title, axes = f"Distribution of {name}", (name, "part of the records below")
@@ -274,8 +274,8 @@ def _of_numbers(moments: Results, trees: Results) -> dict[str, Floats]:
     count = np.maximum(trees["count"], 1.0)
     kurtosis = np.clip(fourth * masses.sum(axis=1) / second**2, 1.0, count)
     spread = found["deviation"] ** 2 * (kurtosis - 1) / (4 * count)
-    deviation = Estimate(*(found[f"deviation{end}"] for end in ("", "_low", "_high")))
-    found |= deviation.sampled(spread, (0.0, np.inf)).named("deviation")
+    deviation = replace(Estimate.of(found, "deviation"), population=None)
+    found |= sampled(deviation, spread, (0.0, np.inf)).named("deviation")
     ends = ("low", "high", "population_low", "population_high")
     found |= {f"quantiles_{k}" if k in ends else k: part for k, part in trees.items()}
     del found["rank_half_width"]

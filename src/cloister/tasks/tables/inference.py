@@ -28,9 +28,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cloister.core.arrays import Floats
+from cloister.core.estimate import Ends, Estimate
 from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.intervals import fieller
-from cloister.tasks.scores import Box, Ends, Estimate, Triple, share_of
+from cloister.tasks.population import Box
+from cloister.tasks.scores import Triple, share_of
 
 NO_BOUND = 1e9
 """The largest odds ratio or relative risk: an interval that ends here has no upper bound."""
@@ -57,11 +59,11 @@ class Tested:
 
 def count_interval(counts: Floats, s: float | Floats) -> Estimate:
     """Return noisy counts with both intervals, cut at 0; `s` broadcasts to them."""
-    spread, around = _Z * np.asarray(s), counts + _Z**2 / 2
+    spread, middle = _Z * np.asarray(s), counts + _Z**2 / 2
     wide = _Z * np.sqrt(np.maximum(counts, 0) + _Z**2 / 4 + np.square(s))
-    ends = around - wide, around + wide
+    ends = middle - wide, middle + wide
     found = Estimate(counts, counts - spread, counts + spread, population=ends)
-    found = replace(found.mapped(lambda part: np.maximum(part, 0.0)), value=counts)
+    found = replace(found.mapped(lambda part: np.maximum(part, 0.0)), values=counts)
     return found.joined(replace(found, population=None))
 
 
@@ -79,7 +81,7 @@ def share_interval(
     found = share_of(counts, whole, variance, cells * variance)
     likely = shown(counts.reshape(whole.size, -1))
     parts = likely / np.maximum(likely.sum(axis=1, keepdims=True), 1.0)
-    return replace(found, value=parts.reshape(counts.shape))
+    return replace(found, values=parts.reshape(counts.shape))
 
 
 # What is shown ------------------------------------------------------------------------------------

@@ -30,9 +30,11 @@ from dataclasses import replace
 import numpy as np
 
 from cloister.core.arrays import Floats, Integers
+from cloister.core.estimate import Ends, Estimate
 from cloister.core.randomness import public_generator
 from cloister.protocol.task import INTERVAL_95
-from cloister.tasks.scores import Box, Ends, Estimate, share_of
+from cloister.tasks.population import Box
+from cloister.tasks.scores import share_of
 from cloister.tasks.tables.inference import ratio_of_pairs, relative_risk
 
 FARTHEST = 8.0
@@ -58,7 +60,7 @@ def _ratio(cells: Floats, s: Floats, walls: Box) -> Estimate:
     """Return the ratio of shares of tables, whose value is finite where a cell is empty."""
     (a, b), (c, d) = np.moveaxis(np.maximum(cells, _HALF), (-2, -1), (0, 1))
     found, _ = relative_risk(cells, s, walls)
-    return replace(found, value=np.clip(a / (a + b) * (c + d) / c, found.low, found.high))
+    return replace(found, values=np.clip(a / (a + b) * (c + d) / c, found.low, found.high))
 
 
 def weights_of_evidence(table: Floats, s: float) -> Estimate:
@@ -73,7 +75,7 @@ def weights_of_evidence(table: Floats, s: float) -> Estimate:
     noise = s * np.sqrt([1.0, len(table) - 1.0])
     walls = float(np.exp(-FARTHEST)), float(np.exp(FARTHEST))
     found = _ratio(np.stack([table, rest], axis=-1), noise, walls).mapped(np.log)
-    return replace(found, value=np.clip(found.value, -FARTHEST, FARTHEST))
+    return replace(found, values=np.clip(found.values, -FARTHEST, FARTHEST))
 
 
 def compared(counts: Floats, cut: int, s: float) -> dict[str, Estimate]:
@@ -91,8 +93,8 @@ def compared(counts: Floats, cut: int, s: float) -> dict[str, Estimate]:
     sides = np.column_stack([parts, wholes - parts])
     pairs = np.stack([sides, np.broadcast_to(sides[0], sides.shape)], axis=1)[1:]
     ends = (rates.low, rates.high), rates.population or (rates.low, rates.high)
-    limits = [_difference(rates.value, *pair) for pair in ends]
-    apart = Estimate(rates.value[1:] - rates.value[0], *limits[0], population=limits[1])
+    limits = [_difference(rates.values, *pair) for pair in ends]
+    apart = Estimate(rates.values[1:] - rates.values[0], *limits[0], population=limits[1])
     times = _ratio(pairs, np.sqrt(noise), (1e-3, 1e3))
     return {"": rates, "_difference": apart, "_ratio": times}
 
@@ -215,7 +217,7 @@ def below(table: Floats, s: float) -> Estimate:
     sums = np.concatenate([np.zeros((1, table.shape[1])), np.cumsum(table, axis=0)])
     cells = np.arange(n + 1.0)[:, None]
     found = share_of(sums, sums[-1], cells * s**2, n * s**2)
-    found = replace(found, value=np.maximum.accumulate(found.value, axis=0))
+    found = replace(found, values=np.maximum.accumulate(found.values, axis=0))
     outer = (cells == 0) | (cells == n)  # where nobody is below, and everybody
     return found.mapped(lambda part: np.where(outer, cells / n, part))
 
@@ -226,7 +228,7 @@ def gain(table: Floats, s: float, rising: bool) -> tuple[Estimate, Floats]:
     `rising` says whether higher bins are the riskier ones. Shapes (n_bins + 1,).
     """
     riskiest = table[::-1] if rising else table
-    reach = below(riskiest.sum(axis=1, keepdims=True), s).value[:, 0]
+    reach = below(riskiest.sum(axis=1, keepdims=True), s).values[:, 0]
     return below(riskiest, s).mapped(lambda part: part[:, 1]), reach
 
 
@@ -253,7 +255,7 @@ def kolmogorov(table: Floats, s: float) -> Estimate:
         average = float(alone.mean())
         least = (float(np.quantile(alone, 0.95)) - average) / _Z
         found, low = (_convex(value, b, 4 * value * own, least**2) for b in (bias, bias + average))
-        return replace(found, low=np.minimum(low.low, found.value)).mapped(np.sqrt)
+        return replace(found, low=np.minimum(low.low, found.values)).mapped(np.sqrt)
 
     noise = np.full(table.shape, s**2)
     narrow, wide = around(noise), around(np.maximum(table, 0.0) + noise)

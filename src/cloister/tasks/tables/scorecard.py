@@ -15,13 +15,14 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Results
 from cloister.core.declared import AtLeastZero, Range, declared
-from cloister.core.display import Between, Curve, Display, Table
+from cloister.core.display import Curve, Display, Table
 from cloister.core.errors import PlanError
+from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicColumn, PublicFacts
 from cloister.tasks.columns import position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, Example
-from cloister.tasks.interval_tables import WITH_POPULATION, bars_of, between, cells_of, curve_of
+from cloister.tasks.interval_tables import WITH_POPULATION, bars_of, cells_of, curve_of, number_of
 from cloister.tasks.options import Target, made
 from cloister.tasks.scores import as_results, share_of
 from cloister.tasks.state import part_of, prefixed
@@ -207,7 +208,7 @@ class Scorecard(Tabulate):
             one = 1 << self.frac_bits
             steps = np.array([-one, *walls, one]) / one
             more["edges"] = grid.centre[j] + grid.half_range[j] * steps
-            rising = bool(found["gini"].value[0] > 0)  # higher bins are the riskier ones
+            rising = bool(found["gini"].values[0] > 0)  # higher bins are the riskier ones
             found["gain"], more["reach"] = risk.gain(table, s, rising)
         return as_results(found) | more
 
@@ -217,9 +218,9 @@ class Scorecard(Tabulate):
         names = [columns[table[0]] for table in self.tables[: self._n_columns]]
         of = {name: part_of(results, f"column_{i + 1}.") for i, name in enumerate(names)}
         event = f"{columns[self.tables[0][1]]}={labels[0][1][1]}"
-        worth = [[between(p, key) if key in p else "" for key in _WORTH] for p in of.values()]
+        worth = [[number_of(p, key) if key in p else "" for key in _WORTH] for p in of.values()]
         overview = [(name, *cells) for name, cells in zip(names, worth, strict=True)]
-        bins: list[tuple[str | Between, ...]] = []
+        bins: list[tuple[str | Estimate, ...]] = []
         pictures: list[Display] = []
         for (name, part), (cells, _) in zip(of.items(), labels, strict=False):
             woe, rate = cells_of(part, "woe"), cells_of(part, "rate")

@@ -10,8 +10,9 @@ from math import ceil, inf
 import numpy as np
 
 from cloister.core.arrays import Flags, Floats, Results
-from cloister.core.display import Between, Display, Heatmap, Table
-from cloister.tasks.interval_tables import WITH_POPULATION, bars_of, between, cells_of
+from cloister.core.display import Display, Heatmap, Table
+from cloister.core.estimate import Estimate, between
+from cloister.tasks.interval_tables import WITH_POPULATION, bars_of, cells_of, number_of
 from cloister.tasks.state import part_of
 from cloister.tasks.tables.inference import NO_BOUND, least_shown
 
@@ -35,11 +36,12 @@ def table_displays(sides: Sides, found: Results, minimum: float) -> Iterator[Dis
     counts = cells_of({**found, "counts": found["shown"]}, "counts")
     if len(names) == 1:
         yield bars_of(title, labels[0], _kept(counts, hidden, absent), note, "records")
-    drawn = [np.where(hidden, np.nan, found[k]) for k in ("shown", "counts_low", "counts_high")]
+    ends = (found[name] for name in ("shown", "counts_low", "counts_high"))
+    drawn = Estimate(*(np.where(hidden, np.nan, end) for end in ends))
     for k, label in enumerate(labels[2] if len(names) > 2 else ("",)[: len(names) - 1]):
-        of, (at, low, high) = (f": {label}", (p[..., k] for p in drawn)) if label else ("", drawn)
-        sheet = Heatmap(f"{title}{of}", labels[0], labels[1], at, note=note, absent=absent)
-        yield replace(sheet, low=low, high=high)
+        of, sheet = (f": {label}", drawn[..., k]) if label else ("", drawn)
+        sides_of = replace(sheet, labels=(tuple(labels[0]), tuple(labels[1])))
+        yield Heatmap(f"{title}{of}", sides_of, note, absent=absent)
     if hidden.size <= _WRITTEN:
         share = ("row_shares", "share of its row") if len(names) > 1 else ("shares", "share")
         both = (_kept(counts, hidden, absent), _kept(cells_of(found, share[0]), hidden, ""))
@@ -54,7 +56,8 @@ def mean_displays(
     """Yield a table of the means of each group, and bars of each column's."""
     title, groups = " by ".join(["Means", *by[0]]), tuple(map(", ".join, product(*by[1])))
     hidden, absent, note = _hidden(found["group_counts"][:, 0], found["group_noise"], minimum)
-    means = [replace(cell, known=True) for cell in cells_of(found, "means")]
+    of_groups = Estimate.of(found, "means")
+    means = list(replace(of_groups, known=np.ones(of_groups.values.shape, dtype=bool)).cells())
     columns = [_kept(means[j :: len(names)], hidden, "") for j in range(len(names))]
     sizes = _kept(cells_of(found, "group_counts"), hidden, absent)
     rows = zip((group or "all records" for group in groups), sizes, *columns, strict=True)
@@ -68,7 +71,7 @@ def mean_displays(
 def test_displays(tables: Mapping[str, Sides], results: Results) -> Iterator[Table]:
     """Yield the tests of all tables, by what stands before the names of results, and ratios."""
     tests: list[tuple[str | float, ...]] = []
-    ratios: list[tuple[str | Between, ...]] = []
+    ratios: list[tuple[str | Estimate, ...]] = []
     for prefix, (names, labels) in tables.items():
         found, title = part_of(results, prefix), " by ".join(names)
         for name, text in (_TESTS | _RATIOS).items():
@@ -77,7 +80,7 @@ def test_displays(tables: Mapping[str, Sides], results: Results) -> Iterator[Tab
                 tests.append((title, text, *(float(found[f"{name}_{end}"][0]) for end in ends)))
             if name in _RATIOS and name in found:
                 of = f"{names[1]}={labels[1][-1]}, {names[0]}={labels[0][-1]} over {labels[0][0]}"
-                ratios.append((f"{text} of {of}", _ratio(between(found, name))))
+                ratios.append((f"{text} of {of}", _ratio(number_of(found, name))))
     if ratios:
         yield Table("Ratios", ("ratio", "value"), tuple(ratios), WITH_POPULATION)
     if tests:
@@ -85,7 +88,7 @@ def test_displays(tables: Mapping[str, Sides], results: Results) -> Iterator[Tab
         yield Table("Tests", headings, tuple(tests), _HOLM)
 
 
-def _kept(cells: Sequence[Between], hidden: Flags, absent: str) -> list[Between | str]:
+def _kept(cells: Sequence[Estimate], hidden: Flags, absent: str) -> list[Estimate | str]:
     return [absent if left else cell for cell, left in zip(cells, hidden.flat, strict=True)]
 
 
@@ -98,10 +101,8 @@ def _hidden(counts: Floats, noise: Floats, minimum: float) -> tuple[Flags, str, 
     return hidden, absent, note if hidden.any() else WITH_POPULATION
 
 
-def _ratio(cell: Between) -> Between:
+def _ratio(cell: Estimate) -> Estimate:
     """Return a ratio, which stands out where 1 is not in its interval, with its open ends."""
-    value, high, *wide = (
-        inf if end >= NO_BOUND else end for end in (cell.value, cell.high, *(cell.population or ()))
-    )
-    known = not cell.low <= 1 <= high
-    return Between(value, cell.low, high, population=(wide[0], wide[1]), known=known)
+    value, low, high, *wide = (inf if end >= NO_BOUND else end for end in cell.numbers)
+    known = not low <= 1 <= high
+    return between(value, low, high, population=(wide[0], wide[1]), known=known)

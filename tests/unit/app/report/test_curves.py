@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from cloister.app.report.notebook import release_axes, release_frame
 from cloister.app.report.plots import alt_text, draw, figure_of
 from cloister.app.text import as_table
-from cloister.core.display import Between, Curve
+from cloister.core.display import Curve
+from cloister.core.estimate import Estimate, between
 
 PLACES = np.array([0.0, 1.0, 2.0])
 VALUES = np.array([[1.0, 0.5, np.nan], [1.0, 0.75, 0.5]])
 
 
-def curves(**more: object) -> Curve:
+def curves(**more: Any) -> Curve:
     ends = VALUES - 0.125, VALUES + 0.125
-    made = {"axes": ("months", "part"), "names": ("old", "new"), **more}
-    return Curve("Left", PLACES, VALUES, *ends, **made)
+    names: dict[str, Any] = {"axes": ("", "months"), "labels": (("old", "new"), ()), "unit": "part"}
+    return Curve("Left", PLACES, Estimate(VALUES, *ends, **names, **more))
 
 
 def test_cells_are_empty_where_a_curve_is_not_shown() -> None:
-    cells = list(curves().cells())
-    assert [[isinstance(cell, Between) for cell in stop] for stop in cells] == [
+    shown = [row[1:] for row in as_table(curves()).rows]
+    assert [[bool(cell) for cell in row] for row in shown] == [
         [True, True],
         [True, True],
         [False, True],
     ]
-    assert cells[1][0] == Between(0.5, 0.375, 0.625, known=True)
+    at_one = dict(curves().numbers())[1.0][0]
+    assert at_one.numbers == between(0.5, 0.375, 0.625).numbers
 
 
 def test_the_table_has_a_column_for_each_curve_and_for_its_population() -> None:
@@ -39,7 +43,8 @@ def test_the_table_has_a_column_for_each_curve_and_for_its_population() -> None:
 
 
 def test_one_curve_is_shown_as_before() -> None:
-    one = Curve("Gap", PLACES, *(VALUES[1] + shift for shift in (0, -0.125, 0.125)), chosen=1.0)
+    ends = (VALUES[1] + shift for shift in (0, -0.125, 0.125))
+    one = Curve("Gap", PLACES, Estimate(*ends), chosen=1.0)
     table = as_table(one)
     assert table.headings == ("x", "value")
     assert table.rows[1][0] == "1 (chosen)"

@@ -31,15 +31,15 @@ from cloister.app.text import (
 )
 from cloister.core.display import (
     Bars,
-    Between,
     Curve,
     Display,
     Graph,
     Heatmap,
-    Measured,
     Scatter,
     Table,
 )
+from cloister.core.estimate import Estimate, around, bare
+from cloister.core.estimate import between as interval
 from cloister.core.html import clean
 from cloister.data import read_source
 from cloister.data.schema import Column, Schema, schema_of
@@ -256,10 +256,10 @@ def test_what_a_task_shows_cannot_inject_anything(monkeypatch: pytest.MonkeyPatc
     nasty, axes = NASTY[4] + NASTY[0], (NASTY[4], NASTY[1])
     shown = (
         Table(nasty, names, (names,), note=nasty),
-        Heatmap(nasty, names, names, np.outer(one, one), note=nasty),
-        Bars(nasty, names, one, unit=nasty, note=nasty),
+        Heatmap(nasty, bare(np.outer(one, one), labels=(names, names)), nasty),
+        Bars(nasty, bare(one, labels=(names,), unit=nasty), nasty),
         Scatter(nasty, names, np.outer(one, one)[:, :2], axes=axes, note=nasty),
-        Curve(nasty, one, one, one, one, axes=axes, note=nasty),
+        Curve(nasty, one, bare(one, axes=axes[:1], unit=axes[1]), nasty),
         Graph(nasty, names, one, ((0, 1, 1.0, nasty),), note=nasty),
     )
     done = job()
@@ -305,19 +305,21 @@ def test_any_shape_gives_a_page_of_bounded_pictures(n_clusters: int, n_features:
 
 
 def test_every_display_has_its_numbers_as_a_table() -> None:
-    values = np.array([[1.0, 2.0]])
-    heat = as_table(Heatmap("t", ("r",), ("a", "b"), values, margin=np.array([[0.5, 0.0]])))
+    values, labels = np.array([[1.0, 2.0]]), (("r",), ("a", "b"))
+    heat = as_table(Heatmap("t", around(values, np.array([[0.5, 0.0]]), labels=labels)))
     assert heat.headings == ("", "a", "b")
     assert heat.rows == (("r", "1.00 ± 0.50", "2"),)
-    bars = as_table(Bars("t", ("r", "s"), np.array([3.0, -4.25])))
+    bars = as_table(Bars("t", bare(np.array([3.0, -4.25]), labels=(("r", "s"),))))
     assert bars.rows == (("r", "3"), ("s", "-4.25"))
     three, ends = np.array([1.0, np.nan, 2.0]), (np.array([0.9, 0, 1]), np.array([1.6, 1, np.inf]))
-    bars = as_table(Bars("t", ("r", "s", "u"), three, None, "", "", *ends, absent="<5"))
+    found = Estimate(three, *ends, labels=(("r", "s", "u"),))
+    bars = as_table(Bars("t", found, absent="<5"))
     assert bars.rows == (("r", "1.00 [0.90, 1.60]"), ("s", "<5"), ("u", "2 [1, no upper bound]"))
     low, high = np.array([[0.9, -3.0]]), np.array([[1.6, 1.0]])
-    heat = as_table(Heatmap("t", ("r",), ("a", "b"), values, low=low, high=high))
+    heat = as_table(Heatmap("t", Estimate(values, low, high, labels=labels)))
     assert heat.rows == (("r", "1.00 [0.90, 1.60]", "2.0 [-3.0, 1.0]"),)
-    curve = as_table(Curve("t", np.array([2.0, 3.0]), values[0], low[0], high[0], 3.0, ("k", "y")))
+    line = Estimate(values[0], low[0], high[0], axes=("k",), unit="y")
+    curve = as_table(Curve("t", np.array([2.0, 3.0]), line, chosen=3.0))
     assert curve.headings == ("k", "y")
     assert curve.rows == (("2", "1.00 [0.90, 1.60]"), ("3 (chosen)", "2.0 [-3.0, 1.0]"))
     dots = as_table(Scatter("t", ("r",), values, sizes=np.array([9.0]), axes=("x", "")))
@@ -325,18 +327,27 @@ def test_every_display_has_its_numbers_as_a_table() -> None:
     assert dots.rows == (("r", 1.0, 2.0, 9.0),)
 
 
+PLACES, TALL = np.array([2.0, 3.0]), np.eye(2)[:, :1]
+
+
 @pytest.mark.parametrize(
     "display",
     [
-        Heatmap("t", ("r",), ("a", "b"), np.array([[np.nan, 1e300]])),
-        Heatmap("t", ("r", "s"), ("a",), np.zeros((2, 1)), margin=np.zeros((2, 1))),
-        Heatmap(
-            "t", ("r", "s"), ("a",), np.eye(2)[:, :1], low=-np.ones((2, 1)), high=np.eye(2)[:, :1]
+        Heatmap("t", bare(np.array([[np.nan, 1e300]]), labels=(("r",), ("a", "b")))),
+        Heatmap("t", around(np.zeros((2, 1)), 0.0, labels=(("r", "s"), ("a",)))),
+        Heatmap("t", Estimate(TALL, -np.ones((2, 1)), TALL, labels=(("r", "s"), ("a",)))),
+        Curve("t", PLACES, Estimate(np.zeros(2), np.array([-1.0, np.nan]), np.ones(2)), chosen=3.0),
+        Bars("t", around(np.array([-5.0]), np.inf, labels=(("r",),))),
+        Bars("t", bare(np.array([0.0]), labels=(("r",),))),
+        Bars(
+            "t",
+            Estimate(
+                np.array([np.nan, 2.0]),
+                np.zeros(2),
+                np.array([1, np.inf]),
+                labels=(("r", "s"),),
+            ),
         ),
-        Curve("t", np.array([2.0, 3.0]), np.zeros(2), np.array([-1.0, np.nan]), np.ones(2), 3.0),
-        Bars("t", ("r",), np.array([-5.0]), margin=np.array([np.inf])),
-        Bars("t", ("r",), np.array([0.0])),
-        Bars("t", ("r", "s"), np.array([np.nan, 2.0]), low=np.zeros(2), high=np.array([1, np.inf])),
         Scatter("t", ("r",), np.zeros((1, 2))),
         Graph("t", (), np.zeros(0), ()),
         Graph("t", ("r",), np.zeros(1), ((0, 0, 1.0, ""),)),
@@ -408,11 +419,12 @@ def test_an_interval_is_drawn_as_it_is_not_around_its_value() -> None:
     from cloister.app.report import plots
 
     values = np.array([[0.0], [1.0]])
-    ends = {"low": values - 0.1, "high": values + 0.3}
-    drawn = Heatmap("t", ("r", "s"), ("a",), values, **ends)
-    centred = Heatmap("t", ("r", "s"), ("a",), values, margin=np.full((2, 1), 0.2))
+    labels = (("r", "s"), ("a",))
+    drawn = Heatmap("t", Estimate(values, values - 0.1, values + 0.3, labels=labels))
+    centred = Heatmap("t", around(values, 0.2, labels=labels))
     assert plots.has_intervals(drawn)
-    assert not plots.has_intervals(replace(drawn, low=values, high=values))
+    for exact in (Estimate(values, values, values, labels=labels), bare(values, labels=labels)):
+        assert not plots.has_intervals(Heatmap("t", exact))
 
     def lines(display: Heatmap) -> set[float]:
         """Lengths of the thick lines, in points."""
@@ -500,8 +512,9 @@ def test_records_are_called_what_the_schema_calls_a_row(unit: str, name: str) ->
 
 
 def test_a_number_that_noise_could_have_made_has_a_question_mark() -> None:
-    rows = (("a", Measured(1.0, 2.0)), ("b", Measured(3.0, 2.0)), ("c", Between(1.0, 0.5, 2.0)))
-    shown = as_table(Table("T", ("", "value"), (*rows, ("d", Between(5.0, 4.0, 6.0, known=False)))))
+    rows = (("a", around(1.0, 2.0)), ("b", around(3.0, 2.0)), ("c", interval(1.0, 0.5, 2.0)))
+    noise = interval(5.0, 4.0, 6.0, known=False)
+    shown = as_table(Table("T", ("", "value"), (*rows, ("d", noise))))
     texts = [cell_text(row[1]) for row in shown.rows]
     assert [text.endswith(" ?") for text in texts] == [True, False, False, True]
 
@@ -520,9 +533,9 @@ def test_no_line_promises_what_the_run_does_not_keep(answer: Callable[[], Releas
 
 def test_a_centre_at_zero_is_known_and_one_of_noise_is_not() -> None:
     """0 means nothing to a centre: the size of its cluster says whether it is there."""
-    at_zero, of_noise = (Between(0.0, -0.1, 0.1, known=known) for known in (True, False))
+    at_zero, of_noise = (interval(0.0, -0.1, 0.1, known=known) for known in (True, False))
     assert (at_zero.clear, of_noise.clear) == (True, False)
-    assert not Between(0.0, -0.1, 0.1).clear
+    assert not interval(0.0, -0.1, 0.1).clear
 
 
 @pytest.mark.parametrize(("name", "says"), [("linear", "A model that predicts"), ("count", "All")])

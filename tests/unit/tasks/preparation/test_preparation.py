@@ -335,7 +335,7 @@ def test_categories_enter_components_one_by_one_and_kept_columns_follow() -> Non
     assert result.results["components"].shape == (2, 4)  # age and three words
     assert [c.name for c in task.output] == ["pc1", "pc2", "weight"]
     shown = list(task.displays(result.results, result.plan.columns))
-    assert shown[-1].columns == ("age", "work=private", "work=state", "work=none")  # type: ignore[union-attr]
+    assert shown[-1].estimate.labels[1] == ("age", "work=private", "work=state", "work=none")  # type: ignore[union-attr]
 
 
 def test_the_interval_of_a_variance_is_not_of_width_zero() -> None:

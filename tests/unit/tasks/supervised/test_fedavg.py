@@ -679,8 +679,8 @@ def test_the_report_shows_coefficients_and_rounds() -> None:
     it = plan("row", 1)
     result = run_plan(it, {"silo-0": [table(9, 0)]})
     heat, curve = it.task.displays(result.results, it.columns)
-    assert heat.values.shape == (len(heat.rows), 1)
-    assert len(curve.values) == it.rounds
+    assert heat.estimate.values.shape == (len(heat.estimate.labels[0]), 1)
+    assert len(curve.estimate.values) == it.rounds
     deep = plan("row", 1, hidden=2)
     found = run_plan(deep, {"silo-0": [table(9, 0)]})
     assert len(deep.task.displays(found.results, deep.columns)) == 1

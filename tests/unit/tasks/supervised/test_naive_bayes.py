@@ -342,7 +342,7 @@ def test_displays_name_classes_cells_and_bins() -> None:
     assert "work=c" in text
     assert re.search(r"x [\d.]+ to [\d.]+", text)
     for display in shown[2:]:
-        assert (display.low <= display.high).all()
+        assert (display.estimate.low <= display.estimate.high).all()
         assert (np.abs(display.shade) <= 1).all()
 
 

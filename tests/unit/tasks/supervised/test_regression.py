@@ -467,8 +467,8 @@ def test_a_report_shows_every_coefficient(k: int) -> None:
     table, *_, bars = result.plan.task.displays(result.results, result.plan.columns)
     names = [row[0] for row in table.rows]
     assert {"x", "work=c", "smokes=1", "intercept"} <= set(names)
-    assert np.isfinite(bars.values).all()
-    assert (bars.margin >= 0).all()
+    assert np.isfinite(bars.estimate.values).all()
+    assert (bars.estimate.margin >= 0).all()
 
 
 # --- estimators

@@ -42,11 +42,11 @@ def coarse(exits: Floats, weeks: int) -> Floats:
 
 def test_the_curve_is_that_of_kaplan_and_meier_where_times_are_edges() -> None:
     whole = rossi().sum(axis=0)
-    curve = curves.kaplan_meier(whole, 0.0).value
+    curve = curves.kaplan_meier(whole, 0.0).values
     told = [1.0, 0.99074, 0.97222, 0.95602, 0.9375, 0.90741, 0.88889, 0.86574, 0.85417]
     told += [0.8287, 0.80324, 0.78472, 0.76389, 0.73611]
     np.testing.assert_allclose(curve[::4], told, atol=6e-6)
-    hazard = curves.cumulative_hazard(whole, 0.0).value
+    hazard = curves.cumulative_hazard(whole, 0.0).values
     told = [0.0, 0.00929, 0.02808, 0.04485, 0.06436, 0.09684, 0.11738, 0.14368, 0.15711]
     told += [0.18724, 0.2183, 0.24153, 0.26832, 0.30513]
     np.testing.assert_allclose(hazard[::4], told, atol=2e-3)  # Nelson and Aalen's sum
@@ -54,7 +54,7 @@ def test_the_curve_is_that_of_kaplan_and_meier_where_times_are_edges() -> None:
 
 def test_wider_intervals_leave_the_curve_where_it_is_without_censoring() -> None:
     whole = rossi().sum(axis=0)
-    fine, wide = (curves.kaplan_meier(part, 0.0).value for part in (whole, coarse(whole, 13)))
+    fine, wide = (curves.kaplan_meier(part, 0.0).values for part in (whole, coarse(whole, 13)))
     np.testing.assert_allclose(wide, fine[::13], atol=1e-12)
 
 
@@ -88,7 +88,7 @@ def test_lifelines_agrees_on_data_with_ties_and_censoring(oracle: Callable[[str]
     exits = curves.table_of(words.astype(float))
     fitted = lifelines.KaplanMeierFitter().fit(seen, event)
     truth = fitted.survival_function_at_times(edges).to_numpy()
-    np.testing.assert_allclose(curves.kaplan_meier(exits, 0.0).value, truth, atol=5e-4)
+    np.testing.assert_allclose(curves.kaplan_meier(exits, 0.0).values, truth, atol=5e-4)
 
 
 # Intervals ----------------------------------------------------------------------------------------
@@ -135,8 +135,8 @@ def test_without_noise_the_population_band_is_that_of_greenwood() -> None:
     variance = np.cumsum(events / (risk * (risk - events)))
     low, high = found.population
     spread = np.exp(1.96 * np.sqrt(variance))
-    np.testing.assert_allclose(high[1:], np.minimum(1, found.value[1:] * spread), rtol=1e-4)
-    np.testing.assert_allclose(found.value[1:] / low[1:], spread, rtol=1e-4)
+    np.testing.assert_allclose(high[1:], np.minimum(1, found.values[1:] * spread), rtol=1e-4)
+    np.testing.assert_allclose(found.values[1:] / low[1:], spread, rtol=1e-4)
     np.testing.assert_allclose(found.low, found.high, atol=1e-9)
 
 
@@ -145,7 +145,7 @@ def test_where_too_few_are_at_risk_the_curve_is_held_and_its_lower_end_falls() -
     known = curves.usable(*curves.at_risk(exits, 4.0))
     assert known.tolist() == [True, True, False, False]
     found = curves.kaplan_meier(exits, 4.0)
-    assert found.value[2] == found.value[3] == found.value[4]
+    assert found.values[2] == found.values[3] == found.values[4]
     assert (found.low[3:] == 0).all()
     assert (found.population[0][3:] == 0).all()
     assert (found.high[2:] == found.high[2]).all()
@@ -155,21 +155,21 @@ def test_a_median_is_where_the_curve_and_its_ends_cross_or_is_unknown() -> None:
     edges = np.arange(5.0)
     table = np.stack([np.diff([0, 10, 30, 60, 80, 100]), np.zeros(5)], axis=1)
     curve = curves.kaplan_meier(table[None], 0.0)
-    assert curves.quantile(edges, curve, np.array([4])).value[0] == pytest.approx(2 + 20 / 30)
-    assert curves.quantile(edges, curve, np.array([4]), 0.1).value[0] == pytest.approx(1.0)
+    assert curves.quantile(edges, curve, np.array([4])).values[0] == pytest.approx(2 + 20 / 30)
+    assert curves.quantile(edges, curve, np.array([4]), 0.1).values[0] == pytest.approx(1.0)
     unknown = curves.quantile(edges, curve, np.array([2]))
-    assert unknown.value[0] == unknown.high[0] == np.inf
+    assert unknown.values[0] == unknown.high[0] == np.inf
     assert unknown.low[0] == 2.0
     nothing = curves.quantile(edges, curve, np.array([0]))
-    assert (nothing.value[0], nothing.low[0], nothing.high[0]) == (np.inf, 0.0, np.inf)
+    assert (nothing.values[0], nothing.low[0], nothing.high[0]) == (np.inf, 0.0, np.inf)
 
 
 def test_noisy_ends_of_a_median_hold_it() -> None:
     table = np.array([[[40.0, 10]] * 9 + [[60, 10]]])
     edges = np.arange(10.0)
     found = curves.quantile(edges, curves.kaplan_meier(table, 5.0), np.array([9]))
-    assert found.population[0][0] < found.low[0] < found.value[0]
-    assert found.value[0] < found.high[0] < found.population[1][0]
+    assert found.population[0][0] < found.low[0] < found.values[0]
+    assert found.values[0] < found.high[0] < found.population[1][0]
 
 
 # Tables that no records have ----------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_odd_tables_give_numbers_or_say_that_nothing_can_be_tested(name: str, no
     hazard = curves.cumulative_hazard(exits, noise)
     median = curves.quantile(edges, survival, last)
     for found in (survival, hazard, median):
-        ends = (found.value, found.low, found.high, *found.population)
+        ends = (found.values, found.low, found.high, *found.population)
         assert not any(np.isnan(end).any() for end in ends)
         assert (found.low <= found.high).all()
     test = curves.log_rank(exits, noise)
@@ -229,7 +229,7 @@ def test_a_rate_is_events_over_the_time_that_all_were_followed() -> None:
     exits = curves.table_of(np.bincount(words, minlength=9).astype(float))
     exact = (event & (seen <= 8)).sum() / np.minimum(seen, 8).sum()
     found, _ = curves.rates(exits[None], EDGES, 0.0)
-    assert found.value[0] == pytest.approx(exact, rel=2e-3)
+    assert found.values[0] == pytest.approx(exact, rel=2e-3)
     assert found.low[0] < exact < found.high[0]  # rows are long: their middles are not certain
     fine = np.linspace(0, 8, 401)
     row = np.minimum(np.searchsorted(fine, seen) - 1, 400)
@@ -240,7 +240,7 @@ def test_a_rate_is_events_over_the_time_that_all_were_followed() -> None:
     low, high = found.population
     assert (high[0] - low[0]) / 2 == pytest.approx(spread, rel=1e-2)
     one, _ = curves.rates(np.array([[[300.0, 100], [100, 0]]]), np.array([0.0, 4.0]), 0.0)
-    assert one.value[0] == pytest.approx(300 / (400 * 2 + 100 * 4))
+    assert one.values[0] == pytest.approx(300 / (400 * 2 + 100 * 4))
 
 
 def test_intervals_of_rates_know_that_events_and_times_have_noise_in_common() -> None:
@@ -248,10 +248,10 @@ def test_intervals_of_rates_know_that_events_and_times_have_noise_in_common() ->
     bare = curves.rates(RISKS, EDGES, 0.0)  # the middles of rows are not certain
 
     def rate(exits: Floats) -> float:
-        return float(curves.rates(exits, EDGES, 0.0)[0].value[0])
+        return float(curves.rates(exits, EDGES, 0.0)[0].values[0])
 
     def ratio(exits: Floats) -> float:
-        return float(curves.rates(exits, EDGES, 0.0)[1].value[0])
+        return float(curves.rates(exits, EDGES, 0.0)[1].values[0])
 
     for found, exact, of in zip((whole, ratios), bare, (rate, ratio), strict=True):
         of_noise = 1.96 * numeric_spread(RISKS, 2.0, of)
@@ -264,9 +264,9 @@ def test_intervals_of_rates_know_that_events_and_times_have_noise_in_common() ->
 
 def test_a_ratio_of_rates_turns_over_with_its_groups() -> None:
     one, other = (curves.rates(table, EDGES, 3.0)[1] for table in (RISKS, RISKS[::-1]))
-    rates = curves.rates(RISKS, EDGES, 3.0)[0].value
-    assert one.value[0] == pytest.approx(rates[1] / rates[0])
-    assert one.value[0] == pytest.approx(1 / other.value[0])
+    rates = curves.rates(RISKS, EDGES, 3.0)[0].values
+    assert one.values[0] == pytest.approx(rates[1] / rates[0])
+    assert one.values[0] == pytest.approx(1 / other.values[0])
     assert one.low[0] == pytest.approx(1 / other.high[0])
     assert one.population[1][0] == pytest.approx(1 / other.population[0][0])
 

@@ -15,7 +15,8 @@ from cloister.app.forecast import size_warnings
 from cloister.app.report.plots import alt_text, draw
 from cloister.app.text import as_table, cell_text
 from cloister.cli import main
-from cloister.core.display import Between, Curve, Table
+from cloister.core.display import Curve, Table
+from cloister.core.estimate import Estimate
 from cloister.data import read_source
 from cloister.tasks.survival.survival import Survival
 from cloister.testing import SimulatedNoise, ZeroNoise
@@ -194,8 +195,8 @@ def test_the_report_draws_curves_that_end_where_noise_takes_over() -> None:
     assert isinstance(curve, Curve)
     assert curve.names == ("old", "new")
     ends = result.results["usable"]
-    assert (np.isnan(curve.values).sum(axis=1) == len(curve.places) - 1 - ends).all()
-    assert np.isnan(curve.values).any()
+    assert (np.isnan(curve.estimate.values).sum(axis=1) == len(curve.places) - 1 - ends).all()
+    assert np.isnan(curve.estimate.values).any()
     table = as_table(curve)
     assert table.headings == ("months", "old", "population 95 %", "new", "population 95 %")
     assert len(table.rows) == len(curve.places)
@@ -215,7 +216,7 @@ def test_an_unreached_median_is_infinite_and_has_a_lower_end() -> None:
     result = ran(table, **ASKED)
     groups = result.plan.task.displays(result.results, result.plan.columns)[1]
     (row,) = groups.rows
-    assert isinstance(row[2], Between)
+    assert isinstance(row[2], Estimate)
     assert row[2].value == np.inf
     assert "∞" in as_table(groups).note
     assert re.fullmatch(r"∞ \[[\d.]+, no upper bound\]", cell_text(row[2]))

@@ -29,7 +29,7 @@ TWO = np.array([[520.0, 4480.0], [380.0, 4620.0]])
 
 def test_a_count_has_garwoods_interval_nearly_and_none_of_noise() -> None:
     found = count_interval(np.array([0.0, 40.0, 900.0]), TINY)
-    np.testing.assert_allclose(found.low, found.value, atol=1e-6)
+    np.testing.assert_allclose(found.low, found.values, atol=1e-6)
     assert found.population is not None
     low, high = found.population
     exact = stats.chi2.ppf([[0.025], [0.975]], 2 * np.array([[1.0, 40.5, 900.5]])) / 2
@@ -47,15 +47,15 @@ def test_a_share_has_wilsons_interval() -> None:
         wilson = result.proportion_ci(method="wilson")
         assert found.population[0][i, j] == pytest.approx(wilson.low, abs=1e-4)
         assert found.population[1][i, j] == pytest.approx(wilson.high, abs=1e-4)
-    np.testing.assert_allclose(found.value.sum(axis=1), 1)
+    np.testing.assert_allclose(found.values.sum(axis=1), 1)
 
 
 def test_a_share_of_several_axes_is_of_the_whole_table() -> None:
     counts = np.random.default_rng(0).poisson(40, (3, 4, 2)).astype(float)
     found = share_interval(counts, 2.0, (0, 1, 2))
     flat = share_interval(counts.ravel(), 2.0)
-    assert found.value.sum() == pytest.approx(1)
-    np.testing.assert_allclose(found.value.ravel(), flat.value)
+    assert found.values.sum() == pytest.approx(1)
+    np.testing.assert_allclose(found.values.ravel(), flat.values)
     np.testing.assert_allclose(found.low.ravel(), flat.low)
 
 
@@ -65,7 +65,7 @@ def test_a_mean_has_nearly_students_interval() -> None:
     found = mean_interval(*sums, TINY**2, TINY**2)
     assert found.population is not None
     student = stats.ttest_1samp(x, 0).confidence_interval()
-    assert found.value[0] == pytest.approx(x.mean())
+    assert found.values[0] == pytest.approx(x.mean())
     assert found.population[0][0] == pytest.approx(student.low, abs=0.003)
     assert found.population[1][0] == pytest.approx(student.high, abs=0.003)
     assert found.high[0] - found.low[0] < 1e-6
@@ -126,7 +126,7 @@ def test_trend_is_the_test_of_a_correlation_of_scores() -> None:
 def test_an_odds_ratio_has_nearly_the_exact_interval() -> None:
     found, test = odds_ratio(TWO, TINY)
     exact = stats.contingency.odds_ratio(TWO.astype(int))
-    assert found.value == pytest.approx(exact.statistic, rel=0.001)
+    assert found.values == pytest.approx(exact.statistic, rel=0.001)
     assert found.population is not None
     ends = exact.confidence_interval()
     assert found.population[0] == pytest.approx(ends.low, rel=0.05)
@@ -137,7 +137,7 @@ def test_an_odds_ratio_has_nearly_the_exact_interval() -> None:
 def test_a_relative_risk_has_nearly_koopmans_interval() -> None:
     found, _ = relative_risk(TWO, TINY)
     koopman = stats.contingency.relative_risk(520, 5000, 380, 5000)
-    assert found.value == pytest.approx(koopman.relative_risk)
+    assert found.values == pytest.approx(koopman.relative_risk)
     assert found.population is not None
     ends = koopman.confidence_interval()
     assert found.population[0] == pytest.approx(ends.low, rel=0.01)

@@ -165,7 +165,7 @@ def test_noise_does_not_make_convex_numbers_larger_on_average() -> None:
         p, q = shares(noisy)
         iv, pool = risk.divergence(noisy, 20)
         assert len(set(pool)) == 8
-        values.append((iv.value[0], risk.kolmogorov(noisy, 20).value[0]))
+        values.append((iv.values[0], risk.kolmogorov(noisy, 20).values[0]))
         gap = np.abs(np.cumsum(p - q)).max()
         plain.append((((p - q) * np.log(p / q)).sum(), gap))
     assert (np.mean(values, axis=0) < 0.5 * np.mean(plain, axis=0)).all()

@@ -11,7 +11,8 @@ import pytest
 from cloister import PlanError, Release, Schema
 from cloister.app.job import make_plan, run_job
 from cloister.app.text import as_table, cell_text
-from cloister.core.display import Bars, Between, Heatmap, Table
+from cloister.core.display import Bars, Heatmap, Table
+from cloister.core.estimate import Estimate
 from cloister.privacy.budget import Budget
 from cloister.tasks.tables.tabulate import Tabulate
 from cloister.testing import SimulatedNoise, ZeroNoise
@@ -222,7 +223,7 @@ def test_a_ratio_without_an_upper_bound_says_so() -> None:
     (ratios,) = [d for d in displays if d.title == "Ratios"]
     assert isinstance(ratios, Table)
     for _, cell in ratios.rows:
-        assert isinstance(cell, Between)
+        assert isinstance(cell, Estimate)
         assert cell.low > 1
         assert "no upper bound" in cell_text(cell)
     assert "ill=1, smokes=1 over 0" in str(ratios.rows[0][0])

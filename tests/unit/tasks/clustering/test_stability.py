@@ -22,8 +22,8 @@ from cloister import (
 )
 from cloister.app.present import present
 from cloister.app.report.page import render_report
-from cloister.app.stability import stability
 from cloister.data import read_source
+from cloister.tasks.clustering.stability import stability
 
 MIDDLES = np.array([[-0.6, -0.6], [0.6, 0.5], [0.6, -0.7]])
 CLEAR = np.random.default_rng(0).normal(MIDDLES, 0.1, (1000, 3, 2)).reshape(-1, 2)
@@ -75,7 +75,7 @@ def test_a_fit_does_not_work_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("not in fit")
 
-    monkeypatch.setattr("cloister.app.stability.rerun", refuse)
+    monkeypatch.setattr("cloister.tasks.clustering.stability.rerun", refuse)
     model = fitted()
     with pytest.raises(AssertionError, match="not in fit"):
         model.stability(2)

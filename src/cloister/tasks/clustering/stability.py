@@ -18,21 +18,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import pi, sqrt
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from cloister.app.release import Release
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, State
 from cloister.core.declared import Declaration, Range, refuse
-from cloister.core.display import Measured, Table
+from cloister.core.display import Table
 from cloister.core.errors import PlanError
+from cloister.core.estimate import Estimate, around
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.protocol.plan import Plan
 from cloister.tasks.clustering.synopsis import nearest, squared_distances
 from cloister.tasks.intervals import above_noise
 from cloister.tasks.preparation.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from cloister.app.release import Release
+    from cloister.protocol.plan import Plan
 
 N_RUNS = 50
 """Reruns, unless another number is asked for."""
@@ -86,9 +89,10 @@ class Stability:
 
     def table(self, centres: Floats, columns: tuple[str, ...]) -> Table:
         """Return a table for people; centres of shape (n_clusters, n_features), in data units."""
-        rows: tuple[tuple[str | Measured, ...], ...] = tuple(
-            (f"cluster {j}", f"{self.found[j]:.0%}", *(Measured(*cell) for cell in cells))
-            for j, cells in enumerate(np.stack([centres, self.moves], axis=2).tolist())
+        moving = around(centres, self.moves)
+        rows: tuple[tuple[str | Estimate, ...], ...] = tuple(
+            (f"cluster {j}", f"{share:.0%}", *moving[j].cells())
+            for j, share in enumerate(self.found)
         )
         return Table(
             "Stability",
