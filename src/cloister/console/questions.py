@@ -122,7 +122,7 @@ class Asked:
     @property
     def choices(self) -> tuple[str, ...]:
         """The columns that suit the question."""
-        return tuple(one.name for one in self.schema.columns if self.question.suits(one))
+        return tuple(column.name for column in self.schema.columns if self.question.suits(column))
 
     @property
     def target(self) -> str:
@@ -149,7 +149,7 @@ class Asked:
     @property
     def fields(self) -> dict[str, tuple[str, str]]:
         """The options that the user chooses, each with its help text and its current text."""
-        helps = {one.name: one.help for one in options_of(TASKS[self.question.task])}
+        helps = {option.name: option.help for option in options_of(TASKS[self.question.task])}
         start = self.question.start
         return {name: (helps[name], self._field(name, text)) for name, text in start.items()}
 
