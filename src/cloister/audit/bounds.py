@@ -106,7 +106,9 @@ def best_at_95(checks: Iterable[Check]) -> list[tuple[Check, float]]:
 def points(event: Event) -> list[tuple[float, float]]:
     """Return the points (epsilon, delta) of a claim where delta is each of `PARTS` of delta(0)."""
     whole = accounting.delta(event, 0.0)
-    epsilons = [accounting.epsilon(event, part * whole) if part < 1 else 0.0 for part in PARTS]
+    epsilons = [
+        accounting.epsilon(event, fraction * whole) if fraction < 1 else 0.0 for fraction in PARTS
+    ]
     return [(epsilon, accounting.delta(event, epsilon)) for epsilon in epsilons]
 
 
@@ -120,8 +122,8 @@ def shown_part(checks: Sequence[Check]) -> float:
     """Return the largest 95 % lower bound as a fraction of the claimed delta at its point."""
     if not checks:
         return 0
-    check, least = most_shown(checks)
-    return least / max(check.delta, 1e-12)
+    check, bound = most_shown(checks)
+    return bound / max(check.delta, 1e-12)
 
 
 def attainable(delta_at: Callable[[float], float], checks: Iterable[Check]) -> float:
@@ -160,9 +162,9 @@ def compare(
     each = alpha / (len(curve) * len(THRESHOLDS) * 2 * 2)
     checks = []
     for epsilon, delta in curve:
-        for part in THRESHOLDS:
+        for fraction in THRESHOLDS:
             for sign, likely, rare in ((1, with_it, without), (-1, without, with_it)):
-                many, few = (int((sign * s > part * epsilon).sum()) for s in (likely, rare))
+                many, few = (int((sign * s > fraction * epsilon).sum()) for s in (likely, rare))
                 checks.append(Check(epsilon, delta, many, few, runs, each))
     return checks
 

@@ -301,7 +301,7 @@ def audit_plan(
     """
     noise = (make_noise or system_noise)()
     searches = [search(plan, table, noise) for table in ("groups", "pile")]
-    tried = [*pairs(plan), *(found.pair for found in searches)]
+    tried = [*pairs(plan), *(result.pair for result in searches)]
     pilots = [scores(plan, pair, "with", PILOT, noise) for pair in tried]
     best = int(np.argmax([pilot.reach for pilot in pilots]))
     pair = tried[best]
@@ -317,12 +317,12 @@ def audit_plan(
         drawn.append(replace(noise_of(plan), name="two worlds", elements=kept))
     reach = (without.reach + with_it.reach) / 2
     checks = tuple(compare(points(plan.events()), without.scores, with_it.scores, ALPHA))
-    adds_up = all(found.adds_up for found in searches)
+    adds_up = all(result.adds_up for result in searches)
     sensitivity = Finding(
         "sensitivity",
         excess > 1 or not adds_up,
         f"a record added at most {excess:.4g} of the bound of a block, in {len(tried)} pairs and "
-        f"among {sum(found.tried for found in searches)} records at states of runs"
+        f"among {sum(result.tried for result in searches)} records at states of runs"
         + ("" if adds_up else "; a table does NOT add what its records add"),
     )
     return (sensitivity, two_worlds(checks, pair.name, reach)), checks, pair.name, reach
@@ -330,12 +330,12 @@ def audit_plan(
 
 def two_worlds(checks: tuple[Check, ...], pair: str, reach: float) -> Finding:
     """Return the finding of a comparison of two worlds."""
-    worst, least = most_shown(checks)
+    worst, bound = most_shown(checks)
     used = "" if np.isnan(reach) else f", using {reach:.0%} of what the plan pays for"
     return Finding(
         "two worlds",
         any(check.alarms for check in checks),
-        f"delta({worst.epsilon:.3g}) is at least {least:.3g} at 95 %, and claimed to "
+        f"delta({worst.epsilon:.3g}) is at least {bound:.3g} at 95 %, and claimed to "
         f"be {worst.delta:.3g}; {worst.runs} runs in each world, {pair}{used}",
     )
 
@@ -353,8 +353,8 @@ def case_of(
     """Return columns and options; the caller's replace those of the example."""
     case = example_of(task, n_features, n_clusters)
     if schema is not None:  # options of an example refer to columns of that example
-        own = {} if hasattr(task, "example") else case.options
-        case = Example(schema.public, own)
+        own_options = {} if hasattr(task, "example") else case.options
+        case = Example(schema.public, own_options)
     return case if options is None else replace(case, options=options)
 
 
@@ -404,10 +404,10 @@ def find_canaries(
     log = Log()
     schema, n_features = schema or schema_of(case.columns), len(case.columns)
     rng = public_generator("audit", "coins", new_nonce() if coins is None else coins)
-    one = 1 << 16
-    table = rng.integers(-one, one + 1, (canaries, n_features))
+    scale = 1 << 16
+    table = rng.integers(-scale, scale + 1, (canaries, n_features))
     # Half of the canaries are corners of the box, where a record contributes most.
-    table[::2] = one * rng.choice((-1, 1), (len(table[::2]), n_features))
+    table[::2] = scale * rng.choice((-1, 1), (len(table[::2]), n_features))
     canary = table.astype(np.int32)
     there = rng.random(canaries) < 0.5
     present = canary[there]
@@ -466,9 +466,9 @@ def _estimate(plan: Plan, log: Log, table: Records) -> Floats:
     for t in range(plan.rounds):
         scale = element_scales(plan, t) * (sqrt(2) if plan.task.mechanism == "laplace" else 1.0)
         rows = [plan.task.contribute(t, log.states[t], row[None]) for row in table]
-        own = np.array(rows, dtype=np.float64)
-        parts.append(own / scale)
-        released.append((log.sums[t] + log.noise(t) - own.sum(axis=0) / 2) / scale)
+        contributions = np.array(rows, dtype=np.float64)
+        parts.append(contributions / scale)
+        released.append((log.sums[t] + log.noise(t) - contributions.sum(axis=0) / 2) / scale)
     added, answer = np.concatenate(parts, axis=1), np.concatenate(released)
     kernel = added @ added.T + 4 * np.eye(len(added))
     return np.linalg.solve(kernel, added @ answer)
@@ -494,12 +494,12 @@ def check_noise(
         jobs = max(ceil(words / 3 / noise_of(other).scales.size), words // 100, 4)
         samples.append(drawn_by(other, jobs, make_noise))
     rng = public_generator("audit", "places", new_nonce())
-    found = [(drawn, normal_scores(drawn, rng)) for drawn in samples]
-    if len(found) > 1:
-        found.append(_together(found))
+    scored = [(drawn, normal_scores(drawn, rng)) for drawn in samples]
+    if len(scored) > 1:
+        scored.append(_together(scored))
     laws: list[Test] = []
     ties: list[Test] = []
-    for drawn, normal in found:
+    for drawn, normal in scored:
         for tests, found_here in ((laws, law(drawn, normal)), (ties, independence(normal, rng))):
             tests += [replace(test, name=f"{test.name} ({drawn.name})") for test in found_here]
     looked = sum(drawn.elements.size for drawn in samples)
@@ -571,8 +571,8 @@ def check_replay(plan: Plan, *, make_noise: MakeNoise | None = None) -> Finding:
     them.
     """
     rng = public_generator("audit", "replay", new_nonce())
-    one, d = plan.grid.one, plan.grid.n_features
-    tables = [rng.integers(-one, one + 1, (_REPLAYED, d)).astype(np.int32) for _ in range(2)]
+    scale, d = plan.grid.one, plan.grid.n_features
+    tables = [rng.integers(-scale, scale + 1, (_REPLAYED, d)).astype(np.int32) for _ in range(2)]
     silo, log = plan.silos[0], Log()
     done = run_plan(
         watched_plan(plan, log, finish=True),

@@ -37,25 +37,25 @@ def hard_records(plan: Plan, t: int, state: GridState, rng: np.random.Generator)
     -------
     ndarray of shape (n, n_features), int32
     """
-    one, d = plan.grid.one, plan.grid.n_features
+    scale, d = plan.grid.one, plan.grid.n_features
 
     def adds(record: Integers) -> Integers:
         summed = in_the_box(record.astype(np.int32)[None], plan.grid.frac_bits)
         return plan.task.contribute(t, state, summed)
 
-    points = state_points(state, d, one)
+    points = state_points(state, d, scale)
     steps = np.concatenate([np.zeros((1, d), np.int64), np.eye(d, dtype=np.int64)])
     steps = np.concatenate([steps, -steps[1:]])
-    found = [special(plan, rng), (points[:, None] + steps).reshape(-1, d)]
+    candidates = [special(plan, rng), (points[:, None] + steps).reshape(-1, d)]
     for left, right in islice(combinations(points, 2), _PAIRS):
-        found += [(tie + steps) for tie in ties(left, right, one)]
-    walls = (wall for line in _lines(points, d, one, rng) for wall in jumps(adds, *line))
+        candidates += [(tie + steps) for tie in ties(left, right, scale)]
+    walls = (wall for line in _lines(points, d, scale, rng) for wall in jumps(adds, *line))
     for inside, outside in islice(walls, _WALLS):
-        found += [inside + steps, outside + steps]
+        candidates += [inside + steps, outside + steps]
     for point in rng.permutation(points)[:2]:
-        found += list(edge(adds, point, one, rng))
-    records = np.concatenate(found)
-    inside_box = records[(np.abs(records) <= one).all(axis=1)]
+        candidates += list(edge(adds, point, scale, rng))
+    records = np.concatenate(candidates)
+    inside_box = records[(np.abs(records) <= scale).all(axis=1)]
     return np.unique(inside_box, axis=0).astype(np.int32)
 
 
@@ -71,19 +71,19 @@ def state_points(state: GridState, d: int, one: int) -> Integers:
 def special(plan: Plan, rng: np.random.Generator) -> Integers:
     """Return records whose every column is on a bound, a step inside, in the middle, or a level."""
     grid = plan.grid
-    one, d = grid.one, grid.n_features
+    scale, d = grid.one, grid.n_features
     middle, half = (np.broadcast_to(v, (d,)) for v in (grid.centre, grid.half_range))
     values = []
     for j in range(d):
-        own = [-one, one, 1 - one, one - 1, 0, 1, -1]
+        levels = [-scale, scale, 1 - scale, scale - 1, 0, 1, -1]
         low, high = middle[j] - half[j], middle[j] + half[j]
         if float(low).is_integer() and float(high).is_integer() and high - low < _LEVELS:
-            own += [round((v - middle[j]) / half[j] * one) for v in np.arange(low, high + 1)]
-        values.append(sorted(set(own)))
-    every = np.prod([float(len(own)) for own in values])
+            levels += [round((v - middle[j]) / half[j] * scale) for v in np.arange(low, high + 1)]
+        values.append(sorted(set(levels)))
+    every = np.prod([float(len(levels)) for levels in values])
     if every <= _GRID:
         return np.array(list(product(*values)), dtype=np.int64)
-    return np.array([rng.choice(own, _GRID) for own in values], dtype=np.int64).T
+    return np.array([rng.choice(levels, _GRID) for levels in values], dtype=np.int64).T
 
 
 def ties(left: Integers, right: Integers, one: int) -> list[Integers]:
@@ -95,15 +95,15 @@ def ties(left: Integers, right: Integers, one: int) -> list[Integers]:
     apart = [2 * (q - p) for p, q in zip(a, b, strict=True)]
     whole = sum(q * q - p * p for p, q in zip(a, b, strict=True))
     middle = [(p + q) // 2 for p, q in zip(a, b, strict=True)]
-    found = []
+    solutions = []
     if len(a) == 1 and apart[0] and whole % apart[0] == 0:
-        found.append([whole // apart[0]])
+        solutions.append([whole // apart[0]])
     for i, j in islice(combinations(range(len(a)), 2), 6):
         left_over = whole - sum(apart[k] * middle[k] for k in range(len(a)) if k not in (i, j))
         for x, y in _two_unknowns(apart[i], apart[j], left_over, middle[i]):
-            found.append([*middle])
-            found[-1][i], found[-1][j] = x, y
-    return [np.array(row) for row in found if max(map(abs, row)) <= one]
+            solutions.append([*middle])
+            solutions[-1][i], solutions[-1][j] = x, y
+    return [np.array(row) for row in solutions if max(map(abs, row)) <= one]
 
 
 def _two_unknowns(p: int, q: int, r: int, near: int) -> list[tuple[int, int]]:
@@ -151,12 +151,12 @@ def jumps(adds: Adds, start: Integers, end: Integers) -> Iterator[tuple[Integers
 
     places = [length * cut // _CUTS for cut in range(_CUTS + 1)]
     seen = [elements(place) for place in places]
-    for low, high, one, other in zip(places, places[1:], seen, seen[1:], strict=False):
-        if one == other:
+    for low, high, pattern, other in zip(places, places[1:], seen, seen[1:], strict=False):
+        if pattern == other:
             continue
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if elements(middle) == one else (low, middle)
+            low, high = (middle, high) if elements(middle) == pattern else (low, middle)
         yield at(low), at(high)
 
 

@@ -403,8 +403,10 @@ def _compare_worlds(
 def _compare(files: _Files, make_noise: MakeNoise) -> Flow:
     """Compare the sums and emissions of one silo in all worlds of all jobs."""
     plan, jobs = files.plan, list(files.jobs(make_noise))
-    one = files.file(CSV, files.rows(1))
-    watch(jobs[0], one, results=True, pages=True)  # imports and caches emit in the first run only
+    single = files.file(CSV, files.rows(1))
+    watch(
+        jobs[0], single, results=True, pages=True
+    )  # imports and caches emit in the first run only
     compared = [_compare_worlds(jobs[0], _worlds(files), results=True)]
     # Few pages suffice: a page is a function of the results, which are compared in all worlds.
     few = islice(_worlds(files), _PAGES)

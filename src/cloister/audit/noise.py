@@ -108,7 +108,7 @@ def _shares(plan: Plan, jobs: int, make_noise: MakeNoise | None) -> Iterator[Int
         noise = make_noise() if make_noise else None
         clients = make_clients(signed, records, noise=noise, identities=identities).values()
         rows = [[client._share_of_noise(t) for client in clients] for t in range(plan.rounds)]
-        yield np.concatenate([part for of_silo in zip(*rows, strict=True) for part in of_silo])
+        yield np.concatenate([share for of_silo in zip(*rows, strict=True) for share in of_silo])
 
 
 class _Recorded:

@@ -91,9 +91,9 @@ def normal_scores(drawn: Drawn, rng: np.random.Generator | None = None) -> Float
     ratio = np.exp(-1 / scale)
     size = np.abs(elements).astype(np.float64)
     beyond = ratio ** (size + 1) / (1 + ratio)  # P(Z > size)
-    own = ratio**size * (1 - ratio) / (1 + ratio)
+    step = ratio**size * (1 - ratio) / (1 + ratio)
     # The quantiles of 0 and 1 are infinite.
-    above = np.clip(beyond + place * own, 1e-300, 1 - 1e-16)
+    above = np.clip(beyond + place * step, 1e-300, 1 - 1e-16)
     away: Floats = -special.ndtri(above)
     return np.where(elements < 0, -away, away)
 
@@ -108,11 +108,16 @@ def law(drawn: Drawn, scores: Floats) -> list[Test]:
     places = np.clip(special.ndtr(scores.ravel()), 1e-300, 1 - 1e-16)
     tests.append(Test("bins of all elements", uniform_fit(places)["bins"]))
     for number, block in enumerate(drawn.blocks):
-        part = scores[:, block]
-        found = [Test(f"{name} of block {number + 1}", p) for name, p in _fits(part.reshape(-1, 1))]
-        rows = (part**2).sum(axis=1)
-        found.append(Test(f"spread in a row of block {number + 1}", _spread(rows, part.shape[1])))
-        tests += [Test(t.name, t.p_value * len(drawn.blocks)) for t in found]
+        block_scores = scores[:, block]
+        block_tests = [
+            Test(f"{name} of block {number + 1}", p)
+            for name, p in _fits(block_scores.reshape(-1, 1))
+        ]
+        rows = (block_scores**2).sum(axis=1)
+        block_tests.append(
+            Test(f"spread in a row of block {number + 1}", _spread(rows, block_scores.shape[1]))
+        )
+        tests += [Test(t.name, t.p_value * len(drawn.blocks)) for t in block_tests]
     if jobs > 1:
         tests += [Test(f"{name} of an element", p) for name, p in _fits(scores)]
     tests.append(Test("zeros", _zeros(drawn)))
@@ -149,9 +154,9 @@ def _zeros(drawn: Drawn) -> float:
     """Return the p-value of the number of elements without noise."""
     scale = float(drawn.scales.min())
     # In both distributions P(0) is at most the density at 0 of the continuous one.
-    most = 1 / (sqrt(2 * pi) * scale) if drawn.law == "gaussian" else 1 / (2 * scale)
+    probability = 1 / (sqrt(2 * pi) * scale) if drawn.law == "gaussian" else 1 / (2 * scale)
     zeros = int((drawn.elements == 0).sum())
-    return float(stats.binom.sf(zeros - 1, drawn.elements.size, min(1.0, most)))
+    return float(stats.binom.sf(zeros - 1, drawn.elements.size, min(1.0, probability)))
 
 
 # Independence -------------------------------------------------------------------------------------
@@ -227,13 +232,15 @@ def _folds(
 def _pairs(table: Floats, elements: int) -> float:
     """Return the p-value of the largest correlation of two columns; exact, of known mean 0."""
     unit = table / np.sqrt((table**2).sum(axis=0))
-    found = np.abs(unit.T @ unit)
-    columns = len(found)
-    np.fill_diagonal(found, 0.0)
+    correlations = np.abs(unit.T @ unit)
+    columns = len(correlations)
+    np.fill_diagonal(correlations, 0.0)
     if columns > elements:  # an element and its own size
-        own = np.arange(elements)
-        found[own, own + elements] = found[own + elements, own] = 0.0
-    return comb(columns, 2) * correlated(float(found.max()), len(table))
+        diagonal = np.arange(elements)
+        correlations[diagonal, diagonal + elements] = correlations[
+            diagonal + elements, diagonal
+        ] = 0.0
+    return comb(columns, 2) * correlated(float(correlations.max()), len(table))
 
 
 def _left(table: Floats) -> float:
@@ -246,9 +253,9 @@ def _left(table: Floats) -> float:
     freedom, parts = rows - np.arange(columns), [table[:, :columns]]
     if columns < table.shape[1]:
         parts.append(table[:, -columns:])
-    diagonals = [np.diag(np.linalg.qr(part, mode="r")) ** 2 for part in parts]
-    least = min(float(special.gammainc(freedom / 2, d / 2).min()) for d in diagonals)
-    return float(len(parts) * columns * least)
+    diagonals = [np.diag(np.linalg.qr(block, mode="r")) ** 2 for block in parts]
+    p_value = min(float(special.gammainc(freedom / 2, d / 2).min()) for d in diagonals)
+    return float(len(parts) * columns * p_value)
 
 
 def _apart(table: Floats, lag: int) -> float:
@@ -256,13 +263,13 @@ def _apart(table: Floats, lag: int) -> float:
     before, after = table[:-lag], table[lag:]
     products = before.T @ after
     squares = (before**2).sum(axis=0), (after**2).sum(axis=0)
-    found = np.abs(products) / np.sqrt(np.outer(*squares))
-    own = np.diag(products).copy()
+    correlations = np.abs(products) / np.sqrt(np.outer(*squares))
+    diagonal = np.diag(products).copy()
     # The values of one element in two jobs overlap, so they are not independent vectors.
-    np.fill_diagonal(found, 0.0)
+    np.fill_diagonal(correlations, 0.0)
     n, elements = before.shape
-    among_all = elements**2 * correlated(float(found.max()), n)
-    own_later = elements * float(_drift(own, squares[0], n).min())
+    among_all = elements**2 * correlated(float(correlations.max()), n)
+    own_later = elements * float(_drift(diagonal, squares[0], n).min())
     return 2 * float(min(among_all, own_later))
 
 
@@ -302,8 +309,8 @@ def repeats(samples: Sequence[Drawn]) -> list[Test]:
     for drawn in samples:
         scores = normal_scores(drawn)
         for block in drawn.blocks:
-            part = scores[:, block]
-            by_size.setdefault(part.shape[1], []).append(part)
+            block_scores = scores[:, block]
+            by_size.setdefault(block_scores.shape[1], []).append(block_scores)
         for scale in np.unique(drawn.scales):
             of_scale = drawn.elements[:, drawn.scales == scale].ravel()
             by_scale.setdefault((drawn.law, float(scale)), []).append(of_scale)

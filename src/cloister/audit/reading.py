@@ -222,6 +222,6 @@ def first_difference(base: Iterable[str], other: Iterable[str]) -> str:
 
     A readable line takes precedence over a digest.
     """
-    one, two = Counter(base), Counter(other)
-    differing = [*(two - one).elements(), *(one - two).elements()]
+    first, two = Counter(base), Counter(other)
+    differing = [*(two - first).elements(), *(first - two).elements()]
     return min(differing, key=lambda line: (line.startswith(DIGESTS), line), default="")[:200]

@@ -47,8 +47,8 @@ def summary(audits: Iterable[Audit]) -> Table:
     for audit in audits:
         shown = ("-", "-", "-")
         if audit.checks:  # empty if some records stop its jobs
-            worst, least = most_shown(audit.checks)
-            shown = (number(worst.epsilon), number(worst.delta), number(least))
+            worst, bound = most_shown(audit.checks)
+            shown = (number(worst.epsilon), number(worst.delta), number(bound))
         rows.append(
             (
                 audit.method,
@@ -113,7 +113,7 @@ def markdown(
         lines += [
             "## Broken on purpose",
             "",
-            f"{sum(found is not None for found in mutants.values())} of {len(mutants)} mutants "
+            f"{sum(finding is not None for finding in mutants.values())} of {len(mutants)} mutants "
             "are caught. Their randomness is fixed, so it is not left to chance.",
             "",
             *_rows(_caught(mutants)),
@@ -135,10 +135,10 @@ def markdown(
 def _caught(mutants: Mapping[Mutant, Finding | None]) -> Table:
     """Return one row for each mutant."""
     rows = tuple(
-        (mutant.name, mutant.defect, found.check, found.evidence)
-        if found
+        (mutant.name, mutant.defect, finding.check, finding.evidence)
+        if finding
         else (mutant.name, mutant.defect, "NOT CAUGHT", "")
-        for mutant, found in mutants.items()
+        for mutant, finding in mutants.items()
     )
     return Table("Broken on purpose", ("mutant", "defect", "caught by", "evidence"), rows)
 
@@ -169,7 +169,7 @@ def draw_audit(audit: Audit, path: Path) -> Path:
     colour = _ALARM if audit.alarms else _SEEN
     for label, marker, values in (
         ("seen", "o", [check.seen for check, _ in best]),
-        ("lower bound, 95 %", "^", [least for _, least in best]),
+        ("lower bound, 95 %", "^", [bound for _, bound in best]),
     ):
         places = [check.epsilon for check, _ in best]
         axes.plot(

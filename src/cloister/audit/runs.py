@@ -130,8 +130,8 @@ class _Audited:
             shared, extra = self.added(t, progress.state)
             there = world == "with" and self._coins.random() < self._rate
             unshared = noise[t] + extra if there else noise[t]
-            one = log_ratio(unshared, extra, self._scales[t], laplace=self._laplace)
-            score += one if self._rate == 1 else _mixed(one, self._rate)
+            ratio = log_ratio(unshared, extra, self._scales[t], laplace=self._laplace)
+            score += ratio if self._rate == 1 else _mixed(ratio, self._rate)
             reach += float(self.cost(t, extra))
             excess = max(excess, share_of_bound(plan, t, extra))
             if t < plan.rounds - 1:
@@ -181,14 +181,14 @@ def share_of_bound(plan: Plan, t: int, added: Integers) -> float:
     laplace = plan.task.mechanism == "laplace"
     worst, offset = 0.0, 0
     for block in plan.blocks(t):
-        part, bound = added[..., offset : offset + block.size], _bound(plan, block)
+        block_added, bound = added[..., offset : offset + block.size], _bound(plan, block)
         offset += block.size
-        floats = np.abs(part).astype(np.float64)
+        floats = np.abs(block_added).astype(np.float64)
         sizes = (floats if laplace else floats**2).sum(axis=-1)
         size = float(sizes.max(initial=0.0))
         if size >= 0.999 * bound:
             # Sums of floats have a relative error far below a billionth.
-            rows = part[sizes >= (1 - 1e-9) * size].tolist()
+            rows = block_added[sizes >= (1 - 1e-9) * size].tolist()
             whole = max(sum(abs(v) if laplace else v * v for v in row) for row in rows)
             # A quotient of large numbers may round to 1, but a violation must stay above 1.
             size = whole / bound
@@ -293,13 +293,13 @@ def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
         progress = Progress(plan)
         for t in range(plan.rounds):
             state = progress.state
-            added, most = tries(t, state, records) if t else at_start
+            added, largest = tries(t, state, records) if t else at_start
             total += audited.cost(t, added)
-            excess, tried = max(excess, most), tried + len(records) * (t > 0)
+            excess, tried = max(excess, largest), tried + len(records) * (t > 0)
             if walk < _WALKS:
                 hard = hard_records(plan, t, state, rng)
-                on_walls, most = tries(t, state, hard)
-                excess, tried = max(excess, most), tried + len(hard)
+                on_walls, largest = tries(t, state, hard)
+                excess, tried = max(excess, largest), tried + len(hard)
                 if len(hard) and by_row:
                     every, each = np.concatenate([records, hard]), np.concatenate([added, on_walls])
                     # Some records occur twice: a task that counts distinct rows does not add up.
@@ -353,8 +353,8 @@ def watched(task: type[Task], log: Log, *, finish: bool = False) -> type[Task]:
         if not finish and t == self.rounds - 1:
             started: State = self.start()
             return started
-        found: State = task.update(self, t, state, released)
-        return found
+        next_state: State = task.update(self, t, state, released)
+        return next_state
 
     # Without rows a silo sums by the kernel alone, so that the log has its sums and no others.
     members = {"contribute": contribute, "update": update, "rows": None}

@@ -96,7 +96,7 @@ def _compare_large(plan: Plan, t: int, state: GridState, table: Records) -> Sums
     # Two tables of one size: a cache of the first gives wrong sums for the second.
     for whole, ends in ((table, _doubling(len(table))), (-table, range(0, len(table), _EVEN))):
         slices = np.split(whole, list(ends))
-        if (step.of(whole) != sum(step.of(part) for part in slices)).any():
+        if (step.of(whole) != sum(step.of(piece) for piece in slices)).any():
             return Sums(0.0, False, 1)
     return Sums(0.0, True, 1)
 
@@ -140,11 +140,11 @@ def sweep(plan: Plan) -> Records:
     It includes the values of defects at one rare value of a column. Tables of very many columns,
     or on a very fine lattice, lack some values.
     """
-    one, d = plan.grid.one, plan.grid.n_features
-    n = max(BEYOND_CELLS // d, default_rows(1), 2 * one) + 1
+    scale, d = plan.grid.one, plan.grid.n_features
+    n = max(BEYOND_CELLS // d, default_rows(1), 2 * scale) + 1
     n = max(min(n, _MOST_CELLS // d), default_rows(d) + 1)
     rng = public_generator("audit", "sweep", d)
-    values = np.arange(-one, one + 1, dtype=np.int32)
+    values = np.arange(-scale, scale + 1, dtype=np.int32)
     table = np.stack([np.resize(rng.permutation(values), n) for _ in range(d)], axis=1)
     return np.concatenate([tried(plan), table])
 

@@ -143,11 +143,11 @@ def _write_parquet(folder: Path, names: Sequence[str], schema: Schema, rows: Seq
     types = {name: pa.float64() if j in numbers else pa.string() for j, name in enumerate(names)}
     how = pyarrow.csv.ConvertOptions(column_types=types, null_values=[""])
     half = len(rows) // 2
-    for number, part in enumerate((rows[:half], rows[half:])):
+    for number, file_rows in enumerate((rows[:half], rows[half:])):
         text = io.StringIO()
         writer = csv.writer(text)
         writer.writerow(names)
-        for row in part:
+        for row in file_rows:
             writer.writerow([_number(cell) if j in numbers else cell for j, cell in enumerate(row)])
         # pa.array would import pandas, which is slow.
         cells = pyarrow.csv.read_csv(io.BytesIO(text.getvalue().encode()), convert_options=how)

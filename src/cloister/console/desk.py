@@ -513,13 +513,13 @@ _DATES = [("", "2024-12-31"), *(pair for pair in _SHOWN.items() if "%" in pair[0
 def _spellings(text: str) -> dict[str, tuple[str, ...]]:
     """Parse ``word = category; word = category``."""
     spellings: dict[str, tuple[str, ...]] = {}
-    for part in filter(str.strip, text.split(";")):
+    for entry in filter(str.strip, text.split(";")):
         # From the right, so that a word may contain the sign.
-        word, sign, category = (piece.strip() for piece in part.rpartition("="))
+        word, sign, category = (piece.strip() for piece in entry.rpartition("="))
         if not (word and sign and category):
             raise PlanError(
                 "other words must be written as word = category, with ; between, got "
-                f"{part.strip()[:40]!r}."
+                f"{entry.strip()[:40]!r}."
             )
         spellings[category] = (*spellings.get(category, ()), word)
     return spellings

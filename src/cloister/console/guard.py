@@ -119,8 +119,8 @@ def _same(sent: str | None, secret: str | None) -> bool:
 async def _form(request: Request) -> Form | None:
     """Return the fields of a form, or None if it is longer than all forms of the console."""
     body = b""
-    async for part in request.stream():
-        body += part
+    async for chunk in request.stream():
+        body += chunk
         if len(body) > _MOST_BODY:
             return None
     return ImmutableMultiDict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))

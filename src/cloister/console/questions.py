@@ -81,7 +81,8 @@ class Asked:
     @property
     def choices(self) -> tuple[str, ...]:
         """The columns that suit the question."""
-        return tuple(c.name for c in self.schema.columns if _SUITS[self.question.suits](c))
+        suits = _SUITS[self.question.suits]
+        return tuple(column.name for column in self.schema.columns if suits(column))
 
     @property
     def target(self) -> str:
@@ -108,7 +109,7 @@ class Asked:
     @property
     def fields(self) -> dict[str, tuple[str, str]]:
         """The options that the user chooses, each with its help text and its current text."""
-        helps = {one.name: one.help for one in options_of(TASKS[self.name])}
+        helps = {option.name: option.help for option in options_of(TASKS[self.name])}
         start = self.question.start
         return {name: (helps[name], self._field(name, text)) for name, text in start.items()}
 

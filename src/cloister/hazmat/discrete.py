@@ -215,9 +215,9 @@ def _coin(inverse: int, lanes: int, rand: ByteSource) -> Flags:
     words = _below_end(words, end, rand)
     result = words < np.uint64(heads) * width
     late = np.flatnonzero(words >= last)
-    one = np.ones(late.size, np.uint64)
+    ones = np.ones(late.size, np.uint64)
     result[late] = _algorithm_1(
-        late.size, lambda live, k: _below(one[live], inverse * k, rand), start=_STEPS + 1
+        late.size, lambda live, k: _below(ones[live], inverse * k, rand), start=_STEPS + 1
     )
     return result
 

@@ -126,13 +126,13 @@ class Grid:
         factor, centre = self.one / self.half_range, self.centre
         rows = max(1, _CHUNK_VALUES // self.n_features)
         for start in range(0, len(X), rows):
-            part = (X[start : start + rows].astype(np.float64) - centre) * factor
-            if np.isnan(part).any():
+            chunk = (X[start : start + rows].astype(np.float64) - centre) * factor
+            if np.isnan(chunk).any():
                 raise DataError(
                     "records contain missing values; use a schema with a rule for missing values."
                 )
             # Clipped as floats: the conversion of a larger value to int32 is undefined.
-            steps[start : start + rows] = np.rint(np.clip(part, -self.one, self.one))
+            steps[start : start + rows] = np.rint(np.clip(chunk, -self.one, self.one))
         return steps
 
     def decode(self, values: ArrayLike) -> Floats:

@@ -570,10 +570,10 @@ class Client:
         plain = kex.unseal(self._state_key(t, message.lead), message.box)
         state, place = {}, 0
         for name in sorted(self.state):
-            own = self.state[name]
-            end = place + 8 * own.size
-            elements = from_bytes(plain[place:end], own.size)
-            state[name] = to_integers(elements).reshape(own.shape)
+            local = self.state[name]
+            end = place + 8 * local.size
+            elements = from_bytes(plain[place:end], local.size)
+            state[name] = to_integers(elements).reshape(local.shape)
             place = end
         # The lead's state was rounded to the grid and the local one was not: half a step more.
         half_step = 0.5 / (1 << self.plan.grid.frac_bits)

@@ -187,10 +187,10 @@ def _code(*kinds: type[Task]) -> Code | None:
     files: dict[str, Path] = {}
     weight = _Weight.TEXT
     for home in homes:
-        found = _followed(home)
-        weight = max(weight, *(_weight(home, name, path) for name, path in found.items()))
-        sources |= _that_count(found)
-        files |= _data_files(home, found)
+        followed = _followed(home)
+        weight = max(weight, *(_weight(home, name, path) for name, path in followed.items()))
+        sources |= _that_count(followed)
+        files |= _data_files(home, followed)
     if any("<locals>" in kind.__qualname__ for kind in kinds):  # closes over values of any module
         weight = _Weight.ALL_FILES
     if weight is _Weight.ALL_FILES:
@@ -288,21 +288,21 @@ class _Home:
 
 def _followed(home: _Home) -> dict[str, Path]:
     """Return the sources of a task and of all its imports, by module; import no module."""
-    found: dict[str, Path] = {}
+    sources: dict[str, Path] = {}
     waiting = [home.module]
     while waiting:
         name = waiting.pop()
         path = home.file_of(name)
-        if name in found or path is None:
+        if name in sources or path is None:
             continue
-        found[name] = path
+        sources[name] = path
         waiting += _parents(name)
         _, syntax = _read(path)
-        for one in syntax.imports if syntax else ():
-            module = _module_of(one, name, path)
+        for statement in syntax.imports if syntax else ():
+            module = _module_of(statement, name, path)
             # `from a import b` may name a module b of package a, or an attribute of module a.
-            waiting += [module, f"{module}.{one.name}"] if one.name else [module]
-    return found
+            waiting += [module, f"{module}.{statement.name}"] if statement.name else [module]
+    return sources
 
 
 def _that_count(found: Mapping[str, Path]) -> dict[str, Path]:
@@ -349,7 +349,7 @@ def _weight(home: _Home, name: str, path: Path) -> _Weight:
         return _Weight.ALL_FILES
     weights = [_Weight.BYTES if words & _READS_SOURCE else _Weight.TEXT]
     if not installed:
-        weights += [_weight_of(home, one, name, path) for one in syntax.imports]
+        weights += [_weight_of(home, statement, name, path) for statement in syntax.imports]
     return max(weights)
 
 
@@ -399,12 +399,14 @@ def _all_files(home: _Home, found: Mapping[str, Path]) -> dict[str, Path]:
     installed = [path for path in _files_in(_FOLDER / _OURS) if path.suffix == ".py"]
     package = home.folder / home.top
     if home.top == _OURS or (package.is_dir() and not home.lone):
-        own = list(_files_in(package))
+        package_files = list(_files_in(package))
     else:
-        own = [path for source in found.values() for path in _named_in(home.folder, source)]
+        package_files = [
+            path for source in found.values() for path in _named_in(home.folder, source)
+        ]
     return {
         path.relative_to(root).as_posix(): path
-        for root, paths in ((_FOLDER, installed), (home.folder, own))
+        for root, paths in ((_FOLDER, installed), (home.folder, package_files))
         for path in paths
     }
 

@@ -166,18 +166,18 @@ class MemoryJournal:
 
     def remember(self, statements: Iterable[SignedStatement]) -> None:
         """Store peers' statements, the newest of each peer in each job."""
-        for one in statements:
-            kept = self._peers.setdefault(one.fingerprint, {})
-            earlier = kept.get(one.said.job)
-            if earlier is None or earlier.said.height < one.said.height:
-                kept[one.said.job] = one
+        for statement in statements:
+            kept = self._peers.setdefault(statement.fingerprint, {})
+            earlier = kept.get(statement.said.job)
+            if earlier is None or earlier.said.height < statement.said.height:
+                kept[statement.said.job] = statement
 
     def remembered(self, fingerprint: str, above: int = -1) -> tuple[SignedStatement, ...]:
         """Return the newest statement of a peer in each job, for heights greater than `above`."""
         kept = self._peers.get(fingerprint, {}).values()
         # Sorted, so that repeated answers have the same bytes; the job breaks ties of the height.
-        newest = sorted(kept, key=lambda one: (one.said.height, one.said.job))
-        return tuple(one for one in newest if one.said.height > above)
+        newest = sorted(kept, key=lambda statement: (statement.said.height, statement.said.job))
+        return tuple(statement for statement in newest if statement.said.height > above)
 
     def seen_by(self, fingerprint: str) -> int:
         """Return 0, as peers sign no empty chain."""
@@ -185,7 +185,7 @@ class MemoryJournal:
 
     def check_statements(self, shown: Iterable[SignedStatement]) -> None:
         """Raise LedgerError for every statement except those of an empty chain."""
-        if any(one.genuine and one.said.head != BEFORE_FIRST for one in shown):
+        if any(statement.genuine and statement.said.head != BEFORE_FIRST for statement in shown):
             raise LedgerError("a journal in memory has no past; use a ledger with a path.")
 
     def countersigned(self, head: str, signatures: Mapping[str, bytes]) -> None:

@@ -147,8 +147,12 @@ class KeyAgreement:
             for silo, box in zip(deal.cohort, deal.boxes, strict=True)
         }
         size = KEY_BYTES + 2 * self._held_rounds * SHARE_BYTES
-        shown = (one for plain in opened.values() for one in decode_list(plan, plain[size:]))
-        self._journal.check_statements([one for one in map(self._own_statement, shown) if one])
+        shown = (
+            statement for plain in opened.values() for statement in decode_list(plan, plain[size:])
+        )
+        self._journal.check_statements(
+            [statement for statement in map(self._own_statement, shown) if statement]
+        )
         self._deal = deal
         parts = join(opened[silo][:KEY_BYTES] for silo in deal.cohort)
         # Each part is secret and random, so the part of one honest silo makes the key random.
@@ -221,14 +225,16 @@ class KeyAgreement:
         """Return the peer's ledger statements above the newest height that this silo signed."""
         above = peer.seen.get(self._silo, 0)
         kept = self._journal.remembered(fingerprint_of(peer.identity), above)
-        return encode_list(self._plan, (one.signature + one.text.encode() for one in kept))
+        return encode_list(
+            self._plan, (statement.signature + statement.text.encode() for statement in kept)
+        )
 
     def _own_statement(self, shown: bytes) -> SignedStatement | None:
         """Decode a statement that a peer returns; None if this silo did not sign it."""
         signature, text = shown[:SIGNATURE_BYTES], shown[SIGNATURE_BYTES:]
         # A peer that invents a statement must not be able to stop this silo.
-        one = SignedStatement(text.decode(errors="replace"), signature, self._identity.public)
-        return one if one.genuine else None
+        statement = SignedStatement(text.decode(errors="replace"), signature, self._identity.public)
+        return statement if statement.genuine else None
 
     def _derived(self, usage: Usage, context: bytes = b"") -> bytes:
         return derive(self._secret, usage, join((self._plan.digest, context)))

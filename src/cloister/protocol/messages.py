@@ -126,7 +126,7 @@ def _all(item: Part, behind: int = 0) -> Part:
 
 
 def _join(plan: Plan, item: Part, items: Iterable[Any]) -> bytes:
-    return b"".join(item.write(plan, one) for one in items)
+    return b"".join(item.write(plan, value) for value in items)
 
 
 def _by_silo(value: Part, behind: int = 0) -> Part:

@@ -229,12 +229,12 @@ class Plan:
         if self.profile == "pairwise" and self.collusion == 0:
             object.__setattr__(self, "collusion", 1)
         if self.min_silos == 0:
-            least = majority(len(self.silos))
+            minimum = majority(len(self.silos))
             if self.profile == "pairwise":
-                least = share_threshold(len(self.silos), self.collusion)
-            object.__setattr__(self, "min_silos", least)
-        for one in _declared():
-            refuse(one, getattr(self, one.name))
+                minimum = share_threshold(len(self.silos), self.collusion)
+            object.__setattr__(self, "min_silos", minimum)
+        for declaration in _declared():
+            refuse(declaration, getattr(self, declaration.name))
         object.__setattr__(self, "upload_slot", float(self.upload_slot))  # one text, one digest
         raise_first(self._rules())
 
@@ -296,10 +296,10 @@ class Plan:
                 "publish must be False under profile 'group': the aggregator knows the noise and "
                 "could subtract it from what is published."
             )
-        least = majority(len(self.silos))
-        if not least <= self.min_silos <= len(self.silos):
+        minimum = majority(len(self.silos))
+        if not minimum <= self.min_silos <= len(self.silos):
             yield (
-                f"min_silos must be in [{least}, {len(self.silos)}] for {len(self.silos)} silos, "
+                f"min_silos must be in [{minimum}, {len(self.silos)}] for {len(self.silos)} silos, "
                 f"got {self.min_silos}; a smaller set could be confirmed twice."
             )
         yield from self._rules_of_identities()
@@ -387,11 +387,11 @@ class Plan:
                 "task of a plan and not a step of one."
             )
         if isinstance(task, ByUnit) and task.alone and self.profile != "local":
-            least = len(self.silos)
-            if (self.profile, self.min_silos, self.collusion) != ("pairwise", least, least - 1):
+            n_silos = len(self.silos)
+            if (self.profile, self.min_silos, self.collusion) != ("pairwise", n_silos, n_silos - 1):
                 yield (
-                    f"a plan with local DP requires profile 'pairwise', min_silos={least} and "
-                    f"collusion={least - 1}, so that each silo's own noise suffices; got "
+                    f"a plan with local DP requires profile 'pairwise', min_silos={n_silos} and "
+                    f"collusion={n_silos - 1}, so that each silo's own noise suffices; got "
                     f"{self.profile!r}, {self.min_silos} and {self.collusion}."
                 )
 
@@ -464,10 +464,14 @@ class Plan:
         excess = max(
             max(self.noise_scale(block) / MAX_SCALE, self._range(block) / room) for block in blocks
         )
-        most = self._multiplier / excess
-        event = LaplaceEvent(most) if self.layout.mechanism == "laplace" else GaussianEvent(most)
-        least = accounting.epsilon(event, self.budget.delta)
-        return f"an epsilon of at least about {1.1 * least:.2g}"  # 10 % for rounding up
+        multiplier = self._multiplier / excess
+        event = (
+            LaplaceEvent(multiplier)
+            if self.layout.mechanism == "laplace"
+            else GaussianEvent(multiplier)
+        )
+        epsilon = accounting.epsilon(event, self.budget.delta)
+        return f"an epsilon of at least about {1.1 * epsilon:.2g}"  # 10 % for rounding up
 
     def _range(self, block: Block) -> int:
         """Return the largest absolute value of a released element of `block` from honest silos."""
@@ -614,21 +618,21 @@ class Plan:
         """
         released, offset = {}, 0
         for block in self.blocks(t):
-            part = values[offset : offset + block.size]
+            elements = values[offset : offset + block.size]
             limit = self._range(block)
-            outside = part.size and max(int(part.max()), -int(part.min())) > limit
+            outside = elements.size and max(int(elements.max()), -int(elements.min())) > limit
             if outside and self.profile == "group" and self.fingerprints:
                 # An aggregator that knows the noise, and added an offset to the sum, could infer
                 # from an error whether the exact sum is above a bound of its choice.
                 _log.warning("round %d decodes to a value outside the plan's range, cut to it", t)
-                part = part.clip(-limit, limit)
+                elements = elements.clip(-limit, limit)
             elif outside:
                 raise RemoteProtocolError(
                     f"round {t + 1} decodes to a value outside the plan's range; "
                     "a pad or a party does not belong to this plan."
                 )
             released[block.name] = Released(
-                part.reshape(block.shape), self.noise_std(block, survivors)
+                elements.reshape(block.shape), self.noise_std(block, survivors)
             )
             offset += block.size
         return released
@@ -660,11 +664,11 @@ class Plan:
         that was released earlier.
         """
         carries = _carries_model(_written(self.task))
-        most = MAX_PLAN + MAX_PLAN_COLUMN * len(self.columns)
-        most = MAX_PLAN_MODEL if carries else min(most, MAX_PLAN_MODEL)
-        if (length := len(self.canonical_json())) > most:
+        limit = MAX_PLAN + MAX_PLAN_COLUMN * len(self.columns)
+        limit = MAX_PLAN_MODEL if carries else min(limit, MAX_PLAN_MODEL)
+        if (length := len(self.canonical_json())) > limit:
             raise PlanError(
-                f"a plan over a network must have at most {most} bytes with {len(self.columns)} "
+                f"a plan over a network must have at most {limit} bytes with {len(self.columns)} "
                 f"columns and {'a' if carries else 'no'} model, got {length}; use shorter names, "
                 "or fewer values."
             )
@@ -785,7 +789,11 @@ class Plan:
 @cache
 def _declared() -> tuple[Declaration, ...]:
     """Return the fields of a plan whose annotations declare their valid values."""
-    return tuple(one for one in declarations(Plan) if get_origin(one.kind) is Annotated)
+    return tuple(
+        declaration
+        for declaration in declarations(Plan)
+        if get_origin(declaration.kind) is Annotated
+    )
 
 
 def _too_long(name: str, value: Any) -> Iterator[str]:
@@ -797,13 +805,13 @@ def _too_long(name: str, value: Any) -> Iterator[str]:
                 f"{_bytes(value)}; use shorter names."
             )
     elif isinstance(value, Mapping):
-        for key, part in value.items():
+        for key, entry in value.items():
             yield from _too_long(name, key)
-            yield from _too_long(name, part)
+            yield from _too_long(name, entry)
     elif isinstance(value, tuple | list):
-        for part in value:
-            if not isinstance(part, int | float):  # skips the many numbers of a model
-                yield from _too_long(name, part)
+        for entry in value:
+            if not isinstance(entry, int | float):  # skips the many numbers of a model
+                yield from _too_long(name, entry)
 
 
 def _bytes(text: str) -> int:
@@ -860,9 +868,9 @@ def _written(value: Any) -> Any:
     if isinstance(value, Unopened):
         return value.written
     if isinstance(value, tuple | list):
-        return [_written(part) for part in value]
+        return [_written(entry) for entry in value]
     if isinstance(value, Mapping):
-        return {name: _written(part) for name, part in value.items()}
+        return {name: _written(entry) for name, entry in value.items()}
     if isinstance(value, Task):  # last, as isinstance with a protocol is slow
         names = [field.name for field in fields(value)]  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
         return {_TASK: value.name, **{name: _written(getattr(value, name)) for name in names}}
@@ -872,10 +880,10 @@ def _written(value: Any) -> Any:
 def _read(value: Any, known: Mapping[str, type[Task]]) -> Any:
     """Decode a task encoded by :func:`_written`."""
     if isinstance(value, list):
-        return tuple(_read(part, known) for part in value)
+        return tuple(_read(entry, known) for entry in value)
     if not isinstance(value, Mapping):
         return value
-    entries = {name: _read(part, known) for name, part in value.items() if name != _TASK}
+    entries = {name: _read(entry, known) for name, entry in value.items() if name != _TASK}
     if _TASK not in value:
         return entries
     if value[_TASK] not in known:

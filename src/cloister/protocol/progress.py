@@ -33,8 +33,8 @@ def sums_to_dict(plan: Plan, sums: Sequence[ReleasedSum]) -> dict[str, Any]:
         "plan": plan.to_dict(),
         "plan_digest": plan.digest.hex(),
         "rounds": [
-            {"survivors": one.survivors, "words": b64encode(to_bytes(one.words)).decode()}
-            for one in sums
+            {"survivors": released.survivors, "words": b64encode(to_bytes(released.words)).decode()}
+            for released in sums
         ],
     }
 

@@ -282,14 +282,14 @@ def inside(records: Records, frac_bits: int) -> Records:
             "records must be tables of int32 grid steps with 2 dimensions, got "
             f"{records.dtype} with {records.ndim}; read them with read_source."
         )
-    one = 1 << frac_bits
+    scale = 1 << frac_bits
     tree = getattr(records, "tree", None)  # an index of read-only rows with their largest value
-    if tree is not None and tree.one <= one:
+    if tree is not None and tree.one <= scale:
         return records
     # The common case, without a copy: two passes over the table, but no mask of its size.
-    if records.size == 0 or (records.max() <= one and records.min() >= -one):
+    if records.size == 0 or (records.max() <= scale and records.min() >= -scale):
         return records
-    return records[((records <= one) & (records >= -one)).all(axis=1)]
+    return records[((records <= scale) & (records >= -scale)).all(axis=1)]
 
 
 def tasks_inside(value: object) -> Iterator[Task]:
@@ -299,12 +299,12 @@ def tasks_inside(value: object) -> Iterator[Task]:
     """
     if is_dataclass(value) and isinstance(value, Task):  # isinstance with a protocol is slow
         yield value
-        value = {one.name: getattr(value, one.name) for one in fields(value)}
+        value = {member.name: getattr(value, member.name) for member in fields(value)}
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, tuple | list):
-        for part in value:
-            yield from tasks_inside(part)
+        for entry in value:
+            yield from tasks_inside(entry)
 
 
 def steps_of(task: Task) -> Iterator[Task]:

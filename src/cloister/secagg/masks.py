@@ -150,10 +150,10 @@ class PairwiseMask(Masker):
         t, size = context.round, elements.size
         # The self pad does not cancel in the sum. It protects a vector that arrives late, after the
         # silo was declared lost and its pair key was opened.
-        own = expand(self.seeds[t], context.of(self.silo), size, Usage.SELF_PAD)
+        self_pad = expand(self.seeds[t], context.of(self.silo), size, Usage.SELF_PAD)
         return (
             elements
-            + own
+            + self_pad
             + self.public.pair_pads(self.silo, self.pair_keys[t], members, context, size)
         )
 
