@@ -16,10 +16,11 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from cloister import Budget, DPKMeans, Ledger, Schema, Split
 from cloister.core.errors import BudgetExceeded, DataError, LedgerError, PlanError, PrivacyWarning
-from cloister.privacy.events import CoverEvent, GaussianEvent, LaplaceEvent, mechanism_counts
+from cloister.privacy.events import GaussianEvent, LaplaceEvent, mechanism_counts
 from cloister.testing import UNMET_CHECKS
 from cloister_lab.curator import METHODS
 from cloister_lab.estimators import CuratorKMeans
+from cloister_lab.events import CoverEvent
 
 RNG = np.random.default_rng(0)
 X = np.vstack([RNG.normal(c, 0.1, (150, 2)) for c in ((-0.6, -0.6), (0.6, 0.5), (0.6, -0.7))])

@@ -17,11 +17,12 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Integers
 from cloister.privacy import accounting
-from cloister.privacy.events import CoverEvent, GaussianEvent, LaplaceEvent, mechanism_counts
+from cloister.privacy.events import GaussianEvent, LaplaceEvent, mechanism_counts
 from cloister.privacy.noise import DiscreteNoise
 from cloister.testing import SimulatedNoise, ZeroNoise, check_task, toy_schema, toy_task
 from cloister_lab.curator import METHODS, CuratorMethod, MaxCover
 from cloister_lab.curator.run import run_method
+from cloister_lab.events import CoverEvent
 from cloister_lab.metrics import nicv
 from cloister_lab.tasks.max_cover import MaxCoverHistogram, _held
 from cloister_lab.tasks.projection import ONE, Projection, nearest_point, usual_axes

@@ -21,18 +21,13 @@ from scipy.stats import chi2
 from cloister.core.errors import PlanError
 from cloister.core.randomness import SecretStream
 from cloister.privacy import accounting
-from cloister.privacy.accounting import cover_delta
-from cloister.privacy.calibration import (
-    cover_pick_epsilon,
-)
 from cloister.privacy.events import (
     ComposedEvent,
-    CoverEvent,
     GaussianEvent,
     LaplaceEvent,
     RepeatedEvent,
-    event_from_dict,
 )
+from cloister.privacy.packages import read_event
 from cloister_lab.curator import cover
 from cloister_lab.curator.cover import (
     BallGrid,
@@ -42,6 +37,7 @@ from cloister_lab.curator.cover import (
     draw_below,
     pick_centres,
 )
+from cloister_lab.events import CoverEvent, cover_delta, cover_pick_epsilon
 from cloister_lab.tasks.projection import ONE
 
 EPSILONS = (-1.0, -0.3, -0.05, 0.0, 0.02, 0.1, 0.3, 1.0, 3.0)
@@ -363,9 +359,9 @@ def test_what_a_ball_held_is_gone_for_larger_balls() -> None:
 
 def test_a_cover_is_an_event_like_any_other() -> None:
     one = CoverEvent(0.1)
-    assert event_from_dict(json.loads(json.dumps(one.to_dict()))) == one
+    assert read_event(json.loads(json.dumps(one.to_dict()))) == one
     both = ComposedEvent((one, RepeatedEvent(GaussianEvent(8.0), 2), LaplaceEvent(5.0)))
-    assert event_from_dict(json.loads(json.dumps(both.to_dict()))) == both
+    assert read_event(json.loads(json.dumps(both.to_dict()))) == both
     for value in (0, -1, math.inf, math.nan, "1", True):
         with pytest.raises(PlanError, match="pick_epsilon"):
             CoverEvent(value)  # type: ignore[arg-type]

@@ -20,10 +20,10 @@ from cloister.core.declared import Range
 from cloister.core.errors import PlanError
 from cloister.privacy.budget import Budget, checked, checked_delta, checked_epsilon
 from cloister.privacy.events import (
-    CoverEvent,
     Event,
     GaussianEvent,
     LaplaceEvent,
+    LossEvent,
     Mechanism,
     NonPrivateEvent,
     SampledGaussianEvent,
@@ -38,10 +38,9 @@ _Counts: TypeAlias = tuple[tuple[Mechanism, int], ...]
 _PLD_RESOLUTION = 1 / 20_000
 _SAMPLED_RESOLUTION = 1 / 4_000  # with sampled mechanisms, whose losses take longer to work out
 _SAMPLED_POINTS = 20_000  # of the losses of one of them, about; rare clients with little noise
-_COVER_TAIL = 46  # of the loss of a max cover, in its own unit: e**-46 is 1e-20
 _WIDEST = 700  # of the steps of a grid, whose exponentials a float must hold
 
-NUMERICAL = LaplaceEvent | CoverEvent | SampledGaussianEvent
+NUMERICAL = LaplaceEvent | LossEvent | SampledGaussianEvent
 """Mechanisms whose composition no GDP parameter describes exactly."""
 
 
@@ -56,7 +55,7 @@ def epsilon(event: Event, delta: float) -> float:
         return gdp_epsilon(_gdp_mu(counts), delta)
     # Each bound holds by itself, because the mechanisms are fixed beforehand: so does the least.
     bounds = [_pure_epsilon(counts), zcdp_epsilon(_zcdp_rho(counts), delta)]
-    if not _has(counts, LaplaceEvent | CoverEvent):  # sampling never costs more than none
+    if not _has(counts, LaplaceEvent | LossEvent):  # sampling never costs more than none
         bounds.append(gdp_epsilon(math.sqrt(2 * _zcdp_rho(counts)), delta))
     if delta > 0 and _width(counts) <= _WIDEST:
         bounds.append(float(_pld(counts).get_epsilon_for_delta(delta)))
@@ -73,7 +72,7 @@ def delta(event: Event, epsilon: float) -> float:
     if epsilon >= _pure_epsilon(counts):
         return 0.0
     bounds = [zcdp_delta(_zcdp_rho(counts), epsilon)]
-    if not _has(counts, LaplaceEvent | CoverEvent):
+    if not _has(counts, LaplaceEvent | LossEvent):
         bounds.append(gdp_delta(math.sqrt(2 * _zcdp_rho(counts)), epsilon))
     if _width(counts) <= _WIDEST:
         bounds.append(float(_pld(counts).get_delta_for_epsilon(epsilon)))
@@ -105,11 +104,10 @@ def gdp_mu(event: Event) -> float:
     Dong, Roth and Su, JRSS-B 2022, Theorem 2.7 and Corollary 3.3.
     """
     counts = tuple(mechanism_counts(event).items())
-    for kind in (LaplaceEvent, CoverEvent, SampledGaussianEvent):
-        if _has(counts, kind):
-            raise PlanError(
-                f"gdp_mu needs Gaussian events only, got a {kind.__name__}; use epsilon()."
-            )
+    for mechanism, _ in counts:
+        if isinstance(mechanism, NUMERICAL):
+            kind = type(mechanism).__name__
+            raise PlanError(f"gdp_mu needs Gaussian events only, got a {kind}; use epsilon().")
     return _gdp_mu(counts)
 
 
@@ -206,31 +204,6 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
     return math.exp(-gap * gap / (4 * rho))  # as a power the square would overflow
 
 
-def cover_delta(pick_epsilon: float, epsilon: float, *, added: bool) -> float:
-    """Return the hockey-stick divergence of a max cover with and without one record.
-
-    That is the largest ``P(S) - exp(epsilon) Q(S)``, whatever the other records and the balls are;
-    if `added`, P is the one with the record. Epsilon may be negative.
-
-    Notes
-    -----
-    The pair (without, with) is at most as far apart as exponential variables of rates 1 and
-    ``r = exp(pick_epsilon / 2)``, and comes as near to them as one likes: the time to be covered
-    gets a hazard that is at most r times as large. docs/proofs/max_cover.md, theorem 1.
-    """
-    # The loss of Exp(1) against Exp(r) at x is (r - 1) x - ln r; it is never below -ln r.
-    log_r, a = pick_epsilon / 2, math.expm1(pick_epsilon / 2)
-    if added:  # 1 - e^x + e^x D(-x) is the divergence of a pair the other way round
-        if epsilon >= log_r:
-            return 0.0
-        other = cover_delta(pick_epsilon, -epsilon, added=False)
-        return max(0.0, -math.expm1(epsilon) + math.exp(epsilon) * other)
-    if epsilon <= -log_r:
-        return -math.expm1(epsilon)
-    # The best event is all beyond x = (epsilon + ln r) / (r - 1), where the loss passes epsilon.
-    return -math.expm1(-log_r) * math.exp(-(epsilon + log_r) / a)
-
-
 def attacker_odds(cost: Event | Budget, prior: float = 0.5) -> float:
     """Return a bound on how often any attacker guesses membership of one unit correctly.
 
@@ -296,30 +269,22 @@ def _pure_epsilon(counts: _Counts) -> float:
 
 
 def _zcdp_rho(counts: _Counts) -> float:
-    # All have rho = (1 / noise_multiplier)**2 / 2, sampled or not; a cover has none.
-    if _has(counts, NonPrivateEvent | CoverEvent):
+    # All have rho = (1 / noise_multiplier)**2 / 2, sampled or not; a LossEvent has none.
+    if _has(counts, NonPrivateEvent | LossEvent):
         return math.inf
     return math.fsum(n * _inverse(event) ** 2 for event, n in counts) / 2
 
 
 def _rough_epsilon(counts: _Counts) -> float:
-    """Return an epsilon by closed formulas, at delta = 1e-6 for each cover and for the rest."""
+    """Return an epsilon by closed formulas, at delta = 1e-6 for each LossEvent and for the rest."""
     # It only sets the scale of a grid: a poor value costs precision or time, never privacy.
-    apart = CoverEvent | SampledGaussianEvent
+    apart = LossEvent | SampledGaussianEvent
     rest = tuple((event, n) for event, n in counts if not isinstance(event, apart))
-    sampled = math.fsum(n * _like_mu(e) ** 2 for e, n in counts if not isinstance(e, CoverEvent))
+    sampled = math.fsum(n * _like_mu(e) ** 2 for e, n in counts if not isinstance(e, LossEvent))
     total = min(_pure_epsilon(rest), zcdp_epsilon(_zcdp_rho(rest), 1e-6))
     if _has(counts, SampledGaussianEvent):
         total = zcdp_epsilon(sampled / 2, 1e-6)
-    for event, n in counts:
-        if isinstance(event, CoverEvent):
-            pick_epsilon = _pick_epsilon(event)
-            if pick_epsilon > 700:  # exp would overflow; nobody wants it
-                return math.inf
-            log_r, a = pick_epsilon / 2, math.expm1(pick_epsilon / 2)
-            one = a * math.log(-math.expm1(-log_r) / 1e-6) - log_r
-            total += n * max(log_r, one)
-    return total
+    return total + math.fsum(n * e.rough_epsilon() for e, n in counts if isinstance(e, LossEvent))
 
 
 def _like_mu(event: Mechanism) -> float:
@@ -336,16 +301,11 @@ def _like_mu(event: Mechanism) -> float:
 
 def _inverse(event: Mechanism) -> float:
     """Return sensitivity / noise, which is mu for a Gaussian and epsilon for a Laplace event."""
-    if isinstance(event, NonPrivateEvent | CoverEvent):
+    if isinstance(event, NonPrivateEvent | LossEvent):
         return math.inf
     # Outside this range squares would overflow or vanish; both ends round the cost upwards.
     inverse = 1 / event.noise_multiplier
     return max(inverse, 1e-100) if inverse < 1e100 else math.inf
-
-
-def _pick_epsilon(event: CoverEvent) -> float:
-    """Return the epsilon of a pick; one whose part would vanish is rounded up."""
-    return max(event.pick_epsilon, 1e-100)
 
 
 @lru_cache(maxsize=64)
@@ -373,8 +333,8 @@ def _pld(counts: _Counts) -> Any:
                 sampling_prob=event.rate,
                 value_discretization_interval=width,
             )
-        elif isinstance(event, CoverEvent):
-            one = _cover_pld(_pick_epsilon(event), width)
+        elif isinstance(event, LossEvent):
+            one = event.losses(width)
         else:
             continue
         total = total.compose(one.self_compose(n))
@@ -395,24 +355,6 @@ def _width(counts: _Counts) -> float:
         widths.append(loss / _SAMPLED_POINTS)
     # The widest keeps the points of each law few: any width is safe, a narrow one only slow.
     return max(widths)
-
-
-def _cover_pld(pick_epsilon: float, width: float) -> Any:
-    """Return the pessimistic privacy loss distribution of a max cover, see :func:`cover_delta`."""
-    from dp_accounting.pld import pld_pmf
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    # Losses begin at -ln r, and beyond it delta falls by a factor of e per expm1(pick_epsilon / 2).
-    low = math.floor(-pick_epsilon / 2 / width)
-    high = math.ceil(_COVER_TAIL * math.expm1(pick_epsilon / 2) / width)
-
-    def loss(first: int, last: int, added: bool) -> Any:
-        grid = range(first, last + 1)
-        deltas = [cover_delta(pick_epsilon, step * width, added=added) for step in grid]
-        return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(width, first, last, deltas)
-
-    # The reversed pair has the negated losses, hence the mirrored grid.
-    return pld.PrivacyLossDistribution(loss(-high, -low, True), loss(low, high, False))
 
 
 def _first_true(predicate: Callable[[float], bool], low: float, high: float) -> float:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from cloister.core.errors import PlanError
-from cloister.privacy.accounting import cover_delta, gdp_delta
 from cloister.privacy.accounting import epsilon as priced
+from cloister.privacy.accounting import gdp_delta
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import ComposedEvent, RepeatedEvent, SampledGaussianEvent
 
@@ -121,7 +121,7 @@ def _mu_for(budget: Budget) -> float:
     def allowed(mu: float) -> bool:
         return gdp_delta(mu, budget.epsilon) <= budget.delta
 
-    return _last_true(allowed)
+    return last_true(allowed)
 
 
 def gdp_part(budget: Budget, share: float) -> Budget:
@@ -144,7 +144,7 @@ def gdp_budget(mu: float, delta: float) -> Budget:
             f"noise is so strong that delta={delta:.3g} alone would pay for it; ask for fewer "
             "steps or a larger epsilon."
         )
-    return Budget(_last_true(lambda epsilon: gdp_delta(mu, epsilon) > delta), delta)
+    return Budget(last_true(lambda epsilon: gdp_delta(mu, epsilon) > delta), delta)
 
 
 def lattice_sigma(noise_multiplier: float, l2_sensitivity: float) -> int:
@@ -175,31 +175,7 @@ def laplace_noise_multiplier(epsilon: float) -> float:
     return 1 / Budget(epsilon, 0.0).epsilon
 
 
-def cover_pick_epsilon(epsilon: float, delta: float) -> float:
-    """Return the largest `pick_epsilon` of a max cover that is (epsilon, delta)-DP as a whole.
-
-    References
-    ----------
-    docs/proofs/max_cover.md, theorem 1; compare Nguyen, Chaturvedi, Xu, AAAI 2021, Theorem 5.
-    """
-    budget = Budget(epsilon, delta)
-    if budget.delta == 0:
-        raise PlanError("delta must be above 0 for a max cover, got 0.0.")
-    return _pick_epsilon(budget)
-
-
-@lru_cache(maxsize=256)
-def _pick_epsilon(budget: Budget) -> float:
-    def allowed(pick_epsilon: float) -> bool:
-        return pick_epsilon / 2 <= budget.epsilon and all(
-            cover_delta(pick_epsilon, budget.epsilon, added=added) <= budget.delta
-            for added in (False, True)
-        )
-
-    return _last_true(allowed)
-
-
-def _last_true(predicate: Callable[[float], bool]) -> float:
+def last_true(predicate: Callable[[float], bool]) -> float:
     """Return the largest x > 0 with ``predicate(x)``; it is true below some point, false above."""
     # The order of magnitude is unknown, so doubling and halving find the bracket.
     # The end that holds is returned.

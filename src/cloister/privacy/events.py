@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from cloister.core.declared import Declaration, Range, refuse
 from cloister.core.errors import PlanError
@@ -18,8 +18,18 @@ from cloister.privacy.budget import checked
 MAX_COUNT = 2**53  # the largest count that a float still holds exactly
 
 
+class UnknownKind(PlanError):
+    """The kind of an event is none of those that were given."""
+
+    def __init__(self, kind: object) -> None:
+        super().__init__(f"event must be one of the kinds that to_dict writes, got {kind!r}.")
+        self.kind = kind
+
+
 class _Numbers:
     """What mechanisms have in common: a few positive numbers, of which `rate` is below 1."""
+
+    kind: ClassVar[str]  # in JSON
 
     def __post_init__(self) -> None:
         hint = "; a release without noise is NonPrivateEvent()"
@@ -29,7 +39,7 @@ class _Numbers:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description."""
-        return {"event": _KINDS[type(self)], **vars(self)}  # type: ignore[index]  # it is a mechanism
+        return {"event": self.kind, **vars(self)}
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,8 @@ class GaussianEvent(_Numbers):
     ----------
     noise_multiplier : float, > 0 and finite; it is ``s / D``
     """
+
+    kind: ClassVar[str] = "gaussian"
 
     noise_multiplier: float
 
@@ -55,6 +67,8 @@ class SampledGaussianEvent(_Numbers):
         Probability of a coin (Poisson sampling); 1 is :class:`GaussianEvent`.
     """
 
+    kind: ClassVar[str] = "sampled_gaussian"
+
     noise_multiplier: float
     rate: float
 
@@ -68,28 +82,31 @@ class LaplaceEvent(_Numbers):
     noise_multiplier : float, > 0 and finite; it is ``b / D``, so the event is ``D / b``-DP
     """
 
+    kind: ClassVar[str] = "laplace"
+
     noise_multiplier: float
-
-
-@dataclass(frozen=True)
-class CoverEvent(_Numbers):
-    """All picks of one max cover, however many and from whatever sets of balls.
-
-    A pick draws a ball with probability in proportion to ``exp(pick_epsilon * c / 2)``, where c is
-    the number of records in it that no ball drawn before holds. A record so counts until it is
-    covered, which is why the number of picks does not matter (docs/proofs/max_cover.md).
-
-    Parameters
-    ----------
-    pick_epsilon : float, > 0 and finite
-    """
-
-    pick_epsilon: float
 
 
 @dataclass(frozen=True)
 class NonPrivateEvent(_Numbers):
     """A release without noise; its epsilon is infinite."""
+
+    kind: ClassVar[str] = "non_private"
+
+
+class LossEvent(_Numbers):
+    """The base of mechanisms of other packages: frozen dataclasses of a few positive numbers.
+
+    Nothing is known of one but the distribution of its privacy loss.
+    """
+
+    def rough_epsilon(self) -> float:
+        """Return an epsilon at delta = 1e-6, which sets the scale of a grid; infinity if none."""
+        raise NotImplementedError
+
+    def losses(self, width: float) -> Any:
+        """Return a pessimistic privacy loss distribution of dp_accounting, by steps of `width`."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -138,21 +155,27 @@ class RepeatedEvent:
 
 
 Mechanism: TypeAlias = (
-    GaussianEvent | SampledGaussianEvent | LaplaceEvent | CoverEvent | NonPrivateEvent
+    GaussianEvent | SampledGaussianEvent | LaplaceEvent | NonPrivateEvent | LossEvent
 )
-_KINDS: Mapping[type[Mechanism], str] = {
-    GaussianEvent: "gaussian",
-    SampledGaussianEvent: "sampled_gaussian",
-    LaplaceEvent: "laplace",
-    CoverEvent: "cover",
-    NonPrivateEvent: "non_private",
+_KINDS: Mapping[str, type[Mechanism]] = {
+    GaussianEvent.kind: GaussianEvent,
+    SampledGaussianEvent.kind: SampledGaussianEvent,
+    LaplaceEvent.kind: LaplaceEvent,
+    NonPrivateEvent.kind: NonPrivateEvent,
 }
-"""The kind of each mechanism in JSON."""
 Event: TypeAlias = Mechanism | ComposedEvent | RepeatedEvent
 
 
-def event_from_dict(data: Mapping[str, Any]) -> Event:
-    """Return the event that ``to_dict`` described; the round trip is exact."""
+def event_from_dict(
+    data: Mapping[str, Any], others: Mapping[str, type[LossEvent]] | None = None
+) -> Event:
+    """Return the event that ``to_dict`` described; the round trip is exact.
+
+    Parameters
+    ----------
+    others : mapping of str to class, optional
+        Event kinds of other packages, such as :mod:`cloister.privacy.packages` loads.
+    """
     if not isinstance(data, Mapping):
         raise PlanError(f"an event must be a JSON object, got {type(data).__name__}.")
     fields = dict(data)
@@ -161,15 +184,18 @@ def event_from_dict(data: Mapping[str, Any]) -> Event:
         match kind:
             case "composed":
                 parts = fields.pop("events")
-                return ComposedEvent(tuple(event_from_dict(part) for part in parts), **fields)
+                return ComposedEvent(
+                    tuple(event_from_dict(part, others) for part in parts), **fields
+                )
             case "repeated":
-                return RepeatedEvent(event_from_dict(fields.pop("of")), **fields)
-        for mechanism, name in _KINDS.items():
-            if name == kind:
-                return mechanism(**fields)
+                return RepeatedEvent(event_from_dict(fields.pop("of"), others), **fields)
+        for kinds in (_KINDS, others or {}):
+            for name, mechanism in kinds.items():
+                if name == kind:
+                    return mechanism(**fields)
     except (TypeError, KeyError) as error:
         raise PlanError(f"event {kind!r} has missing, unknown or ill-typed keys.") from error
-    raise PlanError(f"event must be one of the kinds that to_dict writes, got {kind!r}.")
+    raise UnknownKind(kind)
 
 
 def mechanism_counts(event: Event) -> dict[Mechanism, int]:

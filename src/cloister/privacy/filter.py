@@ -21,9 +21,9 @@ from cloister.privacy.accounting import epsilon, gdp_epsilon, pure_epsilon, zcdp
 from cloister.privacy.budget import Budget, checked
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.privacy.events import (
-    CoverEvent,
     Event,
     LaplaceEvent,
+    LossEvent,
     Mechanism,
     NonPrivateEvent,
     mechanism_counts,
@@ -74,8 +74,8 @@ class Split:
     pure : float in [0, 1]
         Part of epsilon for pure mechanisms (Laplace noise) and for jobs priced as a whole.
     failure : float in [0, 1]
-        Part of delta for jobs priced as a whole: mixed laws, sampled clients, max cover. They
-        take of both, so it is 0 where `pure` is.
+        Part of delta for jobs priced as a whole: mixed laws, sampled clients, events of other
+        packages. They take of both, so it is 0 where `pure` is.
 
     Raises
     ------
@@ -172,7 +172,7 @@ class Tariff:
 
     def _of(self, mechanism: Mechanism, n: int) -> Cost:
         match mechanism:
-            case NonPrivateEvent() | CoverEvent():
+            case NonPrivateEvent() | LossEvent():
                 return Cost(math.inf, math.inf)  # neither pure nor covered by any mu
             case LaplaceEvent() if self.kind == "apart":
                 return Cost(pure_epsilon=n * pure_epsilon(mechanism))

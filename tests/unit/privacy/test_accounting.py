@@ -12,7 +12,6 @@ from cloister.core.errors import PlanError
 from cloister.privacy import accounting
 from cloister.privacy.accounting import (
     attacker_odds,
-    cover_delta,
     gdp_delta,
     gdp_epsilon,
     gdp_mu,
@@ -24,7 +23,6 @@ from cloister.privacy.accounting import (
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import (
     ComposedEvent,
-    CoverEvent,
     Event,
     GaussianEvent,
     LaplaceEvent,
@@ -33,6 +31,7 @@ from cloister.privacy.events import (
     SampledGaussianEvent,
     mechanism_counts,
 )
+from cloister_lab.events import CoverEvent, cover_delta
 
 NOTHING = ComposedEvent(())
 MIXED = ComposedEvent((RepeatedEvent(LaplaceEvent(10), 7), RepeatedEvent(GaussianEvent(10), 7)))

@@ -6,11 +6,10 @@ import mpmath
 import pytest
 
 from cloister.core.errors import PlanError
-from cloister.privacy.accounting import cover_delta, epsilon, gdp_delta
+from cloister.privacy.accounting import epsilon, gdp_delta
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import (
     MARGIN,
-    cover_pick_epsilon,
     gaussian_noise_multiplier,
     gdp_budget,
     gdp_mu_for,
@@ -144,33 +143,6 @@ def test_noise_for_which_delta_alone_would_do_has_no_budget() -> None:
         with pytest.raises(PlanError, match=r"delta=.* alone would pay for it"):
             gdp_budget(1e-3, delta)
     assert gdp_budget(1e-3, 0.99 * alone).epsilon < 1e-3
-
-
-def cover_is_private(pick_epsilon: float, eps: float, delta: float) -> bool:
-    """Theorem 1 of docs/proofs/max_cover.md: with and without one record, and at most epsilon."""
-    deltas = [cover_delta(pick_epsilon, eps, added=added) for added in (False, True)]
-    return pick_epsilon <= 2 * eps and max(deltas) <= delta
-
-
-@pytest.mark.parametrize("eps", [0.05, 0.5, 1.0, 4.0])
-@pytest.mark.parametrize("delta", [1e-6, 1e-3, 0.3, 0.9])
-def test_a_max_cover_gets_the_largest_epsilon_that_is_private(eps: float, delta: float) -> None:
-    found = cover_pick_epsilon(eps, delta)
-    assert cover_is_private(found, eps, delta)
-    assert not cover_is_private(found * (1 + 1e-9), eps, delta)
-    if delta == 0.9:
-        assert found == 2 * eps
-
-
-def test_a_max_cover_that_just_reaches_delta_is_allowed() -> None:
-    for pick_epsilon, eps in ((0.2, 1.0), (0.7, 4.0), (0.05, 0.5)):
-        delta = cover_delta(pick_epsilon, eps, added=False)
-        assert cover_pick_epsilon(eps, delta) >= pick_epsilon
-
-
-def test_a_max_cover_cannot_be_pure() -> None:
-    with pytest.raises(PlanError, match="delta must be above 0 for a max cover"):
-        cover_pick_epsilon(1.0, 0.0)
 
 
 def test_t_equal_releases_need_sqrt_t_times_the_noise() -> None:

@@ -16,13 +16,11 @@ from cloister.core.errors import BudgetExceeded, LedgerError, PlanError
 from cloister.privacy import accounting, ledger_file
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import (
-    cover_pick_epsilon,
     gaussian_noise_multiplier,
     gdp_mu_for,
 )
 from cloister.privacy.events import (
     ComposedEvent,
-    CoverEvent,
     Event,
     GaussianEvent,
     LaplaceEvent,
@@ -42,6 +40,7 @@ from cloister.privacy.filter import (
     total,
 )
 from cloister.privacy.ledger import Ledger
+from cloister_lab.events import CoverEvent, cover_pick_epsilon
 
 Floats = NDArray[np.float64]
 CAP = Budget(1.0, 1e-6)

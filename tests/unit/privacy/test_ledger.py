@@ -28,7 +28,6 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.privacy.events import (
     ComposedEvent,
-    CoverEvent,
     GaussianEvent,
     LaplaceEvent,
     NonPrivateEvent,
@@ -38,6 +37,7 @@ from cloister.privacy.events import (
 from cloister.privacy.filter import Limits, Split
 from cloister.privacy.ledger import Ledger, SignedStatement, Statement
 from cloister.privacy.ledger_file import migrate
+from cloister_lab.events import CoverEvent
 
 CAP = Budget(1.0, 1e-6)
 SIGMA = gaussian_noise_multiplier(CAP.epsilon, CAP.delta)

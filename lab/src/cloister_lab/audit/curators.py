@@ -28,7 +28,7 @@ from cloister.core.errors import PrivacyWarning
 from cloister.data.schema import schema_of
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
-from cloister.privacy.events import CoverEvent, Event, NonPrivateEvent
+from cloister.privacy.events import Event, NonPrivateEvent
 from cloister.privacy.noise import NoiseSource
 from cloister.protocol.task import Floats, Integers, Records
 from cloister.tasks.examples import numbers
@@ -36,6 +36,7 @@ from cloister_lab.curator import METHODS
 from cloister_lab.curator.base import CuratorMethod
 from cloister_lab.curator.cover import BallGrid, Cover
 from cloister_lab.curator.max_cover import MAX_EPSILON, MaxCover
+from cloister_lab.events import CoverEvent
 
 Outputs = Callable[[], Floats]
 """Makes one more run and returns what it put out, as one row of numbers."""

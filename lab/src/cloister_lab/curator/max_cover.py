@@ -22,16 +22,16 @@ from cloister.hazmat.fixedpoint import from_grid, round_to_grid
 from cloister.privacy.accounting import epsilon as epsilon_of
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import (
-    cover_pick_epsilon,
     gaussian_noise_multiplier,
     laplace_noise_multiplier,
     lattice_sigma,
 )
-from cloister.privacy.events import ComposedEvent, CoverEvent, Event, GaussianEvent, LaplaceEvent
+from cloister.privacy.events import ComposedEvent, Event, GaussianEvent, LaplaceEvent
 from cloister.privacy.noise import NoiseSource
 from cloister.protocol.task import FINE, Floats, Integers, Records, Released
 from cloister.tasks.clustering.synopsis import cluster_weighted, project_to_simplex
 from cloister_lab.curator.cover import BallGrid, pick_centres
+from cloister_lab.events import CoverEvent, cover_pick_epsilon
 from cloister_lab.tasks.projection import MAX_AXES, ONE, nearest_point, usual_axes
 from cloister_lab.tasks.recovery import Recovery
 
@@ -71,7 +71,7 @@ class MaxCover:
     -----
     Add/remove one record. The published grid, its radii and delta depend on the exact number of
     records, so that two neighbouring tables have different sets of possible answers; here they are
-    fixed. All picks of all radii together are one :class:`~cloister.privacy.events.CoverEvent`,
+    fixed. All picks of all radii together are one :class:`~cloister_lab.events.CoverEvent`,
     because covered records are gone for good. docs/proofs/max_cover.md has the theorem.
 
     The balls are drawn with bytes from the operating system, whatever source of noise is given.
