@@ -10,9 +10,9 @@ import pytest
 
 from cloister.core.errors import PlanError
 from cloister.privacy.budget import Budget
-from cloister.privacy.events import event_from_dict
 from cloister.privacy.filter import Split
 from cloister.privacy.ledger import Ledger
+from cloister.privacy.packages import read_event
 from cloister_lab.events import CoverEvent, cover_delta, cover_pick_epsilon
 
 
@@ -46,8 +46,8 @@ def test_a_max_cover_cannot_be_pure() -> None:
 def test_an_event_is_read_as_it_was_written() -> None:
     event = CoverEvent(0.1)
     assert event.to_dict() == {"event": "cover", "pick_epsilon": 0.1}
-    assert event_from_dict(event.to_dict()) == event
-    assert type(event_from_dict(event.to_dict())) is CoverEvent
+    assert read_event(event.to_dict()) == event
+    assert type(read_event(event.to_dict())) is CoverEvent
 
 
 def test_a_ledger_opens_with_the_laboratory_and_is_refused_in_a_sentence_without(
@@ -74,6 +74,6 @@ except Exception as error:
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
     )
     assert done.stdout == (
-        "LedgerError event 'cover' is of the laboratory, which knows its cost: "
-        "pip install cloister-lab.\n"
+        "LedgerError event 'cover' is of a package that is not installed, so its cost is not "
+        "known; install that, as 'pip install cloister-lab' does.\n"
     )

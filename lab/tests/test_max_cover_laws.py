@@ -26,8 +26,8 @@ from cloister.privacy.events import (
     GaussianEvent,
     LaplaceEvent,
     RepeatedEvent,
-    event_from_dict,
 )
+from cloister.privacy.packages import read_event
 from cloister_lab.curator import cover
 from cloister_lab.curator.cover import (
     BallGrid,
@@ -359,9 +359,9 @@ def test_what_a_ball_held_is_gone_for_larger_balls() -> None:
 
 def test_a_cover_is_an_event_like_any_other() -> None:
     one = CoverEvent(0.1)
-    assert event_from_dict(json.loads(json.dumps(one.to_dict()))) == one
+    assert read_event(json.loads(json.dumps(one.to_dict()))) == one
     both = ComposedEvent((one, RepeatedEvent(GaussianEvent(8.0), 2), LaplaceEvent(5.0)))
-    assert event_from_dict(json.loads(json.dumps(both.to_dict()))) == both
+    assert read_event(json.loads(json.dumps(both.to_dict()))) == both
     for value in (0, -1, math.inf, math.nan, "1", True):
         with pytest.raises(PlanError, match="pick_epsilon"):
             CoverEvent(value)  # type: ignore[arg-type]

@@ -24,10 +24,10 @@ from cloister.privacy.events import (
     Event,
     Mechanism,
     RepeatedEvent,
-    event_from_dict,
     mechanism_counts,
 )
 from cloister.privacy.filter import Cost, Limits, Split, Tariff, total
+from cloister.privacy.packages import read_event
 
 # 1 had no answers, secrets and heads of peers; 2 had no statements and no recovered jobs.
 FORMAT = 3
@@ -96,7 +96,7 @@ class Statement:
         """Return the statement with this text."""
         try:
             fields = json.loads(text)
-            said = cls(**{**fields, "events": event_from_dict(fields["events"])})
+            said = cls(**{**fields, "events": read_event(fields["events"])})
             texts = (said.dataset, said.study, said.job, said.plan, said.head)
             heads = (bytes.fromhex(said.plan), bytes.fromhex(said.head))
             if not all(isinstance(text, str) for text in texts) or type(said.height) is not int:
@@ -392,7 +392,7 @@ class State:
             raise ValueError("a job is reserved once, on a known data set")
         # without one it was written before there were limits: its history is kept all the same
         by = self.datasets[dataset].tariff if tariff is None else Tariff.from_dict(tariff)
-        self._reserve(job, dataset, study, event_from_dict(events), by, content)
+        self._reserve(job, dataset, study, read_event(events), by, content)
         if content is not None:
             owners = self._contents.setdefault(content, [])
             if dataset not in owners:
@@ -414,7 +414,7 @@ class State:
         return known
 
     def _apply_charge(self, job: str, round: int, event: dict[str, Any], frame: str) -> None:
-        known, done = self.jobs[job], event_from_dict(event)
+        known, done = self.jobs[job], read_event(event)
         if round in known.rounds or not known.is_open or not known.covers(done):
             raise ValueError("a round is charged once, within the reservation")
         counts = mechanism_counts(done)

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from cloister.core.declared import Declaration, Range, refuse
-from cloister.core.errors import LedgerError, PlanError
+from cloister.core.errors import PlanError
 from cloister.privacy.budget import checked
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
 MAX_COUNT = 2**53  # the largest count that a float still holds exactly
-GROUP = "cloister.events"
-"""The entry-point group in which other packages name their event kinds, as JSON has them."""
+
+
+class UnknownKind(PlanError):
+    """The kind of an event is none of those that were given."""
+
+    def __init__(self, kind: object) -> None:
+        super().__init__(f"event must be one of the kinds that to_dict writes, got {kind!r}.")
+        self.kind = kind
 
 
 class _Numbers:
@@ -155,19 +158,23 @@ Mechanism: TypeAlias = (
     GaussianEvent | SampledGaussianEvent | LaplaceEvent | NonPrivateEvent | LossEvent
 )
 _KINDS: Mapping[str, type[Mechanism]] = {
-    mechanism.kind: mechanism
-    for mechanism in (GaussianEvent, SampledGaussianEvent, LaplaceEvent, NonPrivateEvent)
+    GaussianEvent.kind: GaussianEvent,
+    SampledGaussianEvent.kind: SampledGaussianEvent,
+    LaplaceEvent.kind: LaplaceEvent,
+    NonPrivateEvent.kind: NonPrivateEvent,
 }
 Event: TypeAlias = Mechanism | ComposedEvent | RepeatedEvent
 
 
-def event_from_dict(data: Mapping[str, Any]) -> Event:
+def event_from_dict(
+    data: Mapping[str, Any], others: Mapping[str, type[LossEvent]] | None = None
+) -> Event:
     """Return the event that ``to_dict`` described; the round trip is exact.
 
-    Raises
-    ------
-    LedgerError
-        If the event is of a package that is not installed, so that its cost is not known.
+    Parameters
+    ----------
+    others : mapping of str to class, optional
+        Event kinds of other packages, such as :mod:`cloister.privacy.packages` loads.
     """
     if not isinstance(data, Mapping):
         raise PlanError(f"an event must be a JSON object, got {type(data).__name__}.")
@@ -177,36 +184,18 @@ def event_from_dict(data: Mapping[str, Any]) -> Event:
         match kind:
             case "composed":
                 parts = fields.pop("events")
-                return ComposedEvent(tuple(event_from_dict(part) for part in parts), **fields)
+                return ComposedEvent(
+                    tuple(event_from_dict(part, others) for part in parts), **fields
+                )
             case "repeated":
-                return RepeatedEvent(event_from_dict(fields.pop("of")), **fields)
-        if isinstance(kind, str) and (mechanism := _mechanism(kind)):
-            return mechanism(**fields)
+                return RepeatedEvent(event_from_dict(fields.pop("of"), others), **fields)
+        for kinds in (_KINDS, others or {}):
+            for name, mechanism in kinds.items():
+                if name == kind:
+                    return mechanism(**fields)
     except (TypeError, KeyError) as error:
         raise PlanError(f"event {kind!r} has missing, unknown or ill-typed keys.") from error
-    raise PlanError(f"event must be one of the kinds that to_dict writes, got {kind!r}.")
-
-
-@lru_cache(maxsize=64)
-def _mechanism(kind: str) -> type[Mechanism] | None:
-    """Return the class of a kind, here or in a package that names it."""
-    if kind in _KINDS:
-        return _KINDS[kind]
-    if kind in _entries():
-        packaged: type[LossEvent] = _entries()[kind].load()
-        return packaged
-    if kind == "cover":  # which was here once
-        raise LedgerError(
-            f"event {kind!r} is of the laboratory, which knows its cost: pip install cloister-lab."
-        )
-    return None
-
-
-@lru_cache(maxsize=1)
-def _entries() -> Mapping[str, EntryPoint]:
-    from importlib.metadata import entry_points
-
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
+    raise UnknownKind(kind)
 
 
 def mechanism_counts(event: Event) -> dict[Mechanism, int]:
