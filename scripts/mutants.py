@@ -929,6 +929,13 @@ def score(
     return Score(group, sample, counts, survivors, slow)
 
 
+def size_of(group: Group, sizes: Iterable[str]) -> int | None:
+    """Return the size of a group's sample, from entries "N" and "GROUP=N"; None for all."""
+    found = dict(one.rpartition("=")[::2] for one in sizes)
+    size = found.get(group.name, found.get(""))
+    return None if size is None else int(size)
+
+
 def sampled(mutants: list[Mutant], size: int | None, seed: int) -> set[str]:
     """Return the keys of a sample without replacement; of all mutants if there are no more."""
     keys = {mutant.key for mutant in mutants}
@@ -988,7 +995,13 @@ def page(scores: list[Score]) -> str:
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Mutation testing of privacy-critical functions.")
-    parser.add_argument("--sample", type=int, help="try a sample of so many mutants of each group")
+    parser.add_argument(
+        "--sample",
+        nargs="+",
+        metavar="N|GROUP=N",
+        default=(),
+        help="try a sample of so many mutants of each group, or of one",
+    )
     today = datetime.date.today().toordinal()
     parser.add_argument("--seed", type=int, default=today, help="of the sample; the day by default")
     parser.add_argument("--only", nargs="+", metavar="GROUP", help="groups to try; all by default")
@@ -1017,7 +1030,7 @@ def main() -> int:
     wanted = set()
     for group in groups:
         own = [mutant for mutant in everything if mutant.group == group.name]
-        wanted |= sampled(own, options.sample, options.seed)
+        wanted |= sampled(own, size_of(group, options.sample), options.seed)
     options.results.parent.mkdir(parents=True, exist_ok=True)
     start, until = time.monotonic(), time.monotonic() + 60 * options.minutes
     for group in groups if not options.list else ():
@@ -1030,7 +1043,10 @@ def main() -> int:
             tried += lines_of_file(options.results) - before
     results = read_results(options.results)
     reasons = read_reasons()
-    scores = [score(group, results, reasons, options.sample, options.seed) for group in groups]
+    scores = [
+        score(group, results, reasons, size_of(group, options.sample), options.seed)
+        for group in groups
+    ]
     for one in scores:
         counts = ", ".join(f"{n} {name}" for name, n in sorted(one.counts.items()))
         print(f"{one.group.name}: {100 * one.rate:.1f} % killed of {one.tried} ({counts})")

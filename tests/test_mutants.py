@@ -79,6 +79,12 @@ def test_a_mutant_is_killed_in_a_fork_and_changes_nothing_else(
     assert mutants.score(group, {mutant.key: record}, {}).rate == 1
 
 
+def test_a_sample_has_a_size_for_all_groups_or_for_one(mutants: ModuleType) -> None:
+    ring, other = (mutants.Group(name, "", 0.5, [], {}) for name in ("ring", "other"))
+    for given, sizes in (([], [None, None]), (["7"], [7, 7]), (["7", "ring=3"], [3, 7])):
+        assert [mutants.size_of(group, given) for group in (ring, other)] == sizes
+
+
 def test_the_rate_of_a_sample_is_of_the_sample_alone(mutants: ModuleType) -> None:
     group = mutants.Group("ring", "Ring", 0.5, [], {"cloister.hazmat.ring": ["*"]})
     keys = mutants.sampled(group.mutants, 4, 5)
