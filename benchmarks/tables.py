@@ -130,8 +130,8 @@ def covered(
     ends = {"noise": (found.low, found.high), "population": found.population}
     for name, of in (("noise", of_noise), ("population", of_population)):
         low, high = ends[name]
-        inside = (low <= of.valuess) & (of.value <= high)
-        given = np.asarray(of.values)
+        inside = (low <= of.value) & (of.value <= high)
+        given = np.asarray(of.value)
         around = given.mean(axis=0) if given.shape == low.shape else given
         draws = around + of.deviation * rng.normal(size=(4000, *np.shape(around)))
         first, last = (np.clip(draws + side * Z * of.deviation, *box) for side in (-1, 1))
