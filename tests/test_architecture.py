@@ -37,8 +37,13 @@ LIBRARIES = {
     },
     "dp_accounting": {"privacy.accounting"},
     "sqlalchemy": {"data.sources", "federation.service.store"},
-    "pydantic": {"data.schema", "federation.settings", "federation.service.app"},
-    "pydantic_core": {"app.jobs"},
+    "pydantic": {
+        "app.request",
+        "data.schema",
+        "federation.settings",
+        "federation.service.app",
+    },
+    "pydantic_core": {"app.release"},
     "pandas": {
         "audit.sources",
         "data.samples",

@@ -77,7 +77,7 @@ QUESTIONS = {
     "What does the coordinator see?": ("masked vectors",),
     "What do I approve?": ("jobs show",),
     "What if a silo drops out?": ("min_silos",),
-    "How do I upgrade?": ("ledger migrate",),
+    "How do I upgrade?": ("budget migrate",),
     "What has my data set spent?": ("budget show",),
     "How do I verify a report?": ("model.json.signed",),
     "What leaks if a party cheats?": ("exact vectors",),

@@ -118,7 +118,7 @@ NAMES: dict[str, str] = (
         "cloister.protocol.task.ByClient": "cloister.protocol.task.ByUnit",
         "cloister.protocol.task.Exhibit": "cloister.core.display.Display",
         "cloister.core.display.Exhibit": "cloister.core.display.Display",
-        "cloister.Release": "cloister.app.release.Release",
+        "cloister.JobResult": "cloister.app.release.Release",
         "cloister.CuratorKMeans": "cloister_lab.estimators.CuratorKMeans",
         "cloister.audit.audit_method": "cloister_lab.audit.curators.audit_method",
     }
