@@ -29,7 +29,7 @@ _EXACT = 2**53  # float64 adds integers below this without rounding
 
 @dataclass(frozen=True)
 class Rows:
-    """What each record adds to one block: `m` records, each with a row of `w` integers.
+    """Contributions of records to one block: `m` records, each with a row of `w` integers.
 
     Parameters
     ----------
@@ -54,15 +54,15 @@ class Rows:
 
 
 def has_rows(task: Task | type[Task]) -> bool:
-    """Return True if a task says what each record adds; its `contribute` is then a fast kernel."""
+    """Return True if a task declares the row of each record; `contribute` is then a fast kernel."""
     return getattr(task, "rows", None) is not None
 
 
 def summed(rows: Rows, block: Block) -> Integers:
     """Return the sum of all rows of a block, shape (block.size,), int64, exact.
 
-    A row adds nothing if it is above the L1 or L2 bound of the block, names a cell outside it, or
-    names a cell twice.
+    A row adds nothing if it is above the L1 or L2 bound of the block. Nor does a row that names a
+    cell outside the block, or a cell twice.
     """
     cells, values = rows.cells, rows.values
     _check_form(cells, values)
@@ -159,7 +159,7 @@ def _check_form(cells: Integers, values: Integers) -> None:
 
 
 def _within_bounds(values: Integers, block: Block) -> Flags:
-    """Return which rows keep both bounds of the block; of shape (m,), or (1,) if all are the same.
+    """Return a flag of each row within both bounds; of shape (m,), or (1,) if all are the same.
 
     All is exact: norms that int64 may not hold are computed in Python's integers.
     """
@@ -175,7 +175,7 @@ def _within_bounds(values: Integers, block: Block) -> Flags:
 
 
 def _within_block(cells: Integers, values: Integers, size: int) -> Flags:
-    """Return which rows name cells of the block only, and none of them twice; of shape (m,)."""
+    """Return a flag of each row that names cells of the block only, each once; of shape (m,)."""
     if cells.ndim == 1:
         return np.asarray((cells >= 0) & (cells <= size - values.shape[-1]))
     inside = ((cells >= 0) & (cells < size)).all(axis=1)

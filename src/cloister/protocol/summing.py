@@ -105,8 +105,8 @@ class LocalStep:
     def checked(self, chunks: Iterable[Records]) -> tuple[Integers, Manner]:
         """Return the sums of all chunks, and the manner in which they must be made.
 
-        If that is another than the manner of this step, the sums are of no use: on records drawn
-        at random, the kernel disagreed with the rows of the task, or rows depended on each other.
+        Discard the sums if that is another manner than this step's. Then, on records drawn at
+        random, the kernel disagreed with the rows of the task, or rows depended on each other.
         """
         if not has_rows(self.task):
             return self.total(chunks), self.manner
@@ -154,7 +154,7 @@ class _Drawn:
     Parameters
     ----------
     slice : int
-        How many records in a row are kept of it, besides the few that are drawn one by one.
+        Number of consecutive records kept of it, in addition to the few drawn one by one.
     """
 
     def __init__(self, n_features: int, few: int, slice_: int) -> None:

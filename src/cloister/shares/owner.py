@@ -1,4 +1,4 @@
-"""What the owner of tables allows in a session, and where a private opening is charged."""
+"""Rules of an owner of tables for sessions, and the account of its private openings."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ def account_of(site: Site) -> Account:
     """Return the silo's ledger, with its caps, for private openings on shares."""
     ledger, rules, dataset = site.ledger(), site.settings.policy, site.schema.dataset
     cap, study_cap = site.settings.cap, rules.max_epsilon_per_study
+    # A study cap above the cap of the dataset would never be reached.
     if study_cap is not None and study_cap < cap.epsilon:
         ledger.study_cap(dataset, "default", type(cap)(study_cap, cap.delta))
     return Account(ledger, dataset, year_epsilon=rules.max_epsilon_per_year)
@@ -83,6 +84,7 @@ def _others(session: Session, silo: str, rules: PolicySettings) -> Iterator[str]
 
 
 def _receivers(session: Session, rules: PolicySettings) -> Iterator[str]:
+    # Results that leave the owners are a publication, which the policy has to allow.
     strange = [name for name in session.receivers if name not in session.owners.values()]
     if strange and not rules.allow_publish:
         yield (
@@ -102,6 +104,7 @@ def _price(program: Program, schema: Schema | None, rules: PolicySettings) -> It
     if schema.unit != "row":  # nothing here keeps to max_rows of a person
         yield f"a private opening on shares counts rows, and the unit here is {schema.unit!r}."
     cost = epsilon(event, rules.max_delta)
+    # The negated form refuses a cost of NaN too.
     if not cost <= cap:
         yield (
             f"epsilon must be at most {cap:g}, the cap of a job here, got {cost:.3g} at delta "

@@ -191,5 +191,5 @@ class Joining(Connection):
         self._sender = {"name": invitation.name, "token": invitation.token}
 
     def post(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Send what this party has to say; return the board."""
+        """Send a message of this party; return the board."""
         return self._call("POST", JOIN, json={**self._sender, **message})

@@ -1,4 +1,4 @@
-"""The gate before an application: who is let through, how much is read, how refusals are said.
+"""The gate before an application: it admits callers, bounds bodies and formats refusals.
 
 A refusal is one sentence, as JSON, ``{"error": "..."}``, or as a page to a browser. Browsers only
 read: they show a certificate on behalf of any page, whatever site it is from.
@@ -62,12 +62,12 @@ class NotEnrolled(TransportError):
 
 
 class Enrolled:
-    """Whom the certificate of a connection names, if the federation still accepts it.
+    """A check of connections: it returns the peer of a certificate that is still accepted.
 
     Parameters
     ----------
     keys : KeyFolder
-        Of the coordinator; a new revocation list in it counts at once.
+        Of the coordinator; a new revocation list in it applies from the next check.
 
     Notes
     -----
@@ -98,6 +98,7 @@ class Enrolled:
         return self._read[1]
 
 
+# Open streams are checked each second, so a certificate is parsed once.
 _peer = lru_cache(maxsize=1024)(peer_of)
 
 
@@ -134,7 +135,7 @@ ERRORS: dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any,
 def refusal(
     asked: Mapping[str, Any], code: int, sentence: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return a sentence as whoever asked can read it: browsers say that they take HTML."""
+    """Return a sentence as a page for a browser, which accepts HTML, and as JSON otherwise."""
     if b"text/html" not in dict(asked["headers"]).get(b"accept", b""):
         return JSONResponse({"error": sentence}, status_code=code, headers=headers)
     answer = said(sentence, code)
@@ -147,10 +148,10 @@ def refusal(
 
 @dataclass
 class Gate:
-    """Lets through who is enrolled, with a body of bounded size, and counts.
+    """A gate that admits enrolled callers, bounds the size of a body, and counts requests.
 
-    A body is read whole before anything is parsed. Whoever is turned away again and again has one
-    line a minute in the audit file, which says how many times more it was since the line before.
+    A body is read whole before anything is parsed. A caller that is refused repeatedly gets one
+    line a minute in the audit file, with the number of refusals since the line before.
     """
 
     app: Application
@@ -188,9 +189,11 @@ class Gate:
         if self.shut_out and isinstance(error, NotEnrolled) and error.peer.role == "silo":
             await run_in_threadpool(self.shut_out, error.peer.name, str(error))
         if scope["type"] == "websocket":
+            # ASGI delivers "websocket.connect" before it takes a close.
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": "not enrolled"})
         else:
+            # 401 asks for a valid certificate; this caller may already have shown one.
             code = 403 if "caller" in scope else 401
             self.counts[_known_method(scope), "", code] += 1
             await refusal(scope, code, str(error))(scope, receive, send)
@@ -245,6 +248,7 @@ def _check_only_reads(scope: Scope) -> None:
 async def _body(scope: Scope, receive: Receive, most: int) -> bytes | None:
     """Read the whole body, or return None as soon as it is known to be too large."""
     stated = dict(scope["headers"]).get(b"content-length", b"0")
+    # 20 digits exceed any size in 64 bits, and int() of very long texts is slow.
     if not stated.isdigit() or len(stated) > 20 or int(stated) > most:
         return None
     body = bytearray()

@@ -116,7 +116,7 @@ class Server:
 
 
 class Work(Protocol):
-    """What runs while a server serves."""
+    """Background work of a server."""
 
     def start(self) -> None:
         """Begin."""

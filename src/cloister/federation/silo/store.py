@@ -201,7 +201,7 @@ class Store:
         return dict(self._read(query, *among, into=lambda row: (row[0], _state(row[1]))))
 
     def ran(self) -> frozenset[str]:
-        """Return the jobs of which a frame may have left, by what was noted of them."""
+        """Return the jobs of which a frame may have left, according to their noted states."""
         query = f"SELECT id FROM jobs WHERE NOT {_among('noted', _BEFORE_FRAMES)}"
         return frozenset(self._read(query, *_BEFORE_FRAMES, into=lambda row: row[0]))
 
@@ -258,7 +258,7 @@ class Store:
     def _read(
         self, query: str, *values: str, into: Callable[[tuple[Any, ...]], _Answer]
     ) -> tuple[_Answer, ...]:
-        """Return what is made of each row; read only if something was written since."""
+        """Return the converted rows; read only if something was written since."""
         with explained(self._name), self._reading:
             (version,) = self._reader.execute("PRAGMA data_version").fetchone()
             if version != self._version:

@@ -27,7 +27,7 @@ TRUST = "the dealer together with either server sees every table; wrong values a
 
 
 class Output(Protocol):
-    """What the command line writes for people."""
+    """A writer of lines for people, on the command line."""
 
     def say(self, text: str = "") -> None:
         """Write a line."""
@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Take part in a session and return its outcome."""
+    # Imports wait until the command runs, so that its help starts without them.
     from cloister.federation.pki import KeyFolder
     from cloister.federation.settings import SiloSettings, load_role
     from cloister.shares.inference.programs import PROGRAMS
@@ -66,13 +67,16 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     session = Session.load(args.session, PROGRAMS)
     _check(args, session)
     keys = KeyFolder(args.keys)
+    # Another user with a copy of the key could act as this party.
     keys.check_private()
     identity = keys.identity()
     settings = load_role(args.settings, SiloSettings) if args.settings else None
+    # The owner's policy decides before a table is read.
     owner = settings if session.tables_of(args.name) else None
     account = _allowed(session, args.name, identity.fingerprint, owner) if owner else None
     tables = _tables(session, args.name, args.data)
     _show(session, args.name, out)
+    # Charged before a share leaves, so that a crash cannot forget a label.
     if owner is not None:
         _count_labels(session, args.name, owner, tables)
     links = partial(
@@ -99,6 +103,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     if done.results:
         document["results"] = {what: values.tolist() for what, values in done.results.items()}
         for what, values in done.results.items():
+            # Eight values give an idea of a result; the file has all of them.
             shown = ", ".join(f"{value:g}" for value in values.ravel()[:8].tolist())
             out.say(f"{what:<8} {shown}" + (", ..." if values.size > 8 else ""))
         if done.opening != "private":
@@ -153,15 +158,16 @@ def _allowed(
 def _count_labels(
     session: Session, name: str, settings: SiloSettings, tables: Mapping[str, Words]
 ) -> None:
-    """Count what other receivers learn of this owner's tables, before a share leaves.
+    """Charge the labels that other receivers learn of this owner's tables, before a share leaves.
 
-    Labels of a model describe it; so many of one table is what the policy allows a receiver.
+    Labels describe a model, so the policy limits their number for each receiver and table.
     """
     if session.program.opening != "label":
         return
     from cloister.shares.inference.limits import QueryLimit
 
     limit = QueryLimit(settings.policy.max_labels_per_receiver, settings.labels)
+    # The content names the tables, so that a second session with them has no new limit.
     about = hashlib.sha256(b"".join(words.tobytes() for words in tables.values())).hexdigest()
     labels = sum(prod(shape) for shape in session.program.results().values())
     for receiver in session.receivers:
@@ -174,6 +180,7 @@ def _tables(session: Session, name: str, pairs: list[str]) -> dict[str, Words]:
     from cloister.shares.mpc.parties import words_of
 
     own, shapes = session.tables_of(name), session.program.tables()
+    # A pair without "=" has an empty file name, which is refused below.
     given = dict(pair.partition("=")[::2] for pair in pairs)
     if set(given) != set(own) or len(given) != len(pairs) or not all(given.values()):
         wanted = " ".join(f"--data {table}=FILE" for table in own) or "no --data"
@@ -192,13 +199,15 @@ def _read(file: Path, dimensions: int) -> Any:
 
     if file.suffix == ".npy":
         try:
+            # A pickle could run code of the file's author.
             values = np.load(file, allow_pickle=False)
         except (OSError, ValueError) as error:
+            # Only an OSError has this text, and only if the system gave a reason.
             why = getattr(error, "strerror", None) or "it is no array of numbers"
             raise DataError(f"file {str(file)!r} cannot be read: {why}.") from None
     else:
         values = read_floats(file)
-    if values.dtype.kind not in "biuf":
+    if values.dtype.kind not in "biuf":  # booleans, integers and floats
         raise DataError(f"file {str(file)!r} must hold numbers.")
     return values[:, 0] if dimensions == 1 and values.shape[1:] == (1,) else values
 
@@ -208,6 +217,7 @@ def _relay(
 ) -> Callable[[str], Carrier] | None:
     if session.relay is None:
         return None
+    # An extra that is not installed is named here, before the parties are dialled.
     if find_spec("websockets") is None:
         raise PlanError("a relay works over WebSockets: pip install 'cloister[service]'.")
     from cloister.federation.pki import client_context

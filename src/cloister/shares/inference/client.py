@@ -57,6 +57,7 @@ def scores_of_file(
         warn(offer.notice)
         entries = offer.layout.encode(file)
         batches = np.split(entries, range(offer.rows, len(entries), offer.rows))
+        # Checked for the whole file, so that none of its rows are charged in vain.
         if len(batches) * offer.rows > left:
             raise BudgetExceeded(
                 f"{len(batches)} batches of {offer.rows} rows are needed, and {left} rows are left "

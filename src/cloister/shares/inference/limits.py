@@ -43,6 +43,7 @@ class QueryLimit:
         if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
             raise PlanError(f"rows must be an integer >= 1, got {rows!r}.")
         self.rows, self._name = rows, f"the limit of queries {file}"
+        # All threads share one connection, which has one transaction at a time.
         self._lock = threading.Lock()
         keep_private(file)
         with explained(self._name):
@@ -58,6 +59,7 @@ class QueryLimit:
         BudgetExceeded
             If the caller would exceed the limit; nothing is charged then.
         """
+        # Within one transaction, so that two requests cannot both use the last rows.
         with self._transaction() as connection:
             had = _had(connection, caller, model)
             if had + rows <= self.rows:
@@ -69,7 +71,7 @@ class QueryLimit:
         )
 
     def left(self, caller: str, model: str) -> int:
-        """Return how many rows a caller may still have scored."""
+        """Return the remaining number of rows of a caller."""
         with self._transaction() as connection:
             return max(0, self.rows - _had(connection, caller, model))
 

@@ -72,6 +72,7 @@ def make_app(
     @app.post("/v1/score", summary="Scores of encrypted rows, encrypted")
     async def score(request: Request) -> Response:
         caller, body = request.scope["caller"].name, await request.body()
+        # Arithmetic on ciphertexts would block the event loop for all callers.
         reply = await run_in_threadpool(scoring.predict, caller, body)
         await run_in_threadpool(audit.write, "scored", caller=caller, rows=scoring.offer.rows)
         return Response(reply, media_type="application/octet-stream")
