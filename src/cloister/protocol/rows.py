@@ -6,8 +6,9 @@ out each row above a bound of its block. The sensitivity of a sum then does not 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isqrt
 from typing import Literal, Self
 
@@ -84,17 +85,29 @@ def summed(rows: Rows, block: Block) -> Integers:
     return total
 
 
-def sum_of_rows(task: Task, t: int, state: GridState, records: Records) -> Integers:
+MakeRows = Callable[[Records], Sequence[Rows]]
+"""From records to their rows for each block of a round."""
+
+
+def sum_of_rows(
+    task: Task, t: int, state: GridState, records: Records, make: MakeRows | None = None
+) -> Integers:
     """Return the sums of round `t` by the rows of a task, its blocks one after another.
 
     A record whose row the task cannot make adds nothing, and stops nothing: an error would be an
     answer about records.
+
+    Parameters
+    ----------
+    make : function of records, optional
+        ``task.rows`` in this round and state unless given.
 
     Raises
     ------
     LocalProtocolError
         If the task cannot make rows of no records, so that its code or the plan is wrong.
     """
+    make = make or partial(task.rows, t, state)  # type: ignore[attr-defined]  # an optional member
     blocks = task.blocks(t)
     total = np.zeros(sum(block.size for block in blocks), dtype=np.int64)
     # so few at a time that rows as long as the whole vector do not fill the memory
@@ -102,19 +115,17 @@ def sum_of_rows(task: Task, t: int, state: GridState, records: Records) -> Integ
     for first in range(0, max(1, len(records)), size):
         part = records[first : first + size]
         try:
-            total += _sums(task, t, state, part, blocks)
+            total += _sums(make, part, blocks)
         except Exception:  # of any kind: a task is another's code
-            _check_none(task, t, state, records[:0], blocks)
-            total += _sums_of_those_that_work(task, t, state, part, blocks)
+            _check_none(task, t, make, records[:0], blocks)
+            total += _sums_of_those_that_work(make, part, blocks)
     return total
 
 
-def _check_none(
-    task: Task, t: int, state: GridState, none: Records, blocks: Sequence[Block]
-) -> None:
+def _check_none(task: Task, t: int, make: MakeRows, none: Records, blocks: Sequence[Block]) -> None:
     """Raise an error if the task fails without records, too."""
     try:
-        _sums(task, t, state, none, blocks)
+        _sums(make, none, blocks)
     except CloisterError:  # a public state that the task refuses
         raise
     except Exception as error:
@@ -124,25 +135,20 @@ def _check_none(
         ) from None
 
 
-def _sums_of_those_that_work(
-    task: Task, t: int, state: GridState, records: Records, blocks: Sequence[Block]
-) -> Integers:
+def _sums_of_those_that_work(make: MakeRows, records: Records, blocks: Sequence[Block]) -> Integers:
     """Return the sums of the records of which the task makes rows, found by halving."""
     try:
-        return _sums(task, t, state, records, blocks)
+        return _sums(make, records, blocks)
     except Exception:
         if len(records) <= 1:
             return np.zeros(sum(block.size for block in blocks), dtype=np.int64)
         half = len(records) // 2
-        return _sums_of_those_that_work(
-            task, t, state, records[:half], blocks
-        ) + _sums_of_those_that_work(task, t, state, records[half:], blocks)
+        first = _sums_of_those_that_work(make, records[:half], blocks)
+        return first + _sums_of_those_that_work(make, records[half:], blocks)
 
 
-def _sums(
-    task: Task, t: int, state: GridState, records: Records, blocks: Sequence[Block]
-) -> Integers:
-    rows: Sequence[Rows] = task.rows(t, state, records)  # type: ignore[attr-defined]  # optional
+def _sums(make: MakeRows, records: Records, blocks: Sequence[Block]) -> Integers:
+    rows = make(records)
     if len(rows) != len(blocks) or any(len(one.cells) != len(records) for one in rows):
         raise ValueError("a task must return rows for each block, one for each record")
     return np.concatenate([summed(*pair) for pair in zip(rows, blocks, strict=True)])

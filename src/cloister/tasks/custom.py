@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from inspect import get_annotations
 from math import prod
 from typing import Any, TypeVar, dataclass_transform
-
-import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import declared
@@ -74,7 +73,8 @@ def task(cls: _Class) -> _Class:
     for name, value in _VALUES.items():
         if name not in own and not hasattr(cls, name):
             setattr(cls, name, value)
-    for name, member in _METHODS.items():
+    kind: Any = cls
+    for name, member in {**_METHODS, "contribute": _by_rows(kind.rows)}.items():
         if not hasattr(cls, name):
             setattr(cls, name, member)
     fields: dict[str, Any] = {"n_features": "int", "frac_bits": "int"}
@@ -114,9 +114,14 @@ def _displays(
     return derived(results, columns)
 
 
-def _contribute(self: Any, t: int, state: GridState, records: Records) -> Integers:
-    """Return the sums of the rows of the records."""
-    return np.asarray(sum_of_rows(self, t, state, records))
+def _by_rows(rows: Callable[..., Any]) -> Callable[..., Integers]:
+    """Return a `contribute` that sums rows."""
+
+    def contribute(self: Any, t: int, state: GridState, records: Records) -> Integers:
+        """Return the sums of the rows of the records."""
+        return sum_of_rows(self, t, state, records, partial(rows, self, t, state))
+
+    return contribute
 
 
 _VALUES: Mapping[str, Any] = {
@@ -131,5 +136,4 @@ _METHODS: Mapping[str, Callable[..., Any] | classmethod[Any, Any, Any]] = {
     "start": _start,
     "forecast": _forecast,
     "displays": _displays,
-    "contribute": _contribute,
 }
