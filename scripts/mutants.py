@@ -957,7 +957,8 @@ def page(scores: list[Score]) -> str:
         "shows to be equivalent to the code. A mutant that runs into the time limit is killed.",
         "",
         "Of a large group a sample is tried, drawn without replacement from a seed. It is the same",
-        "for the same code.",
+        "for the same code. Tests are written for what lives, so the rate is that of a sample that",
+        "somebody looked at: of a fresh one fewer mutants are killed.",
         "",
         "| Functions | mutants | sample | tried | killed | of them by time limit | equivalent "
         "| accepted | unexplained | kill rate | required |",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -410,3 +411,21 @@ def test_what_is_no_table_is_refused() -> None:
     model = DPOutlierDetector(epsilon=1.0, bounds=(0, 1), nominal_n=10)
     with pytest.raises(DataError):
         model.fit([["a"], ["b"]])
+
+
+def test_a_spread_is_never_below_what_noise_leaves_unknown_of_the_place() -> None:
+    box = SimpleNamespace(half_range=np.array([1.0, 1.0, 1.0]))
+    task = SimpleNamespace(usual=None, used_box=box, frac_bits=4)
+    usual = {
+        **{
+            "mean": np.zeros(3),
+            "mean_low": np.full(3, -0.1),
+            "mean_high": np.array([0.1, 0.1, -0.1]),
+        },
+        **{"deviation": np.array([0.5, 0.05, 0.01]), "deviation_low": np.array([0.1, 0.0, 0.0])},
+        "deviation_high": np.array([0.6, 0.3, 0.02]),
+    }
+    found = Outliers._places(task, usual)  # type: ignore[arg-type]
+    np.testing.assert_allclose(found["spread"], [0.5, 0.2, 1 / 16])
+    np.testing.assert_allclose(found["spread_low"], [0.2, 0.2, 1 / 16])
+    np.testing.assert_allclose(found["spread_high"], [0.6, 0.3, 1 / 16])

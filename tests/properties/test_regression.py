@@ -133,6 +133,14 @@ def test_the_bounds_are_nearly_reached_so_no_noise_is_wasted(kind: str) -> None:
         assert (part**2).sum() > 0.95 * block.l2_squared
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_whole_budget_is_spent_and_no_more(kind: str) -> None:
+    task = designed(kind)
+    shares = [block.weight for t in range(task.rounds) for block in task.blocks(t)]
+    assert min(shares) > 0
+    assert sum(shares) == pytest.approx(1)
+
+
 @pytest.mark.parametrize("kind", ["two classes", "three classes", "linear"])
 def test_the_first_round_counts_each_record(kind: str) -> None:
     """It needs no state: where columns lie is not known yet."""

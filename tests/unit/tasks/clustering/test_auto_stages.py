@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from math import isqrt, sqrt
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -250,6 +251,13 @@ def test_the_projection_is_the_nearest_point_of_the_simplex(
     moved = noisy[found > 0] - found[found > 0]
     assert np.ptp(moved) == pytest.approx(0, abs=1e-6)
     assert (noisy[found == 0] <= moved.min() + 1e-6).all()
+
+
+@pytest.mark.parametrize(("noise", "has"), [(0.99, True), (1.01, False)])
+def test_a_box_is_cut_where_the_noise_of_its_bins_is_below_a_tail(noise: float, has: bool) -> None:
+    """A bin for each of 9 columns has noise in the sum of three times one's; twice that is held."""
+    route = SimpleNamespace(whole_box=False, n_features=9, noise_std=lambda _: noise, _tail=6.0)
+    assert GridRoute.has_box.func(route) is has  # type: ignore[attr-defined]
 
 
 def test_cells_are_cubic_and_never_more_than_allowed() -> None:

@@ -25,6 +25,7 @@ from cloister.tasks.clustering.kmeans import (
     GLloyd,
     Lloyd,
     SuLloyd,
+    _absolute_payload,
     fold,
     keep,
     truncate,
@@ -551,3 +552,9 @@ def test_a_report_can_be_made_of_any_shape(name: str, k: int, d: int) -> None:
     assert set(task.forecast(1e5, 1000, grid)) == {"half_width", "size_half_width"}
     assert ("NOT PRIVATE" in task.describe()) == (name == "lloyd")
     assert str(k) in task.describe()
+
+
+def test_a_record_that_adds_itself_counts_at_least_one_step() -> None:
+    corner = _absolute_payload(2, 4, 0.01)
+    assert (corner.count_word, corner.l1, corner.radius_squared) == (1, 2 * 16 + 1, 2 * 16**2)
+    assert _absolute_payload(2, 4, 0.5).count_word == 8

@@ -547,3 +547,19 @@ def test_what_cannot_work_is_refused_in_words(
 ) -> None:
     with pytest.raises(PlanError, match=message):
         planned(word, schema_of(MIXED), **options)
+
+
+@pytest.mark.parametrize(
+    ("excess", "zero"),
+    [
+        *(([-1.0, 3.0, 9.0], 1.0), ([-6.0, -2.0, 2.0], 6.0), ([-3.0, 0.0, 1.0], 4.0)),
+        *(([0.0, 1.0, 2.0], 0.0), ([2.0, 3.0, 4.0], 0.0), ([-3.0, -2.0, -1.0], 8.0)),
+    ],
+)
+def test_a_line_between_edges_crosses_zero_where_it_does(excess: list[float], zero: float) -> None:
+    assert _crossing(np.array(excess), np.array([0.0, 4.0, 8.0])) == zero
+
+
+def test_a_rising_function_is_the_middle_of_those_around() -> None:
+    found = _rising(np.array([[1.0, 3.0, 2.0, 5.0], [4.0, 0.0, 1.0, 1.0]]))
+    assert found.tolist() == [[1.0, 2.5, 2.5, 5.0], [2.0, 2.0, 2.5, 2.5]]

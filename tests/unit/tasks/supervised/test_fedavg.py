@@ -714,3 +714,8 @@ def test_supplied_updates_are_no_task_of_a_service() -> None:
     from cloister.tasks import TASKS
 
     assert ClientUpdates.name not in TASKS
+
+
+@pytest.mark.parametrize("target", ["age", "sick"])
+def test_a_network_for_a_number_or_two_classes_has_one_output(target: str) -> None:
+    assert plan(target=target).task.network.outputs == 1  # type: ignore[attr-defined]

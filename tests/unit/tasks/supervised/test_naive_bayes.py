@@ -23,7 +23,12 @@ from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import Classifier
 from cloister.tasks import TASKS
-from cloister.tasks.supervised.class_tables import fitted_shares, merge_bins, pseudo_records
+from cloister.tasks.supervised.class_tables import (
+    bounded_totals,
+    fitted_shares,
+    merge_bins,
+    pseudo_records,
+)
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
 from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, zero_noise
 
@@ -418,3 +423,14 @@ def test_labels_are_never_read_in_silence() -> None:
     X, y = np.zeros((4, 1)), [0, 1, 0, 1]
     with pytest.raises(PlanError, match="classes must be given"):
         DPNaiveBayes(epsilon=1.0, bounds=(-1, 1)).fit(X, y)
+
+
+def test_counts_go_from_none_at_the_bottom_to_the_top_of_a_box_and_long_records_are_scaled() -> (
+    None
+):
+    one = 1 << 4
+    records = np.array([[one, -one], [0, one], [5 * one, -9 * one]], dtype=np.int32)
+    labels, tops = np.array([0, 1, 1]), np.array([10, 20])
+    found = bounded_totals(labels, records, 2, tops, 15, 4)
+    # half of 10 and all of 20 are 25, of which 15 are left; what lies beside counts as an end
+    assert found.tolist() == [[10, 0], [10 + 5 * 15 // 25, 20 * 15 // 25]]

@@ -26,7 +26,7 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.task import Classifier, Regressor, Task
 from cloister.tasks import TASKS
 from cloister.tasks.columns import Encoding
-from cloister.tasks.supervised.frame import count_sizes, row_length, solve, usual_square
+from cloister.tasks.supervised.frame import count_sizes, edge_at, row_length, solve, usual_square
 from cloister.tasks.supervised.least_squares import (
     EDGES,
     curvature_of,
@@ -139,6 +139,19 @@ def test_a_model_is_wide_from_401_weights_on_or_many_curvatures(
 ) -> None:
     task = SimpleNamespace(_frame=SimpleNamespace(width=width), classes=("c",) * classes)
     assert Logistic._wide.func(task) is wide  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("curvature", "length"), [([3.0, 5.0, 2.0], 5**0.5), ([1e9, 1.0], 64.0), ([0.0, 0.5], 1.0)]
+)
+def test_squares_are_cut_at_the_residual_of_a_usual_row(
+    curvature: list[float], length: float
+) -> None:
+    """Of the root of the mean square length of rows, which end with the constant."""
+    whole = SimpleNamespace(matrix=np.diag(curvature))
+    task, now = SimpleNamespace(_whole=lambda _: whole), SimpleNamespace(cut=3)
+    found = Linear._reach(task, now)  # type: ignore[arg-type]
+    assert found == pytest.approx(edge_at(3) / length)
 
 
 def test_curvatures_are_of_pairs_of_classes_and_of_whole_rows_as_far_as_the_bound_lets_them() -> (

@@ -292,3 +292,15 @@ def test_a_saved_model_predicts_as_before(tmp_path: Any) -> None:
 def test_bounds_must_be_a_schema() -> None:
     with pytest.raises(PlanError, match="bounds must be a Schema"):
         DPCox(epsilon=1.0, bounds=(0, 1), nominal_events=5, **OPTIONS).fit(patients())
+
+
+def test_a_time_beside_the_box_counts_as_the_end_of_the_box() -> None:
+    task, records = followed([0.0, 60.0])
+    state = replace(task._read(start_of(task)), hazard=np.array([0.0, 0.1, 0.15, 0.4, 0.9]), last=4)
+    known = {name: round_to_grid(value, 16) for name, value in written(state).items()}
+    beside = records.copy()
+    beside[:, task.time] *= 7
+    for t in (0, 1):
+        for one, other in zip(records, beside, strict=True):
+            found = [task.contribute(t, known, row[None]) for row in (one, other)]
+            assert (found[0] == found[1]).all()
