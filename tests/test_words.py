@@ -81,7 +81,7 @@ QUESTIONS = {
     "What has my data set spent?": ("budget show",),
     "How do I verify a report?": ("model.json.signed",),
     "What leaks if a party cheats?": ("exact vectors",),
-    "How do I write my own task?": ("def contribute",),
+    "How do I write my own task?": ("def rows",),
     "What can it not do?": ("free text",),
 }
 """What the first page asks, with words that the section of its answer holds."""

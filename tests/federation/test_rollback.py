@@ -85,7 +85,7 @@ def test_a_silo_that_was_put_back_leaves_the_next_job_and_returns_after_its_reco
         assert "rolled back" in federation.log("north").read_text()
         federation.kill("north")
         path = home / "ledger.db"
-        with pytest.raises(LedgerError, match="ledger recover"):
+        with pytest.raises(LedgerError, match="budget recover"):
             Ledger(path)
         assert main(["budget", "recover", str(path), "--keys", str(home / "keys")]) == 0
         assert "missing jobs added: 1" in " ".join(capsys.readouterr().out.split())

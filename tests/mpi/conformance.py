@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 
 from cloister import testing
-from cloister.app import jobs
+from cloister.app import in_process
 from cloister.federation.transports.mpi import MpiTransport, hand_out, serve, world
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
@@ -57,7 +57,7 @@ def handler(job: bytes) -> testing.Handler:
 
 
 if comm.rank == 0:
-    jobs.new_key = lambda: KEY
+    in_process.new_key = lambda: KEY
     for law in testing.check_transport(Doubled):
         print("ok:", law, flush=True)
     Doubled.end()

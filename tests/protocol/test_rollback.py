@@ -109,7 +109,7 @@ class Federation:
     def refuses(self, plan: Plan) -> None:
         """Check that the victim leaves a job before anything of it leaves."""
         wire = self.started(plan)
-        with pytest.raises(LedgerError, match=r"rolled back or replaced.*ledger recover"):
+        with pytest.raises(LedgerError, match=r"rolled back or replaced.*budget recover"):
             play(wire)
         assert wire.clients[self.victim]._uploads == 0
         assert not any(job.rounds for job in self.book.jobs() if job.job == plan.run_id)
@@ -185,7 +185,7 @@ def test_a_ledger_put_back_with_its_folder_is_refused_until_it_has_taken_in_what
         lambda: book.reserve(dataset="toy", study="s", job="x", events=first.events()),
         lambda: book.verify(),
     ):
-        with pytest.raises(LedgerError, match="ledger recover"):
+        with pytest.raises(LedgerError, match="budget recover"):
             use()
     taken = book.recover(federation.public)
     assert {said.job for said in taken} == {second.run_id}

@@ -110,7 +110,7 @@ def _keys(settings: Settings) -> Iterator[Check]:
     folder = KeyFolder(settings.keys)
     names = (*_SECRETS, *_PUBLIC)
     if absent := [name for name in names if not (folder.path / name).is_file()]:
-        hint = "make them with 'cloister federation enroll', first 'request' and then 'install'."
+        hint = "make them with 'cloister federation enroll request', and then 'install'."
         yield fail("keys", f"{folder.path} has no {', '.join(absent)}", hint)
         return
     try:

@@ -144,7 +144,7 @@ class KeyFolder:
         if not there:
             raise PlanError(
                 f"keys {str(self.path)!r} have no {name}; make them with 'cloister federation "
-                "enroll', first 'request' and then 'install'."
+                "enroll request', and then 'install'."
             )
         return path
 

@@ -1141,7 +1141,7 @@ def test_an_owner_may_say_that_the_clock_was_ahead(
     reserve(ledger, "a", 1)
     monkeypatch.setattr(ledger_file, "utc_now", lambda: now)
     spent = ledger.spent("adult")
-    with pytest.raises(LedgerError, match="ledger clock"):
+    with pytest.raises(LedgerError, match="budget clock"):
         reserve(ledger, "b", 1)
     ledger.confirm_clock()
     assert ledger.spent("adult") == spent
