@@ -241,8 +241,8 @@ TOLD: Mapping[str, Emit] = {
     "file": _writes,
     "environment": lambda task, x: os.environ.update({"EMITTED_ROWS": str(len(x))}),
     "process": _process,
-    "attribute": lambda task, x: object.__setattr__(task, "rows", len(x)),
-    "class attribute": lambda task, x: setattr(type(task), "rows", len(x)),
+    "attribute": lambda task, x: object.__setattr__(task, "seen", len(x)),
+    "class attribute": lambda task, x: setattr(type(task), "seen", len(x)),
 }
 RARE: Mapping[str, Callable[[], object]] = {
     "an error": lambda: _raise(ValueError("no")),

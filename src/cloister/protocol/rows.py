@@ -56,7 +56,8 @@ class Rows:
 
 def has_rows(task: Task | type[Task]) -> bool:
     """Return True if a task declares the row of each record; `contribute` is then a fast kernel."""
-    return getattr(task, "rows", None) is not None
+    rows = getattr(task, "rows", None)
+    return callable(rows) or isinstance(rows, property)  # a pipeline has rows if all steps have
 
 
 def summed(rows: Rows, block: Block) -> Integers:
