@@ -372,8 +372,8 @@ def _open_dataset(dataset: Any, names: Sequence[str] | None, unit: str | None) -
     label, found = "the Arrow dataset", dataset.schema
     positions, names = find_columns(label, found.names, names, unit)
     columns = [found.names[position] for position in positions]
-    # in the order of the files, and no further ahead than need be
-    options: dict[str, Any] = {"batch_readahead": 1, "fragment_readahead": 1}
+    # In the order of the files. With threads, Arrow reads ahead of a slow consumer without bound.
+    options: dict[str, Any] = {"batch_readahead": 1, "fragment_readahead": 1, "use_threads": False}
     if isinstance(getattr(dataset, "format", None), ParquetFileFormat):
         options["fragment_scan_options"] = ParquetFragmentScanOptions(
             use_buffered_stream=True, **_IN_PARTS
