@@ -156,7 +156,7 @@ def _cost(result: Release) -> str:
 
 
 def _reliability(displays: tuple[Display, ...]) -> str:
-    """Say how much of what was released stands out of the noise."""
+    """Return how many values differ from zero beyond the noise, as a sentence."""
     clear = [bool(cell.clear) for cell in _numbers(displays)]
     if not clear:
         return "No number of this result has an interval."

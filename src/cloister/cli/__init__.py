@@ -103,7 +103,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "completion": "print a script that lets a shell complete commands and options",
     },
 }
-"""Commands by what they are for, as help lists them."""
+"""Commands by purpose, in the groups of the help."""
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 MOVED = {
     "ca": ("federation", "ca"),
