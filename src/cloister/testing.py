@@ -28,9 +28,9 @@ from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.code import code_of
 from cloister.protocol.journal import Journal
 from cloister.protocol.plan import Plan
-from cloister.protocol.rows import has_rows, sum_of_rows
+from cloister.protocol.rows import sum_of_rows
 from cloister.protocol.session import Transport, run_rounds
-from cloister.protocol.task import PublicFacts, Task, inside
+from cloister.protocol.task import PublicFacts, Task, has_rows, inside
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.examples import hostile_rounds
 from cloister.tasks.options import design

@@ -14,8 +14,8 @@ from cloister.core.arrays import GridState, Records
 from cloister.data.schema import schema_of
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
-from cloister.protocol.rows import has_rows, sum_of_rows
-from cloister.protocol.task import inside
+from cloister.protocol.rows import sum_of_rows
+from cloister.protocol.task import has_rows, inside
 from cloister.tasks import TASKS
 from cloister.tasks.examples import example_of, hostile_rounds
 from cloister.testing import ZeroNoise, outside_the_box

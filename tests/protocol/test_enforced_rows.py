@@ -12,9 +12,8 @@ import pytest
 
 from cloister.app.in_process import run_plan
 from cloister.core.errors import LocalProtocolError, PrivacyWarning
-from cloister.protocol.rows import Rows
 from cloister.protocol.summing import LocalStep
-from cloister.protocol.task import FINE, Block
+from cloister.protocol.task import FINE, Block, Rows
 from cloister.tasks.count import Count
 from cloister.testing import ZeroNoise, toy_plan
 

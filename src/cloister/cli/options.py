@@ -219,12 +219,12 @@ class _Algorithms(Collection[str]):
     """Names of the k-means that are installed; listing them imports all tasks, a look-up one."""
 
     def __contains__(self, name: object) -> bool:
-        from cloister.tasks.clustering import is_kmeans
+        from cloister.tasks.clustering.algorithms import is_kmeans
 
         return name in installed() and is_kmeans(installed()[str(name)])
 
     def __iter__(self) -> Iterator[str]:
-        from cloister.tasks.clustering import kmeans_tasks
+        from cloister.tasks.clustering.algorithms import kmeans_tasks
 
         return iter(kmeans_tasks())
 

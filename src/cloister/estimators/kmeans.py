@@ -19,7 +19,7 @@ from cloister.estimators.tables import SiloData
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import Task
 from cloister.tasks import TASKS
-from cloister.tasks.clustering import kmeans_tasks
+from cloister.tasks.clustering.algorithms import kmeans_tasks
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.clusters import none_above_noise, records_left_out
 from cloister.tasks.clustering.select_k import SelectK

@@ -1,22 +1,22 @@
 """The rows that records contribute to a round, and the core's check of their norms.
 
-A task maps records to :class:`Rows`, one for each record. :func:`summed` adds them up and leaves
-out each row above a bound of its block. The sensitivity of a sum then does not rest on the task.
+A task maps records to :class:`~cloister.protocol.task.Rows`, one for each record. :func:`summed`
+adds them up and leaves out each row above a bound of its block. The sensitivity of a sum then does
+not rest on the task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import isqrt
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 
 from cloister.core.arrays import Flags, GridState, Integers, Records
 from cloister.core.errors import CloisterError, LocalProtocolError
-from cloister.protocol.task import Block, Task
+from cloister.protocol.task import Block, Rows, Task
 
 Manner = Literal["kernel", "rows", "single"]
 """How records are summed: by the fast kernel, by rows, or by the row of each record alone."""
@@ -26,38 +26,6 @@ MANNERS: tuple[Manner, ...] = ("kernel", "rows", "single")
 _VALUES = 1 << 22  # integers of rows in memory at a time
 _INT64 = 2**63
 _EXACT = 2**53  # float64 adds integers below this without rounding
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Contributions of records to one block: `m` records, each with a row of `w` integers.
-
-    Parameters
-    ----------
-    cells : ndarray of int64, shape (m,) or (m, w)
-        The first cell of a run of `w` cells, or every cell. A row may not name a cell twice.
-    values : ndarray of int64, shape (m, w) or (w,)
-        The integers that a record adds to its cells; of shape (w,) if all records add the same.
-    """
-
-    cells: Integers
-    values: Integers
-
-    @classmethod
-    def at(cls, cells: Sequence[Integers], values: Sequence[int] | Integers) -> Self:
-        """Return rows of some cells, each given for all records: arrays of shape (m,)."""
-        return cls(np.stack(cells, axis=1), np.asarray(values, dtype=np.int64))
-
-    @classmethod
-    def dense(cls, values: Integers) -> Self:
-        """Return rows from the first cell of the block on; `values` of shape (m, w)."""
-        return cls(np.zeros(len(values), dtype=np.int64), values)
-
-
-def has_rows(task: Task | type[Task]) -> bool:
-    """Return True if a task declares the row of each record; `contribute` is then a fast kernel."""
-    rows = getattr(task, "rows", None)
-    return callable(rows) or isinstance(rows, property)  # a pipeline has rows if all steps have
 
 
 def summed(rows: Rows, block: Block) -> Integers:

@@ -20,8 +20,8 @@ from cloister.core.arrays import GridState, Integers, Records
 from cloister.core.compiled import NUMPY, instruction_set
 from cloister.core.errors import LocalProtocolError
 from cloister.core.randomness import drawn_below, drawn_places
-from cloister.protocol.rows import Manner, has_rows, sum_of_rows
-from cloister.protocol.task import Task, inside
+from cloister.protocol.rows import Manner, sum_of_rows
+from cloister.protocol.task import Task, has_rows, inside
 
 _AHEAD = 2  # chunks in memory for each thread: one being summed, one being read
 _SLICE = 5000  # records of a chunk whose sums by parts and as a whole are compared

@@ -8,7 +8,7 @@ command line and report. To add a task, write a class with these members in one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from math import log, prod, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
@@ -74,6 +74,32 @@ class Block:
     def size(self) -> int:
         """Number of integers."""
         return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Contributions of records to one block: `m` records, each with a row of `w` integers.
+
+    Parameters
+    ----------
+    cells : ndarray of int64, shape (m,) or (m, w)
+        The first cell of a run of `w` cells, or every cell. A row may not name a cell twice.
+    values : ndarray of int64, shape (m, w) or (w,)
+        The integers that a record adds to its cells; of shape (w,) if all records add the same.
+    """
+
+    cells: Integers
+    values: Integers
+
+    @classmethod
+    def at(cls, cells: Sequence[Integers], values: Sequence[int] | Integers) -> Self:
+        """Return rows of some cells, each given for all records: arrays of shape (m,)."""
+        return cls(np.stack(cells, axis=1), np.asarray(values, dtype=np.int64))
+
+    @classmethod
+    def dense(cls, values: Integers) -> Self:
+        """Return rows from the first cell of the block on; `values` of shape (m, w)."""
+        return cls(np.zeros(len(values), dtype=np.int64), values)
 
 
 @dataclass(frozen=True)
@@ -305,6 +331,12 @@ def tasks_inside(value: object) -> Iterator[Task]:
     if isinstance(value, tuple | list):
         for entry in value:
             yield from tasks_inside(entry)
+
+
+def has_rows(task: Task | type[Task]) -> bool:
+    """Return True if a task declares the row of each record; `contribute` is then a fast kernel."""
+    rows = getattr(task, "rows", None)
+    return callable(rows) or isinstance(rows, property)  # a pipeline has rows if all steps have
 
 
 def steps_of(task: Task) -> Iterator[Task]:

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 from cloister.core import catalogue
 from cloister.core.deprecated import old_name
 from cloister.core.errors import CloisterError, PlanError
-from cloister.protocol.rows import has_rows
-from cloister.protocol.task import Task, check_follows
+from cloister.protocol.task import Task, check_follows, has_rows
 
 GROUP = "cloister.tasks"
 """Entry points of this group name a task: ``crosstab = "my_package.crosstab:Crosstab"``."""

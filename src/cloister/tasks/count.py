@@ -11,8 +11,7 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import Whole, declared
 from cloister.core.display import Display
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.protocol.rows import Rows
-from cloister.protocol.task import FINE, INTERVAL_95, Block, Profile, PublicFacts, Released
+from cloister.protocol.task import FINE, INTERVAL_95, Block, Profile, PublicFacts, Released, Rows
 from cloister.tasks.interval_tables import table_of_count
 from cloister.tasks.options import Noise, made
 

@@ -55,7 +55,7 @@ def task(cls: _Class) -> _Class:
 
     Examples
     --------
-    >>> from cloister.protocol.rows import Rows
+    >>> from cloister.protocol.task import Rows
     >>> from cloister.protocol.task import Block
     >>> @task
     ... class Rounded:

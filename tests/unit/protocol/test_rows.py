@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.core.errors import LocalProtocolError, PlanError
-from cloister.protocol.rows import Rows, sum_of_rows, summed
-from cloister.protocol.task import Block
+from cloister.protocol.rows import sum_of_rows, summed
+from cloister.protocol.task import Block, Rows
 
 LAST = np.iinfo(np.int64)
 SIZE = 5

@@ -12,8 +12,7 @@ from cloister.core.declared import Whole, declared
 from cloister.core.errors import PlanError
 from cloister.data import read_source
 from cloister.protocol.plan import Plan
-from cloister.protocol.rows import Rows
-from cloister.protocol.task import FINE, Block, check_follows
+from cloister.protocol.task import FINE, Block, Rows, check_follows
 from cloister.tasks.custom import REQUIRED, task
 from cloister.testing import ZeroNoise, check_task, hostile_states
 

@@ -10,8 +10,7 @@ import numpy as np
 from cloister.core.declared import Whole, declared
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import Floats, GridState, Profile, State
-from cloister.tasks.clustering.centres import centres_in_units
-from cloister.tasks.clustering.clusters import Clustering
+from cloister.tasks.clustering.clusters import Clustering, centres_in_units
 from cloister.tasks.clustering.kmeans import GLloyd, SuLloyd
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.intervals import BOX

@@ -22,16 +22,15 @@ from cloister.core.declared import Positive, Whole, declared
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.calibration import gdp_mu_for
-from cloister.protocol.rows import Rows
-from cloister.protocol.task import Block, Gaussian, PublicFacts, Released
+from cloister.protocol.task import Block, Gaussian, PublicFacts, Released, Rows
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import TYPICAL, MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaRoute
-from cloister.tasks.clustering.centres import (
+from cloister.tasks.clustering.clusters import (
+    Clustering,
     centres_in_units,
     expected_half_widths,
 )
-from cloister.tasks.clustering.clusters import Clustering
 from cloister.tasks.clustering.lloyd_kernel import check_exact
 from cloister.tasks.intervals import size_interval
 from cloister.tasks.options import Clusters, PublicSeed, epsilon_for, made, needed_budget

@@ -11,11 +11,10 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, State
 from cloister.core.randomness import public_generator
-from cloister.protocol.rows import Rows
-from cloister.protocol.task import Block, Released
+from cloister.protocol.task import Block, Released, Rows
 from cloister.tasks.clipped import clip_to_unit, sum_clipped
 from cloister.tasks.clustering.auto_rounds import Route, unit_block
-from cloister.tasks.clustering.centres import Centres, unknown
+from cloister.tasks.clustering.clusters import Centres, unknown
 from cloister.tasks.intervals import size_interval
 from cloister.tasks.shrinkage import james_stein
 from cloister.tasks.state import read, written

@@ -10,8 +10,7 @@ from math import sqrt
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, State
-from cloister.protocol.rows import Rows
-from cloister.protocol.task import Block, Released
+from cloister.protocol.task import Block, Released, Rows
 from cloister.tasks.clipped import (
     bin_numbers,
     clip_in_place,

@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records
-from cloister.protocol.rows import Rows
-from cloister.protocol.task import INTERVAL_95, Block, Released
+from cloister.protocol.task import INTERVAL_95, Block, Released, Rows
 from cloister.tasks.clipped import clip_to_unit, sum_clipped_near
-from cloister.tasks.clustering.centres import Centres, unknown
+from cloister.tasks.clustering.clusters import Centres, unknown
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 from cloister.tasks.intervals import ratio_interval, size_interval
 

@@ -28,14 +28,21 @@ from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
-from cloister.protocol.rows import Rows
-from cloister.protocol.task import INTERVAL_95, Block, Mechanism, Profile, PublicFacts, Released
-from cloister.tasks.clustering.centres import (
+from cloister.protocol.task import (
+    INTERVAL_95,
+    Block,
+    Mechanism,
+    Profile,
+    PublicFacts,
+    Released,
+    Rows,
+)
+from cloister.tasks.clustering.clusters import (
+    Clustering,
     centres_in_units,
     expected_half_widths,
     unknown,
 )
-from cloister.tasks.clustering.clusters import Clustering
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.lloyd_kernel import check_exact, nearest_centres, sum_near_centres
 from cloister.tasks.intervals import ratio_interval, size_interval

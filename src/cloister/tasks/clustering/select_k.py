@@ -21,8 +21,7 @@ from cloister.core.display import Curve, Display
 from cloister.core.errors import PlanError
 from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid
-from cloister.protocol.rows import Rows
-from cloister.protocol.task import Block, Gaussian, PublicFacts, Released
+from cloister.protocol.task import Block, Gaussian, PublicFacts, Released, Rows
 from cloister.tasks.clustering.auto import (
     Auto,
     Route,

@@ -21,8 +21,15 @@ from cloister.core.display import Curve, Display, Heatmap
 from cloister.core.errors import PlanError
 from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
-from cloister.protocol.rows import Rows
-from cloister.protocol.task import FINE, INTERVAL_95, Block, Classifier, PublicColumn, PublicFacts
+from cloister.protocol.task import (
+    FINE,
+    INTERVAL_95,
+    Block,
+    Classifier,
+    PublicColumn,
+    PublicFacts,
+    Rows,
+)
 from cloister.tasks import scores
 from cloister.tasks.columns import categories_of, codes, in_batches
 from cloister.tasks.evaluation.layers import NOTE, BySilo, Evaluated, Model, ModelResults, place_of

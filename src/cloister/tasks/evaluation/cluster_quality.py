@@ -28,8 +28,8 @@ from cloister.core.display import Display
 from cloister.core.errors import PlanError
 from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.protocol.rows import Rows, summed
-from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
+from cloister.protocol.rows import summed
+from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released, Rows
 from cloister.tasks import interval_tables, scores
 from cloister.tasks.examples import NUMBER, OTHER_NUMBER, Example
 from cloister.tasks.options import made

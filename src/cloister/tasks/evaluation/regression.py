@@ -12,8 +12,15 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results
 from cloister.core.declared import Positive, declared
 from cloister.core.display import Bars, Display
 from cloister.hazmat.fixedpoint import Grid
-from cloister.protocol.rows import Rows
-from cloister.protocol.task import FINE, INTERVAL_95, Block, PublicColumn, PublicFacts, Regressor
+from cloister.protocol.task import (
+    FINE,
+    INTERVAL_95,
+    Block,
+    PublicColumn,
+    PublicFacts,
+    Regressor,
+    Rows,
+)
 from cloister.tasks import scores
 from cloister.tasks.columns import in_batches
 from cloister.tasks.evaluation.layers import NOTE, BySilo, Evaluated, Model, ModelResults

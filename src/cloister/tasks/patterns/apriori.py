@@ -27,8 +27,15 @@ from cloister.core.display import Display
 from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid
-from cloister.protocol.rows import Rows
-from cloister.protocol.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
+from cloister.protocol.task import (
+    INTERVAL_95,
+    Block,
+    Gaussian,
+    PublicColumn,
+    PublicFacts,
+    Released,
+    Rows,
+)
 from cloister.tasks.columns import position
 from cloister.tasks.examples import Example
 from cloister.tasks.options import PublicSeed, made, noise_of

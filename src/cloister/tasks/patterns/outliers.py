@@ -33,8 +33,8 @@ from cloister.core.estimate import Estimate, around
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gdp_part
-from cloister.protocol.rows import Rows, summed
-from cloister.protocol.task import FINE, INTERVAL_95, Block, PublicFacts, Released
+from cloister.protocol.rows import summed
+from cloister.protocol.task import FINE, INTERVAL_95, Block, PublicFacts, Released, Rows
 from cloister.tasks.columns import categories_of, codes, in_batches, position
 from cloister.tasks.examples import CATEGORY, NUMBER, OTHER_NUMBER, Example
 from cloister.tasks.interval_tables import INTERVALS, MARGINS, table_of

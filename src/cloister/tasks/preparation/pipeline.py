@@ -24,8 +24,16 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
-from cloister.protocol.rows import Rows, has_rows
-from cloister.protocol.task import Block, Gaussian, PublicFacts, Released, Task, Transformer
+from cloister.protocol.task import (
+    Block,
+    Gaussian,
+    PublicFacts,
+    Released,
+    Rows,
+    Task,
+    Transformer,
+    has_rows,
+)
 from cloister.tasks.columns import grid_of
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import design, made, needed_budget, options_of

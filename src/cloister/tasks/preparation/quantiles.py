@@ -28,7 +28,6 @@ from cloister.core.display import Display, Table
 from cloister.core.errors import PlanError
 from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.protocol.rows import Rows
 from cloister.protocol.task import (
     FINE,
     INTERVAL_95,
@@ -37,6 +36,7 @@ from cloister.protocol.task import (
     PublicColumn,
     PublicFacts,
     Released,
+    Rows,
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example

@@ -13,8 +13,7 @@ from cloister.core.declared import declared
 from cloister.core.display import Display
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.protocol.rows import Rows
-from cloister.protocol.task import Block, Gaussian, PublicColumn, Released
+from cloister.protocol.task import Block, Gaussian, PublicColumn, Released, Rows
 from cloister.tasks.columns import columns_of
 from cloister.tasks.preparation.quantiles import Quantiles
 from cloister.tasks.preparation.statistics import Statistics

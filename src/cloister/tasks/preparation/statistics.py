@@ -15,8 +15,7 @@ from cloister.core.declared import Whole, declared
 from cloister.core.display import Display, Heatmap
 from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.protocol.rows import Rows
-from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
+from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released, Rows
 from cloister.tasks import interval_tables, moments
 from cloister.tasks.clipped import chunks
 from cloister.tasks.examples import MIXED, Example

@@ -30,8 +30,7 @@ from cloister.core.display import Bars, Display, Table
 from cloister.core.errors import PlanError
 from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
-from cloister.protocol.rows import Rows
-from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
+from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released, Rows
 from cloister.tasks.columns import categories_of, count_cells, exact_sums, in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import PublicSeed, Target, made, noise_of

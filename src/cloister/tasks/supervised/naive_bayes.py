@@ -26,8 +26,15 @@ from cloister.core.display import Bars, Display, Heatmap, Table
 from cloister.core.errors import PlanError
 from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
-from cloister.protocol.rows import Rows
-from cloister.protocol.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
+from cloister.protocol.task import (
+    INTERVAL_95,
+    Block,
+    Gaussian,
+    PublicColumn,
+    PublicFacts,
+    Released,
+    Rows,
+)
 from cloister.tasks.columns import bins_of, categories_of, codes, count_cells, in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import cells_of

@@ -32,7 +32,6 @@ from cloister.core.errors import raise_first
 from cloister.core.estimate import around, bare
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.protocol.rows import Rows
 from cloister.protocol.task import (
     FINE,
     INTERVAL_95,
@@ -41,6 +40,7 @@ from cloister.protocol.task import (
     PublicColumn,
     PublicFacts,
     Released,
+    Rows,
 )
 from cloister.tasks.columns import in_cache, position
 from cloister.tasks.examples import MIXED, Example

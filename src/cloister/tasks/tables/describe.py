@@ -22,8 +22,7 @@ from cloister.core.display import Display, Table
 from cloister.core.errors import PlanError
 from cloister.core.estimate import ENDS, Estimate
 from cloister.hazmat.fixedpoint import Grid
-from cloister.protocol.rows import Rows
-from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released
+from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released, Rows
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import (
     INTERVALS,

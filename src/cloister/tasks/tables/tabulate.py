@@ -19,7 +19,6 @@ from cloister.core.declared import AtLeastZero, Length, Positive, Range, Whole, 
 from cloister.core.display import Display
 from cloister.core.errors import PlanError, raise_first
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.protocol.rows import Rows
 from cloister.protocol.task import (
     FINE,
     INTERVAL_95,
@@ -28,6 +27,7 @@ from cloister.protocol.task import (
     PublicColumn,
     PublicFacts,
     Released,
+    Rows,
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example

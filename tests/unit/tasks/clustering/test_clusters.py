@@ -11,7 +11,7 @@ import pytest
 from cloister import AccuracyWarning, DPKMeans, PrivacyWarning, Schema, run_job, select_k
 from cloister.app.report.page import render_report
 from cloister.tasks import TASKS
-from cloister.tasks.clustering import kmeans_tasks
+from cloister.tasks.clustering.algorithms import kmeans_tasks
 from cloister.tasks.clustering.clusters import (
     clusters_above_noise,
     none_above_noise,
