@@ -20,7 +20,7 @@ from sklearn.cluster import KMeans
 from cloister.core.arrays import Floats, GridState, Integers, Records
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.calibration import gdp_mu_for
-from cloister.protocol.task import Released
+from cloister.protocol.task import NoisyBlock
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 from cloister_lab.metrics import nicv
@@ -77,7 +77,7 @@ def fit(
             std *= EXACT if block.name in exact else 1.0
             values = words[offset : offset + block.size].reshape(block.shape)
             noise = np.rint(rng.normal(size=block.shape) * std).astype(np.int64)
-            released[block.name] = Released(values + noise, std)
+            released[block.name] = NoisyBlock(values + noise, std)
             offset += block.size
         after = task.update(t, state, released)
         state = {n: round_to_grid(v, task.frac_bits) for n, v in after.items()}

@@ -27,7 +27,7 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
-from cloister.protocol.task import PublicColumn, Released
+from cloister.protocol.task import NoisyBlock, PublicColumn
 from cloister.tasks.survival.cox import Cox
 from cloister.testing import toy_task
 
@@ -157,7 +157,7 @@ def released(
         std = sigma * np.sqrt(block.l2_squared / block.weight)
         total = task.contribute(t, state, grid)
         total = total + np.rint(rng.normal(0, std, len(total))).astype(np.int64)
-        answer = {block.name: Released(total.reshape(block.shape), float(std))}
+        answer = {block.name: NoisyBlock(total.reshape(block.shape), float(std))}
         after = task.update(t, state, answer)
         state = {k: round_to_grid(v, task.frac_bits) for k, v in after.items()}
     return {k: np.asarray(v) for k, v in task.results(state, None).items()}  # type: ignore[arg-type]  # in units of the grid

@@ -74,7 +74,7 @@ def step(n: int, d: int, k: int) -> float:
     rng = np.random.default_rng(d * k)
     block = rng.integers(-ONE, ONE + 1, (rows, d), dtype=np.int32)
     centres = rng.integers(-ONE, ONE + 1, (k, d))
-    options = {"radius_squared": 1 << 62, "relative": True, "count_word": 1, "one": ONE}
+    options = {"radius_squared": 1 << 62, "relative": True, "count_weight": 1, "one": ONE}
 
     def whole() -> None:
         for start in range(0, n, rows):

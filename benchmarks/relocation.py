@@ -83,7 +83,7 @@ def cells(method: str, runs: int) -> Iterator[Cell]:
                 rng = public_generator(seed, "noise", relocate)
                 found[relocate].append(nicv(points, rerun(plan, records, rng)["centres"]))
         (block,) = plan.task.blocks(plan.rounds - 1)
-        word = plan.task.payload(plan.rounds - 1).count_word
+        word = plan.task.payload(plan.rounds - 1).count_weight
         clear = n / k / (plan.noise_std(block) / word)
         ratios = [a / b for a, b in zip(found[True], found[False], strict=True)]
         both = median(found[True]) * width**2, median(found[False]) * width**2

@@ -202,7 +202,7 @@ class Problem:
             self.steps,
             radius_squared=self.radius_squared,
             relative=True,
-            count_word=1,
+            count_weight=1,
             one=self.one,
         )
 

@@ -15,7 +15,7 @@ from cloister import Budget, make_plan, run_plan
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.noise import DiscreteNoise
-from cloister.protocol.task import Released
+from cloister.protocol.task import NoisyBlock
 from cloister.testing import SimulatedNoise, check_task, toy_schema, toy_task
 from cloister_lab.metrics import nicv
 from cloister_lab.tasks.balcan import MAX_CELLS, Balcan, local_search
@@ -215,5 +215,5 @@ def test_an_update_with_nobody_keeps_a_state() -> None:
     it = task()
     (block,) = it.blocks(0)
     state = {name: round_to_grid(value, 16) for name, value in it.start().items()}
-    nothing = Released(np.zeros(block.shape, dtype=np.int64), 100.0)
+    nothing = NoisyBlock(np.zeros(block.shape, dtype=np.int64), 100.0)
     assert np.abs(it.update(0, state, {"cubes": nothing})["points"]).max() <= 1

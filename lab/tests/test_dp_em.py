@@ -15,7 +15,7 @@ from cloister.app.job import make_plan
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
-from cloister.protocol.task import Released
+from cloister.protocol.task import NoisyBlock
 from cloister.testing import SimulatedNoise, ZeroNoise, toy_plan, toy_schema, toy_task
 from cloister_lab.tasks.dp_em import DPEM, RESPONSIBILITY, SMALLEST_STD, responsibilities
 
@@ -34,7 +34,7 @@ def start(it: DPEM) -> Any:
 def one_round(it: DPEM, state: Any, table: np.ndarray) -> Any:
     (block,) = it.blocks(0)
     words = it.contribute(0, state, table).reshape(block.shape)
-    return it.update(0, state, {block.name: Released(words, 0.0)})
+    return it.update(0, state, {block.name: NoisyBlock(words, 0.0)})
 
 
 @pytest.mark.parametrize(

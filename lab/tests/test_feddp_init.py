@@ -19,7 +19,7 @@ from cloister.privacy.accounting import epsilon
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.privacy.events import GaussianEvent
-from cloister.protocol.task import Block, Released
+from cloister.protocol.task import Block, NoisyBlock
 from cloister.tasks.moments import (
     PRODUCT,
     SQUARE,
@@ -247,9 +247,9 @@ def test_an_empty_cluster_starts_where_the_public_points_are() -> None:
     it = designed(2, 2, reference=[[-0.5, -0.5], [0.5, 0.5]], refine_rounds=0)
     state = start(it)
     anchored = {**state, "centres": round_to_grid(np.array([[-0.5, -0.5], [0.5, 0.5]]), 16)}
-    word = it._lloyd.payload(0).count_word
+    word = it._lloyd.payload(0).count_weight
     values = np.array([[-250 * ONE, -250 * ONE, 500 * word], [9 * ONE, -7 * ONE, -2 * word]])
-    new = it.update(2, anchored, {"sums": Released(values, 5.0 * ONE)})
+    new = it.update(2, anchored, {"sums": NoisyBlock(values, 5.0 * ONE)})
     assert new["centres"][0] == pytest.approx([-0.5, -0.5])
     assert new["centres"][1] == pytest.approx([0.5, 0.5])
     assert new["sizes"] == pytest.approx([500, -2])
@@ -265,7 +265,7 @@ def test_without_noise_the_start_is_the_means_of_the_nearest_records() -> None:
     for t in range(it.rounds):
         (block,) = it.blocks(t)
         words = it.contribute(t, state, steps).reshape(block.shape)
-        new = it.update(t, state, {block.name: Released(words, 0.0)})
+        new = it.update(t, state, {block.name: NoisyBlock(words, 0.0)})
         state = {name: round_to_grid(v, 16) for name, v in new.items()}
     order = np.argsort(new["centres"][:, 0])
     assert new["centres"][order[0]] == pytest.approx(left.mean(axis=0), abs=1e-3)

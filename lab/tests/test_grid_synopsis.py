@@ -14,7 +14,7 @@ from cloister.app.job import make_plan
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
-from cloister.protocol.task import Released
+from cloister.protocol.task import NoisyBlock
 from cloister.testing import SimulatedNoise, ZeroNoise, toy_plan, toy_schema, toy_task
 from cloister_lab.metrics import nicv
 from cloister_lab.tasks.grid_synopsis import (
@@ -122,7 +122,7 @@ def test_axis_cells_never_exceed_the_cap() -> None:
 def settled(it: EUGkM, counts: np.ndarray, std: float = 0.0) -> Any:
     state = {name: round_to_grid(v, it.frac_bits) for name, v in it.start().items()}
     words = np.round(counts * (1 << 16)).astype(np.int64)
-    return it.update(0, state, {"counts": Released(words, std * (1 << 16))})
+    return it.update(0, state, {"counts": NoisyBlock(words, std * (1 << 16))})
 
 
 def test_centres_are_means_of_weighted_cells() -> None:

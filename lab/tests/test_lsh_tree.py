@@ -14,7 +14,7 @@ from cloister.app.job import make_plan
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
-from cloister.protocol.task import Released
+from cloister.protocol.task import NoisyBlock
 from cloister.testing import SimulatedNoise, toy_plan, toy_schema, toy_task
 from cloister_lab.metrics import nicv
 from cloister_lab.tasks.lsh_tree import BRANCH, LSHTree, grow
@@ -174,7 +174,7 @@ def test_a_leaf_without_noise_is_its_mean() -> None:
     for t in range(2):
         (block,) = it.blocks(t)
         words = it.contribute(t, state, table).reshape(block.shape)
-        new = it.update(t, state, {block.name: Released(words, 0.0)})
+        new = it.update(t, state, {block.name: NoisyBlock(words, 0.0)})
         state = {name: round_to_grid(v, 16) for name, v in new.items()}
     kept = it._labels(state["leaves"] >> 16)[it._codes(table)] < it.max_leaves
     assert new["centres"][0] == pytest.approx(table[kept].mean(axis=0) / ONE, abs=1e-4)

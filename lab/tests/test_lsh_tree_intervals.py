@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from cloister.protocol.task import GridState, Released, State
+from cloister.protocol.task import GridState, NoisyBlock, State
 from cloister.testing import SimulatedNoise
 from cloister_lab.experiments.coverage import ALLOWED, Coverage, measure
 from cloister_lab.experiments.datasets import Dataset, min_max
@@ -44,7 +44,7 @@ def test_groups_of_leaves_are_covered(crowd: Dataset, epsilon: float) -> None:
 class Winner(LSHTree):
     """Reports the counts that leaves were chosen for, as if they had been anyone's."""
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         new = super().update(t, state, released)
         if t == 0:
             block = released["counts"]

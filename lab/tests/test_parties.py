@@ -394,7 +394,7 @@ def test_laplace_noise_covers_all_rounds_by_the_right_l1_bound(dim: int) -> None
     # D20: the published code takes min(2, radius) * dim for vectors of L2 norm <= radius
     p = params(dp="laplace", iters=3, dim=dim, max_dist=0.5)
     payload = p.task.payload(0)
-    sums = payload.l1 - payload.count_word
+    sums = payload.l1 - payload.count_weight
     assert sums == pytest.approx(0.5 * sqrt(dim) * p.grid.one, rel=1e-3)
     assert p.noise_scale(0) == ceil(3 * payload.l1 / 1.0)
     assert p.noise_std(0) == pytest.approx(sqrt(2) * p.noise_scale(0))

@@ -26,7 +26,7 @@ from cloister.core.randomness import public_generator
 from cloister.privacy import accounting
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.client import Client
-from cloister.protocol.code import other_code
+from cloister.protocol.code import code_mismatch
 from cloister.protocol.plan import WITHOUT_LAYOUT, Plan
 from cloister.secagg.masks import GroupMask
 from cloister.tasks import installed
@@ -241,7 +241,7 @@ def test_a_plan_that_names_them_is_refused(method: Any) -> None:
     document["task"] = {"name": method.name, "n_clusters": 2, "n_features": 2}
     plan = Plan.from_dict(document, installed())  # it can be carried, and no more
     assert not plan.opened
-    assert "is not installed here" in str(other_code(plan))
+    assert "is not installed here" in str(code_mismatch(plan))
     with pytest.raises(LocalProtocolError, match="does not have the code"):
         Client(plan, plan.silos[0], [], GroupMask(bytes(32)))
     del document["layout"]

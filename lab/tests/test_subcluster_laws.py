@@ -18,7 +18,7 @@ from cloister import Budget, run_plan
 from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.protocol.task import GridState, Released, Task
+from cloister.protocol.task import GridState, NoisyBlock, Task
 from cloister.tasks import installed
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.testing import toy_plan, toy_task
@@ -67,9 +67,9 @@ def on_grid(it: Task, state: Mapping[str, np.ndarray]) -> GridState:
     return {name: round_to_grid(value, it.frac_bits) for name, value in state.items()}
 
 
-def released(it: Task, t: int, words: np.ndarray, std: float = 0.0) -> dict[str, Released]:
+def released(it: Task, t: int, words: np.ndarray, std: float = 0.0) -> dict[str, NoisyBlock]:
     (block,) = it.blocks(t)
-    return {block.name: Released(words.reshape(block.shape), std * block.l2_squared**0.5)}
+    return {block.name: NoisyBlock(words.reshape(block.shape), std * block.l2_squared**0.5)}
 
 
 def states(it: Task, table: np.ndarray, seed: int, noise: float) -> list[GridState]:
@@ -100,7 +100,7 @@ def test_the_bound_of_a_part_holds_for_any_state_at_all(seed: int, d: int, radiu
     near = np.clip(centres[0] + rng.integers(-3, 4, (8, d)) * max(radius, 1) // 3, -ONE, ONE)
     for record in near.astype(np.int32):
         sums = sum_in_zones(
-            record[None], centres, np.array([radius, radius]), parts, count_word=1
+            record[None], centres, np.array([radius, radius]), parts, count_weight=1
         ).reshape(-1, d + 1)
         touched = sums[sums[:, -1] != 0]
         assert len(touched) <= 1
@@ -152,7 +152,7 @@ def test_parts_of_zones_are_summed_as_one_would_by_hand(seed: int, d: int) -> No
             cut = abs(step) * ONE // int(radii[j])
             expected[j, g, column] += cut if step > 0 else -cut
         expected[j, g, -1] += 7
-    assert np.array_equal(sum_in_zones(table, centres, radii, parts, count_word=7), expected)
+    assert np.array_equal(sum_in_zones(table, centres, radii, parts, count_weight=7), expected)
 
 
 # --- Zones ----------------------------------------------------------------------------------------

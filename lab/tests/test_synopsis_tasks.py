@@ -21,7 +21,7 @@ from cloister import Budget, make_plan, run_plan
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import Block, GridState, Released, Task
+from cloister.protocol.task import Block, GridState, NoisyBlock, Task
 from cloister.tasks import installed
 from cloister.testing import Wire, ZeroNoise, check_task, toy_plan, toy_schema, toy_task
 from cloister_lab.tasks.balcan import Balcan
@@ -83,11 +83,11 @@ def on_grid(it: Task, state: Mapping[str, np.ndarray]) -> GridState:
     return {name: round_to_grid(value, it.frac_bits) for name, value in state.items()}
 
 
-def released(it: Task, t: int, words: np.ndarray, std: float = 0.0) -> dict[str, Released]:
+def released(it: Task, t: int, words: np.ndarray, std: float = 0.0) -> dict[str, NoisyBlock]:
     found, offset = {}, 0
     for block in it.blocks(t):
         part = words[offset : offset + block.size]
-        found[block.name] = Released(part.reshape(block.shape), std * isqrt(block.l2_squared))
+        found[block.name] = NoisyBlock(part.reshape(block.shape), std * isqrt(block.l2_squared))
         offset += block.size
     return found
 

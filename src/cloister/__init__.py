@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cloister.core.catalogue import OTHERS, ROWS
-from cloister.core.deprecated import install, old_name
+from cloister.core.deprecated import install, resolve
 from cloister.core.errors import (
     AccuracyWarning,
     BudgetExceeded,
@@ -59,7 +59,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in HOME:
-        return old_name(__name__, name)
+        return resolve(__name__, name)
     return getattr(import_module(HOME[name]), name)
 
 

@@ -31,7 +31,7 @@ from cloister.app.job import make_plan
 from cloister.core.errors import TransportError
 from cloister.data.schema import Column, Schema
 from cloister.federation.local import COORDINATOR, LocalFederation
-from cloister.federation.service.door import descriptors
+from cloister.federation.service.listener import descriptors
 from cloister.privacy.budget import Budget
 from cloister.tasks import TASKS
 

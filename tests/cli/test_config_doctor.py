@@ -792,7 +792,7 @@ def test_the_doctor_shows_how_many_connections_a_coordinator_may_have(
     state: str,
     said: str,
 ) -> None:
-    monkeypatch.setattr("cloister.federation.service.door.descriptors", lambda: limits)
+    monkeypatch.setattr("cloister.federation.service.listener.descriptors", lambda: limits)
     file = Path(home())
     own = f'role = "coordinator"\nkeys = {str(keys["coordinator"])!r}\nlisten = "127.0.0.1:0"\n'
     file.write_text(own)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from cloister.cli import COMMANDS, LABORATORY, main
-from cloister.core.deprecated import GET_LAB
+from cloister.core.deprecated import INSTALL_LAB_HINT
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -33,7 +33,7 @@ def test_help_lists_a_command_of_the_laboratory_without_it(name: str, without_th
     done = without_the_lab(name, "--help")
     assert done.returncode == 0
     assert done.stderr == ""
-    assert f"{name!r} comes with the laboratory: {GET_LAB}." in plain(done.stdout)
+    assert f"{name!r} comes with the laboratory: {INSTALL_LAB_HINT}." in plain(done.stdout)
 
 
 @pytest.mark.parametrize("argv", [["compare", "--epsilons", "1"], ["experiments", "list"]])
@@ -42,7 +42,7 @@ def test_running_one_without_the_laboratory_is_refused_in_one_sentence(
 ) -> None:
     done = without_the_lab(*argv)
     assert done.returncode == 3
-    assert done.stderr == f"cloister: {argv[0]!r} comes with the laboratory: {GET_LAB}.\n"
+    assert done.stderr == f"cloister: {argv[0]!r} comes with the laboratory: {INSTALL_LAB_HINT}.\n"
 
 
 @pytest.mark.parametrize("name", LABORATORY)
@@ -52,7 +52,7 @@ def test_with_the_laboratory_help_is_of_the_command(
     assert main([name, "--help"]) == 0
     shown = capsys.readouterr().out
     assert "--out" in shown or "run" in shown
-    assert GET_LAB not in plain(shown)
+    assert INSTALL_LAB_HINT not in plain(shown)
 
 
 @pytest.mark.parametrize(("argv", "said"), [(["--mutants"], "mutants"), (["subcluster"], "'subcl")])
@@ -62,7 +62,7 @@ def test_an_audit_that_needs_the_laboratory_says_so(
     done = without_the_lab("audit", *argv)
     assert done.returncode == 3
     assert said in done.stderr
-    assert GET_LAB in done.stderr
+    assert INSTALL_LAB_HINT in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -73,7 +73,7 @@ def test_a_plan_as_dear_as_the_cap_is_accepted_or_plan_says_before_that_it_is_no
     plan = make_plan(TASKS[name], schema, ["one", "two"], **options)
     told = _limits(plan)
     assert reserved(plan.events(), None) is (told is None)
-    assert reserved(plan.events(), Split.fitting(plan.events(), CAP))
+    assert reserved(plan.events(), Split.split_for(plan.events(), CAP))
     if told is not None:
         assert reserved(plan.events(), Split(told["pure_share"], told["failure_share"]))
 
@@ -83,7 +83,7 @@ def test_a_method_of_a_curator_is_accepted_by_a_ledger_opened_for_it(name: str) 
     method = METHODS[name]
     public = {"n_features": 2, "frac_bits": 16, "n_clusters": 3}
     events = method.design(nominal_n=500, budget=CAP, **public).events()
-    assert reserved(events, Split.fitting(events, CAP))
+    assert reserved(events, Split.split_for(events, CAP))
 
 
 @pytest.mark.parametrize("algorithm", ["sulloyd", "glloyd", "eugkm", "hybrid"])

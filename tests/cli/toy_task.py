@@ -17,10 +17,10 @@ from cloister.protocol.task import (
     GridState,
     Integers,
     Mechanism,
+    NoisyBlock,
     Profile,
     PublicFacts,
     Records,
-    Released,
     State,
 )
 
@@ -61,7 +61,7 @@ class Histogram:
         bins = (records[:, 0].astype(np.int64) + edge) * self.bins // (2 * edge + 1)
         return np.bincount(bins, minlength=self.bins).astype(np.int64) * ONE
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         bins = released["bins"]
         return {
             "counts": bins.values / ONE,

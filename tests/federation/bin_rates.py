@@ -17,10 +17,10 @@ from cloister.protocol.task import (
     GridState,
     Integers,
     Mechanism,
+    NoisyBlock,
     Profile,
     PublicFacts,
     Records,
-    Released,
     State,
 )
 
@@ -83,7 +83,7 @@ class BinRates:
         cells = self._bin(records) * len(self.classes) + self._class(records)
         return np.bincount(cells, minlength=np.prod(self._shape)).astype(np.int64) * ONE
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         cells = released["cells"]
         return {
             "counts": cells.values / ONE,

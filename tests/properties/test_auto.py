@@ -16,7 +16,7 @@ from cloister import Budget, DPKMeans, make_plan, run_plan
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import GridState, Released
+from cloister.protocol.task import GridState, NoisyBlock
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.auto_grid import GridRoute
@@ -62,7 +62,7 @@ def noised(task: Auto, t: int, words: np.ndarray, rng: np.random.Generator, nois
         part = words[offset : offset + block.size].reshape(block.shape)
         std = max(noise, 1e-3) * isqrt(block.l2_squared)
         drawn = np.rint(rng.normal(0, noise * isqrt(block.l2_squared), block.shape))
-        found[block.name] = Released(part + drawn.astype(np.int64), std)
+        found[block.name] = NoisyBlock(part + drawn.astype(np.int64), std)
         offset += block.size
     assert offset == len(words)
     return found

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from cloister.core.arrays import GridState, Integers, Records
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
-from cloister.protocol.task import FINE, PublicColumn, Released
+from cloister.protocol.task import COUNT_BITS, NoisyBlock, PublicColumn
 from cloister.tasks.survival.cox import Cox
 from cloister.testing import check_task, hostile_states, toy_task
 
@@ -66,7 +66,7 @@ def worst(frac_bits: int, columns: int = 5) -> Records:
 
 def after_exits(task: Cox, cells: Integers) -> GridState:
     numbers = cells.ravel()[: task.blocks(0)[0].size].astype(np.int64)
-    answer = {"exits": Released(numbers << FINE, 0.0)}
+    answer = {"exits": NoisyBlock(numbers << COUNT_BITS, 0.0)}
     state = task.update(0, {k: round_to_grid(v, 16) for k, v in task.start().items()}, answer)
     return {name: round_to_grid(value, task.frac_bits) for name, value in state.items()}
 
@@ -157,7 +157,7 @@ def test_a_vector_that_is_not_checked_is_noticed() -> None:
             products = self._series.products(x / self._length)
             length, worth = self._scales(float(known.hazard.max()))
             both = np.concatenate([residual * products[: 1 + len(x)], worth * hazard * products])
-            return np.trunc(both * ((1 << FINE) / length)).sum(axis=1).astype(np.int64)
+            return np.trunc(both * ((1 << COUNT_BITS) / length)).sum(axis=1).astype(np.int64)
 
     task = designed(kind=Unchecked)
     with pytest.raises(AssertionError, match="L2 bound"):

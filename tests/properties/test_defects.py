@@ -30,7 +30,7 @@ from cloister.hazmat.ring import to_bytes, to_integers, to_words
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.messages import Reply, decode, encode
-from cloister.protocol.task import Block, GridState, Released
+from cloister.protocol.task import Block, GridState, NoisyBlock
 from cloister.secagg.masks import GroupMask
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, SuLloyd
 from cloister.tasks.count import Count
@@ -336,9 +336,9 @@ def test_d10_counts_at_or_below_zero_move_nothing_the_wrong_way(task: str, count
     payload = it.payload(0)
     centre = 0.25
     for total in (0.3, -0.3):
-        values = np.array([[round(total * ONE), round(count * payload.count_word)]])
+        values = np.array([[round(total * ONE), round(count * payload.count_weight)]])
         state: GridState = {"centres": np.array([[round(centre * ONE)]])}
-        new = float(it.update(0, state, {"sums": Released(values, 0.0)})["centres"][0, 0])
+        new = float(it.update(0, state, {"sums": NoisyBlock(values, 0.0)})["centres"][0, 0])
         origin = centre if payload.relative else 0.0
         assert sound(new - origin, total)
         assert not sound(total / (count + 1e-9), total)  # the published move
@@ -497,7 +497,7 @@ def test_d20_the_l1_bound_inside_a_radius_is_sqrt_d_times_eta(d: int, eta: float
         mechanism="laplace",
     )
     payload = task.payload(1)
-    bound = payload.l1 - payload.count_word
+    bound = payload.l1 - payload.count_weight
     assert bound == isqrt(d * int(eta * ONE) ** 2)
     assert bound <= sqrt(d) * eta * ONE
     # attained by the record that differs by the same in every column

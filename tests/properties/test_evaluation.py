@@ -22,7 +22,7 @@ from cloister.federation.settings import PolicySettings
 from cloister.federation.silo.policy import Policy
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import BySilo, Classifier, Floats, GridState, Records, Regressor
+from cloister.protocol.task import Classifier, Floats, GridState, PerSiloTask, Records, Regressor
 from cloister.tasks import scores
 from cloister.tasks.columns import in_batches
 from cloister.tasks.count import Count
@@ -484,7 +484,7 @@ def test_each_silo_is_measured_on_its_own_records(profile: str) -> None:
     table = scored_table(900)
     options = {"truth": "truth", "score": "score", "profile": profile}
     plan, parts, _ = by_silo(SCORED, table, **options)
-    assert isinstance(plan.task, BySilo)
+    assert isinstance(plan.task, PerSiloTask)
     found = run_plan(plan, parts, noise=ZeroNoise()).results
     for i in range(3):
         told = table[i::3, 1] > 0.5
@@ -506,7 +506,7 @@ def test_a_breakdown_costs_no_more_and_a_record_is_in_one_layer() -> None:
         assert own.size == 3 * one.size
     total = task.contribute(0, {}, records)
     for i, silo in enumerate(SILOS):
-        moved = task.placed(0, silo, total)
+        moved = task.to_silo_layer(0, silo, total)
         assert moved.sum() == total.sum()
         matrix = moved[:12].reshape(3, 2, 2)
         assert [bool(layer.any()) for layer in matrix] == [j == i for j in range(3)]

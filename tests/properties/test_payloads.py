@@ -23,7 +23,7 @@ from cloister.tasks import installed, moments
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, OTHER_NUMBER, numbers
 from cloister.tasks.moments import PRODUCT, SQUARE, lattice_bits, sum_products, unpack_products
 from cloister.tasks.preparation.pca import rounded_to_unit
-from cloister.tasks.state import read, written
+from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.supervised.class_tables import centred_moments
 from cloister.tasks.supervised.frame import Frame, Placed, Rows
 from cloister.tasks.supervised.local_training import NORM, clipped
@@ -50,8 +50,8 @@ def one_row(seed: int) -> tuple[Rows, np.ndarray]:
     centre = np.append(rng.uniform(-1, 1, FRAME.width - 1), 0.0)
     start = replace(FRAME.unplaced(), centre=centre)
     start.scale[FRAME.number_places] = rng.uniform(1, 16, 2)
-    grid = {name: round_to_grid(value, 16) for name, value in written(start).items()}
-    placed = read(Placed, grid, 16)
+    grid = {name: round_to_grid(value, 16) for name, value in encode_state(start).items()}
+    placed = decode_state(Placed, grid, 16)
     codes = [-ONE, 0, ONE][rng.integers(3)], [-ONE, ONE][rng.integers(2)]
     x, y = rng.integers(-ONE, ONE, 2, endpoint=True)
     ((_, whole),) = FRAME.whole(placed, np.array([[x, codes[0], y, codes[1]]], dtype=np.int32))

@@ -13,13 +13,13 @@ from hypothesis.extra.numpy import arrays
 
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
-from cloister.protocol.task import FINE, PublicColumn, Task
+from cloister.protocol.task import COUNT_BITS, PublicColumn, Task
 from cloister.tasks.columns import codes
 from cloister.tasks.moments import PRODUCT, SQUARE
 from cloister.tasks.supervised.frame import Frame, Placed
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
-from cloister.tasks.supervised.spreads import BINS, TAILS, edges
+from cloister.tasks.supervised.prior_scales import BINS, TAILS, edges
 from cloister.testing import check_task, toy_task
 
 COLUMNS = (
@@ -229,8 +229,8 @@ def test_bins_are_those_of_a_search_for_each_record(
     frame = Frame(LEVELS, frac_bits, (), 16.0)
     placed, one = placed_at(frame, np.random.default_rng(seed)), 1 << frac_bits
     records = some_records(data, one)
-    spreads = frame.count_spreads(placed, records).reshape(2, BINS + 2 * TAILS) >> FINE
-    places = frame.count_places(records) >> FINE
+    spreads = frame.count_spreads(placed, records).reshape(2, BINS + 2 * TAILS) >> COUNT_BITS
+    places = frame.count_places(records) >> COUNT_BITS
     for i, j in enumerate((0, 2)):
         for window, found, skip in (
             (placed.window[i], spreads[i], 0),

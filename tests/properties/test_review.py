@@ -19,7 +19,7 @@ from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import WITHOUT_LAYOUT, Plan
 from cloister.protocol.summing import LocalStep
-from cloister.protocol.task import GridState, PublicColumn, Released, Task
+from cloister.protocol.task import GridState, NoisyBlock, PublicColumn, Task
 from cloister.tasks import TASKS
 from cloister.testing import ZeroNoise, check_task
 
@@ -54,7 +54,7 @@ def states(plan: Plan) -> list[GridState]:
             released = {}
             for block in task.blocks(t):
                 noise = rng.normal(0, factor * plan.noise_scale(block), block.shape)
-                released[block.name] = Released(noise.astype(np.int64), plan.noise_std(block))
+                released[block.name] = NoisyBlock(noise.astype(np.int64), plan.noise_std(block))
             state = grid_state(task, task.update(t, state, released))
         found.append(state)
     return found

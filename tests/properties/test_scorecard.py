@@ -15,7 +15,7 @@ from cloister.audit import audit_task
 from cloister.core.arrays import GridState, Integers, Records
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
-from cloister.protocol.task import Block, PublicColumn, Released
+from cloister.protocol.task import Block, NoisyBlock, PublicColumn
 from cloister.tasks.tables.scorecard import Scorecard
 from cloister.testing import check_task, hostile_states, toy_plan, toy_task
 
@@ -107,7 +107,7 @@ def test_any_release_has_results_without_gaps(
     plan = toy_plan(task, columns=tuple(c.name for c in COLUMNS))
     (block,) = task.blocks(0)
     words = np.rint(np.random.default_rng(seed).normal(mean, scale, block.shape) * 2**16)
-    state = task.update(0, {}, {"sums": Released(words.astype(np.int64), scale * 2**16)})
+    state = task.update(0, {}, {"sums": NoisyBlock(words.astype(np.int64), scale * 2**16)})
     found = task.results({k: round_to_grid(v, 16) for k, v in state.items()}, plan.grid)
     for name, value in found.items():
         assert np.isfinite(value).all(), name

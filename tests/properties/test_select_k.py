@@ -17,7 +17,7 @@ from cloister.core.display import Bars, Curve, Heatmap, Scatter, Table
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import GridState, Released
+from cloister.protocol.task import GridState, NoisyBlock
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.select_k import SelectK
@@ -63,7 +63,7 @@ def walk(task: SelectK, records: Any, noise: float, seed: int = 0) -> list[GridS
             part = words[offset : offset + block.size].reshape(block.shape)
             std = noise * isqrt(block.l2_squared)
             drawn = np.rint(rng.normal(0, std, block.shape)).astype(np.int64)
-            released[block.name] = Released(part + drawn, std)
+            released[block.name] = NoisyBlock(part + drawn, std)
             offset += block.size
         states.append(_on_grid(task.update(t, states[-1], released)))
     return states

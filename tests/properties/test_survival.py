@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from cloister.core.arrays import GridState, Integers, Records
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
-from cloister.protocol.task import FINE, PublicColumn, Released
+from cloister.protocol.task import COUNT_BITS, NoisyBlock, PublicColumn
 from cloister.tasks.survival import curves
 from cloister.tasks.survival.survival import Survival
 from cloister.testing import check_task, hostile_states, toy_task
@@ -29,7 +29,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "intervals": {"by": "stage", "intervals": 7},
     "edges": {"edges": (10.0, 50.0), "tau": 55.0},
 }
-ONE = 1 << FINE
+ONE = 1 << COUNT_BITS
 
 
 def designed(frac_bits: int = 16, kind: type[Survival] = Survival, **options: object) -> Survival:
@@ -130,7 +130,7 @@ def test_lengths_are_of_the_plan_and_any_release_gives_finite_answers(kind: str)
     for scale in (0, 1, 30, 3000, 1e12):
         for mean in (-100, 0, 5, 100):
             answer = {
-                block.name: Released(
+                block.name: NoisyBlock(
                     np.rint(rng.normal(mean, scale, block.shape) * ONE).astype(np.int64),
                     ONE * max(scale, 1.0),
                 )

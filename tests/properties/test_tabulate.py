@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from cloister.privacy.budget import Budget
-from cloister.protocol.task import PublicColumn, Released
+from cloister.protocol.task import NoisyBlock, PublicColumn
 from cloister.tasks.tables.tabulate import Tabulate
 from cloister.testing import check_task, hostile_states, toy_task
 
@@ -129,7 +129,7 @@ def test_any_release_has_results_without_gaps(kind: str, scale: float, seed: int
     plan = toy_plan(task, columns=tuple(c.name for c in COLUMNS))
     (block,) = task.blocks(0)
     words = np.rint(np.random.default_rng(seed).normal(0, scale * 2**16, block.shape))
-    released = {"sums": Released(words.astype(np.int64), scale * 2**16)}
+    released = {"sums": NoisyBlock(words.astype(np.int64), scale * 2**16)}
     state = task.update(0, {}, released)
     found = task.results({k: round_to_grid(v, 16) for k, v in state.items()}, plan.grid)
     for name, value in found.items():

@@ -35,7 +35,7 @@ from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.messages import Reply, decode
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
-from cloister.protocol.task import Block, GridState, Released, Task
+from cloister.protocol.task import Block, GridState, NoisyBlock, Task
 from cloister.secagg.masks import GroupMask
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
 from cloister.tasks.count import Count
@@ -85,7 +85,7 @@ def central(it: Task, table: np.ndarray) -> list[GridState]:
     for t in range(it.rounds):
         values = it.contribute(t, states[-1], table)
         (block,) = it.blocks(t)
-        released = {block.name: Released(values.reshape(block.shape), 0.0)}
+        released = {block.name: NoisyBlock(values.reshape(block.shape), 0.0)}
         new = it.update(t, states[-1], released)
         states.append({name: round_to_grid(v, it.frac_bits) for name, v in new.items()})
     return states
@@ -368,7 +368,7 @@ def test_law_06_released_probabilities_fall_by_no_more_than_e_epsilon_near_zero(
     released: list[np.ndarray] = []
 
     class Keeps(Histogram):
-        def update(self, t: int, state: GridState, out: Mapping[str, Released]) -> Any:
+        def update(self, t: int, state: GridState, out: Mapping[str, NoisyBlock]) -> Any:
             released.append(out["count"].values)
             return {"count": np.zeros(1), "half_width": np.zeros(1)}
 
@@ -466,11 +466,11 @@ def test_law_08_no_noisy_count_moves_a_centre_beyond_eta_or_gives_nan(
     assert isinstance(it, FastLloyd)
     rng = np.random.default_rng(seed)
     values = rng.integers(-size, size + 1, (5, 3))
-    word = it.payload(t).count_word
+    word = it.payload(t).count_weight
     values[:, 2] = rng.choice([-size, -word, -3, -1, 0, 1, 3, word // 2, word, size], 5)
     centres = rng.integers(-ONE, ONE + 1, (5, 2))
     with np.errstate(all="raise", under="ignore"):
-        new = it.update(t, {"centres": centres}, {"sums": Released(values, std)})
+        new = it.update(t, {"centres": centres}, {"sums": NoisyBlock(values, std)})
     assert all(np.isfinite(value).all() for value in new.values())
     moves = np.linalg.norm(round_to_grid(new["centres"], 16) - centres, axis=1) / ONE
     assert moves.max() <= it.payload(t).radius + 2 / ONE
@@ -488,7 +488,7 @@ def test_law_08_absolute_centres_stay_finite_and_in_the_box(
     it = task(name, k=5, rounds=2, relocate_empty=relocate)
     values = np.random.default_rng(seed).integers(-size, size + 1, (5, 3))
     for std in (0.0, 1.0, 1e6, 1e12):
-        new = it.update(0, start(it), {"sums": Released(values, std)})
+        new = it.update(0, start(it), {"sums": NoisyBlock(values, std)})
         assert all(np.isfinite(value).all() for value in new.values())
         assert np.abs(new["centres"]).max() <= 1
 
@@ -524,7 +524,7 @@ def test_law_09_the_ledgers_total_is_the_composition_of_the_mechanisms(
 def test_law_09_a_second_run_beyond_the_budget_is_refused(name: str) -> None:
     ledger = Ledger(None)
     cap = Budget(1.0, 1e-6)
-    suits = Split.fitting(toy_plan(task(name), budget=cap).events(), cap)
+    suits = Split.split_for(toy_plan(task(name), budget=cap).events(), cap)
     ledger.open_dataset("d", cap=cap, split=suits)
     account = Account(ledger, "d", confirm_same_content=True)
 

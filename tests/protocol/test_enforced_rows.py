@@ -13,13 +13,13 @@ import pytest
 from cloister.app.in_process import run_plan
 from cloister.core.errors import LocalProtocolError, PrivacyWarning
 from cloister.protocol.summing import LocalStep
-from cloister.protocol.task import FINE, Block, Rows
+from cloister.protocol.task import COUNT_BITS, Block, Rows
 from cloister.tasks.count import Count
 from cloister.testing import ZeroNoise, toy_plan
 
 Kernel = Callable[[Any], Any]
 ROWS = 20_000
-UNIT = 1 << FINE
+UNIT = 1 << COUNT_BITS
 LEVELS = 5
 
 
@@ -78,7 +78,7 @@ class Levels(Count):
         return {"count": np.zeros(LEVELS), "half_width": np.zeros(1)}
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        return (Block.of_units("count", (LEVELS,), 1.0),)
+        return (Block.counting("count", (LEVELS,), 1.0),)
 
     def rows(self, t: int, state: Any, records: Any) -> tuple[Rows, ...]:
         return (Rows.at([levels(records)], [UNIT]),)

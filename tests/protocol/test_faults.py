@@ -20,7 +20,7 @@ from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.messages import Reply, decode, encode
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
-from cloister.protocol.task import GridState, Released
+from cloister.protocol.task import GridState, NoisyBlock
 from cloister.testing import Faults, Wire, toy_plan, toy_records
 
 A, B, C = "silo-0", "silo-1", "silo-2"
@@ -36,7 +36,7 @@ def pooled(plan: Plan, records: Mapping[str, Any], survivors: list[tuple[str, ..
         table = np.concatenate([records[silo] for silo in members])
         values = plan.task.contribute(t, state, table)
         (block,) = plan.task.blocks(t)
-        released = {block.name: Released(values.reshape(block.shape), plan.noise_std(block))}
+        released = {block.name: NoisyBlock(values.reshape(block.shape), plan.noise_std(block))}
         new = plan.task.update(t, state, released)
         state = {name: round_to_grid(v, plan.grid.frac_bits) for name, v in new.items()}
     return state

@@ -54,7 +54,7 @@ def read_ledger(path: Path) -> float:
         spent = ledger.spent("d")
         ledger.jobs()
         ledger.export()
-        ledger.seen_by("ed25519:aa")
+        ledger.height_signed_by("ed25519:aa")
         ledger.recorded("j0")
         ledger.frame("j0", 0)
         return spent
@@ -75,7 +75,7 @@ def read_jobs(path: Path) -> int:
     try:
         store.states()
         store.ran()
-        store.unnoted()
+        store.unreported()
         return len(store.jobs())
     finally:
         store.dispose()

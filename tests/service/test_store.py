@@ -177,8 +177,8 @@ def test_the_coordinator_has_neither_secrets_nor_heads() -> None:
     kept = {name for name in vars(Journal) | vars(HeadBook) if not name.startswith("_")} - answers
     assert {"secret", "head", "statement", "remember", "countersigned"} <= kept
     assert not kept & set(dir(Store))
-    assert "heard" in signature(Journal.commit).parameters
-    assert "heard" not in signature(Store.commit).parameters
+    assert "peer_statements" in signature(Journal.commit).parameters
+    assert "peer_statements" not in signature(Store.commit).parameters
 
 
 def test_threads_share_a_store(database_url: str) -> None:

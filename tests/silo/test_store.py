@@ -74,11 +74,11 @@ def test_a_change_of_our_own_is_seen_at_once(store: Store) -> None:
 
 
 def test_a_change_of_state_stays_unnoted_until_it_is_noted(store: Store) -> None:
-    (job,) = store.unnoted()
+    (job,) = store.unreported()
     store.note(job)
-    assert store.unnoted() == ()
+    assert store.unreported() == ()
     store.move(JOB, lifecycle.WITHDRAW)
-    assert [job.state for job in Store(store.path).unnoted()] == [State.WITHDRAWN]
+    assert [job.state for job in Store(store.path).unreported()] == [State.WITHDRAWN]
 
 
 def test_a_job_is_found_by_how_its_id_begins(store: Store) -> None:

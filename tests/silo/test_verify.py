@@ -15,7 +15,7 @@ import pytest
 
 from cloister import Release
 from cloister.cli import main
-from cloister.federation.attested import SUFFIX
+from cloister.federation.release_signatures import SUFFIX
 from cloister.federation.silo.agent import MODEL
 from cloister.shares.inference.export import to_sklearn
 from cloister.testing import toy_federation

@@ -42,7 +42,7 @@ from cloister.hazmat.ring import Integers
 from cloister.privacy import accounting
 from cloister.privacy.noise import NoiseKind, NoiseSource
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import GridState, Records, Released
+from cloister.protocol.task import GridState, NoisyBlock, Records
 from cloister.tasks.clustering.kmeans import Payload
 
 Floats = NDArray[np.float64]
@@ -100,7 +100,7 @@ class Runs:
 def added(payload: Payload, centres: Integers, record: Records) -> Integers:
     """Return what a record adds at each of n centres of runs with one cluster; (n, d + 1)."""
     values = record - centres if payload.relative else np.broadcast_to(record, centres.shape)
-    words = np.column_stack([values, np.full(len(centres), payload.count_word)]).astype(np.int64)
+    words = np.column_stack([values, np.full(len(centres), payload.count_weight)]).astype(np.int64)
     words[(words[:, :-1] ** 2).sum(axis=1) > payload.radius_squared] = 0
     return words
 
@@ -125,7 +125,7 @@ def run_many(plan: Plan, worlds: Worlds, world: World, noise: NoiseSource, runs:
         values = unshared.copy()
         for point, times in zip(worlds.points, worlds.times, strict=True):
             values += times * added(payload, centres, point)
-        released = {block.name: Released(values, plan.noise_std(block))}
+        released = {block.name: NoisyBlock(values, plan.noise_std(block))}
         state = task.update(t, {"centres": centres}, released)
         states.append({name: round_to_grid(v, task.frac_bits) for name, v in state.items()})
     return Runs(tuple(states), scores, tuple(influence))

@@ -566,7 +566,7 @@ def test_a_record_on_the_radius_counts_and_one_step_further_does_not(d: int) -> 
         payload = task.payload(t)
         edge = longest(payload, 1 << task.frac_bits, d).astype(np.int32)
         assert int((edge.astype(np.int64) ** 2).sum()) == payload.radius_squared
-        assert (task.contribute(t, centre, edge[None]) == [*edge, payload.count_word]).all()
+        assert (task.contribute(t, centre, edge[None]) == [*edge, payload.count_weight]).all()
         further = edge + np.eye(d, dtype=np.int32)[0]
         assert (task.contribute(t, centre, further[None]) == 0).all()
 

@@ -41,7 +41,7 @@ from cloister.hazmat.prg import Usage, derive
 from cloister.privacy.budget import Budget
 from cloister.protocol import client
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import PublicColumn, Released, State, Task
+from cloister.protocol.task import NoisyBlock, PublicColumn, State, Task
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.clustering.lloyd_kernel import sum_near_centres
 from cloister.tasks.count import Count
@@ -70,7 +70,7 @@ def anywhere(task: FastLloyd, t: int, state: GridState, records: Records) -> Int
         state["centres"],
         radius_squared=1 << 62,
         relative=payload.relative,
-        count_word=payload.count_word,
+        count_weight=payload.count_weight,
         one=1 << task.frac_bits,
     ).ravel()
 
@@ -311,7 +311,7 @@ def test_a_result_from_exact_counts_is_found() -> None:
             self.kept.append(len(records))
             return super().contribute(t, state, records)
 
-        def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
             found = dict(super().update(t, state, released))
             found["size_half_width"] = found["size_half_width"] + self.kept[-1]
             return found

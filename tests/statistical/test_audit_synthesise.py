@@ -14,7 +14,7 @@ from cloister.audit.runs import search
 from cloister.core.errors import CloisterError
 from cloister.data.schema import schema_of
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import GridState, Integers, Records, Released, State
+from cloister.protocol.task import GridState, Integers, NoisyBlock, Records, State
 from cloister.tasks.synthesis.synthesise import Part, Synthesise
 from cloister.testing import Wire, check_task, hostile_states
 from cloister_lab.audit.mutants import CLAIM, FixedNoise
@@ -34,9 +34,9 @@ class ChoosesExactly(Synthesise):
             _SEEN.append(words)
         return words
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         if t == 1 and _SEEN:
-            released = {"pairs": Released(_SEEN[-1], released["pairs"].noise_std)}
+            released = {"pairs": NoisyBlock(_SEEN[-1], released["pairs"].noise_std)}
         return super().update(t, state, released)
 
 

@@ -18,7 +18,7 @@ from cloister.data.schema import schema_of
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
-from cloister.protocol.task import PublicColumn, Released
+from cloister.protocol.task import NoisyBlock, PublicColumn
 from cloister.tasks.examples import example_of
 from cloister.tasks.survival.cox import Cox
 from cloister.tasks.survival.score import Score, Series
@@ -71,7 +71,7 @@ def released(task: Cox, rows: Floats, epsilon: float, rng: np.random.Generator) 
         std = gaussian_noise_multiplier(epsilon, 1e-6) * (block.l2_squared / block.weight) ** 0.5
         total = task.contribute(t, state, grid)
         total = total + np.rint(rng.normal(0, std, len(total))).astype(np.int64)
-        answer = {block.name: Released(total.reshape(block.shape), float(std))}
+        answer = {block.name: NoisyBlock(total.reshape(block.shape), float(std))}
         state = {k: round_to_grid(v, 16) for k, v in task.update(t, state, answer).items()}
     return task.results(state, None)  # type: ignore[arg-type]
 

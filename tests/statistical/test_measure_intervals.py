@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 from cloister import Budget, Schema, make_plan
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import Released
+from cloister.protocol.task import NoisyBlock
 from cloister.tasks import scores
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister.tasks.evaluation.cluster_quality import ClusterQuality
@@ -54,12 +54,12 @@ def runs(plan: Plan, records: Any, noises: int) -> list[dict[str, Any]]:
             part = words[offset : offset + block.size].reshape(block.shape)
             exact[block.name] = (part, plan.noise_std(block))
             offset += block.size
-        none = {name: Released(part, 0.0) for name, (part, _) in exact.items()}
+        none = {name: NoisyBlock(part, 0.0) for name, (part, _) in exact.items()}
         state = task.update(t, on_grid, none)
     found = [dict(task.results({k: round_to_grid(v, 16) for k, v in state.items()}, plan.grid))]
     for _ in range(noises):
         noisy = {
-            name: Released(part + np.rint(rng.normal(0, std, part.shape)).astype(np.int64), std)
+            name: NoisyBlock(part + np.rint(rng.normal(0, std, part.shape)).astype(np.int64), std)
             for name, (part, std) in exact.items()
         }
         after = task.update(task.rounds - 1, on_grid, noisy)

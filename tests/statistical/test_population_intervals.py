@@ -16,7 +16,7 @@ from sklearn import metrics
 
 from cloister import Budget, Schema, make_plan
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.protocol.task import Released
+from cloister.protocol.task import NoisyBlock
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister.tasks.evaluation.regression import RegressionEvaluation
 from cloister.tasks.preparation.statistics import Statistics
@@ -35,7 +35,9 @@ def results(task: Any, schema: Schema, table: Any, epsilon: float, rng: Any, **o
     for block in plan.task.blocks(0):
         std = plan.noise_std(block)
         noise = np.rint(rng.normal(0, std, block.shape)).astype(np.int64)
-        parts[block.name] = Released(words[at : at + block.size].reshape(block.shape) + noise, std)
+        parts[block.name] = NoisyBlock(
+            words[at : at + block.size].reshape(block.shape) + noise, std
+        )
         at += block.size
     state = {k: round_to_grid(v, 16) for k, v in plan.task.update(0, {}, parts).items()}
     return plan.task.results(state, plan.grid)

@@ -13,7 +13,7 @@ import pytest
 
 from cloister import Budget, catalogue_schema, make_plan
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.protocol.task import Released
+from cloister.protocol.task import NoisyBlock
 from cloister.tasks.patterns.apriori import Apriori
 
 RUNS, LEAST, ITEMS, N = 250, 0.93, 60, 8000
@@ -58,7 +58,7 @@ def released(held: Any, epsilon: float, limit: str) -> tuple[Any, Any]:
         for block in task.blocks(0):
             std = plan.noise_std(block)
             noise = np.rint(rng.normal(0, std, block.size)).astype(np.int64)
-            parts[block.name] = Released(words[at : at + block.size] + noise, std)
+            parts[block.name] = NoisyBlock(words[at : at + block.size] + noise, std)
             at += block.size
         after = task.update(0, state, parts)
         grid = {k: round_to_grid(v, 16) for k, v in after.items()}

@@ -20,7 +20,7 @@ from cloister import DPSynthesiser, PlanError, Schema
 from cloister.core.arrays import Floats
 from cloister.privacy.noise import NoiseSource
 from cloister.tasks.synthesis import synthesise
-from cloister.tasks.synthesis.junction import Measured, resampled
+from cloister.tasks.synthesis.junction import NoisyTable, resampled
 from cloister.testing import SimulatedNoise
 
 RUNS, ROWS = 120, 1000
@@ -139,7 +139,7 @@ def test_a_bootstrap_interval_holds_in_88_runs_of_100_at_least() -> None:
 def test_a_bootstrap_that_forgets_the_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables of other records alone: the interval of an analysis that takes records for real."""
 
-    def forgetful(*given: Any) -> list[Measured]:
+    def forgetful(*given: Any) -> list[NoisyTable]:
         *rest, tables, rows, rng = given
         exact = [replace(table, noise=0.0) for table in tables]
         found = resampled(*rest, exact, rows, rng)

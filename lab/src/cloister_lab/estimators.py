@@ -15,7 +15,7 @@ from cloister.core.errors import PlanError
 from cloister.data.loss import watch_loss
 from cloister.estimators.base import private_tags, public_seed
 from cloister.estimators.centres import CentreModel
-from cloister.estimators.release import Spending, check_whole
+from cloister.estimators.release import BudgetParameters, check_whole
 from cloister.estimators.tables import read_silos
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
@@ -111,7 +111,7 @@ class CuratorKMeans(CentreModel, BaseEstimator):
                 "methods that are sums belong to DPKMeans."
             )
         check_whole(n_clusters=self.n_clusters)
-        spending = Spending(
+        spending = BudgetParameters(
             self.epsilon,
             self.bounds,
             self.nominal_n,

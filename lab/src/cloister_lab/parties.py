@@ -36,7 +36,7 @@ from cloister.privacy.calibration import (
 )
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import largest_release
-from cloister.protocol.task import PublicFacts, Released
+from cloister.protocol.task import NoisyBlock, PublicFacts
 from cloister.secagg.masks import GroupMask, Masker, NoMask
 from cloister.tasks.clustering.kmeans import FastLloyd, Post
 
@@ -244,7 +244,7 @@ class _Client:
                 f"round {self._round} decodes to a value that no sum can have; a key or a vector "
                 "does not belong to this run."
             )
-        released = Released(values, self.params.noise_std(self._round))
+        released = NoisyBlock(values, self.params.noise_std(self._round))
         state = self.params.task.update(self._round, self._state, {"sums": released})
         self._state = {name: round_to_grid(v, FRAC_BITS) for name, v in state.items()}
         self._round, self._sent = self._round + 1, None

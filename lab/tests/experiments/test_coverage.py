@@ -11,7 +11,7 @@ import pytest
 
 from cloister import Budget
 from cloister.core.errors import PlanError
-from cloister.protocol.task import GridState, Released, State, Task
+from cloister.protocol.task import GridState, NoisyBlock, State, Task
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
 from cloister.testing import SimulatedNoise, toy_task
 from cloister_lab.experiments.catalogue import EXPERIMENTS
@@ -60,7 +60,7 @@ class Narrow(FastLloyd):
 
     name = "narrow"
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         new = dict(super().update(t, state, released))
         middle, half = (new["low"] + new["high"]) / 2, (new["high"] - new["low"]) / 2
         return {**new, "low": middle - 0.75 * half, "high": middle + 0.75 * half}
@@ -72,7 +72,7 @@ class Shifted(FastLloyd):
 
     name = "shifted"
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         new = dict(super().update(t, state, released))
         noisy = released["sums"].noise_std > 1
         way = -0.1 * new["centres"] * noisy
@@ -91,7 +91,7 @@ def test_a_shrunk_centre_keeps_the_coverage_of_what_was_measured(blobs: Dataset)
     class Shrunk(FastLloyd):
         name = "shrunk"
 
-        def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+        def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
             new = super().update(t, state, released)
             return {**new, "centres": new["centres"] * 0.9}
 

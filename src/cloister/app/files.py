@@ -16,7 +16,7 @@ from cloister.app.release import Release
 from cloister.core.display import Table
 from cloister.core.errors import DataError, PlanError
 from cloister.data.schema import Schema, read_text
-from cloister.protocol.task import steps_of
+from cloister.protocol.task import pipeline_steps
 
 if TYPE_CHECKING:
     from cloister.data import Records
@@ -166,7 +166,7 @@ def write_release(release: Release, folder: Path, schema: Schema | None = None) 
     """
     files = {"model": folder / "model.json"}
     release.save(files["model"])
-    *_, last = steps_of(release.plan.task)
+    *_, last = pipeline_steps(release.plan.task)
     tables = getattr(last, "tables_of", None)
     if tables is not None and schema is not None:
         for name, table in tables(release.plan, release.results, schema).items():

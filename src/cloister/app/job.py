@@ -27,7 +27,7 @@ from cloister.protocol.code import code_of
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import Mechanism, Profile, PublicFacts, Task
 from cloister.tasks.count import Count
-from cloister.tasks.options import at_most_records, design
+from cloister.tasks.options import design, options_bounded_by_n
 
 COUNT_SHARE = 0.02
 """Share of the budget that buys a noisy count when no nominal number of records is agreed."""
@@ -122,7 +122,7 @@ class Job:
     @property
     def _fewest(self) -> int:
         """The fewest records that the options of the task allow."""
-        return max([1, *at_most_records(self.task, self.options).values()])
+        return max([1, *options_bounded_by_n(self.task, self.options).values()])
 
     @property
     def _sized(self) -> int:
@@ -130,7 +130,7 @@ class Job:
 
     def plan_for(self, budget: Budget | None, nominal_n: int) -> Plan:
         """Return the plan for a budget and a number of records."""
-        for name, value in at_most_records(self.task, self.options).items():
+        for name, value in options_bounded_by_n(self.task, self.options).items():
             if value > nominal_n:
                 raise PlanError(
                     f"{name} must be at most nominal_n={nominal_n}, got {value}; ask for fewer."

@@ -14,7 +14,7 @@ from cloister.app.text import number
 from cloister.core.errors import BudgetExceeded, PlanError
 from cloister.data.schema import Schema
 from cloister.privacy.budget import Budget
-from cloister.privacy.filter import Cost, Limits, Split, cheapest
+from cloister.privacy.filter import Cost, Limits, Split, cheapest_pricing
 from cloister.protocol.plan import Plan
 
 if TYPE_CHECKING:
@@ -200,8 +200,8 @@ class Payment:
 
 def _new_split(plan: Plan, cap: Budget) -> Split:
     """Return the limits of a new data set, which never change; they must hold its first job."""
-    split = Split.fitting(plan.events(), cap)
-    if cheapest(plan.events(), [(Limits(cap, split), Cost())]) is None:
+    split = Split.split_for(plan.events(), cap)
+    if cheapest_pricing(plan.events(), [(Limits(cap, split), Cost())]) is None:
         raise BudgetExceeded(f"a lifetime cap of {cap} does not hold this job; give a larger cap.")
     return split
 

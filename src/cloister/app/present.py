@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from cloister.app.release import Release
-from cloister.app.text import cell_text, number, odds_sentence, warnings_of
+from cloister.app.text import attacker_sentence, cell_text, number, warnings_of
 from cloister.core.derived import displays_of
 from cloister.core.display import Display, Summary, Table
 from cloister.core.estimate import Estimate
 from cloister.protocol.plan import Plan, noun_of
-from cloister.protocol.task import Classifier, Regressor, steps_of
+from cloister.protocol.task import Classifier, Regressor, pipeline_steps
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ def present(
     """
     plan, results = release.plan, release.results
     displays = displays_of(plan.task, results, plan.columns)
-    *_, last = steps_of(plan.task)
+    *_, last = pipeline_steps(plan.task)
     said, course = getattr(last, "summary", None), getattr(last, "course", None)
     own = said(results, plan.nominal_n, _units(plan)) if said else Summary()
-    grid = getattr(plan.task, "last_grid", plan.grid)  # of a pipeline, its last step's
+    grid = getattr(plan.task, "last_step_grid", plan.grid)  # of a pipeline, its last step's
     return Presentation(
         title=own.title or _title(plan),
         result=own.result
@@ -109,7 +109,7 @@ def _numbers(displays: tuple[Display, ...]) -> Iterator[Estimate]:
 
 def _title(plan: Plan) -> str:
     """Return what a task is called, in words."""
-    *_, task = steps_of(plan.task)
+    *_, task = pipeline_steps(plan.task)
     named: str | None = getattr(task, "title", None)
     if named:
         return named
@@ -120,8 +120,8 @@ def _title(plan: Plan) -> str:
 
 def _target(plan: Plan) -> str:
     """Return the column that a model predicts; nothing for a task that makes none."""
-    *_, task = steps_of(plan.task)
-    names = getattr(plan.task, "reaching", plan.columns)  # of a pipeline, its last step's
+    *_, task = pipeline_steps(plan.task)
+    names = getattr(plan.task, "last_step_columns", plan.columns)  # of a pipeline, its last step's
     return names[task.target] if isinstance(task, Classifier | Regressor) else ""
 
 
@@ -152,12 +152,12 @@ def _cost(result: Release) -> str:
     if plan.budget is None or warnings_of(result):
         return "Nothing is promised: this is NOT PRIVATE."
     spent = f"Epsilon {number(result.epsilon())} at delta {plan.budget.delta:.2g}."
-    return f"{spent} {odds_sentence(result.spent, plan.unit)}"
+    return f"{spent} {attacker_sentence(result.spent, plan.unit)}"
 
 
 def _reliability(displays: tuple[Display, ...]) -> str:
     """Return how many values differ from zero beyond the noise, as a sentence."""
-    clear = [bool(cell.clear) for cell in _numbers(displays)]
+    clear = [bool(cell.distinct_from_noise) for cell in _numbers(displays)]
     if not clear:
         return "No number of this result has an interval."
     if all(clear):

@@ -79,7 +79,7 @@ def _rounded(value: float, places: int) -> str:
 REAL_NOISE = (DiscreteNoise.label, AGGREGATOR_NOISE, SILOS_NOISE)
 
 
-def odds_sentence(cost: Event | Budget, unit: str) -> str:
+def attacker_sentence(cost: Event | Budget, unit: str) -> str:
     """Say what a cost means for an attacker who has to guess whether one unit is in the data.
 
     `unit` is that of privacy, as the schema names it: a row is not a person who has several.
@@ -151,7 +151,7 @@ def privacy_statement(result: Release) -> tuple[tuple[str, str], ...]:
         silos,
         ("Who is protected?", f"The unit of privacy is {plan.unit_in_words()}."),
         ("How well?", strength),
-        ("What does that mean?", odds_sentence(result.spent, result.plan.unit)),
+        ("What does that mean?", attacker_sentence(result.spent, result.plan.unit)),
         (
             "What is not covered?",
             "The number after ±, or the pair in brackets, gives a value's 95 % confidence interval "
@@ -225,7 +225,7 @@ def cell_text(cell: Cell) -> str:
         case str():
             return cell
         case Estimate():
-            return estimate_text(cell) + UNCLEAR * (not cell.clear)
+            return estimate_text(cell) + UNCLEAR * (not cell.distinct_from_noise)
         case _:
             return number(float(cell))
 

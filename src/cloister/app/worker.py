@@ -41,9 +41,9 @@ def _run(text: bytes) -> None:
     from cloister.app.forecast import plan_warnings
     from cloister.app.payment import Payment
     from cloister.app.present import present
+    from cloister.app.progress import warnings_to
     from cloister.app.report.page import write_report
     from cloister.app.request import Request
-    from cloister.app.watching import warnings_to
 
     request = Request.model_validate_json(text)
     job = request.job()

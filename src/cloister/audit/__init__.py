@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cloister.audit.checks import Audit, Finding, audit_plan, audit_task
-from cloister.core.deprecated import old_name
+from cloister.core.deprecated import resolve
 
 __all__ = ["Audit", "Finding", "audit_plan", "audit_task"]
 
@@ -17,4 +17,4 @@ __all__ = ["Audit", "Finding", "audit_plan", "audit_task"]
 if not TYPE_CHECKING:  # type checkers see the current names only
 
     def __getattr__(name: str) -> Any:
-        return old_name(__name__, name)
+        return resolve(__name__, name)

@@ -54,7 +54,7 @@ from cloister.protocol.messages import VECTOR, Upload, decode, encode
 from cloister.protocol.plan import Plan
 from cloister.protocol.replay import shown
 from cloister.protocol.session import Transport
-from cloister.protocol.task import GridState, Records, tasks_inside
+from cloister.protocol.task import GridState, Records, nested_tasks
 from cloister.secagg.masks import GroupMask, Masker, NoMask
 
 _MOST = 2000  # largest number of records of the table of nominal size
@@ -213,7 +213,7 @@ def watch(job: Job, source: Source, *, results: bool = False, pages: bool = Fals
 
 def _memory(plan: Plan) -> Iterator[str]:
     """Yield a digest of each attribute of tasks and their classes that holds data, not code."""
-    for task in tasks_inside(plan.task):
+    for task in nested_tasks(plan.task):
         kind = type(task)
         held = {name: value for base in kind.__mro__[:-1] for name, value in vars(base).items()}
         for name, value in {**held, **vars(task)}.items():

@@ -16,7 +16,7 @@ from cloister.hazmat.signing import Identity
 from cloister.privacy.noise import NoiseKind
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import BySilo, ByUnit, Profile
+from cloister.protocol.task import PerSiloTask, Profile, UnitTask
 
 _SILOS = 3  # silos of a job that is not local
 _AT_ONCE = 100  # smallest number of elements per draw, as small draws are slow
@@ -33,10 +33,10 @@ def in_profile(plan: Plan, profile: Profile) -> Plan | None:
     if profile == plan.profile:
         return plan
     task = plan.task
-    if isinstance(task, BySilo) and task.silos:  # its layers belong to the plan's silos
+    if isinstance(task, PerSiloTask) and task.silos:  # its layers belong to the plan's silos
         return None
     silos = tuple(f"silo-{i}" for i in range(1 if profile == "local" else _SILOS))
-    alone = isinstance(task, ByUnit) and task.alone and profile == "pairwise"
+    alone = isinstance(task, UnitTask) and task.alone and profile == "pairwise"
     try:
         return replace(
             plan,

@@ -32,14 +32,14 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.protocol.task import (
     Block,
-    ByUnit,
     Floats,
     GridState,
     Integers,
+    NoisyBlock,
     Records,
-    Released,
     State,
     Task,
+    UnitTask,
 )
 
 World = Literal["without", "with"]
@@ -109,7 +109,7 @@ class _Audited:
     def __init__(self, plan: Plan, pair: Pair) -> None:
         self.plan, self._pair = plan, pair
         self._rate = plan.rate  # kept, as every run of every round reads it
-        self._alone = isinstance(plan.task, ByUnit) and plan.task.clients != "row"
+        self._alone = isinstance(plan.task, UnitTask) and plan.task.clients != "row"
         self._laplace = plan.task.mechanism == "laplace"
         self._blocks = [plan.task.blocks(t) for t in range(plan.rounds)]
         self._scales = [element_scales(plan, t) for t in range(plan.rounds)]
@@ -277,7 +277,7 @@ def search(plan: Plan, beside: str, noise: NoiseSource) -> Search:
     records = plan.grid.encode(plan.grid.centre + fixed * plan.grid.half_range)
     rng = public_generator("audit", "walls", new_nonce())
     total, excess, tried, adds_up = np.zeros(len(fixed)), 0.0, len(records), True
-    by_row = not isinstance(plan.task, ByUnit) or plan.task.clients == "row"
+    by_row = not isinstance(plan.task, UnitTask) or plan.task.clients == "row"
 
     def tries(t: int, state: GridState, of: Records) -> tuple[Integers, float]:
         """Return the contribution of each record, and the largest fraction of a bound."""
@@ -322,7 +322,7 @@ class Log:
 
     states: dict[int, GridState] = field(default_factory=dict)
     sums: dict[int, Integers] = field(default_factory=dict)
-    released: dict[int, dict[str, Released]] = field(default_factory=dict)
+    released: dict[int, dict[str, NoisyBlock]] = field(default_factory=dict)
 
     def answer(self, t: int) -> Integers:
         """Return all elements of the answer of round `t`."""
@@ -348,7 +348,7 @@ def watched(task: type[Task], log: Log, *, finish: bool = False) -> type[Task]:
         )  # new elements: a silo adds its noise to its own
         return elements
 
-    def update(self: Any, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self: Any, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         log.released.setdefault(t, dict(released))
         if not finish and t == self.rounds - 1:
             started: State = self.start()

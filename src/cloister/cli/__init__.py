@@ -40,7 +40,7 @@ from typing import Any, NoReturn
 from cloister.cli.examples import FRONT, examples_of
 from cloister.cli.parsers import add_flags, leaves
 from cloister.core import capability
-from cloister.core.deprecated import GET_LAB
+from cloister.core.deprecated import INSTALL_LAB_HINT
 from cloister.core.errors import (
     BudgetExceeded,
     CloisterError,
@@ -328,7 +328,7 @@ def _is_here(name: str) -> bool:
 
 
 def _from_lab(name: str) -> str:
-    return f"{name!r} comes with the laboratory: {GET_LAB}."
+    return f"{name!r} comes with the laboratory: {INSTALL_LAB_HINT}."
 
 
 def _exit_codes() -> str:

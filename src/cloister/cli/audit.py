@@ -16,7 +16,7 @@ from cloister.audit.report import summary, verdict, write_report
 from cloister.cli.options import add_set_argument, load_task, refuse_given, task_options
 from cloister.cli.output import Output
 from cloister.core.declared import Range, Whole, declared
-from cloister.core.deprecated import GET_LAB
+from cloister.core.deprecated import INSTALL_LAB_HINT
 from cloister.core.display import Table
 from cloister.core.errors import PlanError
 from cloister.data.schema import Schema
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         )
     others, broken = methods(), mutants() if args.mutants else ()
     if args.mutants and not broken:
-        raise PlanError(f"mutants come with the laboratory: {GET_LAB}.")
+        raise PlanError(f"mutants come with the laboratory: {INSTALL_LAB_HINT}.")
     if args.all or args.method in others:
         refuse_given(args.set or args.schema, "--set and --schema go with one METHOD, a task")
     sizes = _Sizes(

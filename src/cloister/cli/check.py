@@ -58,10 +58,10 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         out.say(f"one unit: {', '.join(map(repr, names))}")
     out.say(f"{LOCAL_NOTE.capitalize()}; keep them in this silo.")
     for sentence in report.sentences():
-        out.tell_owner(sentence)
+        out.warn_locally(sentence)
     too_much = is_above(report, args.max_loss)
     if too_much:
-        out.tell_owner("That is more than a run accepts; mend it, or accept it with --max-loss.")
+        out.warn_locally("That is more than a run accepts; mend it, or accept it with --max-loss.")
     if too_much or not report.rows:
         out.code = TOO_MUCH_LOST
     return {**report.to_dict(), "lost": report.lost, "too_much_lost": too_much}

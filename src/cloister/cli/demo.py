@@ -11,8 +11,8 @@ import numpy as np
 from cloister.app.files import SiloFiles, prepare_folder
 from cloister.app.job import Job
 from cloister.app.payment import Account, Charge
+from cloister.app.progress import warnings_to
 from cloister.app.release import Release
-from cloister.app.watching import warnings_to
 from cloister.cli.output import Output
 from cloister.cli.release import write_results
 from cloister.core.arrays import Floats
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     ledger = Ledger(path)
     ledger.open_dataset(schema.dataset, cap=LIFETIME_CAP, unit=schema.unit)
     charge = Charge(Account(ledger, schema.dataset), path, "default")
-    with out.progress() as on_round, warnings_to(out.tell_owner):
+    with out.progress() as on_round, warnings_to(out.warn_locally):
         result = job.run(silos, account=charge.account, on_round=on_round)
     records = np.concatenate([part for read in silos.values() for part in read])
     comparison = cost_of_privacy(result, records)

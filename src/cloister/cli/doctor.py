@@ -86,7 +86,7 @@ def _loops() -> Check:
 
 def _descriptors(_: CoordinatorSettings | ScorerSettings) -> Iterator[Check]:
     """Look at how many connections and files a service may have, which raises it itself."""
-    from cloister.federation.service.door import descriptors
+    from cloister.federation.service.listener import descriptors
 
     if (limits := descriptors()) is None:
         return

@@ -18,7 +18,7 @@ from cloister.core.display import Table
 from cloister.data.schema import Schema
 from cloister.federation.pki import KeyFolder, client_context
 from cloister.federation.service.client import Rest
-from cloister.federation.service.shown import facts, members, moment, priced, progress
+from cloister.federation.service.render import facts, members, moment, priced, progress
 from cloister.federation.settings import AnalystSettings, CoordinatorSettings
 from cloister.protocol.lifecycle import MEANING
 from cloister.protocol.proposal import proposal

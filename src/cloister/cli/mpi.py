@@ -81,7 +81,7 @@ def _contribute(
     records = files_of(args).read(job.schema, job.columns, silos=[silo])
     # each rank sits at its own file; one that refuses ends all before a frame is sent
     for notice in job.loss_notices(records):
-        out.tell_owner(notice)
+        out.warn_locally(notice)
     prepare_folder(args.out)
     comm.Barrier()  # nothing is reserved for a job in which a file cannot be read
     charge = payment_of(args, out).open(job.schema, plan, silo=silo)

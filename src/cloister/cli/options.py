@@ -17,7 +17,7 @@ from cloister.app.payment import LEDGER_VARIABLE, Payment
 from cloister.app.release import Release
 from cloister.cli.output import Output, ask
 from cloister.core.declared import Declaration
-from cloister.core.deprecated import GET_LAB
+from cloister.core.deprecated import INSTALL_LAB_HINT
 from cloister.core.errors import PlanError
 from cloister.data.schema import Schema
 from cloister.protocol.plan import Plan
@@ -424,7 +424,7 @@ def load_task(name: str) -> type[Task]:
     if not name.rpartition(":")[0].endswith(".py"):
         raise PlanError(
             f"task must be one of {sorted(known)} or path/to/file.py:ClassName, got {name!r}; "
-            f"published methods come with the laboratory: {GET_LAB}."
+            f"published methods come with the laboratory: {INSTALL_LAB_HINT}."
         )
     return from_file(name)
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cloister.app.progress import is_watched, round_bar
 from cloister.app.text import cell_text
-from cloister.app.watching import is_watched, round_bar
 from cloister.core.display import Table
 from cloister.core.html import clean
 
@@ -101,9 +101,9 @@ class Output:
     def warn(self, text: str) -> None:
         """Write a warning to standard error; it is part of the document too."""
         self.warnings.append(text)
-        self.tell_owner(text)
+        self.warn_locally(text)
 
-    def tell_owner(self, text: str) -> None:
+    def warn_locally(self, text: str) -> None:
         """Write what follows from records to standard error, and into no document."""
         sys.stderr.write(f"cloister: warning: {clean(text)}\n")
 

@@ -40,7 +40,7 @@ TaskOptions = tuple[type[Task], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class OverFiles:
+class TaskCommand:
     """A command that runs one task over files, each of which is a silo.
 
     Parameters
@@ -243,7 +243,7 @@ def about_model(args: argparse.Namespace) -> TaskOptions:
 # outliers, rules, run -----------------------------------------------------------------------------
 
 
-def command_of(name: str) -> OverFiles:
+def command_of(name: str) -> TaskCommand:
     """Return the command that a task of the catalogue is, under its own name."""
     task = TASKS[name]
 
@@ -251,7 +251,7 @@ def command_of(name: str) -> OverFiles:
         add_options(parser.add_argument_group(name), task, {})
 
     usage: str = getattr(task, "usage", "")
-    return OverFiles(declare, partial(_chosen_by_options, name), usage=usage)
+    return TaskCommand(declare, partial(_chosen_by_options, name), usage=usage)
 
 
 def _add_outliers(parser: argparse.ArgumentParser) -> None:
@@ -307,19 +307,19 @@ def _add_any(parser: argparse.ArgumentParser) -> None:
     )
 
 
-cluster = OverFiles(_add_cluster, kmeans_task)
-classify = OverFiles(
+cluster = TaskCommand(_add_cluster, kmeans_task)
+classify = TaskCommand(
     partial(
         _add_training, ("naive-bayes", "logistic", "forest"), "column of categories to predict"
     ),
     _trained,
 )
-regress = OverFiles(partial(_add_training, ("linear",), "column of numbers to predict"), _trained)
-rules = OverFiles(_add_rules, partial(_chosen_by_options, "apriori"), catalogue=True)
-evaluate = OverFiles(_add_evaluation, _evaluation)
-outliers = OverFiles(
+regress = TaskCommand(partial(_add_training, ("linear",), "column of numbers to predict"), _trained)
+rules = TaskCommand(_add_rules, partial(_chosen_by_options, "apriori"), catalogue=True)
+evaluate = TaskCommand(_add_evaluation, _evaluation)
+outliers = TaskCommand(
     _add_outliers,
     partial(_chosen_by_options, "outliers"),
     closing="cloister predict flags the records of a file by this model, locally.",
 )
-run = OverFiles(_add_any, named_task)
+run = TaskCommand(_add_any, named_task)

@@ -9,7 +9,7 @@ from typing import Any
 
 from cloister.app.forecast import expected, forecast_of, plan_warnings
 from cloister.app.release import target_of
-from cloister.app.text import listed, number, odds_sentence
+from cloister.app.text import attacker_sentence, listed, number
 from cloister.cli.options import (
     add_kmeans_arguments,
     add_plan_arguments,
@@ -22,7 +22,7 @@ from cloister.cli.output import Output
 from cloister.core.display import Table
 from cloister.data.schema import Schema
 from cloister.privacy import accounting
-from cloister.privacy.filter import Limits, Split, Tariff
+from cloister.privacy.filter import Limits, PricingRule, Split
 from cloister.protocol.plan import Plan
 
 
@@ -75,7 +75,7 @@ def _show(plan: Plan, out: Output) -> None:
     out.pairs(*lines)
     if plan.budget:
         out.say()
-        out.paragraph(odds_sentence(plan.events(), plan.unit))
+        out.paragraph(attacker_sentence(plan.events(), plan.unit))
         if limits := _limits(plan):
             out.say()
             out.paragraph(_limits_in_words(plan, limits))
@@ -94,10 +94,10 @@ def _limits(plan: Plan) -> dict[str, Any] | None:
     if plan.budget is None:
         return None
     events, cap = plan.events(), plan.budget
-    default, fitting = Split.default(cap), Split.fitting(events, cap)
+    default, fitting = Split.default(cap), Split.split_for(events, cap)
     if fitting == default:
         return None
-    least = Limits(cap, default).epsilon(Tariff("covered").cost(events))
+    least = Limits(cap, default).epsilon(PricingRule("covered").cost(events))
     return {"pure_share": fitting.pure, "failure_share": fitting.failure, "default_cap": least}
 
 

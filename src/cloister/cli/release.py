@@ -12,10 +12,10 @@ from cloister.app.files import prepare_folder, write_release
 from cloister.app.forecast import plan_warnings
 from cloister.app.payment import Charge
 from cloister.app.present import Presentation, present
+from cloister.app.progress import warnings_to
 from cloister.app.release import Release
 from cloister.app.report.page import render_report, write_report
 from cloister.app.text import as_table
-from cloister.app.watching import warnings_to
 from cloister.cli.options import files_of, job_of, payment_of
 from cloister.cli.output import Output
 from cloister.core.display import Bars, Curve, Display, Heatmap, Table
@@ -38,10 +38,10 @@ def run_over_files(
     with out.reading() as counter:
         records = files.read(job.schema, job.columns, counter=counter)
     for notice in job.loss_notices(records):
-        out.tell_owner(notice)
+        out.warn_locally(notice)
     prepare_folder(args.out)
     charge = payment.open(job.schema, job.plan)
-    with out.progress() as on_round, warnings_to(out.tell_owner):
+    with out.progress() as on_round, warnings_to(out.warn_locally):
         account = charge.account if charge else None
         return job.run(records, account=account, on_round=on_round), charge
 

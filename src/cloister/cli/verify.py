@@ -12,7 +12,7 @@ from cloister.app.text import REAL_NOISE, number
 from cloister.cli.options import add_model_task, load_model, refuse_given
 from cloister.cli.output import Output
 from cloister.core.display import Table
-from cloister.federation.attested import SUFFIX, Attestation
+from cloister.federation.release_signatures import SUFFIX, Attestation
 from cloister.federation.service import audit
 from cloister.privacy.accounting import epsilon
 from cloister.privacy.events import mechanism_counts

@@ -31,11 +31,11 @@ from starlette.routing import Route
 
 from cloister.app.forecast import expected, plan_warnings
 from cloister.app.request import Request
-from cloister.app.text import odds_sentence
+from cloister.app.text import attacker_sentence
 from cloister.app.worker import events_in
 from cloister.console.guard import Form
-from cloister.console.parts import a_report, console_app, gauge
-from cloister.console.questions import AS_IS, Asked
+from cloister.console.parts import a_report, budget_gauge, console_app
+from cloister.console.questions import AS_IS, FormState
 from cloister.core.capability import QUESTIONS
 from cloister.core.errors import BudgetExceeded, CloisterError, DataError, PlanError
 from cloister.core.html import page
@@ -543,12 +543,12 @@ def _text(value: Any) -> str:
 # Questions ----------------------------------------------------------------------------------------
 
 
-def _asked(folder: Path, form: Form) -> Asked:
+def _asked(folder: Path, form: Form) -> FormState:
     path = _in(folder, form.get("schema", ""))
-    return Asked(form, _files(folder, form), path, Schema.load(path))
+    return FormState(form, _files(folder, form), path, Schema.load(path))
 
 
-def _priced(entered: Asked, budget: Mapping[str, Any] | None) -> dict[str, object]:
+def _priced(entered: FormState, budget: Mapping[str, Any] | None) -> dict[str, object]:
     """Return the price page's values for a plan; raise all plan errors before any charge."""
     plan = entered.job().plan
     if budget and entered.epsilon > budget["room"]:
@@ -562,7 +562,7 @@ def _priced(entered: Asked, budget: Mapping[str, Any] | None) -> dict[str, objec
         "plan": plan,
         "warnings": plan_warnings(plan, entered.schema),
         "tables": expected(plan),
-        "odds": odds_sentence(plan.events(), plan.unit),
+        "odds": attacker_sentence(plan.events(), plan.unit),
         "may_spend": may_spend,
     }
 
@@ -575,6 +575,6 @@ def _gauge(path: Path, dataset: str) -> Mapping[str, object] | None:
     try:
         if dataset not in ledger.datasets():
             return None
-        return gauge(dataset, ledger.limits(dataset), ledger.cost(dataset))
+        return budget_gauge(dataset, ledger.limits(dataset), ledger.cost(dataset))
     finally:
         ledger.dispose()

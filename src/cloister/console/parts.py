@@ -58,7 +58,7 @@ def a_report(text: str) -> HTMLResponse:
     return HTMLResponse(text, headers={"Content-Security-Policy": _REPORT_POLICY})
 
 
-def gauge(dataset: str, limits: Limits, spent: Cost) -> Mapping[str, Any]:
+def budget_gauge(dataset: str, limits: Limits, spent: Cost) -> Mapping[str, Any]:
     """Return the spent or reserved part of a lifetime cap, and the rest for one more job."""
     epsilon = limits.epsilon(spent)
     return {

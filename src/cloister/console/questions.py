@@ -48,7 +48,7 @@ _SUITS: Mapping[Suits, Callable[[Column], bool]] = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class FormState:
     """The state of the question page: the chosen question, its fields and files.
 
     Parameters

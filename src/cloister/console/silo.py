@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from cloister.app.release import Release
 from cloister.app.report.page import render_report
-from cloister.console.parts import a_report, console_app, gauge
+from cloister.console.parts import a_report, budget_gauge, console_app
 from cloister.core.errors import DataError
 from cloister.core.html import page
 from cloister.federation.silo.agent import MODEL
@@ -114,7 +114,7 @@ def _gauge(site: Site) -> Mapping[str, object]:
         ledger = site.ledger()
         limits, spent = ledger.limits(site.schema.dataset), ledger.cost(site.schema.dataset)
         ledger.dispose()
-    return gauge(site.schema.dataset, limits, spent)
+    return budget_gauge(site.schema.dataset, limits, spent)
 
 
 def _last_entries(path: Path) -> list[str]:

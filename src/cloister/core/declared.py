@@ -95,7 +95,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class WayOut:
+class Hint:
     """A hint: what to do instead, after the message about a value that is refused."""
 
     text: str
@@ -152,8 +152,8 @@ def declared(cls: _Class) -> _Class:
 
     def check(self: Any) -> None:
         for one in declarations(type(self)):  # type: ignore[arg-type]  # classes are hashable
-            value = settled(getattr(self, one.name))
-            refuse(one, value)
+            value = as_tuples(getattr(self, one.name))
+            validate(one, value)
             object.__setattr__(self, one.name, value)
         if further is not None:
             further(self)
@@ -177,19 +177,19 @@ def declarations(kind: Any) -> tuple[Declaration, ...]:
     )
 
 
-def refuse(one: Declaration, value: Any) -> None:
+def validate(one: Declaration, value: Any) -> None:
     """Raise a PlanError if a value is not what is declared."""
     if not _fits(value, one.kind):
         shown = repr(value)
         shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
-        hints = "".join(f"; {part.text}" for part in _notes(one.kind) if isinstance(part, WayOut))
+        hints = "".join(f"; {part.text}" for part in _notes(one.kind) if isinstance(part, Hint))
         raise PlanError(f"{one.name} must be {one.rule}, got {shown}{hints}.")
 
 
-def settled(value: Any) -> Any:
+def as_tuples(value: Any) -> Any:
     """Return a value with tuples for lists, at any depth."""
     if isinstance(value, list | tuple):
-        parts = tuple(settled(part) for part in value)
+        parts = tuple(as_tuples(part) for part in value)
         return value if isinstance(value, tuple) and parts == value else parts
     return value
 

@@ -2,7 +2,7 @@
 
 Importing ``cloister`` installs a finder, so ``import cloister.tasks.balcan`` yields the module of
 today and a `DeprecationWarning` that names it. A name that left a module which still exists is
-resolved by that module's ``__getattr__``, through :func:`old_name`. What moved to the laboratory
+resolved by that module's ``__getattr__``, through :func:`resolve`. What moved to the laboratory
 needs the package ``cloister-lab``; without it, one sentence says so.
 """
 
@@ -18,14 +18,14 @@ from types import ModuleType
 from typing import Any
 
 LAB = "cloister_lab"
-GET_LAB = "pip install cloister-lab (from a clone: pip install ./lab)"
+INSTALL_LAB_HINT = "pip install cloister-lab (from a clone: pip install ./lab)"
 """How to get the laboratory."""
 
 # Old modules that are in a folder now, under their old last name.
 _FOLDERS = {
     "cloister.tasks.clustering": """kmeans kmeans_init lloyd_kernel auto auto_grid auto_mean
         auto_pca auto_rounds gap_statistic select_k synopsis clusters""",
-    "cloister.tasks.supervised": """linear logistic least_squares frame contrasts tails spreads
+    "cloister.tasks.supervised": """linear logistic least_squares frame contrasts
         naive_bayes class_tables forest forest_trees fedavg local_training""",
     "cloister.tasks.patterns": "apriori supports outliers",
     "cloister.tasks.preparation": "bounds quantiles standardise statistics pca pipeline",
@@ -38,6 +38,8 @@ MODULES: dict[str, str] = {
     for folder, names in _FOLDERS.items()
     for name in names.split()
 } | {
+    "cloister.tasks.tails": "cloister.tasks.supervised.tail_bounds",
+    "cloister.tasks.spreads": "cloister.tasks.supervised.prior_scales",
     "cloister.tasks.base": "cloister.protocol.task",
     "cloister.tasks.rules": "cloister.tasks.patterns.association",
     "cloister.tasks.evaluate": "cloister.tasks.evaluation.classification",
@@ -70,7 +72,7 @@ MODULES: dict[str, str] = {
 """Old modules and those of today; the submodules of a package move with it."""
 
 _CLASSES = {
-    "cloister.protocol.task": "Block Released",
+    "cloister.protocol.task": "Block",
     "cloister.tasks.count": "Count",
     "cloister.tasks.clustering.auto": "Auto",
     "cloister.tasks.clustering.kmeans": "FastLloyd GLloyd Lloyd SuLloyd",
@@ -115,7 +117,12 @@ NAMES: dict[str, str] = (
         for old, name in {"Between": "between", "Measured": "around"}.items()
     }
     | {
-        "cloister.protocol.task.ByClient": "cloister.protocol.task.ByUnit",
+        "cloister.protocol.task.ByClient": "cloister.protocol.task.UnitTask",
+        "cloister.protocol.task.ByUnit": "cloister.protocol.task.UnitTask",
+        "cloister.protocol.task.BySilo": "cloister.protocol.task.PerSiloTask",
+        "cloister.protocol.task.FINE": "cloister.protocol.task.COUNT_BITS",
+        "cloister.protocol.task.Released": "cloister.protocol.task.NoisyBlock",
+        "cloister.tasks.Released": "cloister.protocol.task.NoisyBlock",
         "cloister.protocol.task.Exhibit": "cloister.core.display.Display",
         "cloister.core.display.Exhibit": "cloister.core.display.Display",
         "cloister.JobResult": "cloister.app.release.Release",
@@ -129,7 +136,7 @@ STAY = {"cloister.tasks.kmeans"}
 """Names that checks of others import: they stay, and no warning is given."""
 
 
-def old_name(module: str, name: str) -> Any:
+def resolve(module: str, name: str) -> Any:
     """Return what a module's name of old stands for; the body of a module's ``__getattr__``.
 
     Raises
@@ -153,7 +160,9 @@ def _module(old: str, today: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != LAB:
             raise
-        raise ImportError(f"{old} is part of the laboratory now; {GET_LAB}.", name=old) from None
+        raise ImportError(
+            f"{old} is part of the laboratory now; {INSTALL_LAB_HINT}.", name=old
+        ) from None
 
 
 def _warn(old: str, today: str, stacklevel: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cloister.core.arrays import Floats
-from cloister.core.deprecated import old_name
+from cloister.core.deprecated import resolve
 from cloister.core.estimate import Estimate
 
 Cell = str | float | Estimate
@@ -184,4 +184,4 @@ class Summary:
 if not TYPE_CHECKING:  # type checkers shall see today's names only
 
     def __getattr__(name: str) -> Any:
-        return old_name(__name__, name)
+        return resolve(__name__, name)

@@ -34,7 +34,7 @@ class PlanError(CloisterError, ValueError):
     """A parameter, or a combination of parameters, is refused before anything is spent."""
 
 
-def raise_first(sentences: Iterable[str]) -> None:
+def raise_if_any(sentences: Iterable[str]) -> None:
     """Raise a PlanError if a rule is broken; of several, the first counts."""
     for sentence in sentences:
         raise PlanError(sentence)

@@ -10,7 +10,7 @@ import numpy as np
 
 from cloister.core.arrays import Flags, Floats, Results
 
-Ends = tuple[Floats, Floats]
+Interval = tuple[Floats, Floats]
 ENDS = ("_population_low", "_population_high")
 """The suffixes of a result that holds an end of a population interval."""
 
@@ -30,7 +30,7 @@ class Estimate:
         Ends of the interval that includes sampling; tables give it a column.
     margin : ndarray of the same shape, optional
         Half the width of a symmetric interval, which is written as ``value ± margin``.
-    known : ndarray of the same shape, bool, optional
+    distinct : ndarray of the same shape, bool, optional
         Which values stand out of the noise, where that is not a matter of 0.
     axes, labels : tuple
         A name, and the names of all places, for each axis.
@@ -41,9 +41,9 @@ class Estimate:
     values: Floats
     low: Floats
     high: Floats
-    population: Ends | None = field(default=None, kw_only=True)
+    population: Interval | None = field(default=None, kw_only=True)
     margin: Floats | None = field(default=None, kw_only=True)
-    known: Flags | None = field(default=None, kw_only=True)
+    distinct: Flags | None = field(default=None, kw_only=True)
     axes: tuple[str, ...] = field(default=(), kw_only=True)
     labels: tuple[tuple[str, ...], ...] = field(default=(), kw_only=True)
     unit: str = field(default="", kw_only=True)
@@ -80,10 +80,10 @@ class Estimate:
         return tuple(float(np.asarray(part).item()) for part in parts)
 
     @property
-    def clear(self) -> Flags:
-        """Where a value stands out of the noise: by `known`, or 0 is outside of the interval."""
-        if self.known is not None:
-            return self.known
+    def distinct_from_noise(self) -> Flags:
+        """Where a value stands out of the noise: by `distinct`, or 0 is outside of the interval."""
+        if self.distinct is not None:
+            return self.distinct
         if self.margin is not None:
             return np.asarray((self.margin == 0) | (np.abs(self.values) > self.margin))
         within = np.logical_and(self.low <= 0, self.high >= 0)
@@ -97,7 +97,7 @@ class Estimate:
             self.high[at],
             population=self.population and (self.population[0][at], self.population[1][at]),
             margin=None if self.margin is None else self.margin[at],
-            known=None if self.known is None else self.known[at],
+            distinct=None if self.distinct is None else self.distinct[at],
             unit=self.unit,
         )
 
@@ -134,13 +134,13 @@ def between(
     high: float,
     *,
     population: tuple[float, float] | None = None,
-    known: bool | None = None,
+    distinct: bool | None = None,
 ) -> Estimate:
     """Return a single number with the ends of its intervals."""
     number: Any = np.float64  # a scalar of NumPy is an array of shape ()
     ends = population and (number(population[0]), number(population[1]))
-    flag: Any = None if known is None else np.bool_(known)
-    return Estimate(number(value), number(low), number(high), population=ends, known=flag)
+    flag: Any = None if distinct is None else np.bool_(distinct)
+    return Estimate(number(value), number(low), number(high), population=ends, distinct=flag)
 
 
 def bare(values: Floats, **more: Any) -> Estimate:

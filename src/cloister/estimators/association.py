@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from cloister.core.errors import PlanError
 from cloister.data import Baskets, SqlQuery, as_silos
 from cloister.data.schema import Schema, catalogue_schema
-from cloister.estimators.release import Released, Spending, release
+from cloister.estimators.release import BudgetParameters, ReleasedModel, release
 from cloister.estimators.tables import SiloData, by_schema, matched
 from cloister.tasks.patterns.apriori import Apriori
 from cloister.tasks.patterns.association import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RuleSet(Released):
+class RuleSet(ReleasedModel):
     """Released itemsets, and the rules that follow from them.
 
     Parameters
@@ -143,7 +143,9 @@ def mine_rules(
     silos = as_silos(_with_baskets(X))
     schema = _schema(silos, catalogue, dataset)
     agreed = catalogue if isinstance(catalogue, Schema) else None
-    spending = Spending(epsilon, agreed, nominal_n, delta, ledger, dataset, frac_bits, max_loss)
+    spending = BudgetParameters(
+        epsilon, agreed, nominal_n, delta, ledger, dataset, frac_bits, max_loss
+    )
     options |= {
         "min_support": min_support,
         "max_size": max_size,

@@ -18,8 +18,8 @@ from cloister.core.arrays import Floats
 from cloister.core.compiled import say_slow
 from cloister.core.errors import DataError, PlanError
 from cloister.data.schema import Schema
-from cloister.estimators.release import Spending, release
-from cloister.estimators.shown import Shown
+from cloister.estimators.release import BudgetParameters, release
+from cloister.estimators.results import ReleaseMixin
 from cloister.estimators.tables import (
     SiloData,
     as_labels,
@@ -50,7 +50,7 @@ def public_seed(random_state: Any) -> int:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PrivateEstimator(Shown, BaseEstimator):
+class PrivateEstimator(ReleaseMixin, BaseEstimator):
     """An estimator whose fit is one private release.
 
     The parameters below are those of every estimator of ours; each adds its own. An estimator that
@@ -156,10 +156,10 @@ class PrivateEstimator(Shown, BaseEstimator):
     def _check(self) -> None:
         """Refuse what is wrong with the own parameters before a record is read."""
 
-    def _spending(self) -> Spending:
-        return Spending(**{f.name: getattr(self, f.name) for f in fields(Spending)})
+    def _spending(self) -> BudgetParameters:
+        return BudgetParameters(**{f.name: getattr(self, f.name) for f in fields(BudgetParameters)})
 
-    def _read(self, X: Any, y: Any, spending: Spending) -> SiloData:
+    def _read(self, X: Any, y: Any, spending: BudgetParameters) -> SiloData:
         return read_silos(X, spending, names=self._columns)
 
     def _options(self, data: SiloData) -> dict[str, Any]:
@@ -215,7 +215,7 @@ class PrivateEstimator(Shown, BaseEstimator):
     def _own_columns(self) -> tuple[str, ...]:
         """Names of the columns that reach the task itself."""
         task = self.plan_.task
-        return task.reaching if isinstance(task, Pipeline) else self.plan_.columns
+        return task.last_step_columns if isinstance(task, Pipeline) else self.plan_.columns
 
     def save(self, path: str | Path) -> None:
         """Write the released model as JSON with the digest of its plan; it holds no records."""
@@ -351,7 +351,7 @@ class PrivateSupervised(PrivateEstimator):
 
     target: str | None = None
 
-    def _read(self, X: Any, y: Any, spending: Spending) -> SiloData:
+    def _read(self, X: Any, y: Any, spending: BudgetParameters) -> SiloData:
         known = {k: getattr(self, k, None) for k in ("target", "classes", "target_bounds")}
         return read_labelled(X, y, spending, **known, names=self._columns)
 
@@ -377,7 +377,7 @@ class PrivateClassifier(ClassifierMixin, PrivateSupervised):
 
     classes: Any = None
 
-    def _read(self, X: Any, y: Any, spending: Spending) -> SiloData:
+    def _read(self, X: Any, y: Any, spending: BudgetParameters) -> SiloData:
         data = super()._read(X, y, spending)
         self.classes_: NDArray[Any] = np.array([]) if data.classes is None else data.classes
         return data

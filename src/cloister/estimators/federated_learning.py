@@ -22,14 +22,14 @@ from sklearn.base import BaseEstimator, clone, is_regressor
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.app.in_process import run_plan
+from cloister.app.progress import round_bar
 from cloister.app.release import Release
-from cloister.app.watching import round_bar
 from cloister.core.arrays import Floats, GridState, Records
 from cloister.core.errors import DataError, PlanError
 from cloister.core.randomness import public_generator
 from cloister.data import is_frame, read_floats
 from cloister.estimators.release import account_of
-from cloister.estimators.shown import Shown
+from cloister.estimators.results import ReleaseMixin
 from cloister.estimators.tables import matched
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy import accounting
@@ -145,7 +145,7 @@ def epsilons(plan: Plan) -> Epsilons:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class FederatedLearner(Shown, BaseEstimator):
+class FederatedLearner(ReleaseMixin, BaseEstimator):
     """Train one model over silos that keep their data, with a guarantee for each silo as a whole.
 
     All silos run in this process; over a network each of them runs :func:`supplied` beside its

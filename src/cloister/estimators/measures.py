@@ -19,8 +19,8 @@ from cloister.data import Labelled, as_silos, is_frame, read_floats
 from cloister.data.schema import Column, Schema
 from cloister.estimators.ensemble import DPSiloEnsemble, combined_probabilities
 from cloister.estimators.forest import best_class
-from cloister.estimators.release import Released, Spending, release
-from cloister.estimators.row_code import frame_by_frame, one_by_one, row_code
+from cloister.estimators.record_functions import frame_by_frame, one_by_one, record_functions
+from cloister.estimators.release import BudgetParameters, ReleasedModel, release
 from cloister.estimators.tables import (
     SiloData,
     by_schema,
@@ -51,7 +51,7 @@ _ASSUMED = (
 
 
 @dataclass(frozen=True)
-class Measures(Released):
+class Measures(ReleasedModel):
     """Released measures of a model, each with its 95 % confidence interval (privacy noise only).
 
     Parameters
@@ -144,7 +144,7 @@ def evaluate(
         A fitted classifier or regressor of ours, which is put into the plan; or any other fitted
         one with `predict_proba` or `predict`, known to every silo. Its answer to a record must be a
         function of that record alone: see `scored_by` of :class:`~cloister.Measures`, and
-        :func:`~.estimators.row_code.row_code` for the classes of which that is proven.
+        :func:`~.estimators.row_code.record_functions` for the classes of which that is proven.
     X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
         Records held back; a list is one silo each, and may be of pairs (X, y) without `y`. A path
         for a model of ours only.
@@ -186,7 +186,9 @@ def evaluate(
     >>> bool(found["auc"].low < found["auc"].value < found["auc"].high)
     True
     """
-    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss)
+    spending = BudgetParameters(
+        epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
+    )
     if predictions is not None or truth is not None:
         stand_alone = all(given is None for given in (model, X, y))
         if predictions is None or truth is None or not stand_alone:
@@ -230,7 +232,7 @@ def _evaluate_ours(
     task: Classifier | Regressor,
     pair: tuple[Any, Any],
     about: dict[str, Any],
-    spending: Spending,
+    spending: BudgetParameters,
     options: dict[str, Any],
 ) -> Measures:
     """Put a released model into the plan; the silos apply it."""
@@ -264,7 +266,7 @@ def _evaluate_other(
     model: Any,
     silos: list[_Silo],
     contract: _Contract,
-    spending: Spending,
+    spending: BudgetParameters,
     options: dict[str, Any],
 ) -> Measures:
     """Let each silo score its records with a model that everybody has, and read the scores."""
@@ -450,7 +452,7 @@ class _Asked:
         proba = hasattr(model, "predict_proba")
         if type(model) is DPSiloEnsemble:
             return cls(True, *_of_ensemble(model))
-        if code := row_code(model):
+        if code := record_functions(model):
             rows, classes = partial(_rows, code.n_features), getattr(model, "classes_", ())
             return cls(
                 True,
@@ -580,7 +582,9 @@ def cluster_quality(
     places = getattr(centres, "cluster_centers_", centres)
     if bounds is None:
         bounds = getattr(centres, "bounds", None)
-    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss)
+    spending = BudgetParameters(
+        epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
+    )
     options: dict[str, Any] = {"centres": np.asarray(places), "n_bins": n_bins}
     data = read_silos(X, spending, names=getattr(centres, "feature_names_in_", None))
     return Measures(release(ClusterQuality, data, spending, **options))

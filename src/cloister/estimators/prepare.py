@@ -16,7 +16,7 @@ from cloister.core.arrays import Floats
 from cloister.core.errors import PlanError
 from cloister.core.estimate import ENDS
 from cloister.estimators.base import PrivateEstimator
-from cloister.estimators.release import Released, Spending, release
+from cloister.estimators.release import BudgetParameters, ReleasedModel, release
 from cloister.estimators.tables import new_rows, read_silos
 from cloister.protocol.task import Task, Transformer
 from cloister.tasks.columns import grid_of
@@ -243,7 +243,7 @@ _STATISTICS = ("mean", "variance", "deviation")
 
 
 @dataclass(frozen=True)
-class Summary(Released):
+class Summary(ReleasedModel):
     """Released numbers about columns, each with its 95 % confidence interval (privacy noise only).
 
     Parameters
@@ -331,7 +331,9 @@ def dp_quantiles(
     >>> bool(49 < found["quantiles"][0, 0] < 51)
     True
     """
-    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss)
+    spending = BudgetParameters(
+        epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
+    )
     options: dict[str, Any] = {"probabilities": tuple(probabilities), "refine": refine}
     return Summary(release(Quantiles, read_silos(X, spending), spending, **options))
 
@@ -376,7 +378,9 @@ def dp_statistics(
     >>> bool((found["mean_low"] < found["mean_high"]).all())
     True
     """
-    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss)
+    spending = BudgetParameters(
+        epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
+    )
     return Summary(release(Statistics, read_silos(X, spending), spending, covariance=covariance))
 
 
@@ -416,6 +420,8 @@ def dp_describe(
     >>> bool(49 < found.to_frame().loc[("All columns", "x0", "50 %"), "value"] < 51)
     True
     """
-    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss)
+    spending = BudgetParameters(
+        epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
+    )
     options: dict[str, Any] = {"probabilities": tuple(probabilities)}
     return Summary(release(Describe, read_silos(X, spending), spending, **options))

@@ -1,7 +1,7 @@
 """What a release may spend, and the one way from an estimator or a function to a job.
 
-A release is a function of silos' records and a :class:`Spending`. Functions call :func:`release`
-directly; an estimator makes the spending of its parameters and keeps what came out.
+A release is a function of silos' records and :class:`BudgetParameters`. Functions call
+:func:`release` directly; an estimator makes the spending of its parameters and keeps what came out.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from cloister.app.job import Job
 from cloister.app.payment import Account
+from cloister.app.progress import round_bar
 from cloister.app.release import Release
-from cloister.app.watching import round_bar
 from cloister.core.display import Display
 from cloister.core.errors import PlanError, UncountedWarning
 from cloister.data.loss import check_max_loss
 from cloister.data.schema import Schema
-from cloister.estimators.shown import Shown
+from cloister.estimators.results import ReleaseMixin
 from cloister.privacy.noise import NoiseSource
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import Task
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Spending:
+class BudgetParameters:
     """What one release may spend, by which contract, and where it is counted.
 
     Its fields are the parameters of every :class:`~cloister.estimators.base.PrivateEstimator`;
@@ -69,7 +69,7 @@ class Spending:
 def release(
     task: type[Task],
     data: SiloData,
-    spending: Spending,
+    spending: BudgetParameters,
     *,
     noise: NoiseSource | None = None,
     **options: Any,
@@ -96,7 +96,7 @@ def release(
 
 
 @dataclass(frozen=True)
-class Released(Shown):
+class ReleasedModel(ReleaseMixin):
     """A released answer and its plan."""
 
     result: Release

@@ -13,7 +13,7 @@ import numpy as np
 from cloister.core.errors import PlanError
 from cloister.estimators.base import public_seed
 from cloister.estimators.kmeans import DPKMeans
-from cloister.estimators.release import Spending, release
+from cloister.estimators.release import BudgetParameters, release
 from cloister.estimators.tables import read_silos
 from cloister.protocol.plan import Plan
 from cloister.tasks.clustering.gap_statistic import GapCurve
@@ -99,7 +99,9 @@ def select_k(
         raise PlanError(
             f"candidates must be consecutive integers, such as range(2, 13), got {candidates!r}."
         )
-    spending = Spending(epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss)
+    spending = BudgetParameters(
+        epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
+    )
     model = DPKMeans(numbers[-1], random_state=random_state, **vars(spending))
     data = read_silos(X, spending)
     result = release(

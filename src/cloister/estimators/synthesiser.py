@@ -17,7 +17,7 @@ from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.tables import SiloData, plain_schema
 from cloister.protocol.task import Task
 from cloister.tasks.preparation.pipeline import Pipeline
-from cloister.tasks.synthesis.junction import Clique, Measured, Tree, drawn
+from cloister.tasks.synthesis.junction import Clique, NoisyTable, Tree, drawn
 from cloister.tasks.synthesis.lookalike import in_words, records_of, synthesis_of
 from cloister.tasks.synthesis.synthesise import NOT_PEOPLE, Synthesise
 
@@ -189,7 +189,7 @@ class DPSynthesiser(PrivateEstimator):
         kinds = ("value", *(f"population_{end}" for end in ("low", "high")))
         return pd.Series([centre, ends.min() - half, ends.max() + half], kinds)
 
-    def _together(self, columns: str | Sequence[str]) -> tuple[list[str], Clique, Measured]:
+    def _together(self, columns: str | Sequence[str]) -> tuple[list[str], Clique, NoisyTable]:
         """Return the table of columns that has the least noise; refuse those never together."""
         names = [columns] if isinstance(columns, str) else list(columns)
         released = self._released()

@@ -36,7 +36,7 @@ from cloister.data.records import default_rows, open_by_schema
 from cloister.data.rules import Rules
 from cloister.data.schema import Column, Schema
 from cloister.data.units import UnitLimit
-from cloister.estimators.release import Spending
+from cloister.estimators.release import BudgetParameters
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.plan import Plan
 from cloister.tasks.columns import position
@@ -68,7 +68,9 @@ class SiloData:
     classes: NDArray[Any] | None = None
 
 
-def read_silos(X: Any, spending: Spending, *, names: Sequence[str] | None = None) -> SiloData:
+def read_silos(
+    X: Any, spending: BudgetParameters, *, names: Sequence[str] | None = None
+) -> SiloData:
     """Read a table, a path, or a list of these, one for each silo.
 
     Parameters
@@ -90,7 +92,7 @@ def read_silos(X: Any, spending: Spending, *, names: Sequence[str] | None = None
 def read_labelled(
     X: Any,
     y: Any,
-    spending: Spending,
+    spending: BudgetParameters,
     *,
     target: str | None = None,
     classes: Any = None,
@@ -334,7 +336,9 @@ def check_schema(schema: Any, plan: Plan) -> None:
         )
 
 
-def by_schema(silos: Sequence[Any], schema: Schema, spending: Spending) -> dict[str, Records]:
+def by_schema(
+    silos: Sequence[Any], schema: Schema, spending: BudgetParameters
+) -> dict[str, Records]:
     """Read silos by the rules of a schema."""
     return {
         f"silo-{i}": read_source(silo, schema, frac_bits=spending.frac_bits)
@@ -346,7 +350,7 @@ def by_schema(silos: Sequence[Any], schema: Schema, spending: Spending) -> dict[
 
 
 def _labelled_by_schema(
-    X: Any, y: Any, schema: Schema, spending: Spending, target: str | None
+    X: Any, y: Any, schema: Schema, spending: BudgetParameters, target: str | None
 ) -> SiloData:
     """Read silos by a schema that has the target."""
     columns = [column.public for column in schema.columns]

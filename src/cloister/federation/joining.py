@@ -26,7 +26,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from cloister.core.errors import DataError, PlanError, RemoteProtocolError, raise_first
+from cloister.core.errors import DataError, PlanError, RemoteProtocolError, raise_if_any
 from cloister.core.randomness import new_key, new_nonce
 from cloister.federation.pki import (
     Authority,
@@ -96,7 +96,7 @@ class Federation:
         except (KeyError, TypeError):
             raise PlanError(_BROKEN) from None
         everybody = [*federation.silos, *federation.analysts]
-        raise_first(sentence for name in everybody for sentence in rules_of_name(name))
+        raise_if_any(sentence for name in everybody for sentence in rules_of_name(name))
         # An invitation must not change paths, keys or pins of a site.
         if unknown := _asked(document["settings"]) - _SETTINGS:
             raise PlanError(f"an invitation may not set {sorted(unknown)[0]!r}; ask for another.")

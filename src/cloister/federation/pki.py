@@ -37,14 +37,14 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from cloister.core.declared import Declaration, Range, refuse
+from cloister.core.declared import Declaration, Range, validate
 from cloister.core.errors import (
     CloisterError,
     DataError,
     LocalProtocolError,
     PlanError,
     TransportError,
-    raise_first,
+    raise_if_any,
 )
 from cloister.hazmat.signing import Identity, fingerprint_of, verify
 
@@ -156,7 +156,7 @@ class KeyFolder:
         PlanError
             If another account can; like ssh, a party does not use such keys.
         """
-        raise_first(self._open_to_others())
+        raise_if_any(self._open_to_others())
 
     def _open_to_others(self) -> Iterator[str]:
         if is_open_to_others(self.path, 0o022):
@@ -241,7 +241,7 @@ def make_request(
         JSON-able and public.
     """
     hosts = tuple(hosts)
-    raise_first(_rules_of_party(role, name, hosts))
+    raise_if_any(_rules_of_party(role, name, hosts))
     folder = Path(keys)
     make_folder(folder)
     identity_file = folder / "identity.key"
@@ -441,8 +441,8 @@ class Authority:
         """
         fingerprint, csr = _checked(request)
         role, name, hosts = request["role"], request["name"], request["hosts"]
-        refuse(Declaration("days", Annotated[int, Range(1, 825)], None), days)
-        raise_first(self._taken(role, name, fingerprint))
+        validate(Declaration("days", Annotated[int, Range(1, 825)], None), days)
+        raise_if_any(self._taken(role, name, fingerprint))
         now = datetime.now(UTC)
         names: list[x509.GeneralName] = [
             x509.UniformResourceIdentifier(f"{_SCHEME}{role}:{name}"),
@@ -575,7 +575,7 @@ def _checked(request: Mapping[str, Any]) -> tuple[str, x509.CertificateSigningRe
     """Return fingerprint and signing request of an unchanged request."""
     fingerprint = request_fingerprint(request)
     name = request["name"]
-    raise_first(_rules_of_party(request["role"], name, request["hosts"]))
+    raise_if_any(_rules_of_party(request["role"], name, request["hosts"]))
     try:
         csr = x509.load_pem_x509_csr(request["csr"].encode())
         key = csr.public_key()
@@ -611,7 +611,7 @@ def local_federation(
     names = ("ca", "coordinator", *silos, *analysts)
     if len(set(names)) != len(names):
         raise PlanError(f"parties must have different names, other than 'ca'; got {names[1:]!r}.")
-    raise_first(sentence for name in names for sentence in rules_of_name(name))
+    raise_if_any(sentence for name in names for sentence in rules_of_name(name))
     authority = Authority.create(root / "ca", "federation on this machine")
     parties = {"coordinator": "coordinator"}
     parties |= dict.fromkeys(silos, "silo") | dict.fromkeys(analysts, "analyst")

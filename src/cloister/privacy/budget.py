@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from cloister.core.declared import Declaration, Range, Whole, refuse
+from cloister.core.declared import Declaration, Range, Whole, validate
 from cloister.core.errors import PlanError
 
 _ABOVE_0 = Range(above=0)
@@ -53,7 +53,7 @@ def default_delta(nominal_n: int | None) -> float:
     """
     if nominal_n is None:
         return 1e-6
-    refuse(Declaration("nominal_n", Whole | None, None), nominal_n)
+    validate(Declaration("nominal_n", Whole | None, None), nominal_n)
     return min(1e-6, 1 / (100 * nominal_n))
 
 

@@ -26,7 +26,7 @@ from cloister.privacy.events import (
     RepeatedEvent,
     mechanism_counts,
 )
-from cloister.privacy.filter import Cost, Limits, Split, Tariff, total
+from cloister.privacy.filter import Cost, Limits, PricingRule, Split, total
 from cloister.privacy.packages import read_event
 
 # 1 had no answers, secrets and heads of peers; 2 had no statements and no recovered jobs.
@@ -165,7 +165,7 @@ class JobRecord:
         What counts as spent: the whole reservation while the job is open, then what it committed.
     reserved_at : str
         When, in UTC, as ISO 8601 text by the owner's clock.
-    tariff : Tariff
+    tariff : PricingRule
         How its mechanisms are charged to the limits of the data set.
     cost : Cost
         What it is charged.
@@ -179,7 +179,7 @@ class JobRecord:
     charged: ComposedEvent
     is_open: bool
     reserved_at: str
-    tariff: Tariff
+    tariff: PricingRule
     cost: Cost
 
 
@@ -213,9 +213,9 @@ class Dataset:
     study_epsilons: dict[str, float] = field(default_factory=dict)
 
     @property
-    def tariff(self) -> Tariff:
+    def tariff(self) -> PricingRule:
         """By what a job is charged of which nobody chose a tariff before it began."""
-        return Tariff("apart" if self.split.pure else "covered")
+        return PricingRule("apart" if self.split.pure else "covered")
 
     def limits(self, epsilon: float = math.inf) -> Limits:
         """Return the limits of the lifetime cap, or of a smaller cap that is a part of it."""
@@ -240,7 +240,7 @@ class Job:
     events: Event
     content: str | None
     reserved_at: str
-    tariff: Tariff
+    tariff: PricingRule
     cost: Cost
     unspent: Counter[Mechanism]
     spent: Counter[Mechanism] = field(default_factory=Counter)
@@ -391,7 +391,7 @@ class State:
         if job in self.jobs or dataset not in self.datasets:
             raise ValueError("a job is reserved once, on a known data set")
         # without one it was written before there were limits: its history is kept all the same
-        by = self.datasets[dataset].tariff if tariff is None else Tariff.from_dict(tariff)
+        by = self.datasets[dataset].tariff if tariff is None else PricingRule.from_dict(tariff)
         self._reserve(job, dataset, study, read_event(events), by, content)
         if content is not None:
             owners = self._contents.setdefault(content, [])
@@ -404,7 +404,7 @@ class State:
         dataset: str,
         study: str,
         events: Event,
-        tariff: Tariff,
+        tariff: PricingRule,
         content: str | None = None,
     ) -> Job:
         counts, cost = Counter(mechanism_counts(events)), tariff.cost(events)

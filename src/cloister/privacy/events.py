@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, TypeAlias
 
-from cloister.core.declared import Declaration, Range, refuse
+from cloister.core.declared import Declaration, Range, validate
 from cloister.core.errors import PlanError
 from cloister.privacy.budget import checked
 
@@ -147,7 +147,7 @@ class RepeatedEvent:
 
     def __post_init__(self) -> None:
         _check_event(self.event)
-        refuse(Declaration("count", Annotated[int, Range(0, MAX_COUNT)], None), self.count)
+        validate(Declaration("count", Annotated[int, Range(0, MAX_COUNT)], None), self.count)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description."""

@@ -124,7 +124,7 @@ class Split:
         )
 
     @classmethod
-    def fitting(cls, events: Event, cap: Budget) -> Self:
+    def split_for(cls, events: Event, cap: Budget) -> Self:
         """Return the split of a data set that is opened for one job of these mechanisms.
 
         It is the first that accepts the job of: the default, all pure, all for a whole job. Some
@@ -133,13 +133,13 @@ class Split:
         """
         default = cls.default(cap)
         for split in (default, cls(1.0), cls(1.0, 1.0)):
-            if cheapest(events, [(Limits(cap, split), Cost())]):
+            if cheapest_pricing(events, [(Limits(cap, split), Cost())]):
                 return split
         return default
 
 
 @dataclass(frozen=True)
-class Tariff:
+class PricingRule:
     """How the mechanisms of one job are charged; fixed when the job is reserved.
 
     Parameters
@@ -248,7 +248,7 @@ class Limits:
         return so_far.pure_epsilon + gaussian
 
 
-def cheapest(events: Event, filters: Sequence[tuple[Limits, Cost]]) -> Tariff | None:
+def cheapest_pricing(events: Event, filters: Sequence[tuple[Limits, Cost]]) -> PricingRule | None:
     """Return the tariff that takes the least part of any limit, or None if no tariff fits.
 
     `filters` are those that must admit the job, with what each has charged so far.
@@ -259,11 +259,11 @@ def cheapest(events: Event, filters: Sequence[tuple[Limits, Cost]]) -> Tariff | 
     return None
 
 
-def tariffs(events: Event, filters: Sequence[Limits]) -> list[Tariff]:
+def tariffs(events: Event, filters: Sequence[Limits]) -> list[PricingRule]:
     """Return the tariffs that a job can have, first the one that takes the least of any limit."""
     # One whole price per filter: what suits the lifetime cap may not fit the study's or year's.
     whole = (_whole(events, limits.room) for limits in filters)
-    known = [Tariff("apart"), Tariff("covered"), *(tariff for tariff in whole if tariff)]
+    known = [PricingRule("apart"), PricingRule("covered"), *(tariff for tariff in whole if tariff)]
     # The sort is stable: at equal shares the tariff named first wins, on every machine.
     return sorted(known, key=lambda tariff: max(f.share(tariff.cost(events)) for f in filters))
 
@@ -286,7 +286,7 @@ def gdp_cover(epsilon: float) -> float:
     return float(-2 * ndtri(expit(-epsilon)))
 
 
-def _whole(events: Event, room: Cost) -> Tariff | None:
+def _whole(events: Event, room: Cost) -> PricingRule | None:
     """Return a job priced as a whole: it takes one part, the least that will do, of both limits."""
     if not (room.pure_epsilon and room.failure_delta):
         return None
@@ -305,7 +305,7 @@ def _whole(events: Event, room: Cost) -> Tariff | None:
             high = middle
         else:
             low = middle
-    return Tariff("whole", price(high), high * room.failure_delta)
+    return PricingRule("whole", price(high), high * room.failure_delta)
 
 
 def _part(value: float, limit: float) -> float:

@@ -56,7 +56,7 @@ from cloister.privacy.chain import (
     canonical,
 )
 from cloister.privacy.events import ComposedEvent, Event, NonPrivateEvent, holds, mechanism_counts
-from cloister.privacy.filter import Cost, Limits, Split, cheapest, tariffs
+from cloister.privacy.filter import Cost, Limits, Split, cheapest_pricing, tariffs
 
 __all__ = ["Entry", "JobRecord", "Ledger", "SignedStatement", "Statement"]
 
@@ -162,7 +162,7 @@ class Ledger:
         split : Split, optional
             How the cap is cut into limits, which is fixed from now on. By default all of it is
             for Gaussian noise, or for Laplace noise if ``cap.delta`` is 0.
-            :meth:`Split.fitting` returns the split of a data set that is opened for one job.
+            :meth:`Split.split_for` returns the split of a data set that is opened for one job.
 
         Raises
         ------
@@ -321,7 +321,7 @@ class Ledger:
                     (f"data set {dataset!r} in {now.year}", "cap for a year", limits, so_far)
                 )
             # Fixed now, before a result is seen: a choice of tariff afterwards would be adaptive.
-            tariff = cheapest(events, [(limits, so_far) for _, _, limits, so_far in bounds])
+            tariff = cheapest_pricing(events, [(limits, so_far) for _, _, limits, so_far in bounds])
             if tariff is None:
                 raise BudgetExceeded(_refusal(job, events, bounds))
             self._append(
@@ -345,7 +345,7 @@ class Ledger:
         event: Event,
         frame: bytes,
         request: bytes = b"",
-        heard: Iterable[SignedStatement] = (),
+        peer_statements: Iterable[SignedStatement] = (),
     ) -> bytes:
         """Make a round's charge and its frame durable, in one transaction.
 
@@ -358,7 +358,7 @@ class Ledger:
             The exact bytes that will leave. They must be masked or noised already.
         request : bytes
             What the frame answers; kept with it as by :meth:`record`, unless it is empty.
-        heard : iterable of SignedStatement
+        peer_statements : iterable of SignedStatement
             Kept with it as by :meth:`remember`.
 
         Returns
@@ -379,7 +379,7 @@ class Ledger:
         if isinstance(round, bool) or not isinstance(round, int) or round < 0:
             raise LedgerError(f"round must be an integer of at least 0, got {round!r}.")
         with self._transaction() as connection:
-            _put_statements(connection, heard)
+            _put_statements(connection, peer_statements)
             kept = self._commit(connection, job, round, event, bytes(frame), bytes(request))
         self._note_head()
         return kept
@@ -577,7 +577,7 @@ class Ledger:
             query = ledger_file.STATEMENTS_ABOVE
             return ledger_file.read_statements(connection, query, (fingerprint, above))
 
-    def seen_by(self, fingerprint: str) -> int:
+    def height_signed_by(self, fingerprint: str) -> int:
         """Return the height of the newest head of this ledger that a peer signed, or 0."""
         with self._transaction() as connection:
             rows = connection.execute(ledger_file.HEADS_SIGNED_BY, (fingerprint,))
@@ -1185,8 +1185,10 @@ def _refusal(job: str, events: Event, bounds: Sequence[_Bound]) -> str:
     """Say which cap refuses a job, at the tariff that comes nearest, and what is left of it."""
     nearest = tariffs(events, [limits for _, _, limits, _ in bounds])[0].cost(events)
     whose, what, limits, so_far = max(bounds, key=lambda bound: bound[2].share(bound[3] + nearest))
-    cap, fitting = limits.cap, Split.fitting(events, limits.cap)
-    if not limits.admits(Cost(), nearest) and cheapest(events, [(Limits(cap, fitting), Cost())]):
+    cap, fitting = limits.cap, Split.split_for(events, limits.cap)
+    if not limits.admits(Cost(), nearest) and cheapest_pricing(
+        events, [(Limits(cap, fitting), Cost())]
+    ):
         return (
             f"job {job!r} by itself is within the {what} of {cap.epsilon:.6g} of {whose}, but not "
             f"within its limits ({limits.split}), which are fixed when a data set is opened; they "

@@ -139,7 +139,9 @@ class Client:
         self._pending: Reply | None = None  # the answer of the last upload, not yet unmasked
         self._agreed = BEFORE - 1  # the last round that enough silos confirmed
         self._witnesses: tuple[Confirmation, ...] = ()  # the confirmations checked for it
-        self._heard: tuple[SignedStatement, ...] = ()  # peers' statements, not durable yet
+        self._peer_statements: tuple[
+            SignedStatement, ...
+        ] = ()  # peers' statements, not durable yet
         self._bound: dict[int, bytes] = {}  # hash of the one answer of each round
         self._before: tuple[tuple[str, ...], Reply] | None = None  # members, answer of last round
         self._manner: Manner = "kernel"  # of the sums, see `_checked`
@@ -289,10 +291,10 @@ class Client:
                 event=self.plan.event(t),
                 frame=upload,
                 request=request,
-                heard=self._heard,
+                peer_statements=self._peer_statements,
             )
             self._went_on = True
-        self._heard = ()
+        self._peer_statements = ()
         self._uploads = t + 1
         return frame
 
@@ -309,7 +311,7 @@ class Client:
         """Sum the records, add this silo's share of the noise under "pairwise", mask the sum."""
         total, task = self._sum(t), self.plan.by_silo
         if task is not None and task.silos:
-            total = task.placed(t, self.silo, total)
+            total = task.to_silo_layer(t, self.silo, total)
         if self.plan.profile == "pairwise":
             # Noise before the mask: a party that opens the mask sees a noised vector only.
             total += self._share_of_noise(t)
@@ -438,7 +440,7 @@ class Client:
         done = encode(self.plan, Done(message.round, self.silo))
         if not self.finished:
             self._receive(message.round, message.confirmations, message.opened)
-        elif not self._heard:  # an earlier call stored them
+        elif not self._peer_statements:  # an earlier call stored them
             return done
         self._keep_heard()
         return self._promise(request, done)
@@ -483,15 +485,15 @@ class Client:
         """Decode peers' ledger statements; the next commit stores them before it sends."""
         if self._agreement is None:
             return
-        self._heard = tuple(
+        self._peer_statements = tuple(
             decode_statement(self.plan, self._agreement.identity_of(c.silo), c.statement)
             for c in confirmations
             if c.silo in among and c.silo != self.silo
         )
 
     def _keep_heard(self) -> None:
-        self._journal.remember(self._heard)
-        self._heard = ()
+        self._journal.remember(self._peer_statements)
+        self._peer_statements = ()
 
     def _check_confirmations(
         self, t: int, confirmations: Sequence[Confirmation], digest: bytes, among: Sequence[str]

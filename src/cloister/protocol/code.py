@@ -18,7 +18,7 @@ each other. The compiled loops of cloister compute the same integers as a source
 counts with all its files.
 
 A file is read once per process. A file that changes on disk later differs from the running code, so
-a long-lived process calls :func:`remember` when it starts.
+a long-lived process calls :func:`preload_digests` when it starts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pathlib import Path
 
 from cloister.core.syntax import GUARD, Import, Syntax, read_syntax
 from cloister.protocol.plan import WITHOUT_LAYOUT, Code, Plan
-from cloister.protocol.task import Task, tasks_inside
+from cloister.protocol.task import Task, nested_tasks
 
 
 class _Weight(IntEnum):
@@ -68,7 +68,7 @@ _READS_FILES = (
         """__import__ __builtins__ __file__ __path__ __spec__ __loader__ __package__ __cached__
         import_module find_spec spec_from_file_location module_from_spec run_path run_module
         get_data get_loader iter_modules walk_packages entry_points modules builtins importlib
-        pkgutil runpy sys os io pathlib old_name open exec eval globals fromfile loadtxt
+        pkgutil runpy sys os io pathlib resolve open exec eval globals fromfile loadtxt
         genfromtxt memmap open_memmap load_npz load_library ctypeslib f2py datasets
         __self__ f_globals f_builtins f_locals gi_frame cr_frame tb_frame f_back"""
     )
@@ -107,13 +107,13 @@ _NOTHING = (read_syntax(b""), read_syntax(b"from __future__ import annotations")
 """Sources without an effective statement."""
 _EXPLAINED: Mapping[str, frozenset[str]] = {
     # Public names and old names, which no room below the command line imports from the package.
-    _OURS: _used("import_module importlib __getattr__ old_name") | {"def __getattr__"},
-    "cloister.core.deprecated": _used("import_module old_name modules sys importlib __getattr__"),
-    "cloister.protocol.task": _used("old_name") | {"def __getattr__"},
-    "cloister.core.display": _used("old_name") | {"def __getattr__"},
+    _OURS: _used("import_module importlib __getattr__ resolve") | {"def __getattr__"},
+    "cloister.core.deprecated": _used("import_module resolve modules sys importlib __getattr__"),
+    "cloister.protocol.task": _used("resolve") | {"def __getattr__"},
+    "cloister.core.display": _used("resolve") | {"def __getattr__"},
     # Imports tasks by name; the digest covers the tasks of a plan through their classes.
     "cloister.tasks": _used(
-        """import_module old_name modules sys importlib entry_points spec_from_file_location
+        """import_module resolve modules sys importlib entry_points spec_from_file_location
         module_from_spec pathlib"""
     )
     | {"def __getattr__"},
@@ -139,10 +139,10 @@ def code_of(task: Task) -> Code | None:
         None for a class defined in no file, for example in a notebook; it runs in this process
         only.
     """
-    return _code(*dict.fromkeys(type(one) for one in tasks_inside(task)))
+    return _code(*dict.fromkeys(type(one) for one in nested_tasks(task)))
 
 
-def remember(tasks: Mapping[str, type[Task]], names: Iterable[str]) -> None:
+def preload_digests(tasks: Mapping[str, type[Task]], names: Iterable[str]) -> None:
     """Import these tasks and compute their digests now, while both use the same files.
 
     A task that cannot be imported is skipped: a plan that names it is refused with the reason.
@@ -152,7 +152,7 @@ def remember(tasks: Mapping[str, type[Task]], names: Iterable[str]) -> None:
             _code(tasks[name])
 
 
-def other_code(plan: Plan) -> str | None:
+def code_mismatch(plan: Plan) -> str | None:
     """Return why the plan's code differs from the installed code, or None.
 
     A plan of protocol 1, which names no code, is accepted.

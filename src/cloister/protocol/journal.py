@@ -69,7 +69,7 @@ class HeadBook(Protocol):
     def remembered(self, fingerprint: str, above: int = -1) -> tuple[SignedStatement, ...]:
         """Return the newest statement of a peer in each job, for heights greater than `above`."""
 
-    def seen_by(self, fingerprint: str) -> int:
+    def height_signed_by(self, fingerprint: str) -> int:
         """Return the height of the newest head of this journal that a peer signed, or 0."""
 
     def check_statements(self, shown: Iterable[SignedStatement]) -> None:
@@ -90,7 +90,7 @@ class Journal(AnswerJournal, HeadBook, Protocol):
         event: Event,
         frame: bytes,
         request: bytes = b"",
-        heard: Iterable[SignedStatement] = (),
+        peer_statements: Iterable[SignedStatement] = (),
     ) -> bytes:
         """Charge and store a frame, and :meth:`remember` peers' statements, in one step."""
 
@@ -124,10 +124,10 @@ class MemoryJournal:
         event: Event,
         frame: bytes,
         request: bytes = b"",
-        heard: Iterable[SignedStatement] = (),
+        peer_statements: Iterable[SignedStatement] = (),
     ) -> bytes:
         """Store the one frame of a round."""
-        self.remember(heard)
+        self.remember(peer_statements)
         kept = self._frames.setdefault((job, round), frame)
         # A second frame under the same pad would reveal the difference of two vectors.
         if kept != frame:
@@ -179,7 +179,7 @@ class MemoryJournal:
         newest = sorted(kept, key=lambda statement: (statement.said.height, statement.said.job))
         return tuple(statement for statement in newest if statement.said.height > above)
 
-    def seen_by(self, fingerprint: str) -> int:
+    def height_signed_by(self, fingerprint: str) -> int:
         """Return 0, as peers sign no empty chain."""
         return 0
 

@@ -76,7 +76,7 @@ class KeyAgreement:
         plan = self._plan
         prints = zip(plan.silos, plan.fingerprints, strict=True)
         # Requests from each peer the statements of this silo above that height.
-        seen = {s: self._journal.seen_by(f) for s, f in prints if s != self._silo}
+        seen = {s: self._journal.height_signed_by(f) for s, f in prints if s != self._silo}
         unsigned = Keys(
             sender=self._silo,
             identity=self._identity.public,

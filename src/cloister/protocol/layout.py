@@ -13,8 +13,8 @@ from math import isclose
 from typing import Annotated, Any, Self
 
 from cloister.core.declared import AtLeastZero, Range, Share, declared
-from cloister.core.errors import PlanError, raise_first
-from cloister.protocol.task import Block, ByUnit, Mechanism, Task
+from cloister.core.errors import PlanError, raise_if_any
+from cloister.protocol.task import Block, Mechanism, Task, UnitTask
 
 MAX_ROUNDS = 1000  # bounds the work of a party that checks a stranger's plan
 _SAME_SHARE = 1e-12  # shares contain logarithms, whose last bits differ between machines
@@ -49,7 +49,7 @@ class Layout:
     noise_multiplier: AtLeastZero = 0.0
 
     def __post_init__(self) -> None:
-        raise_first(self._rules())
+        raise_if_any(self._rules())
 
     def _rules(self) -> Iterator[str]:
         """Yield a sentence for each violated rule."""
@@ -72,7 +72,7 @@ class Layout:
         rounds = [task.blocks(t) for t in range(task.rounds)]
         frames = tuple(dict.fromkeys(rounds))
         numbers = {frame: number for number, frame in enumerate(frames)}
-        sampled = isinstance(task, ByUnit) and task.rate < 1
+        sampled = isinstance(task, UnitTask) and task.rate < 1
         return cls(
             mechanism=task.mechanism,
             frames=frames,

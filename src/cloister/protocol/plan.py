@@ -18,9 +18,9 @@ from functools import cache, cached_property
 from math import ceil, isqrt, sqrt
 from typing import Annotated, Any, cast, get_args, get_origin
 
-from cloister.core.declared import Declaration, Range, Whole, declarations, refuse
+from cloister.core.declared import Declaration, Range, Whole, declarations, validate
 from cloister.core.display import Table
-from cloister.core.errors import PlanError, RemoteProtocolError, raise_first
+from cloister.core.errors import PlanError, RemoteProtocolError, raise_if_any
 from cloister.core.html import page
 from cloister.core.randomness import new_nonce
 from cloister.hazmat.discrete import MAX_SCALE
@@ -43,7 +43,15 @@ from cloister.privacy.events import (
     SampledGaussianEvent,
 )
 from cloister.protocol.layout import MAX_ROUNDS, Layout
-from cloister.protocol.task import Block, BySilo, ByUnit, Profile, Released, Task, steps_of
+from cloister.protocol.task import (
+    Block,
+    NoisyBlock,
+    PerSiloTask,
+    Profile,
+    Task,
+    UnitTask,
+    pipeline_steps,
+)
 
 PROTOCOL_VERSION = 2
 WITHOUT_LAYOUT = 1  # the protocol version whose plans have no layout
@@ -122,7 +130,7 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Unopened:
+class UnknownTask:
     """A task whose code is not installed.
 
     A party can carry, sum and noise vectors of its plan, but cannot compute them from records.
@@ -156,7 +164,7 @@ class Plan:
     Parameters
     ----------
     task : Task
-        An :class:`Unopened` task if its code is not installed.
+        An :class:`UnknownTask` task if its code is not installed.
     silos : tuple of str
         Members in their agreed order.
     grid : Grid
@@ -234,9 +242,9 @@ class Plan:
                 minimum = share_threshold(len(self.silos), self.collusion)
             object.__setattr__(self, "min_silos", minimum)
         for declaration in _declared():
-            refuse(declaration, getattr(self, declaration.name))
+            validate(declaration, getattr(self, declaration.name))
         object.__setattr__(self, "upload_slot", float(self.upload_slot))  # one text, one digest
-        raise_first(self._rules())
+        raise_if_any(self._rules())
 
     def _rules(self) -> Iterator[str]:
         """Yield a sentence for each violated rule; later rules rely on the earlier ones."""
@@ -258,7 +266,7 @@ class Plan:
     @property
     def opened(self) -> bool:
         """True if this party has the code of the task."""
-        return not isinstance(self.task, Unopened)
+        return not isinstance(self.task, UnknownTask)
 
     @property
     def contract(self) -> Contract:
@@ -273,7 +281,7 @@ class Plan:
             )
         for name in ("unit", "schema_digest", "silos", "columns", "fingerprints"):
             yield from _too_long(name, getattr(self, name))
-        yield from _too_long("task", _written(self.task))
+        yield from _too_long("task", _task_to_json(self.task))
 
     def _rules_of_parties(self) -> Iterator[str]:
         if not self.silos or len(set(self.silos)) != len(self.silos):
@@ -365,12 +373,12 @@ class Plan:
             return
         task = self.task
         named = self.unit if self.unit in ("silo", *self.columns) else "row"
-        if named != (task.clients if isinstance(task, ByUnit) else "row"):
+        if named != (task.clients if isinstance(task, UnitTask) else "row"):
             yield (
                 f"unit {self.unit!r} does not fit task {task.name!r}, whose guarantee is for "
                 f"{getattr(task, 'clients', 'row')!r}; use a schema with that unit."
             )
-        if isinstance(task, ByUnit) and task.clients in self.columns:
+        if isinstance(task, UnitTask) and task.clients in self.columns:
             at = getattr(task, "client_column", -1)
             if not (0 <= at < len(self.columns)) or self.columns[at] != task.clients:
                 yield (
@@ -381,12 +389,12 @@ class Plan:
                 yield (
                     f"grid cannot tell the values of {task.clients!r} apart; use more frac_bits."
                 )
-        if bad := [step for step in list(steps_of(task))[1:] if _needs_its_plan(step)]:
+        if bad := [step for step in list(pipeline_steps(task))[1:] if _needs_its_plan(step)]:
             yield (
                 f"task {bad[0].name!r} with privacy units other than rows, or sampled, must be the "
                 "task of a plan and not a step of one."
             )
-        if isinstance(task, ByUnit) and task.alone and self.profile != "local":
+        if isinstance(task, UnitTask) and task.alone and self.profile != "local":
             n_silos = len(self.silos)
             if (self.profile, self.min_silos, self.collusion) != ("pairwise", n_silos, n_silos - 1):
                 yield (
@@ -498,15 +506,15 @@ class Plan:
         return self.layout.blocks(t)
 
     @cached_property
-    def by_client(self) -> ByUnit | None:
+    def by_client(self) -> UnitTask | None:
         """The task if its unit is a client, else None."""
         # Cached: isinstance with a runtime protocol looks up every member.
-        return self.task if isinstance(self.task, ByUnit) else None
+        return self.task if isinstance(self.task, UnitTask) else None
 
     @cached_property
-    def by_silo(self) -> BySilo | None:
+    def by_silo(self) -> PerSiloTask | None:
         """The task if it can release estimates per silo, else None."""
-        return self.task if isinstance(self.task, BySilo) else None
+        return self.task if isinstance(self.task, PerSiloTask) else None
 
     @property
     def rate(self) -> float:
@@ -606,7 +614,9 @@ class Plan:
         """Return the bytes of ring elements each silo sends over all rounds."""
         return sum(WORD_BYTES * self.length(t) for t in range(self.rounds))
 
-    def decode(self, t: int, values: Integers, survivors: int | None = None) -> dict[str, Released]:
+    def decode(
+        self, t: int, values: Integers, survivors: int | None = None
+    ) -> dict[str, NoisyBlock]:
         """Split an unmasked vector, a sum over `survivors` silos, into the blocks of round `t`.
 
         Raises
@@ -631,7 +641,7 @@ class Plan:
                     f"round {t + 1} decodes to a value outside the plan's range; "
                     "a pad or a party does not belong to this plan."
                 )
-            released[block.name] = Released(
+            released[block.name] = NoisyBlock(
                 elements.reshape(block.shape), self.noise_std(block, survivors)
             )
             offset += block.size
@@ -642,7 +652,7 @@ class Plan:
         document: dict[str, Any] = {
             "protocol": self.protocol,
             "ring_bits": RING_BITS,
-            "task": _written(self.task),
+            "task": _task_to_json(self.task),
             "budget": asdict(self.budget) if self.budget else None,
             "grid": asdict(self.grid),
         }
@@ -663,7 +673,7 @@ class Plan:
         The limit is 256 KiB plus 512 bytes for each column, or 8 MiB if the task contains a model
         that was released earlier.
         """
-        carries = _carries_model(_written(self.task))
+        carries = _carries_model(_task_to_json(self.task))
         limit = MAX_PLAN + MAX_PLAN_COLUMN * len(self.columns)
         limit = MAX_PLAN_MODEL if carries else min(limit, MAX_PLAN_MODEL)
         if (length := len(self.canonical_json())) > limit:
@@ -844,46 +854,48 @@ def _check_version(document: Mapping[str, Any]) -> None:
 def _opened(
     written: Mapping[str, Any], tasks: Mapping[str, type[Task]], layout: Any, private: bool
 ) -> Task:
-    """Return the task of a plan, or an :class:`Unopened` one if its code is not installed."""
+    """Return the task of a plan, or an :class:`UnknownTask` one if its code is not installed."""
     name = written[_TASK]
     if name in tasks:
-        task: Task = _read({_TASK: name, **written}, tasks)
+        task: Task = _task_from_json({_TASK: name, **written}, tasks)
         return task
     if layout is None:
         raise PlanError(
             f"task must be one of {sorted(tasks)}, got {name!r}; a plan of protocol "
             f"{WITHOUT_LAYOUT} needs its task's code, run it to its end with cloister 0.1."
         )
-    return cast(Task, Unopened(written, private))
+    return cast(Task, UnknownTask(written, private))
 
 
 def _needs_its_plan(task: Task) -> bool:
-    return isinstance(task, ByUnit) and (task.clients != "row" or task.rate < 1 or task.alone)
+    return isinstance(task, UnitTask) and (task.clients != "row" or task.rate < 1 or task.alone)
 
 
-def _written(value: Any) -> Any:
+def _task_to_json(value: Any) -> Any:
     """Encode a task, with the tasks inside it, as JSON-able values."""
     if value is None or isinstance(value, str | int | float):
         return value
-    if isinstance(value, Unopened):
+    if isinstance(value, UnknownTask):
         return value.written
     if isinstance(value, tuple | list):
-        return [_written(entry) for entry in value]
+        return [_task_to_json(entry) for entry in value]
     if isinstance(value, Mapping):
-        return {name: _written(entry) for name, entry in value.items()}
+        return {name: _task_to_json(entry) for name, entry in value.items()}
     if isinstance(value, Task):  # last, as isinstance with a protocol is slow
         names = [field.name for field in fields(value)]  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
-        return {_TASK: value.name, **{name: _written(getattr(value, name)) for name in names}}
+        return {_TASK: value.name, **{name: _task_to_json(getattr(value, name)) for name in names}}
     return value
 
 
-def _read(value: Any, known: Mapping[str, type[Task]]) -> Any:
-    """Decode a task encoded by :func:`_written`."""
+def _task_from_json(value: Any, known: Mapping[str, type[Task]]) -> Any:
+    """Decode a task encoded by :func:`_task_to_json`."""
     if isinstance(value, list):
-        return tuple(_read(entry, known) for entry in value)
+        return tuple(_task_from_json(entry, known) for entry in value)
     if not isinstance(value, Mapping):
         return value
-    entries = {name: _read(entry, known) for name, entry in value.items() if name != _TASK}
+    entries = {
+        name: _task_from_json(entry, known) for name, entry in value.items() if name != _TASK
+    }
     if _TASK not in value:
         return entries
     if value[_TASK] not in known:

@@ -25,7 +25,7 @@ from cloister.core.arrays import Integers, Records
 from cloister.hazmat.ring import to_words
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
-from cloister.protocol.task import Task, tasks_inside
+from cloister.protocol.task import Task, nested_tasks
 
 Trace = Mapping[str, Any]
 """The outcome as JSON-able values: *states*, *results* of each, *displays* of the last, and *sums*
@@ -80,7 +80,7 @@ def replay_elsewhere(plan: Plan, released: Sequence[Integers], records: Records)
         Empty if the task fails there. None if another interpreter cannot import its class, which a
         function or the running script defines.
     """
-    kinds = list(dict.fromkeys(type(task) for task in tasks_inside(plan.task)))
+    kinds = list(dict.fromkeys(type(task) for task in nested_tasks(plan.task)))
     if not all(map(_can_be_imported, kinds)):
         return None
     request = {

@@ -22,7 +22,7 @@ from cloister.core.arrays import Records as Records
 from cloister.core.arrays import Results as Results
 from cloister.core.arrays import State as State
 from cloister.core.declared import Whole, declared
-from cloister.core.deprecated import old_name
+from cloister.core.deprecated import resolve
 from cloister.core.display import Display
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -36,7 +36,7 @@ INTERVAL_95: Mapping[Mechanism, float] = {
     "none": 0.0,
 }
 """Half-width of the central 95 % of each distribution, in its standard deviations."""
-FINE = 16
+COUNT_BITS = 16
 """Bits of a count: a record adds ``2**FINE`` to its cell, so that the noise has a fine lattice."""
 
 
@@ -64,8 +64,13 @@ class Block:
     weight: float
 
     @classmethod
-    def of_units(
-        cls, name: str, shape: tuple[int, ...], weight: float, times: int = 1, one: int = 1 << FINE
+    def counting(
+        cls,
+        name: str,
+        shape: tuple[int, ...],
+        weight: float,
+        times: int = 1,
+        one: int = 1 << COUNT_BITS,
     ) -> Self:
         """Return a block in which a record adds at most `one` to at most `times` elements."""
         return cls(name, shape, times * one, times * one**2, weight)
@@ -103,7 +108,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Released:
+class NoisyBlock:
     """A block after noise: public from here on.
 
     Parameters
@@ -116,7 +121,7 @@ class Released:
     values: Integers
     noise_std: float
 
-    def real(self, bits: int = FINE) -> tuple[Floats, float]:
+    def in_records(self, bits: int = COUNT_BITS) -> tuple[Floats, float]:
         """Return values and deviation in units of ``2**bits`` integers: counts in records."""
         return from_grid(self.values, bits), self.noise_std / (1 << bits)
 
@@ -249,7 +254,7 @@ class Task(Protocol):
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the integer vector of round `t` for some records: all blocks, concatenated."""
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the next public state from the released blocks; costs no privacy."""
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
@@ -275,14 +280,14 @@ class Gaussian:
     mechanism: ClassVar[Mechanism] = "gaussian"
 
 
-# The members that `check_follows` requires of a class.
+# The members that `check_task_class` requires of a class.
 _MEMBERS = (
     *("name", "private", "profiles", "rounds", "design", "describe", "start", "blocks"),
     *("contribute", "update", "forecast", "results", "displays"),
 )
 
 
-def check_follows(kind: object, place: str) -> type[Task]:
+def check_task_class(kind: object, place: str) -> type[Task]:
     """Return `kind` if it follows the protocol of tasks; raise PlanError otherwise."""
     if not isinstance(kind, type):
         raise PlanError(f"task {place!r} must be a class that follows the protocol of tasks.")
@@ -318,10 +323,10 @@ def inside(records: Records, frac_bits: int) -> Records:
     return records[((records <= scale) & (records >= -scale)).all(axis=1)]
 
 
-def tasks_inside(value: object) -> Iterator[Task]:
+def nested_tasks(value: object) -> Iterator[Task]:
     """Yield a task and every task in its fields: steps, models that it applies, and so on.
 
-    A party needs the code of all of them; :func:`steps_of` yields those that sum records.
+    A party needs the code of all of them; :func:`pipeline_steps` yields those that sum records.
     """
     if is_dataclass(value) and isinstance(value, Task):  # isinstance with a protocol is slow
         yield value
@@ -330,7 +335,7 @@ def tasks_inside(value: object) -> Iterator[Task]:
         value = tuple(value.values())
     if isinstance(value, tuple | list):
         for entry in value:
-            yield from tasks_inside(entry)
+            yield from nested_tasks(entry)
 
 
 def has_rows(task: Task | type[Task]) -> bool:
@@ -339,12 +344,12 @@ def has_rows(task: Task | type[Task]) -> bool:
     return callable(rows) or isinstance(rows, property)  # a pipeline has rows if all steps have
 
 
-def steps_of(task: Task) -> Iterator[Task]:
+def pipeline_steps(task: Task) -> Iterator[Task]:
     """Yield a task and every step of a pipeline, at any depth."""
     yield task
     for step in getattr(task, "steps", ()):
         if isinstance(step, Task):
-            yield from steps_of(step)
+            yield from pipeline_steps(step)
 
 
 @runtime_checkable
@@ -410,7 +415,7 @@ class Regressor(Task, Protocol):
 
 
 @runtime_checkable
-class ByUnit(Task, Protocol):
+class UnitTask(Task, Protocol):
     """A task that protects all records of a privacy unit together, which may be a whole silo.
 
     :meth:`Task.contribute` receives all records of a silo as one table, so that a unit's records
@@ -455,14 +460,14 @@ class ByUnit(Task, Protocol):
 
 
 @runtime_checkable
-class BySilo(Task, Protocol):
+class PerSiloTask(Task, Protocol):
     """A task that can release estimates per silo, if the silo's owner allows it."""
 
     @property
     def silos(self) -> tuple[str, ...]:
         """Silos of the plan with a separate layer in every vector; empty without layers."""
 
-    def placed(self, t: int, silo: str, total: Integers) -> Integers:
+    def to_silo_layer(self, t: int, silo: str, total: Integers) -> Integers:
         """Move the sum of :meth:`Task.contribute` in round `t` to the layer of one silo.
 
         `contribute` is independent of the silo and fills the first layer.
@@ -472,4 +477,4 @@ class BySilo(Task, Protocol):
 if not TYPE_CHECKING:  # type checkers see the current names only
 
     def __getattr__(name: str) -> Any:
-        return old_name(__name__, name)
+        return resolve(__name__, name)

@@ -18,9 +18,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from cloister.core import catalogue
-from cloister.core.deprecated import old_name
+from cloister.core.deprecated import resolve
 from cloister.core.errors import CloisterError, PlanError
-from cloister.protocol.task import Task, check_follows, has_rows
+from cloister.protocol.task import Task, check_task_class, has_rows
 
 GROUP = "cloister.tasks"
 """Entry points of this group name a task: ``crosstab = "my_package.crosstab:Crosstab"``."""
@@ -42,7 +42,7 @@ class Catalogue(Mapping[str, type[Task]]):
             if module.endswith(".py")
             else getattr(import_module(module), kind)
         )
-        check_follows(task, self.places[name])
+        check_task_class(task, self.places[name])
         if task.name != name:
             raise PlanError(
                 f"task {kind!r} of {module!r} must be called {name!r} as in the catalogue, got "
@@ -76,7 +76,7 @@ def installed(names: Collection[str] | None = None) -> Catalogue:
     Of other packages, only those of `names` are there; all by default.
     """
     places = {name: f"cloister.tasks.{row['task']}" for name, row in _ROWS.items()}
-    for name, place in _offered():
+    for name, place in _entry_points_of_tasks():
         if names is not None and name not in names:
             continue
         if places.setdefault(name, place) != place:
@@ -88,7 +88,7 @@ def installed(names: Collection[str] | None = None) -> Catalogue:
 
 
 @cache
-def _offered() -> tuple[tuple[str, str], ...]:
+def _entry_points_of_tasks() -> tuple[tuple[str, str], ...]:
     """Return names and places of other packages' tasks; looked up once, which takes time."""
     return tuple((entry.name, entry.value) for entry in entry_points(group=GROUP))
 
@@ -99,7 +99,7 @@ def from_file(place: str) -> type[Task]:
     module = _executed(Path(file).resolve())
     if not hasattr(module, name):
         raise PlanError(f"task {place!r} is not there: the file has no class {name!r}.")
-    task = check_follows(getattr(module, name), place)
+    task = check_task_class(getattr(module, name), place)
     if not has_rows(task):
         warnings.warn(
             f"task {task.name!r} has no member 'rows', so the core cannot check what each record "
@@ -131,4 +131,4 @@ def _executed(path: Path) -> ModuleType:
 if not TYPE_CHECKING:  # type checkers shall see today's names only
 
     def __getattr__(name: str) -> Any:
-        return old_name(__name__, name)
+        return resolve(__name__, name)

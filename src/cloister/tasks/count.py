@@ -11,9 +11,17 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, Results, 
 from cloister.core.declared import Whole, declared
 from cloister.core.display import Display
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.protocol.task import FINE, INTERVAL_95, Block, Profile, PublicFacts, Released, Rows
+from cloister.protocol.task import (
+    COUNT_BITS,
+    INTERVAL_95,
+    Block,
+    NoisyBlock,
+    Profile,
+    PublicFacts,
+    Rows,
+)
 from cloister.tasks.interval_tables import table_of_count
-from cloister.tasks.options import Noise, made
+from cloister.tasks.options import Noise, build_task
 
 
 @declared
@@ -40,7 +48,7 @@ class Count:
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Return the task; it needs neither `nominal_n` nor `budget`."""
-        return made(cls, facts, options)
+        return build_task(cls, facts, options)
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
@@ -52,24 +60,24 @@ class Count:
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the single integer."""
-        return (Block.of_units("count", (1,), weight=1.0),)
+        return (Block.counting("count", (1,), weight=1.0),)
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
         """Return one unit of each record."""
-        return (Rows(np.zeros(len(records), dtype=np.int64), np.array([1 << FINE])),)
+        return (Rows(np.zeros(len(records), dtype=np.int64), np.array([1 << COUNT_BITS])),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the number of records in fine units."""
-        return np.array([len(records) << FINE], dtype=np.int64)
+        return np.array([len(records) << COUNT_BITS], dtype=np.int64)
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the noisy count."""
-        count, noise_std = released["count"].real()
+        count, noise_std = released["count"].in_records()
         return {"count": count, "half_width": self._half_width(noise_std)}
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the 95 % margin of error, in records."""
-        return {"half_width": self._half_width(noise_std / (1 << FINE))}
+        return {"half_width": self._half_width(noise_std / (1 << COUNT_BITS))}
 
     def _half_width(self, noise_std: float) -> Floats:
         return np.array([INTERVAL_95[self.mechanism] * noise_std])

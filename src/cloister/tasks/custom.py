@@ -16,7 +16,7 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.rows import sum_of_rows
 from cloister.protocol.task import PublicFacts
-from cloister.tasks.options import made
+from cloister.tasks.options import build_task
 
 _Class = TypeVar("_Class", bound=type)
 REQUIRED = ("name", "blocks", "rows", "update", "results")
@@ -60,9 +60,9 @@ def task(cls: _Class) -> _Class:
     >>> @task
     ... class Rounded:
     ...     name = "rounded"
-    ...     def blocks(self, t): return (Block.of_units("n", (1,), 1.0),)
+    ...     def blocks(self, t): return (Block.counting("n", (1,), 1.0),)
     ...     def rows(self, t, state, records): return (Rows.dense(1 << 16 - 0 * records[:, :1]),)
-    ...     def update(self, t, state, released): return {"n": released["n"].real()[0]}
+    ...     def update(self, t, state, released): return {"n": released["n"].in_records()[0]}
     ...     def results(self, state, grid): return {"n": state["n"] / 2**16}
     >>> Rounded(n_features=2).describe()
     'The sums n (1 number) are released with gaussian noise.'
@@ -86,7 +86,7 @@ def task(cls: _Class) -> _Class:
 
 def _design(cls: type[Any], facts: PublicFacts, options: object) -> Any:
     """Return a task whose fields are options or public facts of the same names."""
-    return made(cls, facts, options)
+    return build_task(cls, facts, options)
 
 
 def _describe(self: Any) -> str:

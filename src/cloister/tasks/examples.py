@@ -16,7 +16,7 @@ from cloister.core.arrays import GridState, Integers, State
 from cloister.core.errors import CloisterError
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.protocol.task import PublicColumn, Released, Task
+from cloister.protocol.task import NoisyBlock, PublicColumn, Task
 from cloister.tasks.options import options_of
 
 NUMBER = PublicColumn("age", 0.0, 100.0)
@@ -71,7 +71,7 @@ def hostile_rounds(task: Task) -> Iterator[tuple[int, GridState]]:
     for make in makes:
         state = _on_grid(task, task.start())
         for t in range(task.rounds - 1):
-            answer = {b.name: Released(make(b.shape), 1.0) for b in task.blocks(t)}
+            answer = {b.name: NoisyBlock(make(b.shape), 1.0) for b in task.blocks(t)}
             try:
                 state = _on_grid(task, task.update(t, state, answer))
             except CloisterError:

@@ -12,7 +12,7 @@ from cloister.core.declared import Declaration, Whole, declarations, declared
 from cloister.core.errors import PlanError
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
-from cloister.protocol.task import PublicFacts, Task, check_follows
+from cloister.protocol.task import PublicFacts, Task, check_task_class
 
 _Task = TypeVar("_Task")
 Noise = Literal["gaussian", "laplace"]
@@ -54,7 +54,7 @@ def _misfit(task: type[Task], reason: str) -> PlanError:
     )
 
 
-def at_most_records(task: type[Task], given: Mapping[str, Any]) -> dict[str, int]:
+def options_bounded_by_n(task: type[Task], given: Mapping[str, Any]) -> dict[str, int]:
     """Return the options that may not be larger than the public number of records."""
     return {
         one.name: given[one.name]
@@ -65,7 +65,7 @@ def at_most_records(task: type[Task], given: Mapping[str, Any]) -> dict[str, int
 
 def design(task: type[Task], facts: PublicFacts, given: Mapping[str, Any]) -> Task:
     """Return a task designed from public facts and options by name, or refuse these."""
-    check_follows(task, getattr(task, "__name__", "task"))
+    check_task_class(task, getattr(task, "__name__", "task"))
     if list(signature(task.design).parameters) != ["facts", "options"]:
         raise PlanError(
             f"design of task {task.name!r} must take (facts, options), got other parameters; "
@@ -77,7 +77,7 @@ def design(task: type[Task], facts: PublicFacts, given: Mapping[str, Any]) -> Ta
     return task.design(facts, getattr(task, "Options", NoOptions)(**given))
 
 
-def noise_of(facts: PublicFacts, pure: bool = False) -> float | None:
+def noise_multiplier_for(facts: PublicFacts, pure: bool = False) -> float | None:
     """Return noise over sensitivity of one Gaussian release for the whole budget, if any.
 
     A budget with ``delta = 0`` has no Gaussian noise: None where a task may be `pure`, else it is
@@ -104,7 +104,7 @@ def two_digits(epsilon: float) -> float:
     return ceil(epsilon / digit * (1 - 1e-12)) * digit
 
 
-def made(task: type[_Task], facts: PublicFacts, options: object, **chosen: Any) -> _Task:
+def build_task(task: type[_Task], facts: PublicFacts, options: object, **chosen: Any) -> _Task:
     """Return a task of the fields that were chosen; the others are options or else public facts."""
     found = dict(chosen)
     for one in declarations(task):  # type: ignore[arg-type]  # classes are hashable
@@ -114,7 +114,7 @@ def made(task: type[_Task], facts: PublicFacts, options: object, **chosen: Any) 
     return task(**found)
 
 
-def needed_budget(budget: Budget | None, hint: str = "give it") -> Budget:
+def require_budget(budget: Budget | None, hint: str = "give it") -> Budget:
     """Return the budget, or say that the task cannot be designed without one."""
     if budget is None:
         raise PlanError(f"budget is needed to design the task; {hint}.")

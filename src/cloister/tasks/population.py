@@ -24,7 +24,7 @@ from cloister.core.arrays import Floats
 from cloister.core.estimate import Estimate
 from cloister.protocol.task import INTERVAL_95
 
-Box = tuple[float, float]
+Bounds = tuple[float, float]
 """The least and greatest possible value."""
 POPULATION_NOTE = (
     "A population interval also holds the chance that brought these records here, as if each were "
@@ -39,7 +39,7 @@ def population_interval(
     high: Floats,
     sampling_variance: Floats | float,
     *,
-    box: Box = (-np.inf, np.inf),
+    box: Bounds = (-np.inf, np.inf),
 ) -> tuple[Floats, Floats]:
     """Return a 95 % interval of noise and sampling from one of the noise alone [Z08]_.
 
@@ -55,7 +55,9 @@ def population_interval(
     )
 
 
-def sampled(estimate: Estimate, variance: Floats | float, box: Box = (-np.inf, np.inf)) -> Estimate:
+def sampled(
+    estimate: Estimate, variance: Floats | float, box: Bounds = (-np.inf, np.inf)
+) -> Estimate:
     """Return an estimate with a population interval, from the variance of sampling."""
     ends = population_interval(estimate.values, estimate.low, estimate.high, variance, box=box)
     return replace(estimate, population=ends)

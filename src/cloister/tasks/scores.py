@@ -38,10 +38,10 @@ from math import ceil
 import numpy as np
 
 from cloister.core.arrays import Floats, Integers
-from cloister.core.estimate import Ends, Estimate
+from cloister.core.estimate import Estimate, Interval
 from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.intervals import BOX, fieller
-from cloister.tasks.population import Box, sampled
+from cloister.tasks.population import Bounds, sampled
 
 STRETCH = 4.0
 """Log-odds at which half of each side of the score axis is used up."""
@@ -57,7 +57,7 @@ _NOISE = (
 _BINS = (8, 128)
 
 
-Triple = tuple[Floats | float, Floats | float, Floats | float]
+Variances = tuple[Floats | float, Floats | float, Floats | float]
 """Variances of a numerator and of a denominator, and their covariance."""
 
 
@@ -110,9 +110,9 @@ def unit_bins(unit: Floats, n_bins: int) -> Integers:
 def ratio(
     numerator: Floats,
     denominator: Floats,
-    noise: Triple,
-    sampling: Triple | None = None,
-    box: Box = (0.0, 1.0),
+    noise: Variances,
+    sampling: Variances | None = None,
+    box: Bounds = (0.0, 1.0),
 ) -> Estimate:
     """Return a ratio of noisy numbers with its 95 % set, cut to what is possible.
 
@@ -171,7 +171,7 @@ def mean_interval(
     """
     size = np.maximum(counts, 0.0)
 
-    def within(top: Floats | float, below: Floats | float, both: Floats | float) -> Ends:
+    def within(top: Floats | float, below: Floats | float, both: Floats | float) -> Interval:
         return fieller(sums, counts, var_sum + top, var_count + below, both, box=BOX)
 
     narrow, most = within(0.0, 0.0, 0.0), within(size, 0.0, 0.0)
@@ -269,7 +269,7 @@ def _kappa(confusion: Floats, variance: float) -> Estimate:
     # n n is too large by k k variances on average and s by k: a diagonal cell is in both factors
     below = total**2 - chance - (k * k - k) * variance
 
-    def moved(by: Floats | float) -> Triple:
+    def moved(by: Floats | float) -> Variances:
         """Return variances of both parts where those of the cells are `by`."""
         slopes = (slope_top**2, slope_below**2, slope_top * slope_below)
         top, bottom, both = ((by * slope).sum() for slope in slopes)
@@ -346,7 +346,7 @@ def _pairs_area(scores: ScoreHistogram, slope: float) -> Estimate:
     n_others, n_members = others.sum(), members.sum()
     ones = np.ones(n)
 
-    def moved(of_others: Floats, of_members: Floats) -> Triple:
+    def moved(of_others: Floats, of_members: Floats) -> Variances:
         """Return variances of right pairs and of all pairs, and their covariance."""
         parts = ((of_members, below, n_others * ones), (of_others, above, n_members * ones))
         return (

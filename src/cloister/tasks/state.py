@@ -20,7 +20,7 @@ _Known = TypeVar("_Known")
 _Array = TypeVar("_Array")
 
 
-def written(known: Any) -> State:
+def encode_state(known: Any) -> State:
     """Return a dataclass of numbers and arrays as a state: an array for each field.
 
     A field that is such a dataclass itself stands for its own fields.
@@ -29,14 +29,14 @@ def written(known: Any) -> State:
     for field in fields(known):
         value = getattr(known, field.name)
         if is_dataclass(value):
-            state |= written(value)
+            state |= encode_state(value)
         else:
             state[field.name] = np.atleast_1d(np.asarray(value, dtype=np.float64))
     return state
 
 
-def read(kind: type[_Known], state: GridState, frac_bits: int) -> _Known:
-    """Return what :func:`written` wrote, after it was rounded to the grid.
+def decode_state(kind: type[_Known], state: GridState, frac_bits: int) -> _Known:
+    """Return what :func:`encode_state` wrote, after it was rounded to the grid.
 
     Fields of the dataclass are of ``float``, ``int``, ``Floats``, ``Integers`` or such a dataclass.
     """
@@ -57,7 +57,7 @@ def part_of(values: Mapping[str, _Array], prefix: str) -> dict[str, _Array]:
 def _value(kind: Any, name: str, state: GridState, frac_bits: int) -> Any:
     nested, whole, single = _form(kind)
     if nested:
-        return read(kind, state, frac_bits)
+        return decode_state(kind, state, frac_bits)
     values = state[name] >> frac_bits if whole else from_grid(state[name], frac_bits)
     return values[0].item() if single else values
 

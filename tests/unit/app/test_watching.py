@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cloister import DPKMeans
-from cloister.app.watching import PROGRESS, is_watched, round_bar
+from cloister.app.progress import PROGRESS, is_watched, round_bar
 from cloister.protocol.session import RoundDone
 
 
@@ -94,7 +94,7 @@ def test_nobody_who_does_not_watch_or_want_sees_a_bar(
         assert is_watched()
         with monkeypatch.context() as worker:
             worker.setattr(
-                "cloister.app.watching.current_process", lambda: SimpleNamespace(name="W")
+                "cloister.app.progress.current_process", lambda: SimpleNamespace(name="W")
             )
             assert not is_watched()
         monkeypatch.setenv(PROGRESS, "0")

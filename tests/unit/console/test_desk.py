@@ -19,7 +19,7 @@ from cloister.app.worker import events_in
 from cloister.cli import _parser
 from cloister.console.desk import EVENTS, LOG, desk_app
 from cloister.console.guard import Guard
-from cloister.console.questions import QUESTIONS, Asked
+from cloister.console.questions import QUESTIONS, FormState
 from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
@@ -404,7 +404,7 @@ def test_every_question_is_a_job_whose_page_and_command_agree(
     if "target" in question.start:
         form |= {"of": name, "target": "age" if name == "linear" else "smoker", "column": "1"}
         assert "choose the column to predict" in page
-    asked = Asked(ImmutableMultiDict(form), (Path("-a.csv"),), Path("ward.toml"), schema)
+    asked = FormState(ImmutableMultiDict(form), (Path("-a.csv"),), Path("ward.toml"), schema)
     command = asked.request(Path("l.db"), "out").command(schema)
     assert command[:2] == ["run", "./-a.csv"]
     assert command[command.index("--task") + 1] == asked.job().plan.task.name
@@ -423,7 +423,7 @@ def test_names_with_commas_and_dashes_reach_the_command() -> None:
     form = ImmutableMultiDict(fields)
     for places in ("012", "13"):
         chosen = ImmutableMultiDict([*form.multi_items(), *(("column", at) for at in places)])
-        asked = Asked(chosen, (Path("a.csv"),), Path("odd.toml"), schema)
+        asked = FormState(chosen, (Path("a.csv"),), Path("odd.toml"), schema)
         command = asked.request(Path("l.db"), "out").command(schema)
         options = _parser(command).parse_args(command)
         assert options.columns == asked.columns

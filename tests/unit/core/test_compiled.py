@@ -152,8 +152,8 @@ def test_a_job_in_one_process_has_the_same_results_in_any_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     schema, plan = lloyd_plan()
-    assert plan.task.in_order  # type: ignore[attr-defined]  # of Lloyd's loop
-    assert not lloyd_plan(2)[1].task.in_order  # type: ignore[attr-defined]  # it would not pay
+    assert plan.task.sort_records_pays  # type: ignore[attr-defined]  # of Lloyd's loop
+    assert not lloyd_plan(2)[1].task.sort_records_pays  # type: ignore[attr-defined]  # it would not pay
     table = np.random.default_rng(0).uniform(-1, 1, (9000, 2))
     sums = []
     for switch in ("on", "off"):

@@ -72,7 +72,7 @@ def test_without_the_laboratory_one_sentence_says_how_to_get_it(without_lab: Run
 import warnings
 from importlib import import_module
 import cloister
-from cloister.core.deprecated import GET_LAB, LAB, MODULES, NAMES
+from cloister.core.deprecated import INSTALL_LAB_HINT, LAB, MODULES, NAMES
 warnings.simplefilter("ignore")
 for old, today in {**MODULES, **NAMES}.items():
     if not today.startswith(LAB):
@@ -83,7 +83,7 @@ for old, today in {**MODULES, **NAMES}.items():
         else:
             getattr(import_module(old.rpartition(".")[0]), old.rpartition(".")[2])
     except ImportError as error:
-        assert str(error) == f"{old} is part of the laboratory now; {GET_LAB}.", error
+        assert str(error) == f"{old} is part of the laboratory now; {INSTALL_LAB_HINT}.", error
         print(old)
 """
     moved = [old for old, today in (MODULES | NAMES).items() if today.startswith(LAB)]

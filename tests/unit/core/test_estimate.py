@@ -33,10 +33,17 @@ def test_results_hold_an_estimate_under_a_name_and_give_it_back() -> None:
 
 
 def test_cells_are_the_numbers_in_order_with_all_that_is_known_of_them() -> None:
-    cells = list(grid(known=np.arange(6).reshape(2, 3) > 2).cells())
+    cells = list(grid(distinct=np.arange(6).reshape(2, 3) > 2).cells())
     assert [cell.value for cell in cells] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     assert cells[4].numbers == (4.0, 3.0, 5.0, 2.0, 6.0)
-    assert [bool(cell.clear) for cell in cells] == [False, False, False, True, True, True]
+    assert [bool(cell.distinct_from_noise) for cell in cells] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
     assert {cell.unit for cell in cells} == {"days"}
     assert grid()[1].values.tolist() == [3.0, 4.0, 5.0]
 
@@ -46,7 +53,7 @@ def test_a_margin_and_its_two_ends_say_the_same_of_0(value: float, margin: float
     found = around(value, margin)
     assert found.numbers == (value, value - margin, value + margin)
     if margin and value - margin < value + margin:
-        assert bool(found.clear) == bool(between(*found.numbers).clear)
+        assert bool(found.distinct_from_noise) == bool(between(*found.numbers).distinct_from_noise)
 
 
 @pytest.mark.parametrize(
@@ -55,14 +62,14 @@ def test_a_margin_and_its_two_ends_say_the_same_of_0(value: float, margin: float
         (between(1.0, 0.5, 1.5), True),
         (between(1.0, -0.5, 1.5), False),
         (between(0.0, 0.0, 0.0), True),
-        (between(1.0, -0.5, 1.5, known=True), True),
-        (between(1.0, 0.5, 1.5, known=False), False),
+        (between(1.0, -0.5, 1.5, distinct=True), True),
+        (between(1.0, 0.5, 1.5, distinct=False), False),
         (around(0.0, 0.0), True),
         (around(1.0, math.inf), False),
     ],
 )
 def test_a_number_is_clear_if_0_is_outside_or_its_task_says_so(cell: Estimate, clear: bool) -> None:
-    assert bool(cell.clear) is clear
+    assert bool(cell.distinct_from_noise) is clear
 
 
 def test_one_margin_is_that_of_all_values() -> None:

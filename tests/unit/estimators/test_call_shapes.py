@@ -28,7 +28,7 @@ from cloister import (
     select_k,
 )
 from cloister.core.errors import PlanError, PrivacyWarning
-from cloister.estimators.release import Spending
+from cloister.estimators.release import BudgetParameters
 from cloister.testing import zero_noise
 
 RNG = np.random.default_rng(0)
@@ -175,15 +175,15 @@ def test_rows_of_zeros_and_ones_are_a_table() -> None:
 
 def test_a_spending_holds_numbers_that_can_be_agreed_on() -> None:
     given: dict[str, Any] = {"epsilon": 1.0, "bounds": (0, 1)}
-    spending = Spending(**given, nominal_n=np.int64(5), frac_bits=np.uint8(12))
+    spending = BudgetParameters(**given, nominal_n=np.int64(5), frac_bits=np.uint8(12))
     assert (type(spending.nominal_n), type(spending.frac_bits)) == (int, int)
     for wrong in ({"nominal_n": 2.5}, {"nominal_n": 0}, {"frac_bits": True}):
         with pytest.raises(PlanError, match=f"{next(iter(wrong))} must be an integer >= 1"):
-            Spending(**given, **wrong)
+            BudgetParameters(**given, **wrong)
     with pytest.raises(AttributeError):
         spending.epsilon = 2.0  # type: ignore[misc]
     with pytest.raises(PlanError, match="dataset must be given"):
-        Spending(**given, ledger="ledger.db").account()
+        BudgetParameters(**given, ledger="ledger.db").account()
 
 
 FUNCTIONS: dict[str, Any] = {
@@ -212,7 +212,7 @@ def test_a_function_spends_what_it_was_given_where_it_was_told(name: str, tmp_pa
 def test_parameters_are_shared_and_stored_as_they_are_given() -> None:
     from dataclasses import fields
 
-    shared = {field.name for field in fields(Spending)}
+    shared = {field.name for field in fields(BudgetParameters)}
     for kind in LEARNERS:
         model = learner(kind)
         assert shared < set(model.get_params())

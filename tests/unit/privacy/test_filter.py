@@ -32,9 +32,9 @@ from cloister.privacy.filter import (
     SLACK,
     Cost,
     Limits,
+    PricingRule,
     Split,
-    Tariff,
-    cheapest,
+    cheapest_pricing,
     gdp_cover,
     tariffs,
     total,
@@ -171,8 +171,8 @@ def test_a_ledger_that_composes_what_happened_fails_this_law(cap: Budget) -> Non
     assert gaussian @ weights <= cap.delta * 1.001 >= laplace @ weights  # either, planned before
     assert np.maximum(gaussian, laplace) @ weights > 1.9 * cap.delta  # but not chosen afterwards
     limits, so_far = Limits(cap, Split()), Cost(mu_squared=mu**2)
-    assert cheapest(GaussianEvent((1 + 1e-6) / second), [(limits, so_far)])
-    assert cheapest(LaplaceEvent(1 / third), [(limits, so_far)]) is None
+    assert cheapest_pricing(GaussianEvent((1 + 1e-6) / second), [(limits, so_far)])
+    assert cheapest_pricing(LaplaceEvent(1 / third), [(limits, so_far)]) is None
 
 
 def test_an_analyst_with_a_choice_of_limits_would_pass_the_cap() -> None:
@@ -229,7 +229,7 @@ def test_sampled_clients_tell_less_than_the_same_noise_without_coins(
     multiplier: float, rate: float, epsilon: float
 ) -> None:
     sampled = accounting.delta(SampledGaussianEvent(multiplier, rate), epsilon)
-    cost = Tariff("apart").cost(SampledGaussianEvent(multiplier, rate))
+    cost = PricingRule("apart").cost(SampledGaussianEvent(multiplier, rate))
     assert cost == Cost(mu_squared=pytest.approx(multiplier**-2))
     # A numerical distribution rounds up.
     assert sampled <= accounting.gdp_delta(1 / multiplier, epsilon) * 1.01 + 1e-9
@@ -240,20 +240,24 @@ PLAIN = LaplaceEvent(1e-4)  # whose cover has no finite mu
 
 def test_mechanisms_go_to_the_limits_of_their_law() -> None:
     mixed = ComposedEvent((GaussianEvent(2.0), RepeatedEvent(LaplaceEvent(10.0), 3)))
-    assert Tariff("apart").cost(mixed) == Cost(pytest.approx(0.3), 0.25)
-    assert Tariff("covered").cost(mixed) == Cost(0, pytest.approx(0.25 + 3 * gdp_cover(0.1) ** 2))
-    whole = Tariff("whole", 0.7, 1e-7)
+    assert PricingRule("apart").cost(mixed) == Cost(pytest.approx(0.3), 0.25)
+    assert PricingRule("covered").cost(mixed) == Cost(
+        0, pytest.approx(0.25 + 3 * gdp_cover(0.1) ** 2)
+    )
+    whole = PricingRule("whole", 0.7, 1e-7)
     assert whole.cost(mixed) == whole.cost(GaussianEvent(2.0)) == Cost(0.7, 0, 1e-7)
     assert whole.cost(ComposedEvent(())) == Cost()
 
 
-@pytest.mark.parametrize("tariff", [Tariff("apart"), Tariff("covered")])
+@pytest.mark.parametrize("tariff", [PricingRule("apart"), PricingRule("covered")])
 @pytest.mark.parametrize("event", [NonPrivateEvent(), CoverEvent(0.01), GaussianEvent(1e-200)])
-def test_what_has_no_finite_cost_is_beyond_all_limits(event: Event, tariff: Tariff) -> None:
+def test_what_has_no_finite_cost_is_beyond_all_limits(event: Event, tariff: PricingRule) -> None:
     for epsilon in (1e9, 1e308):
         for split in (Split(), Split(0.5, 0.5)):
             assert not Limits(Budget(epsilon, 0.5), split).admits(Cost(), tariff.cost(event))
-    assert not Limits(Budget(1e308, 0.5), Split()).admits(Cost(), Tariff("covered").cost(PLAIN))
+    assert not Limits(Budget(1e308, 0.5), Split()).admits(
+        Cost(), PricingRule("covered").cost(PLAIN)
+    )
 
 
 @given(st.lists(mechanisms, min_size=1, max_size=3), st.floats(0.1, 5.0))
@@ -275,10 +279,10 @@ def test_a_whole_job_is_charged_what_it_is_worth_at_its_delta(
 def test_a_tariff_survives_json_and_the_cheapest_one_is_taken(event: Event, split: Split) -> None:
     limits = Limits(Budget(2.0, 1e-6), split)
     known = tariffs(event, [limits])
-    assert [Tariff.from_dict(tariff.to_dict()) for tariff in known] == known
+    assert [PricingRule.from_dict(tariff.to_dict()) for tariff in known] == known
     shares = [limits.share(tariff.cost(event)) for tariff in known]
     assert shares == sorted(shares)
-    taken = cheapest(event, [(limits, Cost())])
+    taken = cheapest_pricing(event, [(limits, Cost())])
     assert taken == (known[0] if shares[0] <= 1 + SLACK else None)
 
 
@@ -286,12 +290,12 @@ def test_a_limit_that_is_used_up_leaves_the_others() -> None:
     limits = Limits(Budget(1.0, 1e-6), Split(0.5))
     small = LaplaceEvent(1e3)
     # Many small Laplace releases compose like Gaussian ones, so they are charged so first.
-    assert cheapest(small, [(limits, Cost())]) == Tariff("covered")
-    assert cheapest(LaplaceEvent(4.0), [(limits, Cost())]) == Tariff("apart")
-    assert cheapest(small, [(limits, Cost(pure_epsilon=0.5))]) == Tariff("covered")
+    assert cheapest_pricing(small, [(limits, Cost())]) == PricingRule("covered")
+    assert cheapest_pricing(LaplaceEvent(4.0), [(limits, Cost())]) == PricingRule("apart")
+    assert cheapest_pricing(small, [(limits, Cost(pure_epsilon=0.5))]) == PricingRule("covered")
     full = Cost(mu_squared=limits.room.mu_squared)
-    assert cheapest(small, [(limits, full)]) == Tariff("apart")
-    assert cheapest(GaussianEvent(1e4), [(limits, full)]) is None
+    assert cheapest_pricing(small, [(limits, full)]) == PricingRule("apart")
+    assert cheapest_pricing(GaussianEvent(1e4), [(limits, full)]) is None
     assert limits.epsilon_left(full) == 0.5
 
 
@@ -316,7 +320,7 @@ def test_a_share_is_a_part(share: float) -> None:
     with pytest.raises(PlanError, match="takes of both"):
         Split(0.0, 0.1)
     with pytest.raises(PlanError, match="tariff"):
-        Tariff("free")  # type: ignore[arg-type]
+        PricingRule("free")  # type: ignore[arg-type]
 
 
 @given(st.integers(1, 300), st.floats(0.05, 30.0), st.floats(-12.0, -1.0), st.randoms())
@@ -328,27 +332,30 @@ def test_gaussian_jobs_that_sum_to_mu_exactly_are_accepted_and_nothing_beside(
     so_far, mu = Cost(), gdp_mu_for(epsilon, 10.0**log_delta)
     for weight in weights:
         event = GaussianEvent(math.sqrt(sum(weights) / weight) / mu)
-        tariff = cheapest(event, [(limits, so_far)])
-        assert tariff == Tariff("apart")
+        tariff = cheapest_pricing(event, [(limits, so_far)])
+        assert tariff == PricingRule("apart")
         so_far += tariff.cost(event)
     assert limits.epsilon(so_far) == pytest.approx(epsilon, rel=1e-6)
-    assert cheapest(GaussianEvent(1e4 / mu), [(limits, so_far)]) is None
+    assert cheapest_pricing(GaussianEvent(1e4 / mu), [(limits, so_far)]) is None
 
 
 @given(mechanisms, st.floats(0.05, 20.0), st.sampled_from([1e-9, 1e-6, 1e-2]))
 def test_what_is_left_of_limits_can_be_spent_and_no_more(
     event: Event, epsilon: float, delta: float
 ) -> None:
-    limits, so_far = Limits(Budget(epsilon, delta), Split()), Tariff("covered").cost(event)
+    limits, so_far = Limits(Budget(epsilon, delta), Split()), PricingRule("covered").cost(event)
     left = limits.epsilon_left(so_far)
     if not limits.admits(Cost(), so_far):
         assert left == 0
     elif left > 1e-6:
         job = GaussianEvent(gaussian_noise_multiplier(left, delta))
-        assert cheapest(job, [(limits, so_far)]) == Tariff("apart")
+        assert cheapest_pricing(job, [(limits, so_far)]) == PricingRule("apart")
     rest, room = limits.left(so_far).mu_squared, limits.room.mu_squared
     if rest > 1e-3 * room:  # else a thousandth of it is within the slack
-        assert cheapest(GaussianEvent(1 / (1.001 * math.sqrt(rest))), [(limits, so_far)]) is None
+        assert (
+            cheapest_pricing(GaussianEvent(1 / (1.001 * math.sqrt(rest))), [(limits, so_far)])
+            is None
+        )
 
 
 @given(st.lists(mechanisms, max_size=5), st.sampled_from(SPLITS))
@@ -356,7 +363,7 @@ def test_what_is_spent_reaches_the_cap_only_with_its_limits(
     events: list[Event], split: Split
 ) -> None:
     limits = Limits(Budget(3.0, 1e-6), split)
-    so_far = total(Tariff("apart").cost(event) for event in events)
+    so_far = total(PricingRule("apart").cost(event) for event in events)
     if limits.admits(Cost(), so_far):
         assert limits.epsilon(so_far) <= 3.0 * (1 + 1e-6)
     assert limits.epsilon(limits.room) == pytest.approx(3.0)
@@ -390,7 +397,7 @@ def book(ledger: Ledger, job: str, events: Event, **other: object) -> None:
 def test_a_job_whose_price_is_the_cap_is_accepted_by_a_ledger_opened_for_it(name: str) -> None:
     events, ledger = FAMILIES[name], Ledger(None)
     cap = Budget(accounting.epsilon(events, 1e-6), 1e-6)
-    ledger.open_dataset("d", cap=cap, split=Split.fitting(events, cap))
+    ledger.open_dataset("d", cap=cap, split=Split.split_for(events, cap))
     book(ledger, "j", events)
     assert ledger.spent("d") == pytest.approx(cap.epsilon, rel=1e-6)
     assert ledger.remaining("d") == pytest.approx(0, abs=1e-5 * cap.epsilon)
@@ -398,7 +405,7 @@ def test_a_job_whose_price_is_the_cap_is_accepted_by_a_ledger_opened_for_it(name
         with pytest.raises(BudgetExceeded):
             book(ledger, "k", event)
     smaller = Budget(0.99 * cap.epsilon, cap.delta)
-    ledger.open_dataset("e", cap=smaller, split=Split.fitting(events, smaller))
+    ledger.open_dataset("e", cap=smaller, split=Split.split_for(events, smaller))
     with pytest.raises(BudgetExceeded):
         book(ledger, "k", events, dataset="e")
 
@@ -411,7 +418,7 @@ def test_a_refusal_by_limits_that_do_not_suit_the_job_names_those_that_do(name: 
     with pytest.raises(BudgetExceeded) as caught:
         book(ledger, "j", events)
     assert str(Split()) in str(caught.value)
-    assert str(Split.fitting(events, cap)) in str(caught.value)
+    assert str(Split.split_for(events, cap)) in str(caught.value)
     assert str(caught.value).count(". ") == 0
 
 

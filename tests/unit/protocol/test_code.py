@@ -21,7 +21,7 @@ from cloister.protocol.code import (
     _Weight,
     _weight,
     code_of,
-    remember,
+    preload_digests,
 )
 from cloister.tasks import TASKS, Catalogue
 from cloister.tasks.count import Count
@@ -405,7 +405,7 @@ def test_a_file_that_changes_after_a_process_began_is_not_its_code(tmp_path: Pat
     file = tmp_path / "counted_once.py"
     file.write_text(TASK)
     tasks = Catalogue({"counted": f"{file}:Counted"})
-    remember(tasks, ["counted"])
+    preload_digests(tasks, ["counted"])
     first = code_of(tasks["counted"](n_features=1))  # type: ignore[call-arg]
     file.write_text(TASK.replace("counted", "recounted"))
     assert tasks["counted"].name == "counted"
@@ -416,7 +416,7 @@ def test_a_file_that_changes_after_a_process_began_is_not_its_code(tmp_path: Pat
 def test_a_task_that_cannot_be_imported_stops_no_start(tmp_path: Path) -> None:
     file = tmp_path / "broken_task.py"
     file.write_text("raise OSError\n")
-    remember(Catalogue({"broken": f"{file}:Broken"}), ["broken", "unknown"])
+    preload_digests(Catalogue({"broken": f"{file}:Broken"}), ["broken", "unknown"])
 
 
 def test_a_task_of_ours_has_the_version_that_is_installed() -> None:
@@ -462,12 +462,12 @@ def test_a_digest_imports_nothing_and_an_agent_loads_no_estimator() -> None:
     code = """
 import sys
 import cloister.federation.silo.main
-from cloister.protocol.code import remember
+from cloister.protocol.code import preload_digests
 from cloister.tasks import installed
 tasks = installed()
 tasks["describe"]
 before = {name for name in sys.modules if name.startswith("cloister")}
-remember(tasks, ["describe"])
+preload_digests(tasks, ["describe"])
 after = {name for name in sys.modules if name.startswith("cloister")}
 heavy = {"sklearn", "pandas", "pyarrow", "matplotlib", "scipy.stats", "cloister.estimators"}
 print(sorted(after - before), sorted(heavy & set(sys.modules)))

@@ -14,7 +14,7 @@ from cloister.core.estimate import around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import DiscreteNoise
-from cloister.protocol.task import Released, Task
+from cloister.protocol.task import NoisyBlock, Task
 from cloister.tasks.count import Count
 from cloister.testing import Wire, check_task, toy_plan, toy_records, toy_task
 
@@ -65,7 +65,7 @@ def test_noise_is_as_large_as_it_says(mechanism: str) -> None:
 
 def test_a_negative_noisy_count_is_shown_as_it_is() -> None:
     task = Count(n_features=2)
-    released = {"count": Released(np.array([-3 << 16]), 1.0)}
+    released = {"count": NoisyBlock(np.array([-3 << 16]), 1.0)}
     assert task.update(0, {}, released)["count"].tolist() == [-3]
 
 

@@ -12,7 +12,7 @@ from cloister.core.declared import Whole, declared
 from cloister.core.errors import PlanError
 from cloister.data import read_source
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import FINE, Block, Rows, check_follows
+from cloister.protocol.task import COUNT_BITS, Block, Rows, check_task_class
 from cloister.tasks.custom import REQUIRED, task
 from cloister.testing import ZeroNoise, check_task, hostile_states
 
@@ -36,15 +36,15 @@ class Histogram:
     n_bins: Whole
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        return (Block.of_units("counts", (self.n_bins,), weight=1.0),)
+        return (Block.counting("counts", (self.n_bins,), weight=1.0),)
 
     def rows(self, t: int, state: Any, records: Any) -> tuple[Rows, ...]:
         steps = records[:, 0].astype(np.int64) + (1 << self.frac_bits)  # type: ignore[attr-defined]
         bins = np.minimum(steps * self.n_bins >> self.frac_bits + 1, self.n_bins - 1)  # type: ignore[attr-defined]
-        return (Rows.at([bins], [1 << FINE]),)
+        return (Rows.at([bins], [1 << COUNT_BITS]),)
 
     def update(self, t: int, state: Any, released: Any) -> Any:
-        counts, noise = released["counts"].real()
+        counts, noise = released["counts"].in_records()
         return {"counts": counts, "half_width": np.array([1.96 * noise])}
 
     def results(self, state: Any, grid: Any) -> Any:
@@ -58,7 +58,7 @@ def records(rows: int = 400) -> dict[str, Any]:
 
 def test_it_runs_and_is_read_back() -> None:
     kind: Any = Histogram
-    assert check_follows(kind, "here") is kind
+    assert check_task_class(kind, "here") is kind
     done = run_job(
         kind, SCHEMA, records(), epsilon=1.0, nominal_n=1200, noise=ZeroNoise(), n_bins=5
     )

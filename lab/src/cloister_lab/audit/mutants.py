@@ -36,7 +36,7 @@ from cloister.hazmat.ring import Integers, Words
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import NoiseKind, NoiseSource
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import Block, Floats, GridState, Records, Released, State, Task
+from cloister.protocol.task import Block, Floats, GridState, NoisyBlock, Records, State, Task
 from cloister.secagg.masks import GroupMask
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Payload
@@ -254,7 +254,7 @@ class TieTwice(FastLloyd):
         squares = (apart**2).sum(axis=2)
         near = (squares == squares.min(axis=1, keepdims=True)) & (squares <= payload.radius_squared)
         sums = (apart * near[:, :, None]).sum(axis=0)
-        return np.column_stack([sums, near.sum(axis=0) * payload.count_word]).ravel()
+        return np.column_stack([sums, near.sum(axis=0) * payload.count_weight]).ravel()
 
 
 @kernel_alone
@@ -292,11 +292,11 @@ class RemembersLast(FastLloyd):
         _KEPT["exact"] = super().contribute(t, state, records)
         return _KEPT["exact"]
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the next state, the last one from exact sums."""
         if t == self.rounds - 1 and "exact" in _KEPT:
             exact = _KEPT["exact"].reshape(self.n_clusters, -1)
-            released = {"sums": Released(exact, released["sums"].noise_std)}
+            released = {"sums": NoisyBlock(exact, released["sums"].noise_std)}
         return super().update(t, state, released)
 
 
@@ -325,12 +325,12 @@ class ExactBox(Auto):
             _KEPT["tails"] = found
         return found
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the next state, the first one from exact counts."""
         if t == 0 and "tails" in _KEPT:
             noisy = released["tails"]
             exact = _KEPT["tails"].reshape(noisy.values.shape)
-            released = {"tails": Released(exact, noisy.noise_std)}
+            released = {"tails": NoisyBlock(exact, noisy.noise_std)}
         return super().update(t, state, released)
 
 

@@ -28,7 +28,7 @@ from cloister.privacy.calibration import (
 )
 from cloister.privacy.events import ComposedEvent, Event, GaussianEvent, LaplaceEvent
 from cloister.privacy.noise import NoiseSource
-from cloister.protocol.task import FINE, Floats, Integers, Records, Released
+from cloister.protocol.task import COUNT_BITS, Floats, Integers, NoisyBlock, Records
 from cloister.tasks.clustering.synopsis import cluster_weighted, project_to_simplex
 from cloister_lab.curator.cover import BallGrid, pick_centres
 from cloister_lab.events import CoverEvent, cover_pick_epsilon
@@ -166,7 +166,7 @@ class MaxCover:
             total = self._recovery.contribute(step, points, state, records)
             sigma = lattice_sigma(multiplier, sqrt(block.l2_squared))
             total += noise.draw("gaussian", sigma, block.size)
-            released = Released(total.reshape(block.shape), float(sigma))
+            released = NoisyBlock(total.reshape(block.shape), float(sigma))
             centres = self._recovery.update(step, points, state, released)["centres"]
         return from_grid(round_to_grid(centres, self.frac_bits), self.frac_bits)
 
@@ -190,10 +190,10 @@ class MaxCover:
     def _group(self, projected: Integers, balls: Floats, noise: NoiseSource) -> Floats:
         """Return k points, from the noisy numbers of records nearest to each ball."""
         labels = nearest_point(projected, balls)
-        counts = np.bincount(labels, minlength=len(balls)).astype(np.int64) << FINE
-        scale = ceil(self.count_multiplier * (1 << FINE))
+        counts = np.bincount(labels, minlength=len(balls)).astype(np.int64) << COUNT_BITS
+        scale = ceil(self.count_multiplier * (1 << COUNT_BITS))
         counts += noise.draw("laplace", scale, len(counts))
-        sizes = counts / float(1 << FINE)
+        sizes = counts / float(1 << COUNT_BITS)
         weights = project_to_simplex(sizes, max(1.0, sizes.sum()))
         return cluster_weighted(balls, weights, self.n_clusters, public_seed=self.public_seed)
 

@@ -20,7 +20,7 @@ from cloister.privacy.budget import Budget, default_delta
 from cloister.privacy.calibration import laplace_noise_multiplier
 from cloister.privacy.events import ComposedEvent, Event, LaplaceEvent
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
-from cloister.protocol.task import FINE, Floats, Records, inside
+from cloister.protocol.task import COUNT_BITS, Floats, Records, inside
 from cloister_lab.curator.base import CuratorMethod
 
 
@@ -157,5 +157,5 @@ def _reserve(
 
 def _noisy_count(n: int, event: LaplaceEvent, noise: NoiseSource) -> int:
     """Return a whole number of records near `n`, with Laplace noise."""
-    scale = ceil(event.noise_multiplier * (1 << FINE))
-    return ((n << FINE) + int(noise.draw("laplace", scale, 1)[0])) >> FINE
+    scale = ceil(event.noise_multiplier * (1 << COUNT_BITS))
+    return ((n << COUNT_BITS) + int(noise.draw("laplace", scale, 1)[0])) >> COUNT_BITS

@@ -20,7 +20,7 @@ from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import GridState, Integers, Records, Released, State, Task
+from cloister.protocol.task import GridState, Integers, NoisyBlock, Records, State, Task
 from cloister_lab.experiments.datasets import Dataset
 from cloister_lab.experiments.records import STAMP, Cell, TidyRow, prose, write_page
 from cloister_lab.experiments.run import Settings, Unit, command_of, units_of
@@ -145,10 +145,10 @@ def _last_interval(plan: Plan, records: Records, noise: NoiseSource) -> tuple[Gr
         for block in blocks:
             values: Integers = summed[start : start + block.size]
             start += block.size
-            quiet[block.name] = Released(values.reshape(block.shape), _QUIET)
+            quiet[block.name] = NoisyBlock(values.reshape(block.shape), _QUIET)
             drawn = noise.draw(law, plan.noise_scale(block), block.size)
             noised = (values + drawn).reshape(block.shape)
-            noisy[block.name] = Released(noised, plan.noise_std(block))
+            noisy[block.name] = NoisyBlock(noised, plan.noise_std(block))
         after = _on_grid(plan, task.update(t, state, noisy))
         if "low" in after and not (  # a round may leave the intervals of an earlier one
             "low" in state

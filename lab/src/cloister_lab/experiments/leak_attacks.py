@@ -42,7 +42,7 @@ from cloister.privacy.calibration import gdp_mu_for
 from cloister.privacy.events import ComposedEvent, Event
 from cloister.privacy.noise import DiscreteNoise, NoiseKind
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import FINE, Floats, GridState, Records, Task
+from cloister.protocol.task import COUNT_BITS, Floats, GridState, Records, Task
 from cloister.secagg.masks import NoMask
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.columns import codes
@@ -533,7 +533,7 @@ def linear_reconstruction(setting: Setting, seed: int) -> Game:
         rows[members[0]] = rows[members[0]][: int(there)]
         asked = of_target[:1] if setting.in_clear else plans
         views = [see(plan, setting, {name: rows[name] for name in plan.silos}) for plan in asked]
-        sums = np.array([view.sums[0][pixels] / 2.0**FINE for view in views])
+        sums = np.array([view.sums[0][pixels] / 2.0**COUNT_BITS for view in views])
         found = sums if setting.in_clear else np.linalg.lstsq(matrix, sums, rcond=None)[0][:1]
         target = int(chosen[0])
         like = correlation(found[0], table.images[target])
@@ -565,7 +565,7 @@ def moved(plan: Plan, view: View) -> Floats:
     sums, counts = [], []
     for t, (state, elements) in enumerate(zip(view.states, view.sums, strict=True)):
         block = elements.reshape(task.n_clusters, -1)
-        counts.append(np.rint(block[:, -1] / task.payload(t).count_word))
+        counts.append(np.rint(block[:, -1] / task.payload(t).count_weight))
         sums.append(block[:, :-1] + counts[-1][:, None] * state["centres"])
     steps = np.diff(counts, axis=0)
     alone = np.abs(steps) == 1

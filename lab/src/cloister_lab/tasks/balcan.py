@@ -21,14 +21,14 @@ from cloister.core.declared import Range, Whole, declared
 from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
 from cloister.protocol.task import (
-    FINE,
+    COUNT_BITS,
     Block,
     Floats,
     Integers,
+    NoisyBlock,
     PublicFacts,
-    Released,
 )
-from cloister.tasks.options import Clusters, PublicSeed, made
+from cloister.tasks.options import Clusters, PublicSeed, build_task
 from cloister_lab.tasks.projection import BITS, ONE, usual_axes
 from cloister_lab.tasks.recovery import Recovered
 
@@ -92,7 +92,7 @@ class Balcan(Recovered):
         n_axes = options.n_axes or usual_axes(facts.n_features, facts.nominal_n)
         most = max(2, min(MAX_LEVELS, int(log(max(facts.nominal_n, 2)))))
         fits = [i for i in range(1, most + 1) if _side(i) ** n_axes <= MAX_CELLS]
-        return made(cls, facts, options, n_axes=n_axes, levels=options.levels or max(fits))
+        return build_task(cls, facts, options, n_axes=n_axes, levels=options.levels or max(fits))
 
     def describe(self) -> str:
         """Say in plain words what is summed and what is released."""
@@ -107,7 +107,7 @@ class Balcan(Recovered):
         if t > 0:
             return self._recovered(t)
         # A record is in one cube of each level, and adds `one` there.
-        one, levels = 1 << FINE, self.levels
+        one, levels = 1 << COUNT_BITS, self.levels
         size = sum(self._cells(level) for level in range(1, levels + 1))
         return (Block("cubes", (size,), levels * one, levels * one**2, self.shares[0]),)
 
@@ -117,9 +117,9 @@ class Balcan(Recovered):
             cubes = self._cubes_of(projected, level)
             yield np.bincount(cubes, minlength=self._cells(level))
 
-    def group(self, released: Released) -> Floats:
+    def group(self, released: NoisyBlock) -> Floats:
         """Return middles of crowded cubes, chosen by local search."""
-        one = float(1 << FINE)
+        one = float(1 << COUNT_BITS)
         points, weights = self._crowded(released.values / one, released.noise_std / one)
         return points[local_search(points, weights, self.n_clusters, public_seed=self.public_seed)]
 

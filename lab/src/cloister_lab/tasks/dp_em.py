@@ -26,9 +26,9 @@ from cloister.protocol.task import (
     GridState,
     Integers,
     Mechanism,
+    NoisyBlock,
     PublicFacts,
     Records,
-    Released,
     State,
 )
 from cloister.tasks.clustering.kmeans import COUNT_IMPORTANCE
@@ -42,7 +42,7 @@ from cloister.tasks.moments import (
     sum_products,
     unpack_products,
 )
-from cloister.tasks.options import Clusters, PublicSeed, made
+from cloister.tasks.options import Clusters, PublicSeed, build_task
 from cloister_lab.tasks.centres import Centres
 from cloister_lab.tasks.sums import ceil_sqrt
 
@@ -117,7 +117,7 @@ class DPEM(Centres):
         covariance = options.covariance or ("full" if d <= MAX_FULL else "diagonal")
         coarsest = _scales(d, covariance, 0)
         longest = RESPONSIBILITY * ceil_sqrt(coarsest.l2_squared)
-        return made(
+        return build_task(
             cls,
             facts,
             options,
@@ -218,7 +218,7 @@ class DPEM(Centres):
             shift=_DIFFERENCE_BITS - self.moment_bits,
         )
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return weights, means and covariances of the noisy moments, made possible ones."""
         block, scales, d = released["moments"], self._moments, self.n_features
         unit = float(RESPONSIBILITY << self.moment_bits)

@@ -21,16 +21,16 @@ from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
 from cloister.protocol.task import (
-    FINE,
+    COUNT_BITS,
     INTERVAL_95,
     Block,
     Floats,
     GridState,
     Integers,
     Mechanism,
+    NoisyBlock,
     PublicFacts,
     Records,
-    Released,
     State,
 )
 from cloister.tasks.clustering.lloyd_kernel import check_exact
@@ -43,7 +43,7 @@ from cloister.tasks.moments import (
     sum_products,
     unpack_products,
 )
-from cloister.tasks.options import Clusters, PublicSeed, made
+from cloister.tasks.options import Clusters, PublicSeed, build_task
 from cloister_lab.tasks.centres import Centres, Lloyds
 from cloister_lab.tasks.sums import ceil_sqrt, drop_long, sum_by_label
 
@@ -131,7 +131,7 @@ class FedDPInit(Centres):
         """
         d, k = facts.n_features, options.n_clusters
         longest = ceil_sqrt(products_norm_squared(d, 0))
-        return made(
+        return build_task(
             cls,
             facts,
             options,
@@ -189,7 +189,7 @@ class FedDPInit(Centres):
             l1, l2_squared = products_l1(d, bits), products_norm_squared(d, bits)
             return (Block("products", (n_products(d),), l1, l2_squared, weight),)
         if t == 1:
-            one = 1 << FINE
+            one = 1 << COUNT_BITS
             return (Block("votes", (len(self._reference),), one, one**2, weight),)
         (block,) = self._lloyd.blocks(0)
         return (replace(block, weight=weight),)
@@ -204,14 +204,14 @@ class FedDPInit(Centres):
         if t == 1:
             points = self._project(self._reference, state["axes"])
             votes, _ = nearest_two(seen, points)
-            return np.bincount(votes, minlength=len(points)).astype(np.int64) << FINE
+            return np.bincount(votes, minlength=len(points)).astype(np.int64) << COUNT_BITS
         payload = self._lloyd.payload(0)
         labels, near = nearest_two(seen, state["anchors"], self.margin)
         labels[~near] = self.n_clusters  # one bin behind the last is dropped
         drop_long(labels, records, payload.radius_squared, self.n_clusters)
         sums = sum_by_label(records, labels, self.n_clusters)
         counts = np.bincount(labels, minlength=self.n_clusters + 1)[: self.n_clusters]
-        return np.column_stack([sums, counts * payload.count_word]).ravel()
+        return np.column_stack([sums, counts * payload.count_weight]).ravel()
 
     def _products(self, records: Records) -> Integers:
         """Return the sums of products of records that were cut toward zero."""
@@ -225,7 +225,7 @@ class FedDPInit(Centres):
         along = points.astype(np.float64) @ axes.T.astype(np.float64)
         return along.astype(np.int64) >> self.frac_bits
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Find the axes, then cluster the reference points by votes, then do as Lloyd."""
         real = self._real(state)
         if t == 0:
@@ -234,7 +234,7 @@ class FedDPInit(Centres):
             )
             return {**real, "axes": main_axes(matrix, self.components)}
         if t == 1:
-            votes = released["votes"].values / float(1 << FINE)
+            votes = released["votes"].values / float(1 << COUNT_BITS)
             points = from_grid(self._project(self._reference, state["axes"]), self.frac_bits)
             weights = project_to_simplex(votes, max(1.0, votes.sum()))
             anchors = cluster_weighted(
@@ -242,7 +242,7 @@ class FedDPInit(Centres):
             )
             return {**real, "anchors": anchors, "centres": np.clip(anchors @ real["axes"], -1, 1)}
         moved = dict(self._lloyd.update(0, state, released))
-        count_std = released["sums"].noise_std / self._lloyd.payload(0).count_word
+        count_std = released["sums"].noise_std / self._lloyd.payload(0).count_weight
         empty = moved["sizes"] <= max(1.0, INTERVAL_95["gaussian"] * count_std)
         # Where noise alone could explain the count, the public points know more than the ratio.
         moved["centres"] = np.where(empty[:, None], real["centres"], moved["centres"])

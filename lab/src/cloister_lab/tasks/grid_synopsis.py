@@ -26,16 +26,16 @@ from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.protocol.task import (
-    FINE,
+    COUNT_BITS,
     INTERVAL_95,
     Block,
     Floats,
     GridState,
     Integers,
     Mechanism,
+    NoisyBlock,
     PublicFacts,
     Records,
-    Released,
     State,
 )
 from cloister.tasks.clustering.kmeans import (
@@ -45,7 +45,7 @@ from cloister.tasks.clustering.kmeans import (
 )
 from cloister.tasks.clustering.synopsis import cluster_weighted, project_to_simplex
 from cloister.tasks.intervals import BOX, ratio_interval
-from cloister.tasks.options import Clusters, Noise, PublicSeed, made, needed_budget
+from cloister.tasks.options import Clusters, Noise, PublicSeed, build_task, require_budget
 from cloister_lab.tasks.centres import Centres, Lloyds
 
 Negatives = Literal["project", "zero"]
@@ -105,7 +105,7 @@ class EUGkM(Centres):
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose the grid by the published rule, unless it is given; see :func:`axis_cells`."""
-        return made(
+        return build_task(
             cls,
             facts,
             options,
@@ -123,18 +123,18 @@ class EUGkM(Centres):
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return one count for each cell."""
         # A record is in one cell and adds `one` there: both norms are `one`.
-        one = 1 << FINE
+        one = 1 << COUNT_BITS
         return (Block("counts", (self.n_cells,), l1=one, l2_squared=one**2, weight=1.0),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the number of records in each cell, in fine units."""
         cells = cells_of(records, self.cells_per_axis, self.frac_bits)
-        return np.bincount(cells, minlength=self.n_cells).astype(np.int64) << FINE
+        return np.bincount(cells, minlength=self.n_cells).astype(np.int64) << COUNT_BITS
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Cluster the middles of the cells, weighted by what their counts are likely to be."""
         block = released["counts"]
-        counts, noise = block.values / float(1 << FINE), block.noise_std / (1 << FINE)
+        counts, noise = block.values / float(1 << COUNT_BITS), block.noise_std / (1 << COUNT_BITS)
         points = cell_middles(self.n_features, self.cells_per_axis)
         weights = np.maximum(counts, 0.0)
         if self.negatives == "project" or not weights.any():
@@ -175,7 +175,7 @@ class EUGkM(Centres):
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
         """Return expected half-widths for clusters of equal size and equal parts of the box."""
-        noise = INTERVAL_95[self.mechanism] * noise_std / (1 << FINE)
+        noise = INTERVAL_95[self.mechanism] * noise_std / (1 << COUNT_BITS)
         k, d = self.n_clusters, self.n_features
         error = noise * sqrt(_centre_variance(self.n_cells, k, d, nominal_n))
         half_width = min(error + 1 / self.cells_per_axis, 1.0)
@@ -228,7 +228,7 @@ class Hybrid(Centres):
         than the grid with the whole budget, see :meth:`prefers_lloyd`.
         """
         given = options.cells_per_axis
-        task = made(
+        task = build_task(
             cls,
             facts,
             options,
@@ -252,7 +252,7 @@ class Hybrid(Centres):
         payload, one = self._lloyd.payload(0), 1 << self.frac_bits
         norm = payload.l1 if self.mechanism == "laplace" else sqrt(payload.l2_squared)
         noise = _count_std(budget, self.mechanism, share=0.5) * norm
-        sums, counts = (noise / one) ** 2, (noise / payload.count_word) ** 2
+        sums, counts = (noise / one) ** 2, (noise / payload.count_weight) ** 2
         lloyd = k**3 / nominal_n**2 * d * (sums + 4 * COUNT_IMPORTANCE**2 * counts)
         whole = _count_std(budget, self.mechanism)
         cells = axis_cells(d, k, nominal_n, whole) ** d
@@ -296,7 +296,7 @@ class Hybrid(Centres):
         """Return EUGkM's vector, then Lloyd's."""
         return self._of(t).contribute(0, state, records)
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return EUGkM's centres, then Lloyd's."""
         return self._of(t).update(0, state, released)
 
@@ -362,7 +362,7 @@ def usual_cells(facts: PublicFacts, options: EUGkM.Options, share: float = 1.0) 
 
 def _count_std(budget: Budget | None, mechanism: Mechanism, share: float = 1.0) -> float:
     """Return the deviation of noise in a count of sensitivity 1 on a part of the budget."""
-    budget = needed_budget(budget, "give it, or give cells_per_axis")
+    budget = require_budget(budget, "give it, or give cells_per_axis")
     if mechanism == "laplace":
         return sqrt(2) / (share * budget.epsilon)
     return gaussian_noise_multiplier(budget.epsilon, budget.delta) / sqrt(share)

@@ -27,20 +27,20 @@ from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.protocol.task import (
-    FINE,
+    COUNT_BITS,
     Block,
     Floats,
     GridState,
     Integers,
     Mechanism,
+    NoisyBlock,
     PublicFacts,
     Records,
-    Released,
     State,
 )
 from cloister.tasks.clustering.synopsis import cluster_weighted
 from cloister.tasks.intervals import BOX, ratio_interval, size_interval
-from cloister.tasks.options import Clusters, Noise, PublicSeed, made, needed_budget
+from cloister.tasks.options import Clusters, Noise, PublicSeed, build_task, require_budget
 from cloister_lab.tasks.centres import Centres
 from cloister_lab.tasks.sums import drop_long, sum_by_label
 
@@ -125,7 +125,7 @@ class LSHTree(Centres):
         levels = ceil(log2(max(2, k, n / min_size))) + 2
         depth = options.depth or min(MAX_DEPTH, levels)
         wanted = min(ceil(2 * n / min_size), _MOST_NUMBERS // d)
-        return made(
+        return build_task(
             cls,
             facts,
             options,
@@ -155,7 +155,7 @@ class LSHTree(Centres):
         """Return the counts of all nodes but the root, then sums and counts of the leaves."""
         if t == 0:
             # A record is in one node of each level, and adds `one` there.
-            one = 1 << FINE
+            one = 1 << COUNT_BITS
             nodes = (2 << self.depth) - 2
             depth = self.depth
             return (Block("counts", (nodes,), depth * one, depth * one**2, self.count_share),)
@@ -173,7 +173,7 @@ class LSHTree(Centres):
             while len(level) > 2:
                 level = level.reshape(-1, 2).sum(axis=1)
                 levels.append(level)
-            return np.concatenate(levels[::-1]) << FINE
+            return np.concatenate(levels[::-1]) << COUNT_BITS
         (block,) = self.blocks(t)
         labels = self._labels(state["leaves"] >> self.frac_bits)[codes]
         drop_long(labels, records, block.l2_squared - self._count_word**2, self.max_leaves)
@@ -182,12 +182,12 @@ class LSHTree(Centres):
         counts = np.bincount(labels, minlength=self.max_leaves + 1)[: self.max_leaves]
         return np.column_stack([sums, counts.astype(np.int64) * self._count_word]).ravel()
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Grow the tree from the counts; then cluster the means of its leaves."""
         real = self._real(state)
         if t == 0:
             counts = np.zeros(2 << self.depth)
-            counts[2:] = released["counts"].values / float(1 << FINE)
+            counts[2:] = released["counts"].values / float(1 << COUNT_BITS)
             counts[1] = counts[2] + counts[3]
             leaves = grow(counts, self.min_size, self.max_leaves)
             padded = np.zeros(self.max_leaves)
@@ -197,7 +197,7 @@ class LSHTree(Centres):
         centres, groups = self.group(state["leaves"], block)
         return {**real, "centres": centres, **self.measure(groups, block)}
 
-    def group(self, leaves: Integers, block: Released) -> tuple[Floats, Integers]:
+    def group(self, leaves: Integers, block: NoisyBlock) -> tuple[Floats, Integers]:
         """Cluster the noisy means of the leaves.
 
         Returns
@@ -216,7 +216,7 @@ class LSHTree(Centres):
         groups[used] = scores.argmin(axis=1)
         return centres, groups
 
-    def measure(self, groups: Integers, block: Released) -> State:
+    def measure(self, groups: Integers, block: NoisyBlock) -> State:
         """Return sizes and intervals of groups of leaves, as from :meth:`group`."""
         totals = np.zeros((self.n_clusters + 1, self.n_features + 1), dtype=np.int64)
         np.add.at(totals, groups, block.values)
@@ -333,7 +333,7 @@ def grow(counts: Floats, min_size: float, max_leaves: int) -> list[int]:
 
 def _sum_noise(budget: Budget | None, mechanism: Mechanism, n_features: int, share: float) -> float:
     """Return the L2 norm of the noise of a sum over the half diagonal, on a part of the budget."""
-    budget = needed_budget(budget, "give it, or give min_size")
+    budget = require_budget(budget, "give it, or give min_size")
     if mechanism == "laplace":  # scale d / epsilon for a record of L1 norm d
         return sqrt(2) * n_features / (share * budget.epsilon)
     multiplier = gaussian_noise_multiplier(budget.epsilon, budget.delta)

@@ -20,15 +20,15 @@ import numpy as np
 from cloister.core.declared import Range, Whole, declared
 from cloister.core.errors import PlanError
 from cloister.protocol.task import (
-    FINE,
+    COUNT_BITS,
     Block,
     Floats,
     Integers,
+    NoisyBlock,
     PublicFacts,
-    Released,
 )
 from cloister.tasks.clustering.synopsis import cluster_weighted, nearest, project_to_simplex
-from cloister.tasks.options import Clusters, PublicSeed, made
+from cloister.tasks.options import Clusters, PublicSeed, build_task
 from cloister_lab.tasks.grid_synopsis import cell_middles, cells_of
 from cloister_lab.tasks.projection import BITS, usual_axes
 from cloister_lab.tasks.recovery import Recovered
@@ -88,7 +88,7 @@ class MaxCoverHistogram(Recovered):
         """
         n_axes = options.n_axes or usual_axes(facts.n_features, facts.nominal_n)
         bits = min(MAX_CELL_BITS, (2 * facts.nominal_n).bit_length() - 1)
-        return made(
+        return build_task(
             cls,
             facts,
             options,
@@ -110,7 +110,7 @@ class MaxCoverHistogram(Recovered):
         if t > 0:
             return self._recovered(t)
         # A record is in one cell of each grid, and adds `one` there.
-        one, grids = 1 << FINE, len(self._sides)
+        one, grids = 1 << COUNT_BITS, len(self._sides)
         size = sum(side**self.n_axes for side in self._sides)
         return (Block("cells", (size,), grids * one, grids * one**2, self.shares[0]),)
 
@@ -120,10 +120,10 @@ class MaxCoverHistogram(Recovered):
             cells = cells_of(projected.astype(np.int32), side, BITS)
             yield np.bincount(cells, minlength=side**self.n_axes)
 
-    def group(self, released: Released) -> Floats:
+    def group(self, released: NoisyBlock) -> Floats:
         """Return centres of balls of cells, grouped by the records that they hold."""
         ends = np.cumsum([side**self.n_axes for side in self._sides])[:-1]
-        noisy = np.split(released.values / float(1 << FINE), ends)
+        noisy = np.split(released.values / float(1 << COUNT_BITS), ends)
         counts = [project_to_simplex(cells, max(1.0, cells.sum())) for cells in noisy]
         nobody = np.zeros(self.n_axes)  # if no ball holds even a part of a record
         balls: Floats = np.array(list(self._pick(counts)) or [nobody])

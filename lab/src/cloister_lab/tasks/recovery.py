@@ -17,15 +17,15 @@ import numpy as np
 from cloister.core.declared import Whole, declared
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
 from cloister.protocol.task import (
-    FINE,
+    COUNT_BITS,
     Block,
     Floats,
     GridState,
     Integers,
     Mechanism,
+    NoisyBlock,
     PublicFacts,
     Records,
-    Released,
     State,
 )
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd
@@ -73,9 +73,9 @@ class Recovery:
         drop_long(labels, records, payload.radius_squared, self.n_clusters)
         sums = sum_by_label(records, labels, self.n_clusters)
         counts = np.bincount(labels, minlength=self.n_clusters + 1)[: self.n_clusters]
-        return np.column_stack([sums, counts.astype(np.int64) * payload.count_word]).ravel()
+        return np.column_stack([sums, counts.astype(np.int64) * payload.count_weight]).ravel()
 
-    def update(self, step: int, points: Floats, state: GridState, released: Released) -> State:
+    def update(self, step: int, points: Floats, state: GridState, released: NoisyBlock) -> State:
         """Return centres, sizes and intervals, as in :mod:`cloister.tasks.clustering.kmeans`."""
         about = self._about(step, points, state)
         return self._loop(step).update(0, about, {"sums": released})
@@ -140,7 +140,7 @@ class Recovered(Centres, ABC):
         """Yield the numbers of records in the cells of each grid."""
 
     @abstractmethod
-    def group(self, released: Released) -> Floats:
+    def group(self, released: NoisyBlock) -> Floats:
         """Return points from noisy counts; shape (n_clusters, n_axes)."""
 
     @abstractmethod
@@ -161,9 +161,9 @@ class Recovered(Centres, ABC):
             points = from_grid(state["points"], self.frac_bits)
             return self._recovery.contribute(t - 1, points, state, records)
         found = list(self.counts(self._recovery.projection(records)))
-        return np.concatenate(found).astype(np.int64) << FINE
+        return np.concatenate(found).astype(np.int64) << COUNT_BITS
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Find points; then move the centres to the noisy means."""
         (block,) = released.values()
         if t == 0:

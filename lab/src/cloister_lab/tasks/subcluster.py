@@ -34,13 +34,13 @@ from cloister.protocol.task import (
     GridState,
     Integers,
     Mechanism,
+    NoisyBlock,
     PublicFacts,
     Records,
-    Released,
     State,
 )
 from cloister.tasks.clustering.kmeans import FastLloyd, fold
-from cloister.tasks.options import Clusters, PublicSeed, made
+from cloister.tasks.options import Clusters, PublicSeed, build_task
 from cloister_lab.tasks.centres import Centres
 
 CANDIDATES = 256  # points of a sampling zone among which one is drawn
@@ -117,7 +117,7 @@ class _ZoneLoop(Centres, ABC):
         """Return the layout of round `t`."""
 
     def _move(
-        self, step: int, state: GridState, released: Mapping[str, Released]
+        self, step: int, state: GridState, released: Mapping[str, NoisyBlock]
     ) -> tuple[State, Floats]:
         """Return FastLloyd's next state and the radius of each zone: how far the centre moved."""
         moved = self._lloyd.update(step, state, released)
@@ -159,7 +159,7 @@ class KMeansGuaranteeDP(_ZoneLoop):
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose radii and number of rounds as FastLloyd does."""
-        return made(cls, facts, options, **cls._as_fastlloyd(facts, options, options.rounds))
+        return build_task(cls, facts, options, **cls._as_fastlloyd(facts, options, options.rounds))
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return FastLloyd's block: for each cluster the sums and, last, the count."""
@@ -169,7 +169,7 @@ class KMeansGuaranteeDP(_ZoneLoop):
         """Return sums and counts of the records near each centre."""
         return self._lloyd.contribute(t, state, records)
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Move each centre to its noisy mean, then draw it from the sampling zone of the move."""
         moved, radii = self._move(t, state, released)
         steps = moved["centres"] - from_grid(state["centres"], self.frac_bits)
@@ -245,7 +245,7 @@ class SubClusterDP(_ZoneLoop):
         steps = None if options.rounds is None else max(1, options.rounds // 2)
         numbers = cls._as_fastlloyd(replace(facts, nominal_n=fewer), options, steps)
         numbers["rounds"] = options.rounds or 2 * numbers["rounds"]
-        return made(cls, facts, options, **numbers)
+        return build_task(cls, facts, options, **numbers)
 
     @property
     def _steps(self) -> int:
@@ -290,10 +290,10 @@ class SubClusterDP(_ZoneLoop):
             state["centres"],
             state["zone_radius"],
             state["parts"],
-            count_word=self._count_word,
+            count_weight=self._count_word,
         ).ravel()
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Move each centre to its noisy mean and part the zone; then go to the mean of a part."""
         rng = public_generator(self.public_seed, self.name, t)
         if t % 2 == 0:
@@ -374,7 +374,7 @@ def draw_from_zone(
 
 
 def sum_in_zones(
-    records: Records, centres: Integers, radii: Integers, parts: Integers, *, count_word: int
+    records: Records, centres: Integers, radii: Integers, parts: Integers, *, count_weight: int
 ) -> Integers:
     """Sum the records inside public balls by the nearest of the parts' middles.
 
@@ -384,7 +384,7 @@ def sum_in_zones(
     -------
     ndarray of shape (n_clusters, n_parts, n_features + 1), int64
         Sums of the differences to the centre, each cut toward zero to multiples of ``radius *
-        2**-FINE_BITS``, in these; and, last, `count_word` for each record.
+        2**-FINE_BITS``, in these; and, last, `count_weight` for each record.
 
     Notes ----- A record adds to one row: a vector of squared norm at most ``2**(2 * FINE_BITS)``,
     and the count word. All products of floats are of integers below 2**53, so what a record adds
@@ -409,7 +409,7 @@ def sum_in_zones(
             for part in range(n_parts):
                 inside = labels == part
                 sums[j, part, :-1] += scaled[inside].sum(axis=0)
-                sums[j, part, -1] += count_word * int(inside.sum())
+                sums[j, part, -1] += count_weight * int(inside.sum())
     return sums
 
 

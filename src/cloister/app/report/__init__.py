@@ -9,20 +9,20 @@ from __future__ import annotations
 from cloister.app.report.page import render_report, write_report
 from cloister.app.text import (
     as_table,
+    attacker_sentence,
     between,
     listed,
     number,
-    odds_sentence,
     plus_minus,
     strength_sentence,
 )
 
 __all__ = [
     "as_table",
+    "attacker_sentence",
     "between",
     "listed",
     "number",
-    "odds_sentence",
     "plus_minus",
     "render_report",
     "strength_sentence",

@@ -30,7 +30,7 @@ from cloister.core.errors import (
 )
 from cloister.federation.pki import KeyFolder, Peer, peer_of, revoked_serials, version_of
 from cloister.federation.service.audit import Audit
-from cloister.federation.service.logs import Seldom, place_of
+from cloister.federation.service.logs import RateLimitedLog, place_of
 from cloister.federation.service.server import peer_certificate
 from cloister.federation.service.web import said
 
@@ -160,7 +160,7 @@ class Gate:
     max_body: int
     counts: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     shut_out: Callable[[str, str], None] | None = None
-    turned_away: Seldom = field(default_factory=Seldom)
+    turned_away: RateLimitedLog = field(default_factory=RateLimitedLog)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection."""

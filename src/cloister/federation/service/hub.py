@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from cloister.core.errors import CloisterError, TransportError
-from cloister.federation.service.logs import Seldom
+from cloister.federation.service.logs import RateLimitedLog
 from cloister.federation.transports.http import (
     MAX_MESSAGE_BYTES,
     MAX_WORDS,
@@ -211,7 +211,7 @@ class Hub:
         self._max = max_message_bytes
         self._streams: dict[str, _Stream] = {}
         self._shut_out: dict[str, str] = {}  # why; not waited for until they connect again
-        self._unreadable = Seldom()
+        self._unreadable = RateLimitedLog()
         self._exchanges: dict[int, _Exchange] = {}
         self._numbers = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -31,7 +31,7 @@ from cloister.core.errors import (
     PlanError,
     ProtocolError,
     TransportError,
-    raise_first,
+    raise_if_any,
 )
 from cloister.federation.service.audit import Audit
 from cloister.federation.service.hub import Hub
@@ -77,7 +77,7 @@ class _Cohort:
 
 
 @dataclass(frozen=True)
-class _Aside:
+class _BackgroundWork:
     """Background work in a separate thread while silos compute, so that no round waits for it."""
 
     thread: ThreadPoolExecutor
@@ -214,10 +214,10 @@ class Jobs:
         # Before the plan is read, since reading is the cost of a flood of bad plans.
         self._check_rate(name, fingerprint)
         plan = Plan.from_dict(document)
-        raise_first(_rules_of_network(plan))
+        raise_if_any(_rules_of_network(plan))
         plan.check_network_size()
-        raise_first(_rules_of_proposer(plan, Proposer(**proposer), name, fingerprint))
-        raise_first(self._rules_of_members(plan))
+        raise_if_any(_rules_of_proposer(plan, Proposer(**proposer), name, fingerprint))
+        raise_if_any(self._rules_of_members(plan))
         by_state, _ = self.store.counts()
         if by_state["proposed"] + by_state["running"] >= MAX_OPEN:
             raise PlanError(
@@ -456,7 +456,7 @@ class Jobs:
             plan = self._plan(job)
             aggregator = Aggregator(plan, self.new_noise(), self.store)
             with ThreadPoolExecutor(1, "aside") as thread:
-                aside = _Aside(thread)
+                aside = _BackgroundWork(thread)
                 carrier = self.streams.transport(
                     job.id,
                     round_timeout=self.round_timeout,

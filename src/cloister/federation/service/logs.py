@@ -15,7 +15,7 @@ _IDS = ("job", "round", "silo")  # given as `extra`
 _STRANGERS = (
     "asyncio",
     "uvicorn.error",
-    "cloister.federation.service.door",
+    "cloister.federation.service.listener",
     "cloister.federation.service.app",
     "cloister.federation.service.gate",
 )
@@ -44,7 +44,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, allow_nan=False)
 
 
-class Seldom:
+class RateLimitedLog:
     """A rate limit for repeated events: of each kind the first is due, then one a minute.
 
     Parameters
@@ -86,7 +86,7 @@ class _Seldom(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._seldom = Seldom()
+        self._seldom = RateLimitedLog()
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name not in _STRANGERS:

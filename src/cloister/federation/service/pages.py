@@ -16,7 +16,7 @@ from cloister.core.display import Table
 from cloister.core.html import page
 from cloister.federation.pki import Peer
 from cloister.federation.service.jobs import Jobs
-from cloister.federation.service.shown import facts, members, moment, priced, progress
+from cloister.federation.service.render import facts, members, moment, priced, progress
 from cloister.federation.service.store import Decision, SeenSilo, StoredJob
 from cloister.federation.service.web import sent
 from cloister.protocol.lifecycle import ENDED, MEANING

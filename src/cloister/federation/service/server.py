@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from cloister.core.errors import TransportError
-from cloister.federation.service.door import BACKLOG, Door, descriptors, room
+from cloister.federation.service.listener import BACKLOG, TlsListener, descriptors, room
 from cloister.federation.service.logs import place_of
 from cloister.federation.transports.http import MAX_MESSAGE_BYTES
 
@@ -161,7 +161,7 @@ def serve(
 
 
 class _Uvicorn(uvicorn.Server):
-    """A server whose connections come from :class:`Door` in place of asyncio's listener."""
+    """A server whose connections come from :class:`TlsListener` in place of asyncio's listener."""
 
     def __init__(
         self, config: uvicorn.Config, listener: socket.socket, context: ssl.SSLContext
@@ -176,7 +176,9 @@ class _Uvicorn(uvicorn.Server):
         state = {"server_state": self.server_state, "app_state": self.lifespan.state}
         protocol = partial(http, config=self.config, **state)
         silent, shaking = room(descriptors())
-        self._door = Door(self._listener, self._context, protocol, silent=silent, shaking=shaking)
+        self._door = TlsListener(
+            self._listener, self._context, protocol, silent=silent, shaking=shaking
+        )
         self._door.open()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

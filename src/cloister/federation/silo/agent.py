@@ -32,18 +32,18 @@ from cloister.core.errors import (
 )
 from cloister.data import Records
 from cloister.data.partitions import PartitionedRecords
-from cloister.federation.attested import SUFFIX, Attestation
+from cloister.federation.release_signatures import SUFFIX, Attestation
 from cloister.federation.service.audit import Audit
 from cloister.federation.service.logs import place_of
 from cloister.federation.silo.site import Site
-from cloister.federation.silo.store import Job, Store, in_brief
+from cloister.federation.silo.store import Job, Store, summary_row
 from cloister.federation.transports.http import Kind, Message, in_json, printable
 from cloister.privacy.chain import SignedStatement
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol import lifecycle
 from cloister.protocol.client import Client
-from cloister.protocol.code import other_code
+from cloister.protocol.code import code_mismatch
 from cloister.protocol.exchanges import Kind as FrameKind
 from cloister.protocol.keys import CLOCK_SECONDS
 from cloister.protocol.lifecycle import GRANTED, OPEN, UNDECIDED, SiloState
@@ -333,7 +333,7 @@ class Agent:
             plan = self._plan(known)
             if known.state == SiloState.APPROVED:
                 self._start(known, plan)
-            elif reason := other_code(plan):  # installed since the job began
+            elif reason := code_mismatch(plan):  # installed since the job began
                 raise PlanError(reason)
             self._clients[job] = self._join(plan, self._book(plan))
         return self._clients[job]
@@ -484,7 +484,7 @@ class Agent:
     def _note(self) -> None:
         """Write every change of state to the audit file, including those by owner's commands."""
         with self._noting:
-            for job in self._store.unnoted():
+            for job in self._store.unreported():
                 if job.state == SiloState.WITHDRAWN:
                     self._forget(job.id)
                 self._audit.write(
@@ -550,7 +550,7 @@ def _read_offer(
 
 
 def _brief(plan: Plan) -> str:
-    return in_brief(plan.to_dict(), plan.digest)
+    return summary_row(plan.to_dict(), plan.digest)
 
 
 def _same_study(kept: str, name: str) -> bool:

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloister.app.release import target_of
-from cloister.app.text import listed, number, odds_sentence
+from cloister.app.text import attacker_sentence, listed, number
 from cloister.core.display import Table
 from cloister.core.errors import BudgetExceeded, PlanError
-from cloister.federation.service import shown
+from cloister.federation.service import render
 from cloister.federation.silo.site import Site
 from cloister.federation.silo.store import Job
 from cloister.privacy import accounting
-from cloister.privacy.filter import Cost, cheapest, tariffs
+from cloister.privacy.filter import Cost, cheapest_pricing, tariffs
 from cloister.protocol.lifecycle import DENY, GRANTED, SiloState, Step
 from cloister.protocol.plan import Plan
 
@@ -69,7 +69,7 @@ def question(job: Job, site: Site) -> Question:
         ("policy", "allows it" if refusal is None else f"refuses it: {refusal}"),
         ("ledger", "allows it" if cost.get("fits", True) else f"refuses it: {_BEYOND}"),
     )
-    odds = (odds_sentence(plan.events(), plan.unit),) if plan.budget else ()
+    odds = (attacker_sentence(plan.events(), plan.unit),) if plan.budget else ()
     members = _members(plan, site)
     rows = tuple(tuple(member.values()) for member in members)
     return Question(
@@ -129,7 +129,7 @@ def decide(site: Site, start: str, step: Step[SiloState], reason: str = "") -> s
 def priced(job: Job) -> str:
     """Return a job's task and its price, for lists of jobs."""
     plan = json.loads(job.plan)
-    return shown.priced(plan["task"]["name"], plan["budget"])
+    return render.priced(plan["task"]["name"], plan["budget"])
 
 
 def plan_of(site: Site, job: Job) -> Plan:
@@ -182,7 +182,7 @@ def cost_of(plan: Plan, site: Site, job: Job) -> dict[str, Any]:
         cost["before"] = limits.epsilon(so_far)
         cost["left_before"] = limits.epsilon_left(so_far)
         after = so_far + tariffs(events, [limits])[0].cost(events)
-        cost["fits"] = cheapest(events, [(limits, so_far)]) is not None
+        cost["fits"] = cheapest_pricing(events, [(limits, so_far)]) is not None
     return {**cost, "after": limits.epsilon(after), "left_after": limits.epsilon_left(after)}
 
 

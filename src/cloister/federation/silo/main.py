@@ -20,7 +20,7 @@ from cloister.federation.silo.site import Site
 from cloister.federation.transports.http import Stream, StreamClient
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.client import Client
-from cloister.protocol.code import remember
+from cloister.protocol.code import preload_digests
 from cloister.protocol.plan import Plan
 
 
@@ -52,7 +52,7 @@ def open_agent(
             raise LedgerError(f"others may read or write {str(file)!r}; chmod 600 it.")
     ledger = site.ledger()
     # The digests must describe the code that this process runs, even if files change later.
-    remember(site.tasks, site.policy.rules.tasks)
+    preload_digests(site.tasks, site.policy.rules.tasks)
 
     def join(plan: Plan, records: Records | PartitionedRecords) -> Client:
         return Client(

@@ -13,10 +13,10 @@ from typing import Literal
 from cloister.core.errors import PlanError
 from cloister.data.schema import Schema
 from cloister.federation.settings import PolicySettings
-from cloister.protocol.code import other_code
+from cloister.protocol.code import code_mismatch
 from cloister.protocol.plan import Plan, study_name
 from cloister.protocol.proposal import Proposer
-from cloister.protocol.task import BySilo, steps_of
+from cloister.protocol.task import PerSiloTask, pipeline_steps
 
 _SHOWN = 5  # names in a reason; a catalogue may have thousands
 
@@ -127,17 +127,21 @@ class Policy:
 
     def _what(self, plan: Plan) -> Iterator[str]:
         # Each step of a pipeline must be allowed, or a pipeline could smuggle in any task.
-        for name in (task.name for task in steps_of(plan.task)):
+        for name in (task.name for task in pipeline_steps(plan.task)):
             if name not in self.rules.tasks:
                 yield f"task {name!r} is not among those allowed here: {listed(self.rules.tasks)}."
-        if reason := other_code(plan):
+        if reason := code_mismatch(plan):
             yield reason
         if plan.profile not in self.rules.profiles:
             allowed = listed(self.rules.profiles)
             yield f"profile {plan.profile!r} is not among those allowed here: {allowed}."
         if plan.publish and not self.rules.allow_publish:
             yield "publish must be False here; the result is for the silos alone."
-        if isinstance(plan.task, BySilo) and plan.task.silos and not self.rules.allow_breakdown:
+        if (
+            isinstance(plan.task, PerSiloTask)
+            and plan.task.silos
+            and not self.rules.allow_breakdown
+        ):
             yield (
                 "a breakdown by silo is not allowed here; plan without by_silo, or ask the owner "
                 "to set allow_breakdown."

@@ -161,5 +161,5 @@ class Site:
         if isinstance(records, PartitionedRecords):
             return records
         # Sorting pays only for tasks that scan their records in order.
-        wanted = self.settings.ordered_records and getattr(plan.task, "in_order", False)
+        wanted = self.settings.ordered_records and getattr(plan.task, "sort_records_pays", False)
         return records.in_order if wanted else records

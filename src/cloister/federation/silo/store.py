@@ -62,8 +62,8 @@ class Job:
     ----------
     id : str, 32 hexadecimal digits
     plan : str
-        Canonical JSON of the plan in its first offer; the text of :func:`in_brief` for a job that
-        the policy declined on arrival.
+        Canonical JSON of the plan in its first offer; the text of :func:`summary_row` for a job
+        that the policy declined on arrival.
     proposer : mapping
         The proposer, as sent by the coordinator.
     received_at : str
@@ -95,7 +95,7 @@ class Job:
         return cls(**fields | {"proposer": proposer, "state": _state(fields["state"])})
 
 
-def in_brief(plan: Mapping[str, Any], digest: bytes) -> str:
+def summary_row(plan: Mapping[str, Any], digest: bytes) -> str:
     """Return the stored part of a declined job's plan, which is bounded in length."""
     kept = {key: plan[key] for key in ("budget", "profile", "study")}
     name = {"name": plan["task"]["name"]}
@@ -205,7 +205,7 @@ class Store:
         query = f"SELECT id FROM jobs WHERE NOT {_among('noted', _BEFORE_FRAMES)}"
         return frozenset(self._read(query, *_BEFORE_FRAMES, into=lambda row: row[0]))
 
-    def unnoted(self) -> tuple[Job, ...]:
+    def unreported(self) -> tuple[Job, ...]:
         """Return the jobs whose state changed since :meth:`note`, oldest first."""
         return self._jobs_where("noted <> state")
 

@@ -222,7 +222,7 @@ def _read(model: Any) -> _Model:
     if isinstance(task, Pipeline):
         before = [(step, task.results_of(i, results)) for i, step in enumerate(task.steps[:-1])]
         results = task.results_of(len(before), results)
-        names, grid, task = task.reaching, task.last_grid, task.steps[-1]
+        names, grid, task = task.last_step_columns, task.last_step_grid, task.steps[-1]
     box = np.array([plan.grid.low, plan.grid.high, plan.grid.centre, plan.grid.half_range])
     for step, released in before:
         _narrow(box, step, released)

@@ -29,7 +29,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.polynomial import polynomial as real
 from numpy.typing import NDArray
 
-from cloister.core.declared import Length, Range, Whole, declarations, refuse
+from cloister.core.declared import Length, Range, Whole, declarations, validate
 from cloister.core.errors import PlanError
 from cloister.hazmat.ring import Words
 from cloister.shares.mpc.compare import relu
@@ -59,7 +59,7 @@ class Layer(ABC):
 
     def __post_init__(self) -> None:
         for one in declarations(type(self)):
-            refuse(one, getattr(self, one.name))
+            validate(one, getattr(self, one.name))
 
     @property
     def parameters(self) -> tuple[Floats, ...]:

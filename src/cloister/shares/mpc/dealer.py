@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from cloister.core.declared import settled
+from cloister.core.declared import as_tuples
 from cloister.core.errors import LocalProtocolError, RemoteProtocolError
 from cloister.core.randomness import new_key
 from cloister.federation.transports.links import Link
@@ -172,7 +172,7 @@ def _read(request: bytes) -> tuple[int, Material]:
     try:
         serial, name, *fields = json.loads(request)
         # Only kinds of this table are constructed, with fields that are checked below.
-        material = _KINDS[name](*(settled(field) for field in fields))
+        material = _KINDS[name](*(as_tuples(field) for field in fields))
         # In Python integers, which cannot overflow for shapes of any size.
         shapes = (*material.drawn(), material.derived())
         words = sum(prod(shape) for shape in shapes)

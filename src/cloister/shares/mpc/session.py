@@ -38,8 +38,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from cloister.core.declared import Length, Rule, declarations, declared, settled
-from cloister.core.errors import CloisterError, DataError, PlanError, raise_first
+from cloister.core.declared import Length, Rule, as_tuples, declarations, declared
+from cloister.core.errors import CloisterError, DataError, PlanError, raise_if_any
 from cloister.federation.transports.tcp import address_of
 from cloister.shares.mpc.dealer import MOST_WORDS
 from cloister.shares.mpc.program import Program
@@ -92,7 +92,7 @@ class Session:
     )
 
     def __post_init__(self) -> None:
-        raise_first(self._broken())
+        raise_if_any(self._broken())
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], programs: Mapping[str, type[Any]]) -> Self:
@@ -231,7 +231,7 @@ def _program(name: str, options: Any, programs: Mapping[str, type[Any]]) -> Prog
         raise PlanError(f"program must be one of {known}, got {name!r}.")
     try:
         json.dumps(options)  # TOML has dates, which no program takes
-        program: Program = programs[name](**{k: settled(value) for k, value in options.items()})
+        program: Program = programs[name](**{k: as_tuples(value) for k, value in options.items()})
     except CloisterError:
         raise
     except (TypeError, ValueError, AttributeError, KeyError):

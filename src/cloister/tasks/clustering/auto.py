@@ -22,7 +22,7 @@ from cloister.core.declared import Positive, Whole, declared
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.calibration import gdp_mu_for
-from cloister.protocol.task import Block, Gaussian, PublicFacts, Released, Rows
+from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicFacts, Rows
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import TYPICAL, MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaRoute
@@ -33,7 +33,7 @@ from cloister.tasks.clustering.clusters import (
 )
 from cloister.tasks.clustering.lloyd_kernel import check_exact
 from cloister.tasks.intervals import size_interval
-from cloister.tasks.options import Clusters, PublicSeed, epsilon_for, made, needed_budget
+from cloister.tasks.options import Clusters, PublicSeed, build_task, epsilon_for, require_budget
 
 if TYPE_CHECKING:
     from cloister.protocol.plan import Plan
@@ -47,7 +47,7 @@ _SPACE = 3  # most columns for a histogram of the box
 
 def planned_mu(facts: PublicFacts) -> float:
     """Return the GDP parameter of the whole budget, to the digits that a plan keeps."""
-    budget = needed_budget(facts.budget)
+    budget = require_budget(facts.budget)
     return float(f"{gdp_mu_for(budget.epsilon, budget.delta):.12g}")
 
 
@@ -81,7 +81,7 @@ class Auto(Clustering, Gaussian):
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        return made(cls, facts, options, mu=planned_mu(facts))
+        return build_task(cls, facts, options, mu=planned_mu(facts))
 
     @cached_property
     def route(self) -> Route:
@@ -130,7 +130,7 @@ class Auto(Clustering, Gaussian):
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         return self.route.contribute(t, state, records)
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         return self.route.update(t, state, released)
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:

@@ -10,7 +10,7 @@ from math import prod, sqrt
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, State
-from cloister.protocol.task import Block, Released, Rows
+from cloister.protocol.task import Block, NoisyBlock, Rows
 from cloister.tasks.clipped import chunks
 from cloister.tasks.clustering.auto_rounds import (
     LLOYD_RELEASES,
@@ -31,7 +31,7 @@ from cloister.tasks.clustering.synopsis import cubic_bins, drop_empty_cells
 from cloister.tasks.clustering.weighted import ONE, cluster, on_lattice, parts_of
 from cloister.tasks.columns import bins_of, count_cells
 from cloister.tasks.shrinkage import gains
-from cloister.tasks.state import read, written
+from cloister.tasks.state import decode_state, encode_state
 
 # Constants below were found on generated tables; docs/proofs/auto.md says that privacy does not
 # depend on any of them.
@@ -132,7 +132,7 @@ class GridRoute(Route):
             surrogate=nothing,
             error_std=np.zeros(self.n_clusters),
         )
-        return written(known)
+        return encode_state(known)
 
     def _stage(self, t: int) -> str:
         return ("box", "cells", "lloyd")[min(t + (not self.has_box), 2)]
@@ -142,9 +142,9 @@ class GridRoute(Route):
         share, d, one = self._shares[t], self.n_features, self.one
         match self._stage(t):
             case "box":
-                return (Block.of_units("tails", (d, _EDGE_BINS), share, d, one),)
+                return (Block.counting("tails", (d, _EDGE_BINS), share, d, one),)
             case "cells":
-                return (Block.of_units("cells", (self.n_cells,), share, one=one),)
+                return (Block.counting("cells", (self.n_cells,), share, one=one),)
         return lloyd_blocks(self, share, _COUNT_PART)
 
     # The records --------------------------------------------------------------------------
@@ -189,17 +189,17 @@ class GridRoute(Route):
 
     # The answer ---------------------------------------------------------------------------
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Find the box, cluster the histogram, or move the centres."""
         known = self._known(state)
         match self._stage(t):
             case "box":
-                return written(self._box(known, *released["tails"].real(self.frac_bits)))
+                return encode_state(self._box(known, *released["tails"].in_records(self.frac_bits)))
             case "cells":
-                known = self._cluster(known, *released["cells"].real(self.frac_bits))
+                known = self._cluster(known, *released["cells"].in_records(self.frac_bits))
             case _:
                 known = self._move(known, released)
-        return written(self._with_radii(known, t + 1) if t + 1 < self.rounds else known)
+        return encode_state(self._with_radii(known, t + 1) if t + 1 < self.rounds else known)
 
     def spreads(self, state: GridState) -> Floats:
         """Return the standard deviation in a column of each cluster, as the surrogate has it."""
@@ -209,7 +209,7 @@ class GridRoute(Route):
         return np.asarray(np.sqrt(self._partition(known).within / self.n_features))
 
     def _known(self, state: GridState) -> GridKnown:
-        return read(GridKnown, state, self.frac_bits)
+        return decode_state(GridKnown, state, self.frac_bits)
 
     def _partition(self, known: GridKnown) -> Partition:
         return Partition(known.surrogate, known.centres, 0.02 * self._typical(known))
@@ -297,7 +297,7 @@ class GridRoute(Route):
         stretch = min(max((_NU / noise) ** (_FAST if noise < _NU else _SLOW), _NARROW), _WIDE)
         return replace(known, radii=stretch * np.sqrt(np.maximum(within, 1e-6)))
 
-    def _move(self, known: GridKnown, released: Mapping[str, Released]) -> GridKnown:
+    def _move(self, known: GridKnown, released: Mapping[str, NoisyBlock]) -> GridKnown:
         """Correct the surrogate by what its answer lacks, and move the centres to its own.
 
         Points and records are clipped alike, so that clipping biases no difference of the two.
@@ -305,7 +305,7 @@ class GridRoute(Route):
         d, typical = self.n_features, self._typical(known)
         before = self._partition(known)
         radii = np.maximum(known.radii, 1 / self.one)
-        count_std = released["counts"].real(self.frac_bits)[1]
+        count_std = released["counts"].in_records(self.frac_bits)[1]
         floor = 0.7 * min(1.0, 0.2 * typical / max(count_std, 1e-9))
         merged, sums, sum_std = read_lloyd(self, known, released, floor)
         counts = np.maximum(merged.counts, 0.3 * before.counts)

@@ -11,13 +11,13 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, State
 from cloister.core.randomness import public_generator
-from cloister.protocol.task import Block, Released, Rows
+from cloister.protocol.task import Block, NoisyBlock, Rows
 from cloister.tasks.clipped import clip_to_unit, sum_clipped
 from cloister.tasks.clustering.auto_rounds import Route, unit_block
 from cloister.tasks.clustering.clusters import Centres, unknown
 from cloister.tasks.intervals import size_interval
 from cloister.tasks.shrinkage import james_stein
-from cloister.tasks.state import read, written
+from cloister.tasks.state import decode_state, encode_state
 
 FIRST = 0.35  # share of the first, rough mean
 TYPICAL = 0.35  # distance to the mean in a column that is taken for typical
@@ -51,13 +51,13 @@ class MeanRoute(Route):
 
     def start(self) -> State:
         centres = unknown(self.n_clusters, self.n_features)
-        return written(MeanKnown(**centres, mean=np.zeros(self.n_features), radius=0.0))
+        return encode_state(MeanKnown(**centres, mean=np.zeros(self.n_features), radius=0.0))
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return one sum of the length of a record."""
         d, one = self.n_features, self.one
         if t == 0:
-            return (Block.of_units("sum", (d,), FIRST, d, one),)
+            return (Block.counting("sum", (d,), FIRST, d, one),)
         return (unit_block("sum", (d,), one, 1 - FIRST),)
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
@@ -74,23 +74,23 @@ class MeanRoute(Route):
         radius = max(int(state["radius"][0]), 1)
         return sum_clipped(records, state["mean"], radius, self.one)
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Refine the mean; the first centre is the mean, the others stand around it."""
         d, n = self.n_features, self.nominal_n
-        sums, sum_std = released["sum"].real(self.frac_bits)
+        sums, sum_std = released["sum"].in_records(self.frac_bits)
         values, noise_std = sums / n, sum_std / n
         if t == 0:
             origin: Floats | float = 0.0
             kept = max(0.0, 1 - (d - 2) * noise_std**2 / max(float(values @ values), 1e-300))
             radius = self.stretch * sqrt(d * (TYPICAL**2 + min(kept * noise_std**2, 0.15)))
         else:
-            known = read(MeanKnown, state, self.frac_bits)
+            known = decode_state(MeanKnown, state, self.frac_bits)
             origin, radius = known.mean, max(known.radius, 1 / self.one)
             values, noise_std = values * radius, noise_std * radius
         mean = np.clip(origin + james_stein(values, noise_std), -1, 1)
         offsets = spread_out(self.n_clusters, d, _REACH * TYPICAL, self.public_seed)
         around_it = around(mean + offsets, origin + values + offsets, noise_std, n)
-        return written(MeanKnown(**around_it, mean=mean, radius=radius))
+        return encode_state(MeanKnown(**around_it, mean=mean, radius=radius))
 
     def spreads(self, state: GridState) -> Floats:
         """Return zeros: nothing is released of it."""

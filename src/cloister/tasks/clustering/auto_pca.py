@@ -10,7 +10,7 @@ from math import sqrt
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, State
-from cloister.protocol.task import Block, Released, Rows
+from cloister.protocol.task import Block, NoisyBlock, Rows
 from cloister.tasks.clipped import (
     bin_numbers,
     clip_in_place,
@@ -49,7 +49,7 @@ from cloister.tasks.moments import (
     unpack_products,
 )
 from cloister.tasks.shrinkage import empirical_bayes, james_stein
-from cloister.tasks.state import read, written
+from cloister.tasks.state import decode_state, encode_state
 
 # Constants below were found on public data sets; docs/proofs/auto.md says that privacy does not
 # depend on any of them.
@@ -143,7 +143,7 @@ class PcaRoute(Route):
 
     def start(self) -> State:
         k, d = self.n_clusters, self.n_features
-        return written(
+        return encode_state(
             PcaKnown(
                 **still(k, d),
                 widths=np.zeros(k),
@@ -165,9 +165,9 @@ class PcaRoute(Route):
         d, one, shares = self.n_features, self.one, self._shares
         match self._stages[t]:
             case "mean":
-                return (Block.of_units("sum", (d,), shares["mean"], d, one),)
+                return (Block.counting("sum", (d,), shares["mean"], d, one),)
             case "radius":
-                return (Block.of_units("distances", (_BINS,), shares["radius"], one=one),)
+                return (Block.counting("distances", (_BINS,), shares["radius"], one=one),)
             case "gram":
                 unit, size = 1 << 2 * _GRAM_BITS, (n_products(d),)
                 norms = PRODUCT * d * unit, (SQUARE * unit) ** 2
@@ -248,25 +248,25 @@ class PcaRoute(Route):
 
     # The answer ---------------------------------------------------------------------------
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         known = self._known(state)
         match self._stages[t]:
             case "mean":
                 values, noise_std = self._mean_of(released["sum"], 1.0)
                 mean = np.clip(james_stein(values, noise_std), -1, 1)
-                return written(replace(known, mean=mean, centres=self._all_at(mean)))
+                return encode_state(replace(known, mean=mean, centres=self._all_at(mean)))
             case "radius":
-                return written(replace(known, radius=self._radius(released["distances"])))
+                return encode_state(replace(known, radius=self._radius(released["distances"])))
             case "gram":
-                return written(self._directions(known, released))
+                return encode_state(self._directions(known, released))
         if known.detected == 0:
             block = released["cells" if "cells" in released else "sums"]
-            return written(self._refine(known, block))
+            return encode_state(self._refine(known, block))
         if self._stages[t] == "cells":
-            return written(self._cluster(known, *released["cells"].real(self.frac_bits)))
-        return written(self._move(*read_lloyd(self, known, released, _FLOOR)))
+            return encode_state(self._cluster(known, *released["cells"].in_records(self.frac_bits)))
+        return encode_state(self._move(*read_lloyd(self, known, released, _FLOOR)))
 
-    def _mean_of(self, block: Released, radius: float) -> tuple[Floats, float]:
+    def _mean_of(self, block: NoisyBlock, radius: float) -> tuple[Floats, float]:
         """Return the sum that is released first in a block, over the nominal number of records."""
         scale = radius / self.nominal_n / self.one
         sums = block.values.reshape(-1)[: self.n_features].astype(np.float64)
@@ -275,10 +275,10 @@ class PcaRoute(Route):
     def _all_at(self, mean: Floats) -> Floats:
         return np.tile(mean, (self.n_clusters, 1))
 
-    def _radius(self, block: Released) -> float:
+    def _radius(self, block: NoisyBlock) -> float:
         """Return a quantile of the distances; noise alone does not move it out of its usual bin."""
         edges = _edges(self.n_features)
-        counts, noise_std = block.real(self.frac_bits)
+        counts, noise_std = block.in_records(self.frac_bits)
         below, margin = np.cumsum(counts)[:-1] / self.nominal_n, noise_std / self.nominal_n
         j = 6
         while j > 0 and below[j - 1] > _QUANTILE + margin:
@@ -291,7 +291,7 @@ class PcaRoute(Route):
             radius = edges[j - 1] * (edges[j] / edges[j - 1]) ** min(max(part, 0.3), 1.0)
         return float(radius)
 
-    def _directions(self, known: PcaKnown, released: Mapping[str, Released]) -> PcaKnown:
+    def _directions(self, known: PcaKnown, released: Mapping[str, NoisyBlock]) -> PcaKnown:
         """Find the directions whose variance stands out of the noise of a random matrix."""
         d, radius = self.n_features, known.radius
         values, noise_std = self._mean_of(released["shift"], radius)
@@ -412,7 +412,7 @@ class PcaRoute(Route):
         """Return the standard deviation in a column of each cluster, along the used axes."""
         return self._known(state).widths
 
-    def _refine(self, known: PcaKnown, block: Released) -> PcaKnown:
+    def _refine(self, known: PcaKnown, block: NoisyBlock) -> PcaKnown:
         """Nothing was detected: merge one more mean, with public centres around it."""
         fresh, fresh_std = self._mean_of(block, known.radius)
         std, start = known.residual_std, known.start
@@ -436,7 +436,7 @@ class PcaRoute(Route):
         )
 
     def _known(self, state: GridState) -> PcaKnown:
-        return read(PcaKnown, state, self.frac_bits)
+        return decode_state(PcaKnown, state, self.frac_bits)
 
     def _used_axes(self, known: PcaKnown) -> int:
         return min(known.detected, self._axes)

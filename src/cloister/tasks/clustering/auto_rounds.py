@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records
-from cloister.protocol.task import INTERVAL_95, Block, Released, Rows
+from cloister.protocol.task import INTERVAL_95, Block, NoisyBlock, Rows
 from cloister.tasks.clipped import clip_to_unit, sum_clipped_near
 from cloister.tasks.clustering.clusters import Centres, unknown
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
@@ -92,7 +92,7 @@ def lloyd_blocks(route: Route, share: float, count_part: float) -> tuple[Block, 
     shape = (route.n_clusters, route.n_features)
     return (
         unit_block("sums", shape, route.one, share * (1 - count_part)),
-        Block.of_units("counts", shape[:1], share * count_part, one=route.one),
+        Block.counting("counts", shape[:1], share * count_part, one=route.one),
     )
 
 
@@ -112,7 +112,7 @@ def lloyd_rows(state: GridState, records: Records, one: int) -> tuple[Rows, Rows
 
 
 def read_lloyd(
-    route: Route, known: _Moving, released: Mapping[str, Released], floor: float
+    route: Route, known: _Moving, released: Mapping[str, NoisyBlock], floor: float
 ) -> tuple[_Moving, Floats, float]:
     """Merge released counts with what was known, and work out what people are shown.
 
@@ -129,8 +129,8 @@ def read_lloyd(
         With the intervals, sizes and merged counts of this round; the centres have not moved yet.
     sums : ndarray of shape (n_clusters, n_features), in units of each cluster's radius
     """
-    sums, sum_std = released["sums"].real(route.frac_bits)
-    fresh, count_std = released["counts"].real(route.frac_bits)
+    sums, sum_std = released["sums"].in_records(route.frac_bits)
+    fresh, count_std = released["counts"].in_records(route.frac_bits)
     radii = np.maximum(known.radii, 1 / route.one)[:, None]
     low, high = ratio_interval(
         sums * radii,

@@ -16,7 +16,7 @@ from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import Mechanism
 from cloister.tasks.intervals import above_noise, differences, ratio_interval, size_interval
-from cloister.tasks.state import read
+from cloister.tasks.state import decode_state
 
 if TYPE_CHECKING:
     from cloister.data.schema import Schema
@@ -70,7 +70,7 @@ def centres_in_units(state: GridState, grid: Grid, frac_bits: int) -> Mapping[st
         ``half_width`` of the same shape, which is ``(high - low) / 2``; ``sizes`` and
         ``size_half_width`` of shape (n_clusters,) in records.
     """
-    known = read(Centres, state, frac_bits)
+    known = decode_state(Centres, state, frac_bits)
     low, high = grid.decode(known.low), grid.decode(known.high)
     return {
         "centres": grid.decode(known.centres),
@@ -112,9 +112,9 @@ def estimates_of(results: Results, columns: tuple[str, ...]) -> tuple[Estimate, 
     known = above_noise(results["sizes"], results["size_half_width"])
     ends = (results[name] for name in ("centres", "low", "high"))
     of_centres = np.repeat(known[:, None], len(columns), axis=1)
-    sizes = around(results["sizes"], results["size_half_width"], known=known)
+    sizes = around(results["sizes"], results["size_half_width"], distinct=known)
     return (
-        Estimate(*ends, known=of_centres, labels=(names, columns)),
+        Estimate(*ends, distinct=of_centres, labels=(names, columns)),
         replace(sizes, labels=(names,), unit="records"),
     )
 
@@ -132,7 +132,7 @@ def centre_displays(results: Results, columns: tuple[str, ...]) -> tuple[Display
             differences(centres.values, centres.low, centres.high),
         ),
         *(_map(centres, sizes.values) if _is_worth_a_map(centres.values) else ()),
-        Bars("Noisy sizes", replace(sizes, known=None), f"± is half of {_INTERVAL}"),
+        Bars("Noisy sizes", replace(sizes, distinct=None), f"± is half of {_INTERVAL}"),
     )
 
 
@@ -233,7 +233,9 @@ class Clustering:
 
     def tables_of(self, plan: Plan, results: Results, _: Schema) -> dict[str, Table]:
         """Return one row per centre: its noisy size, and its columns with their intervals."""
-        columns = getattr(plan.task, "reaching", plan.columns)  # of a pipeline, the last step's
+        columns = getattr(
+            plan.task, "last_step_columns", plan.columns
+        )  # of a pipeline, the last step's
         ends = (cell for name in columns for cell in (name, f"{name} low", f"{name} high"))
         cells = np.stack([results[name] for name in ("centres", "low", "high")], axis=2)
         sizes = results["sizes"], results["size_half_width"], cells.reshape(len(cells), -1)

@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, State
-from cloister.core.declared import Positive, WayOut, Whole, declared
+from cloister.core.declared import Hint, Positive, Whole, declared
 from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -32,9 +32,9 @@ from cloister.protocol.task import (
     INTERVAL_95,
     Block,
     Mechanism,
+    NoisyBlock,
     Profile,
     PublicFacts,
-    Released,
     Rows,
 )
 from cloister.tasks.clustering.clusters import (
@@ -46,18 +46,18 @@ from cloister.tasks.clustering.clusters import (
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.lloyd_kernel import check_exact, nearest_centres, sum_near_centres
 from cloister.tasks.intervals import ratio_interval, size_interval
-from cloister.tasks.options import Clusters, Noise, PublicSeed, made, needed_budget
+from cloister.tasks.options import Clusters, Noise, PublicSeed, build_task, require_budget
 
 Post = Literal["fold", "truncate", "none"]
 
 COUNT_IMPORTANCE = 0.225  # "rho" of [SCLBJ16]_: how much count noise matters against sum noise
 ROUND_ERROR = 0.004  # mean squared error a round may add, [SCLBJ16]_ section 4.2
 MIN_ROUNDS, MAX_ROUNDS = 2, 7
-CLEAR_SHARE = 4.0
+MIN_SIZE_TO_NOISE = 4.0
 """An average cluster's count must be so many times its noise for relocation to pay: then it is
 taken for empty in 2 of 100 rounds. Measured by benchmarks/relocation.py."""
-_NO_NOISE = WayOut("for no noise use the task 'lloyd'")
-FAR = 8  # a centre outside the box, with post="none", is at most so far from its middle
+_NO_NOISE = Hint("for no noise use the task 'lloyd'")
+MAX_CENTRE_NORM = 8  # a centre outside the box, with post="none", is at most so far from its middle
 
 
 def fold(values: Floats) -> Floats:
@@ -77,7 +77,7 @@ def truncate(values: Floats) -> Floats:
 
 def keep(values: Floats) -> Floats:
     """Leave values outside the box where they are, up to a distance that integers can hold."""
-    return np.clip(values, -FAR, FAR)
+    return np.clip(values, -MAX_CENTRE_NORM, MAX_CENTRE_NORM)
 
 
 _POST: dict[Post, Callable[[Floats], Floats]] = {"fold": fold, "truncate": truncate, "none": keep}
@@ -95,7 +95,7 @@ class Payload:
         Bound on the L2 norm of what it adds, in grid coordinates; a record beyond is left out.
     radius_squared : int
         The same as a squared number of grid steps.
-    count_word : int
+    count_weight : int
         What it adds to the count: the weight of counts against sums, under one noise.
     l1 : int
         Bound on the L1 norm of all it adds.
@@ -104,13 +104,13 @@ class Payload:
     relative: bool
     radius: float
     radius_squared: int
-    count_word: int
+    count_weight: int
     l1: int
 
     @property
     def l2_squared(self) -> int:
         """Bound on the squared L2 norm of all a record adds."""
-        return self.radius_squared + self.count_word**2
+        return self.radius_squared + self.count_weight**2
 
 
 @declared
@@ -149,13 +149,13 @@ class _LloydLoop(Clustering, ABC):
     relocate_empty: bool = False
 
     def __post_init__(self) -> None:
-        reach = FAR if self.post == "none" else 1
+        reach = MAX_CENTRE_NORM if self.post == "none" else 1
         check_exact(self.n_clusters, self.n_features, self.frac_bits, reach)
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Choose by error models what the user left open."""
-        task = made(
+        task = build_task(
             cls,
             facts,
             options,
@@ -181,7 +181,7 @@ class _LloydLoop(Clustering, ABC):
         elif self.mechanism == "laplace":
             noise = sqrt(2) * self.rounds * payload.l1 / _needed(facts).epsilon
         share = facts.nominal_n / self.n_clusters
-        return share >= CLEAR_SHARE * noise / payload.count_word
+        return share >= MIN_SIZE_TO_NOISE * noise / payload.count_weight
 
     @classmethod
     def _best_rounds(cls, facts: PublicFacts, options: Any) -> int:
@@ -193,7 +193,7 @@ class _LloydLoop(Clustering, ABC):
         """Return what one record adds in round `t`."""
 
     @property
-    def in_order(self) -> bool:
+    def sort_records_pays(self) -> bool:
         """Whether to order kept records pays, by public numbers alone: boxes of few columns."""
         return self.n_features <= MOST_IN_ORDER and self.rounds * self.n_clusters >= WORTH_ORDER
 
@@ -216,7 +216,7 @@ class _LloydLoop(Clustering, ABC):
         if payload.relative:
             added -= centres[labels]
         near = (added**2).sum(axis=1) <= payload.radius_squared
-        counts = np.full((len(added), 1), payload.count_word)
+        counts = np.full((len(added), 1), payload.count_weight)
         values = np.concatenate([added, counts], axis=1) * near[:, None]
         return (Rows(labels * values.shape[1], values),)
 
@@ -228,17 +228,17 @@ class _LloydLoop(Clustering, ABC):
             state["centres"],
             radius_squared=payload.radius_squared,
             relative=payload.relative,
-            count_word=payload.count_word,
+            count_weight=payload.count_weight,
             one=1 << self.frac_bits,
         ).ravel()
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Move each centre by noisy sum over noisy count, at most the radius, back into the box."""
         payload, block = self.payload(t), released["sums"]
         sum_std = block.noise_std / (1 << self.frac_bits)
-        count_std = block.noise_std / payload.count_word
+        count_std = block.noise_std / payload.count_weight
         sums = from_grid(block.values[:, :-1], self.frac_bits)
-        sizes = block.values[:, -1] / payload.count_word
+        sizes = block.values[:, -1] / payload.count_weight
         # A count below its own noise says nothing; dividing by it would only blow up the noise.
         means = sums / np.maximum(sizes, max(1.0, count_std))[:, None]
         origin = from_grid(state["centres"], self.frac_bits) if payload.relative else 0.0
@@ -287,7 +287,7 @@ class _LloydLoop(Clustering, ABC):
             nominal_n / self.n_clusters,
             grid,
             sum_std=noise_std / (1 << self.frac_bits),
-            count_std=noise_std / self.payload(self.rounds - 1).count_word,
+            count_std=noise_std / self.payload(self.rounds - 1).count_weight,
             mechanism=self.mechanism,
         )
 
@@ -325,7 +325,7 @@ class Lloyd(_LloydLoop):
             relative=True,
             radius=2 * sqrt(self.n_features),
             radius_squared=diameter_squared,
-            count_word=one,
+            count_weight=one,
             l1=isqrt(self.n_features * diameter_squared) + one,
         )
 
@@ -399,7 +399,7 @@ class FastLloyd(_LloydLoop):
     Notes
     -----
     Add/remove one record: it touches one row, by a difference of norm at most the radius and a
-    count word, so the joint squared norm is at most ``radius_squared + count_word**2``.
+    count word, so the joint squared norm is at most ``radius_squared + count_weight**2``.
     """
 
     name: ClassVar[str] = "fastlloyd"
@@ -466,14 +466,14 @@ class FastLloyd(_LloydLoop):
         one, d = 1 << self.frac_bits, self.n_features
         radius = self.first_radius if t == 0 else self.radius
         steps = max(1, floor(radius * one))
-        count_word = max(1, round(radius * one / (4 * d) ** 0.25))
+        count_weight = max(1, round(radius * one / (4 * d) ** 0.25))
         # |v|_1 <= sqrt(d) |v|_2, and no difference of two grid points is longer than 2 a column.
         return Payload(
             relative=True,
             radius=radius,
             radius_squared=steps**2,
-            count_word=count_word,
-            l1=min(isqrt(d * steps**2), 2 * d * one) + count_word,
+            count_weight=count_weight,
+            l1=min(isqrt(d * steps**2), 2 * d * one) + count_weight,
         )
 
     def _bound_move(self, moves: Floats, payload: Payload) -> Floats:
@@ -495,18 +495,18 @@ class FastLloyd(_LloydLoop):
 def _absolute_payload(n_features: int, frac_bits: int, count_weight: float) -> Payload:
     """Return the payload of a record that adds itself: a corner of the box is the longest."""
     one = 1 << frac_bits
-    count_word = max(1, round(one * count_weight))
+    count_weight = max(1, round(one * count_weight))
     return Payload(
         relative=False,
         radius=sqrt(n_features),
         radius_squared=n_features * one**2,
-        count_word=count_word,
-        l1=n_features * one + count_word,
+        count_weight=count_weight,
+        l1=n_features * one + count_weight,
     )
 
 
 def _needed(facts: PublicFacts) -> Budget:
-    return needed_budget(facts.budget, "give it, or give rounds")
+    return require_budget(facts.budget, "give it, or give rounds")
 
 
 def _sigma(facts: PublicFacts) -> float:

@@ -44,7 +44,7 @@ def sum_near_centres(
     *,
     radius_squared: int,
     relative: bool,
-    count_word: int,
+    count_weight: int,
     one: int | None = None,
 ) -> Integers:
     """Sum, for each centre, the records that are nearest to it.
@@ -57,7 +57,7 @@ def sum_near_centres(
         A record is left out unless the squared norm of what it would add is at most this.
     relative : bool
         A record adds ``record - centre`` if true, and ``record`` itself if false.
-    count_word : int
+    count_weight : int
         What each counted record adds to the last column.
     one : int, optional, grid steps
         No coordinate of a record is larger; looked up unless given.
@@ -65,7 +65,7 @@ def sum_near_centres(
     Returns
     -------
     ndarray of shape (n_clusters, n_features + 1), int64
-        Sums and, in the last column, ``count_word`` times the number of records.
+        Sums and, in the last column, ``count_weight`` times the number of records.
 
     Notes
     -----
@@ -83,7 +83,7 @@ def sum_near_centres(
         sums = _sums_in_numpy(records, centres, radius_squared, relative)
     if relative:
         sums[:, :-1] -= sums[:, -1:] * centres
-    sums[:, -1] *= count_word
+    sums[:, -1] *= count_weight
     return sums
 
 

@@ -21,7 +21,7 @@ from cloister.core.display import Curve, Display
 from cloister.core.errors import PlanError
 from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid
-from cloister.protocol.task import Block, Gaussian, PublicFacts, Released, Rows
+from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicFacts, Rows
 from cloister.tasks.clustering.auto import (
     Auto,
     Route,
@@ -37,8 +37,8 @@ from cloister.tasks.clustering.auto_rounds import MovingCentres
 from cloister.tasks.clustering.clusters import Clustering
 from cloister.tasks.clustering.gap_statistic import BAND, LEAST, gap_curve
 from cloister.tasks.clustering.synopsis import cell_centres
-from cloister.tasks.options import PublicSeed, made
-from cloister.tasks.state import read, written
+from cloister.tasks.options import PublicSeed, build_task
+from cloister.tasks.state import decode_state, encode_state
 
 MOST_CLUSTERS = 256
 NumberOfClusters = Annotated[int, Range(1, MOST_CLUSTERS)]
@@ -92,7 +92,7 @@ class SelectK(Clustering, Gaussian):
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        return made(cls, facts, options, mu=planned_mu(facts))
+        return build_task(cls, facts, options, mu=planned_mu(facts))
 
     @cached_property
     def _auto(self) -> Auto:
@@ -130,7 +130,7 @@ class SelectK(Clustering, Gaussian):
 
     def start(self) -> State:
         """Return a state in which nothing is known and nothing chosen."""
-        return {**self._route.start(), **written(self._no_choice(0))}
+        return {**self._route.start(), **encode_state(self._no_choice(0))}
 
     def _no_choice(self, k: int) -> Choice:
         gap, low, high, objective = np.zeros((4, len(self.candidates)))
@@ -146,23 +146,23 @@ class SelectK(Clustering, Gaussian):
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         return self._route.contribute(t, state, records)
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Choose the number of clusters when the cells are known; keep that many clusters."""
-        choice = read(Choice, state, self.frac_bits)
+        choice = decode_state(Choice, state, self.frac_bits)
         if not choice.k and ("cells" in released or isinstance(self._route, MeanRoute)):
             choice = self._choose(state, released)
-        k, own = choice.k or self.max_clusters, written(choice)
+        k, own = choice.k or self.max_clusters, encode_state(choice)
         inner = {name: state[name] for name in state if name not in own}
         moved = self._route.update(t, _first_rows(inner, k), self._first_blocks(released, k))
         return {**_fill_rows(_first_rows(moved, k), self.max_clusters), **own}
 
-    def _choose(self, state: GridState, released: Mapping[str, Released]) -> Choice:
+    def _choose(self, state: GridState, released: Mapping[str, NoisyBlock]) -> Choice:
         """Return the curve and the number chosen: the smallest one, where nothing stands out."""
         spans, bins = self._cells_of(state)
         if not bins.size or bins.prod() == 1:
             return self._no_choice(self.min_clusters)
         points = cell_centres(spans, bins)
-        counts, noise_std = released["cells"].real(self.frac_bits)
+        counts, noise_std = released["cells"].in_records(self.frac_bits)
         curve = gap_curve(
             points,
             counts[: len(points)],
@@ -180,14 +180,14 @@ class SelectK(Clustering, Gaussian):
         if isinstance(route, MeanRoute):
             return np.zeros(0), np.zeros(0, dtype=np.int64)
         if isinstance(route, GridRoute):
-            return route.histogram_of(read(GridKnown, state, self.frac_bits))
-        known = read(PcaKnown, state, self.frac_bits)
+            return route.histogram_of(decode_state(GridKnown, state, self.frac_bits))
+        known = decode_state(PcaKnown, state, self.frac_bits)
         return known.half_spans[known.bins > 0], known.bins[known.bins > 0]
 
-    def _first_blocks(self, released: Mapping[str, Released], k: int) -> dict[str, Released]:
+    def _first_blocks(self, released: Mapping[str, NoisyBlock], k: int) -> dict[str, NoisyBlock]:
         """Return a round's blocks with the rows of the first `k` clusters only."""
         rows = {name: released[name] for name in ("sums", "counts") if name in released}
-        short = {name: Released(b.values[:k], b.noise_std) for name, b in rows.items()}
+        short = {name: NoisyBlock(b.values[:k], b.noise_std) for name, b in rows.items()}
         return {**released, **short}
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
@@ -201,12 +201,12 @@ class SelectK(Clustering, Gaussian):
         ``gap``, ``gap_low``, ``gap_high`` and ``objective`` of shape (n_candidates,); and for the
         chosen number of clusters what the other k-means tasks return.
         """
-        choice = read(Choice, state, self.frac_bits)
+        choice = decode_state(Choice, state, self.frac_bits)
         if not choice.k:
             return {"k": np.zeros(1)}
         return {
             "candidates": self.candidates.astype(np.float64),
-            **written(choice),
+            **encode_state(choice),
             **results_of(self._route, _first_rows(state, choice.k), grid),
         }
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, State
-from cloister.core.declared import Declaration, Range, refuse
+from cloister.core.declared import Declaration, Range, validate
 from cloister.core.display import Table
 from cloister.core.errors import PlanError
 from cloister.core.estimate import Estimate, around
@@ -129,7 +129,7 @@ def stability(result: Release, n_runs: int = N_RUNS, *, seed: int = 0) -> Stabil
     the records of a real rerun are the same, too. The truth may have other shapes than this
     mixture, or no clusters at all: take the figures for a forecast and not for a guarantee.
     """
-    refuse(_RUNS, n_runs)
+    validate(_RUNS, n_runs)
     plan, found = result.plan, result.results
     if not found.keys() >= _NEEDED or isinstance(plan.task, Pipeline):
         raise PlanError(

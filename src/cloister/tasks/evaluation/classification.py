@@ -16,13 +16,13 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results
-from cloister.core.declared import Length, Range, Rule, WayOut, declared
+from cloister.core.declared import Hint, Length, Range, Rule, declared
 from cloister.core.display import Curve, Display, Heatmap
 from cloister.core.errors import PlanError
 from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
-    FINE,
+    COUNT_BITS,
     INTERVAL_95,
     Block,
     Classifier,
@@ -35,7 +35,7 @@ from cloister.tasks.columns import categories_of, codes, in_batches
 from cloister.tasks.evaluation.layers import NOTE, BySilo, Evaluated, Model, ModelResults, place_of
 from cloister.tasks.examples import BOOLEAN, Example
 from cloister.tasks.interval_tables import MARGINS, curve_of, number_of, table_of
-from cloister.tasks.options import made, noise_of
+from cloister.tasks.options import build_task, noise_multiplier_for
 
 Bins = Annotated[int, Range(2, 1024), Rule("even", lambda n: n % 2 == 0)]
 _VAGUE = 0.5  # a group of scores whose interval is as wide says nothing in a picture
@@ -85,7 +85,7 @@ class Evaluation(Evaluated):
         ] = None
         by_silo: BySilo = False
 
-    classes: Annotated[tuple[str, ...], Length(2, 64), WayOut("join rare ones")]
+    classes: Annotated[tuple[str, ...], Length(2, 64), Hint("join rare ones")]
     score: int | None = None
     probability: bool = True
     n_bins: Bins = 32
@@ -108,7 +108,7 @@ class Evaluation(Evaluated):
                 f"{classes}."
             )
         score = place_of(columns, options.score, "score")
-        return made(
+        return build_task(
             cls,
             facts,
             options,
@@ -117,7 +117,9 @@ class Evaluation(Evaluated):
             score=score,
             probability=score is None or (facts.low[score], facts.high[score]) == (0.0, 1.0),
             n_bins=options.n_bins
-            or scores.number_of_bins((noise_of(facts, pure=True) or 1.0) / facts.nominal_n),
+            or scores.number_of_bins(
+                (noise_multiplier_for(facts, pure=True) or 1.0) / facts.nominal_n
+            ),
         )
 
     @property
@@ -161,17 +163,17 @@ class Evaluation(Evaluated):
         # a record is in one cell of the first table, and in one of each head's of the second
         tables = []
         if self.predicts:
-            tables.append(Block.of_units("confusion", (layers, k, k), share))
+            tables.append(Block.counting("confusion", (layers, k, k), share))
         if h := self.heads:
             shape = (layers, h, 2, self.n_bins)
-            tables.append(Block.of_units("scores", shape, 1 - share, h))
+            tables.append(Block.counting("scores", shape, 1 - share, h))
         return tuple(tables)
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
         """Return one unit in a cell of each table; with `silos`, of its first layer."""
         k, b = len(self.classes), self.n_bins
         truth = codes(records[:, self.truth], k, self.frac_bits)
-        answers, unit, parts = in_batches(self._answers, records), 1 << FINE, []
+        answers, unit, parts = in_batches(self._answers, records), 1 << COUNT_BITS, []
         if self.predicts:
             parts.append(Rows.at([truth * k + answers[:, -1]], [unit]))
         if self.heads:
@@ -191,7 +193,7 @@ class Evaluation(Evaluated):
         for head in range(self.heads):
             member = truth == (head if self.heads > 1 else 1)
             parts.append(np.bincount(member * b + answers[:, head], minlength=2 * b))
-        return self.first_layer(np.concatenate(parts).astype(np.int64) << FINE)
+        return self.first_layer(np.concatenate(parts).astype(np.int64) << COUNT_BITS)
 
     def _answers(self, records: Records) -> Integers:
         """Return the bin of each score, then the prediction; shape (n_samples, heads + 1)."""
@@ -232,7 +234,7 @@ class Evaluation(Evaluated):
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the 95 % margin of error of a cell of the first table, in records."""
         name = self.blocks(0)[0].name
-        half_width = INTERVAL_95["gaussian"] * noise_std / (1 << FINE)
+        half_width = INTERVAL_95["gaussian"] * noise_std / (1 << COUNT_BITS)
         return {f"{name}_half_width": np.array([half_width])}
 
     def measured(

@@ -29,10 +29,18 @@ from cloister.core.errors import PlanError
 from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.rows import summed
-from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released, Rows
+from cloister.protocol.task import (
+    COUNT_BITS,
+    INTERVAL_95,
+    Block,
+    Gaussian,
+    NoisyBlock,
+    PublicFacts,
+    Rows,
+)
 from cloister.tasks import interval_tables, scores
 from cloister.tasks.examples import NUMBER, OTHER_NUMBER, Example
-from cloister.tasks.options import made
+from cloister.tasks.options import build_task
 
 Bins = Annotated[int, Range(2, 256)]
 _RINGS = 32  # each sqrt(2) times as wide as the one inside
@@ -93,7 +101,9 @@ class ClusterQuality(Gaussian):
                 f"{given.shape}."
             )
         steps = Grid(facts.low, facts.high, facts.frac_bits).encode(given)
-        return made(cls, facts, options, centres=tuple(tuple(int(v) for v in row) for row in steps))
+        return build_task(
+            cls, facts, options, centres=tuple(tuple(int(v) for v in row) for row in steps)
+        )
 
     @cached_property
     def _places(self) -> Integers:
@@ -130,17 +140,17 @@ class ClusterQuality(Gaussian):
         """Return rings; then moments and silhouettes of each cluster."""
         k = len(self.centres)
         if t == 0:
-            return (Block.of_units("rings", (_RINGS,), _WEIGHTS["rings"]),)
+            return (Block.counting("rings", (_RINGS,), _WEIGHTS["rings"]),)
         return (
             # 1, distance and squared distance, each at most one, in one cluster
-            Block.of_units("moments", (k, 3), _WEIGHTS["moments"], 3),
-            Block.of_units("silhouettes", (k, self.n_bins), _WEIGHTS["silhouettes"]),
+            Block.counting("moments", (k, 3), _WEIGHTS["moments"], 3),
+            Block.counting("silhouettes", (k, self.n_bins), _WEIGHTS["silhouettes"]),
         )
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
         """Return the ring of each record; then its moments and its silhouette."""
         labels, nearest, second = self._nearest(records)
-        one = 1 << FINE
+        one = 1 << COUNT_BITS
         if t == 0:
             rings = np.clip(np.searchsorted(self._edges, nearest), 0, _RINGS - 1)
             return (Rows.at([rings], [one]),)
@@ -169,22 +179,22 @@ class ClusterQuality(Gaussian):
         one = 1 << self.frac_bits
         return labels, np.sqrt(first) / one, np.sqrt(second) / one
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return how far records reach; then the noisy tables."""
         kept = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         if t == 0:
             rings = released["rings"]
             return {**kept, "reach": np.array([self._reach(rings)])}
-        tables = {name: block.real() for name, block in released.items()}
+        tables = {name: block.in_records() for name, block in released.items()}
         return {
             "reach": kept["reach"],
             **{name: counts for name, (counts, _) in tables.items()},
             "noise": np.array([std for _, std in tables.values()]),
         }
 
-    def _reach(self, rings: Released) -> float:
+    def _reach(self, rings: NoisyBlock) -> float:
         """Return the edge of the innermost ring outside of which noise may be all there is."""
-        counts, std = rings.real()
+        counts, std = rings.in_records()
         outer = np.append(np.cumsum(counts[::-1])[::-1], 0.0)  # from each ring outwards
         noise = std * np.sqrt(np.arange(_RINGS, -1, -1))
         if (outer <= INTERVAL_95["gaussian"] * noise).all():
@@ -196,7 +206,7 @@ class ClusterQuality(Gaussian):
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the 95 % margin of error of each cluster's size, in records."""
-        half_width = INTERVAL_95["gaussian"] * noise_std / (1 << FINE)
+        half_width = INTERVAL_95["gaussian"] * noise_std / (1 << COUNT_BITS)
         return {"size_half_width": np.array([half_width])}
 
     def results(self, state: GridState, grid: Grid) -> Results:

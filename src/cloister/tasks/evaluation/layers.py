@@ -12,11 +12,11 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Results, State
-from cloister.core.declared import Whole, declared, settled
+from cloister.core.declared import Whole, as_tuples, declared
 from cloister.core.display import Table
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid, round_to_grid
-from cloister.protocol.task import Block, Gaussian, PublicColumn, PublicFacts, Released, Task
+from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicColumn, PublicFacts, Task
 from cloister.tasks.columns import position
 from cloister.tasks.interval_tables import WITH_POPULATION, table_of, table_of_measures
 
@@ -45,7 +45,7 @@ _MEASURES = {
 
 def _plain(released: Numbers) -> dict[str, Any]:
     """Return arrays as numbers and tuples, as a plan holds them."""
-    return {name: settled(np.asarray(value).tolist()) for name, value in sorted(released.items())}
+    return {name: as_tuples(np.asarray(value).tolist()) for name, value in sorted(released.items())}
 
 
 def _finite(value: Any) -> bool:
@@ -180,7 +180,7 @@ class Evaluated(Gaussian, ABC):
             at += size
         return np.concatenate(parts)
 
-    def placed(self, t: int, silo: str, total: Integers) -> Integers:
+    def to_silo_layer(self, t: int, silo: str, total: Integers) -> Integers:
         """Move sums from the first layer to that of one silo."""
         parts, at = [], 0
         for block in self.blocks(t):
@@ -193,9 +193,9 @@ class Evaluated(Gaussian, ABC):
     def _arrays(self) -> dict[str, Floats]:
         return {name: np.asarray(v, dtype=np.float64) for name, v in self.released.items()}
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the noisy sums in records, and the deviation of the noise in each block."""
-        tables = {name: block.real() for name, block in released.items()}
+        tables = {name: block.in_records() for name, block in released.items()}
         noise = np.array([std for _, std in tables.values()])
         return {**{name: sums for name, (sums, _) in tables.items()}, "noise": noise}
 

@@ -13,7 +13,7 @@ from cloister.core.declared import Positive, declared
 from cloister.core.display import Bars, Display
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
-    FINE,
+    COUNT_BITS,
     INTERVAL_95,
     Block,
     PublicColumn,
@@ -26,7 +26,7 @@ from cloister.tasks.columns import in_batches
 from cloister.tasks.evaluation.layers import NOTE, BySilo, Evaluated, Model, ModelResults
 from cloister.tasks.examples import OTHER_NUMBER, Example
 from cloister.tasks.interval_tables import INTERVALS, bars_of, number_of
-from cloister.tasks.options import made
+from cloister.tasks.options import build_task
 
 
 @declared
@@ -80,7 +80,7 @@ class RegressionEvaluation(Evaluated):
         source = cls.source(facts, options)
         truth, predicted = facts.columns[source["truth"]], source["prediction"]
         box = (0.0, 0.0) if predicted is None else (facts.low[predicted], facts.high[predicted])
-        return made(
+        return build_task(
             cls,
             facts,
             options,
@@ -101,7 +101,7 @@ class RegressionEvaluation(Evaluated):
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return six sums, with a layer for each silo if that is asked for."""
-        return (Block.of_units("sums", (self.layers, 6), 1.0, 6),)
+        return (Block.counting("sums", (self.layers, 6), 1.0, 6),)
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
         """Return six numbers of each record; with `silos`, in the first layer."""
@@ -110,7 +110,7 @@ class RegressionEvaluation(Evaluated):
         error = np.nan_to_num((self._predicted(records) - truth) / self.bound, nan=0.0)
         error = np.clip(error, -1.0, 1.0)
         payload = np.stack([np.ones(len(y)), error, np.abs(error), error**2, y, y**2], axis=1)
-        return (Rows.dense(np.trunc(payload * (1 << FINE)).astype(np.int64)),)
+        return (Rows.dense(np.trunc(payload * (1 << COUNT_BITS)).astype(np.int64)),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the sums of :meth:`rows`; with `silos`, those of the first."""
@@ -128,7 +128,9 @@ class RegressionEvaluation(Evaluated):
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the margin of error of the bias, whose denominator is the nominal number."""
-        half_width = INTERVAL_95["gaussian"] * noise_std / (1 << FINE) / nominal_n * self.bound
+        half_width = (
+            INTERVAL_95["gaussian"] * noise_std / (1 << COUNT_BITS) / nominal_n * self.bound
+        )
         return {"bias_half_width": np.array([half_width])}
 
     def measured(

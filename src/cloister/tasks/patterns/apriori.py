@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
-from cloister.core.declared import AtLeastZero, Length, Probability, Range, WayOut, Whole, declared
+from cloister.core.declared import AtLeastZero, Hint, Length, Probability, Range, Whole, declared
 from cloister.core.display import Display
 from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
@@ -31,14 +31,14 @@ from cloister.protocol.task import (
     INTERVAL_95,
     Block,
     Gaussian,
+    NoisyBlock,
     PublicColumn,
     PublicFacts,
-    Released,
     Rows,
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import Example
-from cloister.tasks.options import PublicSeed, made, noise_of
+from cloister.tasks.options import PublicSeed, build_task, noise_multiplier_for
 from cloister.tasks.patterns.association import (
     displays_of,
     itemsets_frame,
@@ -47,7 +47,7 @@ from cloister.tasks.patterns.association import (
     rules_of,
 )
 from cloister.tasks.patterns.supports import Heavy, load_edges, load_law, mended, shrink
-from cloister.tasks.state import part_of, prefixed, read, written
+from cloister.tasks.state import decode_state, encode_state, part_of, prefixed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +59,7 @@ Limit = Literal["weight", "truncate"]
 Words = NDArray[np.uint64]
 Sets = tuple[Annotated[tuple[Annotated[int, Range(0)], ...], Length(1)], ...]
 Size = Annotated[int, Range(1, 3)]
-Items = Annotated[int, Range(1, 10_000), WayOut("leave out what no question is about")]
+Items = Annotated[int, Range(1, 10_000), Hint("leave out what no question is about")]
 
 _FINE = 20  # a basket's norm is 2**20, so that the noise is on a fine lattice
 _WHOLE = 16  # parts in which a candidate is counted; squares of parts are the unit of a load
@@ -221,14 +221,14 @@ class Apriori(Gaussian):
                     f"column {column.name!r} must be boolean, as each item of a catalogue is; "
                     "write one column of 0 and 1 for each item or category."
                 )
-        task = made(
+        task = build_task(
             cls,
             facts,
             options,
             basket_size=options.basket_size or _BASKET_SIZES[1],
             sensitive=tuple(_items(entry, facts) for entry in options.sensitive),
         )
-        noise = noise_of(facts, pure=True)
+        noise = noise_multiplier_for(facts, pure=True)
         if options.basket_size is not None or noise is None:
             return task
         # a limit of the first round whose noise is a small part of the minimum
@@ -275,16 +275,16 @@ class Apriori(Gaussian):
 
     @staticmethod
     def _state(baskets: Known, levels: Sequence[Level]) -> State:
-        state = prefixed("baskets.", written(baskets))
+        state = prefixed("baskets.", encode_state(baskets))
         for size, level in enumerate(levels, start=1):
-            state |= prefixed(f"{size}.", written(level))
+            state |= prefixed(f"{size}.", encode_state(level))
         return state
 
     def _baskets(self, state: GridState) -> Known:
-        return read(Known, part_of(state, "baskets."), self.frac_bits)
+        return decode_state(Known, part_of(state, "baskets."), self.frac_bits)
 
     def _level(self, state: GridState, size: int) -> Level:
-        return read(Level, part_of(state, f"{size}."), self.frac_bits)
+        return decode_state(Level, part_of(state, f"{size}."), self.frac_bits)
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return supports, those in heavy baskets, and loads; each has norm 1 for every basket."""
@@ -294,7 +294,7 @@ class Apriori(Gaussian):
         return (
             Block("supports", (slots,), l1, one**2, share - heavy),
             Block("heavy", (slots,), l1, one**2, heavy),
-            Block.of_units("loads", (len(load_edges(slots)) - 1,), _LOAD_SHARE, one=one),
+            Block.counting("loads", (len(load_edges(slots)) - 1,), _LOAD_SHARE, one=one),
         )
 
     # --- What a basket adds -----------------------------------------------------------------------
@@ -372,7 +372,7 @@ class Apriori(Gaussian):
 
     # --- What is made of the answer ---------------------------------------------------------------
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return estimates of this size, and the candidates of the next; all post-processing."""
         size = t + 1
         levels = [self._level(state, n) for n in range(1, self.max_size + 1)]
@@ -384,7 +384,7 @@ class Apriori(Gaussian):
             levels[size] = self._candidates(size + 1, levels, baskets.number, noise_std)
         return self._state(baskets, levels)
 
-    def _recounted(self, before: Known, law: Floats, loads: Released) -> Known:
+    def _recounted(self, before: Known, law: Floats, loads: NoisyBlock) -> Known:
         """Return the mean of the numbers of baskets that all levels so far say."""
         n = before.levels + 1
         noise = loads.noise_std / (1 << _FINE) * sqrt(len(loads.values) + 1)
@@ -393,7 +393,7 @@ class Apriori(Gaussian):
         return Known((before.levels * before.number + law.sum()) / n, std, n)
 
     def _estimated(
-        self, levels: Sequence[Level], size: int, law: Floats, released: Mapping[str, Released]
+        self, levels: Sequence[Level], size: int, law: Floats, released: Mapping[str, NoisyBlock]
     ) -> Level:
         """Return a level with the supports that were released."""
         level = levels[size - 1]
@@ -418,7 +418,7 @@ class Apriori(Gaussian):
             support = np.where(live, np.minimum(support, least), 0.0)
         return replace(level, support=support, **found)
 
-    def _law(self, size: int, loads: Released) -> Floats:
+    def _law(self, size: int, loads: NoisyBlock) -> Floats:
         """Return how many baskets have each load."""
         scale = float(1 << _FINE)
         edges = load_edges(self.slots(size))

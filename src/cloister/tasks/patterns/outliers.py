@@ -34,11 +34,11 @@ from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gdp_part
 from cloister.protocol.rows import summed
-from cloister.protocol.task import FINE, INTERVAL_95, Block, PublicFacts, Released, Rows
+from cloister.protocol.task import COUNT_BITS, INTERVAL_95, Block, NoisyBlock, PublicFacts, Rows
 from cloister.tasks.columns import categories_of, codes, in_batches, position
 from cloister.tasks.examples import CATEGORY, NUMBER, OTHER_NUMBER, Example
 from cloister.tasks.interval_tables import INTERVALS, MARGINS, table_of
-from cloister.tasks.options import PublicSeed, made, noise_of
+from cloister.tasks.options import PublicSeed, build_task, noise_multiplier_for
 from cloister.tasks.preparation.quantiles import Quantiles, quantiles_of
 from cloister.tasks.preparation.scaled import Measuring
 from cloister.tasks.preparation.statistics import Statistics
@@ -60,7 +60,7 @@ _USUAL = "usual."  # before the names of what the task that measures the usual h
 
 def _cells_along(facts: PublicFacts, used: int, n_views: int) -> int:
     """Return how many cells each side of a picture has, by the noise of their counts."""
-    if (multiplier := noise_of(facts, pure=True)) is None:
+    if (multiplier := noise_multiplier_for(facts, pure=True)) is None:
         return _CELLS[0]
     noise = multiplier * sqrt(n_views / _DENSITY[1])
     per_picture = facts.nominal_n / (_PER_CELL * noise)
@@ -142,7 +142,7 @@ class Outliers(Measuring):
         used = facts.levels.count(0)
         n_views = 1 if used <= 2 else min(_VIEWS, used)
         group, density = options.group, options.method == "density"
-        return made(
+        return build_task(
             cls,
             facts,
             options,
@@ -194,12 +194,12 @@ class Outliers(Measuring):
         if self.method == "density":
             # a record is in one cell of each picture, and then in one bin of scores
             blocks = [
-                Block.of_units("cells", (v, self._cells), rest * _DENSITY[1], v),
-                Block.of_units("rarities", (_RARITIES,), rest * _DENSITY[2]),
+                Block.counting("cells", (v, self._cells), rest * _DENSITY[1], v),
+                Block.counting("rarities", (_RARITIES,), rest * _DENSITY[2]),
             ]
         if self.count_share:
             shape = (max(1, len(self.group_names)),)
-            blocks.append(Block.of_units("flagged", shape, self.count_share))
+            blocks.append(Block.counting("flagged", shape, self.count_share))
         return tuple(blocks)
 
     @cached_property
@@ -247,7 +247,7 @@ class Outliers(Measuring):
         if t < self.usual.rounds:
             return self.usual.rows(t, part_of(state, _USUAL), records)
         results, name = self.results(state, self._grid), self._own[t - self.usual.rounds].name
-        one = 1 << FINE
+        one = 1 << COUNT_BITS
         if name == "cells":
             # guards against the table's length only
             cells = in_batches(lambda part: self._cells_of(results, part), records)
@@ -258,7 +258,7 @@ class Outliers(Measuring):
             low, width = self._rarity_bins(results)
             bins = np.clip((rarity - low) / width, 0, _RARITIES - 1).astype(np.int64)
             return (Rows.at([bins], [one]),)
-        flags = (rarity > results["cutoff"][0]).astype(np.int64)[:, None] << FINE
+        flags = (rarity > results["cutoff"][0]).astype(np.int64)[:, None] << COUNT_BITS
         if self.group is None:
             return (Rows.dense(flags),)
         groups = codes(records[:, self.group], len(self.group_names), self.frac_bits)
@@ -299,14 +299,14 @@ class Outliers(Measuring):
             found.append(steps[:, 0] if len(self.used) == 1 else steps[:, 0] * m + steps[:, 1])
         return np.stack(found, axis=1)
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return what was released, in records; counts of groups below the limit are dropped."""
         kept = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         if t < self.usual.rounds:
             after = self.usual.update(t, part_of(state, _USUAL), released)
             return {**kept, **prefixed(_USUAL, after)}
         ((name, block),) = released.items()
-        kept[name], kept["noise"][t - self.usual.rounds] = block.real()
+        kept[name], kept["noise"][t - self.usual.rounds] = block.in_records()
         if name == "flagged" and self.group is not None:
             kept[name] = np.where(kept[name] >= self.min_group, kept[name], 0.0)
         return kept
@@ -315,7 +315,11 @@ class Outliers(Measuring):
         """Return the margin of error of the number of outliers, if it is released."""
         if not self.count_share:
             return {}
-        return {"flagged_half_width": np.array([INTERVAL_95["gaussian"] * noise_std / (1 << FINE)])}
+        return {
+            "flagged_half_width": np.array(
+                [INTERVAL_95["gaussian"] * noise_std / (1 << COUNT_BITS)]
+            )
+        }
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return what is needed to score a record, in data units.

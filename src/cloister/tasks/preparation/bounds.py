@@ -17,7 +17,7 @@ from cloister.core.display import Display, Table
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicFacts
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import Keep, made, noise_of
+from cloister.tasks.options import Keep, build_task, noise_multiplier_for
 from cloister.tasks.preparation.quantiles import Quantiles, Refine, TreeLevels
 from cloister.tasks.preparation.scaled import Scaled
 
@@ -62,14 +62,14 @@ class Bounds(Scaled):
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Bound every column of numbers that is not kept."""
         probabilities = options.probabilities or _USUAL
-        chosen = made(Quantiles.Options, facts, options, probabilities=probabilities)
+        chosen = build_task(Quantiles.Options, facts, options, probabilities=probabilities)
         quantiles = Quantiles.design(facts, chosen)
-        noise = noise_of(facts)
+        noise = noise_multiplier_for(facts)
         if options.probabilities is None and noise is not None:
             rank = quantiles.rank_noise(noise, facts.nominal_n)
             tail = max(_USUAL[0], min(_BEYOND * rank, _MOST))
             quantiles = replace(quantiles, probabilities=(tail, 1 - tail))
-        return made(cls, facts, options, quantiles=quantiles)
+        return build_task(cls, facts, options, quantiles=quantiles)
 
     @property
     def measuring(self) -> Quantiles:

@@ -17,7 +17,7 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicColumn, PublicFacts
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import Keep, made
+from cloister.tasks.options import Keep, build_task
 from cloister.tasks.preparation.quantiles import Quantiles, Refine, TreeLevels
 from cloister.tasks.preparation.scaled import Changing
 
@@ -62,8 +62,8 @@ class Discretise(Changing):
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Cut every column of numbers that is not kept."""
-        chosen = made(Quantiles.Options, facts, options, probabilities=PROBABILITIES)
-        return made(cls, facts, options, quantiles=Quantiles.design(facts, chosen))
+        chosen = build_task(Quantiles.Options, facts, options, probabilities=PROBABILITIES)
+        return build_task(cls, facts, options, quantiles=Quantiles.design(facts, chosen))
 
     @property
     def measuring(self) -> Quantiles:

@@ -25,14 +25,14 @@ from cloister.core.display import Display, Heatmap, Table
 from cloister.core.errors import PlanError
 from cloister.core.estimate import bare
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.protocol.task import Block, Gaussian, PublicColumn, PublicFacts, Released
+from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicColumn, PublicFacts
 from cloister.tasks.clipped import chunks, clip_to_unit
 from cloister.tasks.columns import Encoding, columns_of, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import INTERVALS, number_of
 from cloister.tasks.intervals import ratio_interval, round_up, size_interval
 from cloister.tasks.moments import PRODUCT, SQUARE, n_products, sum_products, unpack_products
-from cloister.tasks.options import Keep, made
+from cloister.tasks.options import Keep, build_task
 from cloister.tasks.preparation.standardise import Reach
 
 _MEAN_SHARE = 0.15
@@ -103,7 +103,7 @@ class PCA(Gaussian):
         """Take every column that is not kept."""
         kept = tuple(sorted(position(facts.columns, name, "keep") for name in options.keep))
         width = Encoding(facts.levels, facts.frac_bits, kept).width - 1
-        return made(
+        return build_task(
             cls,
             facts,
             options,
@@ -170,7 +170,7 @@ class PCA(Gaussian):
         """Return sums and count; then products."""
         if t == 0:
             one, entries = 1 << self.frac_bits, len(self._encoding.used) + 1
-            return (Block.of_units("sums", (self.width + 1,), _MEAN_SHARE, entries, one),)
+            return (Block.counting("sums", (self.width + 1,), _MEAN_SHARE, entries, one),)
         unit, p = 1 << 2 * _UNIT_BITS, self.width
         # (sum |y_i|)^2 is at most p |y|^2, so products of two columns are at most (p - 1) / 2 of it
         l1 = (2 * SQUARE + PRODUCT * (p - 1)) * unit // 2
@@ -190,15 +190,15 @@ class PCA(Gaussian):
                 total += sum_products(rounded_to_unit(away, self._radius, 1 << _UNIT_BITS))
         return total
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the mean; or the components of the second moments."""
         known = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         if t == 0:
             return {**known, **self._mean(released["sums"])}
         return {**known, **self._components(known, released["products"])}
 
-    def _mean(self, block: Released) -> dict[str, Floats]:
-        totals, std = block.real(self.frac_bits)
+    def _mean(self, block: NoisyBlock) -> dict[str, Floats]:
+        totals, std = block.in_records(self.frac_bits)
         sums, count = totals[:-1], totals[-1:]
         low, high = ratio_interval(sums[None], count, sum_std=std, count_std=std)
         mean = sums / max(float(count[0]), 1.0, std)
@@ -214,7 +214,7 @@ class PCA(Gaussian):
         """Return what an integer of the released products is, over `n` records."""
         return (self._radius / (1 << self.frac_bits)) ** 2 / 4.0**_UNIT_BITS / n
 
-    def _components(self, known: State, block: Released) -> dict[str, Floats]:
+    def _components(self, known: State, block: NoisyBlock) -> dict[str, Floats]:
         scale = self._scale(max(float(known["count"][0]), 1.0, float(known["count_noise"][0])))
         moments = unpack_products(block.values.astype(np.float64) * scale, self.width)
         values, vectors = np.linalg.eigh(moments)

@@ -27,8 +27,8 @@ from cloister.privacy.calibration import gaussian_noise_multiplier, gdp_part
 from cloister.protocol.task import (
     Block,
     Gaussian,
+    NoisyBlock,
     PublicFacts,
-    Released,
     Rows,
     Task,
     Transformer,
@@ -36,7 +36,7 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import grid_of
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import design, made, needed_budget, options_of
+from cloister.tasks.options import build_task, design, options_of, require_budget
 from cloister.tasks.state import part_of, prefixed
 
 _PREPARING_SHARE = 0.1  # of the budget, for each step before the last, by default
@@ -134,7 +134,7 @@ class Pipeline(Gaussian):
         """Design each step for its part of the budget and the columns that reach it."""
         from cloister.tasks import TASKS  # which holds this class, too
 
-        budget = needed_budget(facts.budget)
+        budget = require_budget(facts.budget)
         names = [name for name, _ in options.steps]
         cls._check_names(names, TASKS)
         before = len(names) - 1
@@ -152,7 +152,7 @@ class Pipeline(Gaussian):
             designed.append(step)
             if isinstance(step, Transformer):
                 here = replace(here, n_features=len(step.output), columns=step.output)
-        task = made(cls, facts, options, steps=tuple(designed), shares=shares)
+        task = build_task(cls, facts, options, steps=tuple(designed), shares=shares)
         task._check_signals(budget, facts.nominal_n, options.least_signal)
         return task
 
@@ -183,7 +183,7 @@ class Pipeline(Gaussian):
         return len(self.names)
 
     @property
-    def reaching(self) -> tuple[str, ...]:
+    def last_step_columns(self) -> tuple[str, ...]:
         """Names of the columns that reach the last step."""
         return self._names[-1]
 
@@ -194,7 +194,7 @@ class Pipeline(Gaussian):
         return (self.names, *after)
 
     @property
-    def last_grid(self) -> Grid:
+    def last_step_grid(self) -> Grid:
         """The grid of the records that reach the last step; its results are in these units."""
         return self._grids[-1]
 
@@ -252,7 +252,7 @@ class Pipeline(Gaussian):
             records = np.clip(step.transform(results, records), -one, one)
         return records
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Move the state of one step on."""
         i, own = self._place(t)
         after = self.steps[i].update(own, part_of(state, f"{i}."), released)
@@ -282,7 +282,7 @@ class Pipeline(Gaussian):
         """Yield what the pipeline can do for a record before the first step: what the last can."""
         last = self.steps[-1]
         if hasattr(last, "target"):
-            yield "target", self.names.index(self.reaching[last.target])
+            yield "target", self.names.index(self.last_step_columns[last.target])
         if hasattr(last, "classes"):
             yield "classes", last.classes
         for name in ("probabilities", "predict"):

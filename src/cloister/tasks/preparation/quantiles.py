@@ -29,19 +29,19 @@ from cloister.core.errors import PlanError
 from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
-    FINE,
+    COUNT_BITS,
     INTERVAL_95,
     Block,
     Gaussian,
+    NoisyBlock,
     PublicColumn,
     PublicFacts,
-    Released,
     Rows,
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import curve_of
-from cloister.tasks.options import Keep, made, noise_of
+from cloister.tasks.options import Keep, build_task, noise_multiplier_for
 
 BRANCHES = 4  # of a cell; of 256 cells it makes the least noise of a running sum [QYL13]_
 Probabilities = Annotated[tuple[Probability, ...], Length(1)]
@@ -102,7 +102,7 @@ class Quantiles(Gaussian):
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Take every column of numbers that is not kept."""
         used = numbers_but(facts.columns, options.keep)
-        return made(
+        return build_task(
             cls,
             facts,
             options,
@@ -130,7 +130,7 @@ class Quantiles(Gaussian):
         touched = len(self.used) * self.levels
         counts = sum(BRANCHES**level for level in range(1, self.levels + 1))
         share = 1.0 if self.rounds == 1 else (_FIRST_SHARE, 1 - _FIRST_SHARE)[t]
-        return (Block.of_units("trees", (len(self.used), counts), share, touched),)
+        return (Block.counting("trees", (len(self.used), counts), share, touched),)
 
     def _cells_of(self, state: GridState, records: Records) -> Iterator[Integers]:
         """Yield the finest cell of each record, for each used column."""
@@ -146,7 +146,7 @@ class Quantiles(Gaussian):
             for level in range(1, self.levels + 1):
                 at.append(start + finest // BRANCHES ** (self.levels - level))
                 start += BRANCHES**level
-        return (Rows.at(at, [1 << FINE] * len(at)),)
+        return (Rows.at(at, [1 << COUNT_BITS] * len(at)),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return how many records are in each cell of each level."""
@@ -155,11 +155,11 @@ class Quantiles(Gaussian):
             finest = np.bincount(cells, minlength=n)
             for level in range(1, self.levels + 1):
                 trees.append(finest.reshape(BRANCHES**level, -1).sum(axis=1))
-        return np.concatenate(trees).astype(np.int64) << FINE
+        return np.concatenate(trees).astype(np.int64) << COUNT_BITS
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return counts that agree, and the cells of the next round."""
-        values, noise = released["trees"].real()
+        values, noise = released["trees"].in_records()
         ends = np.cumsum([BRANCHES**level for level in range(1, self.levels)])
         counts = agreeing(np.split(values, ends, axis=1))
         edges = from_grid(state["next"], self.frac_bits)
@@ -174,13 +174,13 @@ class Quantiles(Gaussian):
     def rank_noise(self, noise_multiplier: float, nominal_n: int) -> float:
         """Return the deviation of the part of the records below a place, from public numbers."""
         (last,) = self.blocks(self.rounds - 1)
-        word = noise_multiplier * sqrt(last.l2_squared / last.weight) / (1 << FINE)
+        word = noise_multiplier * sqrt(last.l2_squared / last.weight) / (1 << COUNT_BITS)
         inner, _ = running_variance(self.levels)
         return word * sqrt(float(inner.max())) / max(nominal_n, 1)
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the margins of error of the share of records below a place, and of the count."""
-        return self._half_widths(noise_std / (1 << FINE), float(nominal_n))
+        return self._half_widths(noise_std / (1 << COUNT_BITS), float(nominal_n))
 
     def _half_widths(self, noise: float, count: float) -> dict[str, Floats]:
         inner, total = running_variance(self.levels)
@@ -271,7 +271,7 @@ def check_used(used: Sequence[int], n_features: int) -> None:
 
 def usual_levels(facts: PublicFacts, n_columns: int) -> int:
     """Return how many levels suit a plan: its finest cells hold about what noise can hide."""
-    if (multiplier := noise_of(facts)) is None:
+    if (multiplier := noise_multiplier_for(facts)) is None:
         raise PlanError("budget is needed to choose the levels of trees; give it, or give levels.")
     noise = multiplier * sqrt(max(n_columns, 1))
     for levels in range(*_LEVELS):

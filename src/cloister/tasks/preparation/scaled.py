@@ -13,7 +13,7 @@ from cloister.core.declared import declared
 from cloister.core.display import Display
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.protocol.task import Block, Gaussian, PublicColumn, Released, Rows
+from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicColumn, Rows
 from cloister.tasks.columns import columns_of
 from cloister.tasks.preparation.quantiles import Quantiles
 from cloister.tasks.preparation.statistics import Statistics
@@ -72,7 +72,7 @@ class Measuring(Gaussian, ABC):
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         return self.measuring.contribute(t, state, records)
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         return self.measuring.update(t, state, released)
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:

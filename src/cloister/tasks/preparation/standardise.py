@@ -11,7 +11,7 @@ from cloister.core.declared import Range, declared
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicFacts
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import Keep, made
+from cloister.tasks.options import Keep, build_task
 from cloister.tasks.preparation.scaled import Scaled
 from cloister.tasks.preparation.statistics import Statistics
 
@@ -49,7 +49,7 @@ class Standardise(Scaled):
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Standardise every column of numbers that is not kept."""
         statistics = Statistics.design(facts, Statistics.Options(keep=options.keep))
-        return made(cls, facts, options, statistics=statistics, reach=float(options.reach))
+        return build_task(cls, facts, options, statistics=statistics, reach=float(options.reach))
 
     @property
     def measuring(self) -> Statistics:

@@ -15,11 +15,19 @@ from cloister.core.declared import Whole, declared
 from cloister.core.display import Display, Heatmap
 from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid, from_grid
-from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released, Rows
+from cloister.protocol.task import (
+    COUNT_BITS,
+    INTERVAL_95,
+    Block,
+    Gaussian,
+    NoisyBlock,
+    PublicFacts,
+    Rows,
+)
 from cloister.tasks import interval_tables, moments
 from cloister.tasks.clipped import chunks
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import Keep, made
+from cloister.tasks.options import Keep, build_task
 from cloister.tasks.preparation.quantiles import Used, check_used, numbers_but
 from cloister.tasks.scores import mean_interval, ratio
 
@@ -67,7 +75,7 @@ class Statistics(Gaussian):
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Take every column of numbers that is not kept."""
-        return made(cls, facts, options, used=numbers_but(facts.columns, options.keep))
+        return build_task(cls, facts, options, used=numbers_but(facts.columns, options.keep))
 
     @cached_property
     def _bits(self) -> int:
@@ -98,7 +106,7 @@ class Statistics(Gaussian):
             width, bits = len(self.used) + 1, self._bits
             l1, l2 = moments.products_l1(width, bits), moments.products_norm_squared(width, bits)
             return (Block("products", (self._size,), l1, l2, 1.0),)
-        return (Block.of_units("moments", (self._size,), 1.0, self._size),)
+        return (Block.counting("moments", (self._size,), 1.0, self._size),)
 
     def _values(self, records: Records) -> Integers:
         """Return ``1, x, 2 x^2 - 1`` of each record in fine units; ``x, 1`` for products."""
@@ -106,9 +114,9 @@ class Statistics(Gaussian):
         if self.covariance:
             x = nearest(values, self.frac_bits - self._bits)
             return np.concatenate([x, np.full((len(x), 1), 1 << self._bits)], axis=1)
-        x = nearest(values, self.frac_bits - FINE)
-        squares = nearest(2 * x**2 - (1 << 2 * FINE), FINE)
-        return np.concatenate([np.full((len(x), 1), 1 << FINE), x, squares], axis=1)
+        x = nearest(values, self.frac_bits - COUNT_BITS)
+        squares = nearest(2 * x**2 - (1 << 2 * COUNT_BITS), COUNT_BITS)
+        return np.concatenate([np.full((len(x), 1), 1 << COUNT_BITS), x, squares], axis=1)
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
         """Return ``1, x, 2 x^2 - 1``, or the packed products of ``(x, 1)``."""
@@ -123,10 +131,10 @@ class Statistics(Gaussian):
             total += moments.sum_products(values) if self.covariance else values.sum(axis=0)
         return total
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the noisy sums in records."""
         (block,) = released.values()
-        unit = 2 * self._bits if self.covariance else FINE
+        unit = 2 * self._bits if self.covariance else COUNT_BITS
         return {
             "sums": from_grid(block.values, unit),
             "noise": np.array([block.noise_std / (1 << unit)]),
@@ -134,7 +142,7 @@ class Statistics(Gaussian):
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the margin of error of the count, in records."""
-        noise = noise_std / (1 << (2 * self._bits if self.covariance else FINE))
+        noise = noise_std / (1 << (2 * self._bits if self.covariance else COUNT_BITS))
         return {"count_half_width": self._count_half_width(noise)}
 
     def _count_half_width(self, noise: float) -> Floats:

@@ -40,12 +40,25 @@ from cloister.core.estimate import Estimate, bare
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import sampled_noise_multiplier
-from cloister.protocol.task import INTERVAL_95, Block, Gaussian, PublicColumn, PublicFacts, Released
+from cloister.protocol.task import (
+    INTERVAL_95,
+    Block,
+    Gaussian,
+    NoisyBlock,
+    PublicColumn,
+    PublicFacts,
+)
 from cloister.tasks.columns import Encoding, categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import round_up
-from cloister.tasks.options import PublicSeed, Target, made, needed_budget, noise_of
-from cloister.tasks.state import read, written
+from cloister.tasks.options import (
+    PublicSeed,
+    Target,
+    build_task,
+    noise_multiplier_for,
+    require_budget,
+)
+from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.supervised.local_training import (
     LATTICE_BITS,
     NORM,
@@ -87,7 +100,7 @@ class _Averaging(Gaussian, ABC):
     ----------
     clients : str
         What a privacy unit is: "row", "silo" or a column; see
-        :class:`~cloister.protocol.task.ByUnit`.
+        :class:`~cloister.protocol.task.UnitTask`.
     n_clients : int, >= 1
         Public number of units in all silos together: with `rate`, the denominator of the mean.
     noise_multiplier : float
@@ -163,14 +176,14 @@ class _Averaging(Gaussian, ABC):
         """Return the task with the least noise that this budget allows sampled units."""
         if self.rate == 1:
             return self
-        budget = needed_budget(budget)
+        budget = require_budget(budget)
         found = sampled_noise_multiplier(budget.epsilon, budget.delta, self.rate, self.weights)
         return replace(self, noise_multiplier=found)
 
     def start(self) -> State:
         """Return the public model before the first round."""
         still, nothing = np.zeros(self.n_parameters), np.zeros(self.rounds)
-        return written(
+        return encode_state(
             _Model(
                 parameters=self._start_parameters(),
                 velocity=still,
@@ -211,16 +224,16 @@ class _Averaging(Gaussian, ABC):
             total += (steps * (drawn < heads)[:, None]).sum(axis=0)
         return total
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the model after the server's step along the noisy mean update."""
-        now = read(_Model, state, self.frac_bits)
+        now = decode_state(_Model, state, self.frac_bits)
         mean = released["update"].values * self._unit
         noise = released["update"].noise_std * self._unit
         velocity = self.momentum * now.velocity + mean
         now.lengths[t] = min(float(np.linalg.norm(mean)), _FARTHEST)
         now.noise_lengths[t] = min(noise * sqrt(self.n_parameters), _FARTHEST)
         margin = round_up(np.array(INTERVAL_95["gaussian"] * noise), self.frac_bits)
-        return written(
+        return encode_state(
             _Model(
                 parameters=_within(now.parameters + self.server_rate * velocity),
                 velocity=_within(velocity),
@@ -251,7 +264,7 @@ class _Averaging(Gaussian, ABC):
             around the mean of the bounded updates of all units that took part; ``lengths`` of the
             mean updates of all rounds and ``noise_lengths``, what noise alone has on average.
         """
-        known = written(read(_Model, state, self.frac_bits))
+        known = encode_state(decode_state(_Model, state, self.frac_bits))
         return {name: value for name, value in known.items() if name != "velocity"}
 
     def _curve(self, results: Results) -> Curve:
@@ -346,7 +359,7 @@ class _Trained(_Averaging):
                 )
             n_clients = len(facts.silos) if clients == "silo" else facts.nominal_n
         target = position(facts.columns, options.target)
-        task = made(
+        task = build_task(
             cls,
             facts,
             options,
@@ -358,7 +371,7 @@ class _Trained(_Averaging):
             noise_multiplier=float(options.rate < 1),  # until it is searched for
             **cls._of_target(facts.columns, target),
         )
-        noise = (noise_of(facts) or inf) * sqrt(task.n_parameters)
+        noise = (noise_multiplier_for(facts) or inf) * sqrt(task.n_parameters)
         if options.rounds is None and noise < _MUCH_NOISE * n_clients:
             task = replace(task, rounds=_ROUNDS)
         return task.calibrated(facts.budget)
@@ -546,7 +559,7 @@ class ClientUpdates(_Averaging):
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Return the task of as many units as `nominal_n` says, with its noise."""
-        return made(
+        return build_task(
             cls,
             facts,
             options,

@@ -30,11 +30,19 @@ from cloister.core.display import Bars, Display, Table
 from cloister.core.errors import PlanError
 from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
-from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released, Rows
+from cloister.protocol.task import (
+    COUNT_BITS,
+    INTERVAL_95,
+    Block,
+    Gaussian,
+    NoisyBlock,
+    PublicFacts,
+    Rows,
+)
 from cloister.tasks.columns import categories_of, count_cells, exact_sums, in_cache, position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import PublicSeed, Target, made, noise_of
-from cloister.tasks.state import read, written
+from cloister.tasks.options import PublicSeed, Target, build_task, noise_multiplier_for
+from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.supervised.forest_trees import Tree, coded_columns, grow
 from cloister.tasks.supervised.target import (
     ClassWeight,
@@ -53,7 +61,7 @@ Depth = Annotated[int, Range(1, 10)]
 Columns = Annotated[int, Range(1, 1 << 20)]
 Bins = Annotated[int, Range(2, 1024)]
 
-_ONE = 1 << FINE
+_ONE = 1 << COUNT_BITS
 _MOST_SUMS, _MOST_CELLS = 1 << 20, 1 << 16
 _Z = INTERVAL_95["gaussian"]
 _ENOUGH = 800  # records over noise of one count, from which boosting is better
@@ -153,12 +161,12 @@ class RandomForest(Gaussian):
         column, or on two where there are enough records.
         """
         classes = categories_of(facts.columns, options.target)
-        clear = facts.nominal_n / (noise_of(facts) or 1.0)
+        clear = facts.nominal_n / (noise_multiplier_for(facts) or 1.0)
         kind = options.kind or ("boosted" if clear >= _ENOUGH else "random")
         faint = kind == "random" and clear < _FAINT
         n_trees = options.n_trees or _TREES["faint" if faint else kind]
         depth = options.depth or _usual_depth(kind, clear / sqrt(n_trees))
-        return made(
+        return build_task(
             cls,
             facts,
             options,
@@ -237,7 +245,7 @@ class RandomForest(Gaussian):
     def start(self) -> State:
         """Return the state before the first round: every leaf is empty."""
         leaves = np.zeros((self.n_trees, 1 << self.depth, self._width))
-        return written(_Leaves(leaves))
+        return encode_state(_Leaves(leaves))
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return one block: the leaves of all trees, or those of tree `t`.
@@ -248,7 +256,7 @@ class RandomForest(Gaussian):
         leaves, width = 1 << self.depth, self._width
         if self.kind == "random":
             shape = (self.n_trees, leaves, width)
-            return (Block.of_units("leaves", shape, 1.0, self.n_trees),)
+            return (Block.counting("leaves", shape, 1.0, self.n_trees),)
         l1 = (2 + self._curvature) * _ONE
         return (Block("leaves", (leaves, width), l1, 2 * _ONE**2, 1.0 / self.n_trees),)
 
@@ -260,8 +268,8 @@ class RandomForest(Gaussian):
             size = width << self.depth
             leaves = (tree.leaves(coded) for tree in self.trees)
             at = [i * size + leaf * width + label for i, leaf in enumerate(leaves)]
-            return (Rows.at(at, [1 << FINE] * len(at)),)
-        now = read(_Leaves, state, self.frac_bits)
+            return (Rows.at(at, [1 << COUNT_BITS] * len(at)),)
+        now = decode_state(_Leaves, state, self.frac_bits)
         values = self._values(now.leaves[:t], now.noise)
         added = self._gradients(_softmax(self._scores(values, coded)), coded[self.target])
         leaf = self.trees[t].leaves(coded).astype(np.int64)
@@ -270,8 +278,8 @@ class RandomForest(Gaussian):
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the leaves' counts, or the sums of gradients and curvature in the leaves."""
         if self.kind == "random":
-            return self._counts(records).ravel() << FINE
-        now = read(_Leaves, state, self.frac_bits)
+            return self._counts(records).ravel() << COUNT_BITS
+        now = decode_state(_Leaves, state, self.frac_bits)
         values = self._values(now.leaves[:t], now.noise)
         total = np.zeros((self._width, 1 << self.depth), dtype=np.int64)
         for part in in_cache(records):
@@ -322,15 +330,15 @@ class RandomForest(Gaussian):
         whole[:, ~kept] = 0.0  # whatever stands there: a NaN times zero would stay
         return whole
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the leaves with those of this round filled in, in records."""
-        found, noise = released["leaves"].real()
+        found, noise = released["leaves"].in_records()
         leaves = found
         if self.kind == "boosted":
-            leaves = read(_Leaves, state, self.frac_bits).leaves
+            leaves = decode_state(_Leaves, state, self.frac_bits).leaves
             leaves[t] = found
             leaves[t, :, -1] /= self._curvature
-        return written(_Leaves(leaves, noise))
+        return encode_state(_Leaves(leaves, noise))
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the half-widths of the 95 % noise intervals of leaves and class sizes."""
@@ -369,7 +377,7 @@ class RandomForest(Gaussian):
             ``importance`` of shape (n_features,), summing to 1: how far the splits on a column part
             the scores.
         """
-        now = read(_Leaves, state, self.frac_bits)
+        now = decode_state(_Leaves, state, self.frac_bits)
         leaves, noise = now.leaves, now.noise
         return {
             "leaves": leaves,

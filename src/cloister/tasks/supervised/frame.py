@@ -20,12 +20,12 @@ from cloister.core.arrays import Floats, Integers, Records
 from cloister.core.declared import Range
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import from_grid
-from cloister.protocol.task import FINE, Block, PublicFacts, Released
+from cloister.protocol.task import COUNT_BITS, Block, NoisyBlock, PublicFacts
 from cloister.tasks.columns import Encoding, codes, exact_sums
 from cloister.tasks.moments import PRODUCT, SQUARE, n_products, unpack_products
-from cloister.tasks.options import noise_of
+from cloister.tasks.options import noise_multiplier_for
 from cloister.tasks.supervised.least_squares import EDGES
-from cloister.tasks.supervised.spreads import BINS, TAILS, edges, spread_of, window_of
+from cloister.tasks.supervised.prior_scales import BINS, TAILS, edges, spread_of, window_of
 
 LONGEST = 32.0
 Clip = Annotated[float, Range(above=0, most=LONGEST)]
@@ -196,7 +196,7 @@ class Frame:
         """Return the block of counts of bins of numbers, categories, labels and all records."""
         touched = len(self._layout) + (labels > 0) + 1
         size = self.width - 1 + len(self._numbers) * (BINS - 1) + labels + 1
-        return Block.of_units("places", (size,), weight, touched)
+        return Block.counting("places", (size,), weight, touched)
 
     def count_places(
         self, records: Records, labels: Integers | None = None, n_labels: int = 0
@@ -209,14 +209,14 @@ class Frame:
             counts.append(np.bincount(found, minlength=self.levels[j]))
         if labels is not None:
             counts.append(np.bincount(labels, minlength=n_labels))
-        return np.concatenate([*counts, [len(records)]]).astype(np.int64) << FINE
+        return np.concatenate([*counts, [len(records)]]).astype(np.int64) << COUNT_BITS
 
-    def read_places(self, before: Placed, released: Released) -> Placed:
+    def read_places(self, before: Placed, released: NoisyBlock) -> Placed:
         """Return centres of categories, windows of numbers, and the number of records.
 
         A number of records below its noise is taken for the noise.
         """
-        values, noise_std = released.real()
+        values, noise_std = released.in_records()
         # It divides below: a number near 0 would blow up the noise.
         n = max(float(values[-1]), noise_std, 1.0)
         place = len(self._numbers) * BINS
@@ -233,17 +233,17 @@ class Frame:
     def spreads_block(self, weight: float) -> Block:
         """Return the block of numbers of records by their bin of the windows."""
         touched = max(len(self._numbers), 1)  # a block is never empty
-        return Block.of_units("spreads", (touched, BINS + 2 * TAILS), weight, touched)
+        return Block.counting("spreads", (touched, BINS + 2 * TAILS), weight, touched)
 
     def count_spreads(self, placed: Placed, records: Records) -> Integers:
         """Return the counts of :meth:`spreads_block`."""
         if not self._numbers:
             return np.zeros(self.spreads_block(1.0).size, dtype=np.int64)
-        return self._count_bins(placed.window, records).ravel() << FINE
+        return self._count_bins(placed.window, records).ravel() << COUNT_BITS
 
-    def read_spreads(self, before: Placed, released: Released) -> Placed:
+    def read_spreads(self, before: Placed, released: NoisyBlock) -> Placed:
         """Return the rest; numbers are divided by their deviation."""
-        values, noise_std = released.real()
+        values, noise_std = released.in_records()
         centre, scale = before.centre.copy(), np.ones(self.width)
         alike, square = np.zeros(self.width), centre * (1 - centre)
         for counts, window, place in zip(values, before.window, self.number_places, strict=False):
@@ -455,7 +455,7 @@ class Frame:
         upper = np.triu_indices(self.width)
         return total[upper] * np.where(upper[0] == upper[1], SQUARE, PRODUCT)
 
-    def unpack(self, released: Released, unit: float = 1.0) -> tuple[Floats, float]:
+    def unpack(self, released: NoisyBlock, unit: float = 1.0) -> tuple[Floats, float]:
         """Return matrices of products of rows over `unit` squared, and their off-diagonal noise."""
         raw = unpack_products(from_grid(released.values, self.products_bits), self.width)
         std = released.noise_std / (1 << self.products_bits) / PRODUCT
@@ -550,7 +550,7 @@ def solve(
 
 def noise_of_mean(width: int, facts: PublicFacts) -> float:
     """Return the norm of the noise that the whole budget leaves in a mean of rows of length 1."""
-    return sqrt(width) * (noise_of(facts) or 0.0) / facts.nominal_n
+    return sqrt(width) * (noise_multiplier_for(facts) or 0.0) / facts.nominal_n
 
 
 def usual_square(levels: Sequence[int]) -> float:
@@ -575,10 +575,10 @@ def edge_at(place: int) -> float:
 def sizes_block(name: str, weight: float, kinds: int = 1) -> Block:
     """Return the block of numbers of records by the class of their size, of each of some kinds."""
     shape = (kinds, len(EDGES)) if kinds > 1 else (len(EDGES),)
-    return Block.of_units(name, shape, weight, kinds)
+    return Block.counting(name, shape, weight, kinds)
 
 
 def count_sizes(sizes: Floats) -> Integers:
     """Return how many sizes are in each class, with the fineness of counts."""
     found = np.minimum(np.searchsorted(EDGES, sizes), len(EDGES) - 1)
-    return np.bincount(found, minlength=len(EDGES)).astype(np.int64) << FINE
+    return np.bincount(found, minlength=len(EDGES)).astype(np.int64) << COUNT_BITS

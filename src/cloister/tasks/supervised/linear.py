@@ -27,12 +27,12 @@ from cloister.core.declared import AtLeastZero, declared
 from cloister.core.display import Display, Table
 from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid
-from cloister.protocol.task import INTERVAL_95, Block, Gaussian, PublicFacts, Released
+from cloister.protocol.task import INTERVAL_95, Block, Gaussian, NoisyBlock, PublicFacts
 from cloister.tasks.columns import Encoding, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.moments import n_products, symmetric
-from cloister.tasks.options import Target, made
-from cloister.tasks.state import read, written
+from cloister.tasks.options import Target, build_task
+from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.supervised.contrasts import (
     Reference,
     check_references,
@@ -93,7 +93,7 @@ NOTE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Known:
+class _FitState:
     """The public state; lengths and cuts are numbers of classes of sizes, see ``EDGES``."""
 
     columns: Placed
@@ -204,7 +204,7 @@ class Linear(Gaussian):
             noise = noise_of_mean(width, facts)
             stretch = max(_TYPICAL * _NOISY / max(noise, 1e-12), _SHORTEST)
             clip = min(sqrt(stretch * usual_square(levels)), _LONG)
-        return made(
+        return build_task(
             cls,
             facts,
             options,
@@ -254,15 +254,15 @@ class Linear(Gaussian):
         """Entries of a row without it."""
         return np.delete(np.arange(self._frame.width), self._place)
 
-    def _read(self, state: GridState) -> _Known:
-        return read(_Known, state, self.frac_bits)
+    def _read(self, state: GridState) -> _FitState:
+        return decode_state(_FitState, state, self.frac_bits)
 
-    def _length(self, now: _Known) -> float:
+    def _length(self, now: _FitState) -> float:
         """Return what rows of products are shortened to."""
         usual = sqrt(usual_square(self.levels))  # where each column's deviation is exact
         return min(self.clip * edge_at(now.typical) / usual, edge_at(now.length))
 
-    def _units(self, now: _Known) -> tuple[float, float]:
+    def _units(self, now: _FitState) -> tuple[float, float]:
         """Return what rows of products are multiplied by to have the length, and their target."""
         length = self._length(now)
         unit = _LENGTH / (length * sqrt(1 + _TARGET_LENGTH**2))
@@ -273,8 +273,8 @@ class Linear(Gaussian):
     def start(self) -> State:
         """Return the state before the first round: all weights 0."""
         p = self._frame.width
-        return written(
-            _Known(
+        return encode_state(
+            _FitState(
                 columns=self._frame.unplaced(),
                 products=np.zeros(n_products(p)),
                 weights=np.zeros(p - 1),
@@ -299,7 +299,7 @@ class Linear(Gaussian):
         if t == 4:
             return (sizes_block("sizes", self._share(SIZES_SHARE)),)
         one, share = 1 << _SQUARE_BITS, self._share(SQUARES_SHARE)
-        squares = Block.of_units("residual_square", (1,), share, one=one)
+        squares = Block.counting("residual_square", (1,), share, one=one)
         gradient = self._model.row_block(self._share(GRADIENT_SHARE))
         if not self.sandwich:
             return (gradient, squares)
@@ -317,10 +317,10 @@ class Linear(Gaussian):
             total += adds(now, whole.without(self._at), whole.numbers[self._at])
         return total
 
-    def _lengths(self, now: _Known, rows: Whole, target: Floats) -> Integers:
+    def _lengths(self, now: _FitState, rows: Whole, target: Floats) -> Integers:
         return np.append(count_sizes(rows.length), count_sizes(np.abs(target)))
 
-    def _row_products(self, now: _Known, rows: Whole, target: Floats) -> Integers:
+    def _row_products(self, now: _FitState, rows: Whole, target: Floats) -> Integers:
         """Sum products of rows shortened by their own length, the target by its bound."""
         unit, target_unit = self._units(now)
         most, length = edge_at(now.target_length), self._length(now)
@@ -329,15 +329,15 @@ class Linear(Gaussian):
         together = replace(rows, numbers=np.insert(rows.numbers, self._at, clipped, axis=0))
         return self._frame.sum_row_products(self._frame.times(together, factor))
 
-    def _residuals(self, now: _Known, rows: Whole, target: Floats) -> tuple[Floats, Floats]:
+    def _residuals(self, now: _FitState, rows: Whole, target: Floats) -> tuple[Floats, Floats]:
         """Return the residual of each row, and the size of its gradient."""
         residuals = target - self._model.margins(rows, now.weights[None])[0]
         return residuals, rows.length * np.abs(residuals)
 
-    def _sizes(self, now: _Known, rows: Whole, target: Floats) -> Integers:
+    def _sizes(self, now: _FitState, rows: Whole, target: Floats) -> Integers:
         return count_sizes(self._residuals(now, rows, target)[1])
 
-    def _gradients(self, now: _Known, rows: Whole, target: Floats) -> Integers:
+    def _gradients(self, now: _FitState, rows: Whole, target: Floats) -> Integers:
         """Sum gradients and squared residuals, and products of gradients if asked for."""
         residuals, sizes = self._residuals(now, rows, target)
 
@@ -352,7 +352,7 @@ class Linear(Gaussian):
             return sums
         return np.append(sums, self._model.sum_row_products(shortened(now.sandwich_cut)))
 
-    def _reach(self, now: _Known) -> float:
+    def _reach(self, now: _FitState) -> float:
         """Return the residual above which squares are cut: of a usual row at the cut."""
         curvature = np.diag(self._whole(now).matrix)
         length = sqrt(max(float(curvature.sum() / max(curvature[-1], 1.0)), 1.0))
@@ -360,20 +360,20 @@ class Linear(Gaussian):
 
     # What follows from them -----------------------------------------------------------------------
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Place the rows; fit a first model; choose where gradients end; keep the gradient."""
         now = self._read(state)
         if t == 0:
             placed = self._frame.read_places(now.columns, released["places"])
-            return written(replace(now, columns=placed))
+            return encode_state(replace(now, columns=placed))
         if t == 1:
             placed = self._frame.read_spreads(now.columns, released["spreads"])
-            return written(replace(now, columns=placed))
+            return encode_state(replace(now, columns=placed))
         after = {2: self._with_lengths, 3: self._with_products, 4: self._with_cuts}
-        return written(after.get(t, self._with_gradient)(now, released))
+        return encode_state(after.get(t, self._with_gradient)(now, released))
 
-    def _with_lengths(self, now: _Known, released: Mapping[str, Released]) -> _Known:
-        counts, noise_std = released["lengths"].real()
+    def _with_lengths(self, now: _FitState, released: Mapping[str, NoisyBlock]) -> _FitState:
+        counts, noise_std = released["lengths"].in_records()
         n = now.columns.n
         longest, target = (usual_length(count, noise_std, n) for count in counts)
         squares = np.maximum(now.columns.square[self._others], 1.0)
@@ -386,7 +386,7 @@ class Linear(Gaussian):
             unseen=unseen_square(counts[0], noise_std, longest, seen),
         )
 
-    def _with_products(self, now: _Known, released: Mapping[str, Released]) -> _Known:
+    def _with_products(self, now: _FitState, released: Mapping[str, NoisyBlock]) -> _FitState:
         """Return the state with products of rows, of whole ones where nothing was shortened."""
         matrix, noise_std = self._frame.unpack(released["products"])
         unit, target_unit = self._units(now)
@@ -396,8 +396,8 @@ class Linear(Gaussian):
         now = replace(now, products=packed, products_std=noise_std / unit**2)
         return replace(now, weights=np.clip(self._first(now).weights, -1e6, 1e6))
 
-    def _with_cuts(self, now: _Known, released: Mapping[str, Released]) -> _Known:
-        counts, noise_std = released["sizes"].real()
+    def _with_cuts(self, now: _FitState, released: Mapping[str, NoisyBlock]) -> _FitState:
+        counts, noise_std = released["sizes"].in_records()
         n = now.columns.n
         price = _Z * noise_std * sqrt(SIZES_SHARE / GRADIENT_SHARE)
         cut, influence = cut_of(counts, noise_std, n, price)
@@ -405,7 +405,7 @@ class Linear(Gaussian):
         sandwich = cut_of_squares(counts, usual_length(counts, noise_std, n), price)
         return replace(now, cut=cut, influence=influence, sandwich_cut=sandwich)
 
-    def _with_gradient(self, now: _Known, released: Mapping[str, Released]) -> _Known:
+    def _with_gradient(self, now: _FitState, released: Mapping[str, NoisyBlock]) -> _FitState:
         gradient, squares = released["gradient"], released["residual_square"]
         unit, one = _LENGTH * (1 << 20), 1 << _SQUARE_BITS  # in sizes of the cut
         if self.sandwich:
@@ -418,7 +418,7 @@ class Linear(Gaussian):
             residual_square_std=squares.noise_std / one,
         )
 
-    def _sandwich(self, block: Released) -> Floats:
+    def _sandwich(self, block: NoisyBlock) -> Floats:
         """Return the packed sum of products of gradients, in units of their squared cut.
 
         No direction has less than the noise: an interval that is too narrow is worse.
@@ -430,20 +430,20 @@ class Linear(Gaussian):
 
     # The model ------------------------------------------------------------------------------------
 
-    def _curvature(self, now: _Known) -> Curvature:
+    def _curvature(self, now: _FitState) -> Curvature:
         """Return the curvature of shortened rows."""
         others = self._others
         products = symmetric(now.products)[np.ix_(others, others)]
         alike = now.columns.alike[others]
         return curvature_of(products, now.products_std, alike, self._model.used_levels)
 
-    def _whole(self, now: _Known) -> Curvature:
+    def _whole(self, now: _FitState) -> Curvature:
         """Return the curvature of whole rows."""
         usual = (edge_at(now.typical) / max(self._length(now), 1e-6)) ** 2
         squares = now.columns.square[self._others] * now.columns.n
         return of_whole_rows(self._curvature(now), squares, now.unseen, max(usual, 1.0))
 
-    def _penalty(self, now: _Known) -> Floats:
+    def _penalty(self, now: _FitState) -> Floats:
         penalty: Floats = self.alpha * now.columns.scale[self._others] ** 2
         penalty[-1] = 0.0
         return penalty
@@ -452,7 +452,7 @@ class Linear(Gaussian):
     def _spread(self) -> float:
         return SPREAD if self.shrinkage else SPREAD * NO_SHRINKAGE
 
-    def _first(self, now: _Known) -> Fit:
+    def _first(self, now: _FitState) -> Fit:
         """Return the model that the products give."""
         return step(
             self._curvature(now),
@@ -463,7 +463,7 @@ class Linear(Gaussian):
             spread=self._spread,
         )
 
-    def _last(self, now: _Known) -> Fit:
+    def _last(self, now: _FitState) -> Fit:
         """Return the model one step from it, where the gradient of whole rows vanishes."""
         cut = edge_at(now.cut)
         target_square = float(symmetric(now.products)[self._place, self._place])
@@ -480,7 +480,7 @@ class Linear(Gaussian):
             hidden=sqrt(max(target_square / max(now.columns.n, 1.0), 1.0)),
         )
 
-    def _energy(self, now: _Known) -> float:
+    def _energy(self, now: _FitState) -> float:
         """Return a sum of squared residuals at the first model that is hardly too small."""
         square = float(now.columns.square[self._place])
         whole = max(now.columns.n, 1.0) * max(square, 1.0)
@@ -488,7 +488,7 @@ class Linear(Gaussian):
         left = self._reach(now) ** 2 * (now.residual_square + noise)
         return min(whole, _ENERGY * max(left, 1.0))
 
-    def _residual(self, now: _Known, fit: Fit) -> Floats:
+    def _residual(self, now: _FitState, fit: Fit) -> Floats:
         """Return the variance of residuals and both ends of its interval, in row units."""
         reach, n = self._reach(now), max(now.columns.n, 1.0)
         moved = fit.weights - now.weights
@@ -498,7 +498,7 @@ class Linear(Gaussian):
         margin = float(np.hypot(_Z * now.residual_square_std * unit, gained))
         return np.maximum([value, value - margin, value + margin], 0.0)
 
-    def _sampling(self, now: _Known, fit: Fit, variance: float) -> Floats:
+    def _sampling(self, now: _FitState, fit: Fit, variance: float) -> Floats:
         """Return the covariance of weights over samples of this size."""
         if not self.sandwich:
             return fit.inverse * variance
@@ -559,7 +559,7 @@ class Linear(Gaussian):
             "grid_coef": on_grid @ fit.weights + offset,
         }
 
-    def _of_target(self, now: _Known, values: Floats) -> Floats:
+    def _of_target(self, now: _FitState, values: Floats) -> Floats:
         """Return what is in deviations of the target in its data units."""
         return np.asarray(values * self._half_range / now.columns.scale[self._place])
 

@@ -31,14 +31,14 @@ from cloister.core.errors import PlanError
 from cloister.core.estimate import Estimate, between
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid
-from cloister.protocol.task import INTERVAL_95, Block, Gaussian, PublicFacts, Released
+from cloister.protocol.task import INTERVAL_95, Block, Gaussian, NoisyBlock, PublicFacts
 from cloister.tasks.columns import Encoding, categories_of, codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.intervals import round_up
 from cloister.tasks.moments import n_products, symmetric
-from cloister.tasks.options import Target, made
+from cloister.tasks.options import Target, build_task
 from cloister.tasks.shrinkage import james_stein
-from cloister.tasks.state import read, written
+from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.supervised.contrasts import (
     Reference,
     check_references,
@@ -63,7 +63,7 @@ from cloister.tasks.supervised.frame import (
     usual_square,
 )
 from cloister.tasks.supervised.least_squares import EDGES, sum_zero_basis
-from cloister.tasks.supervised.tails import cut_of_sizes
+from cloister.tasks.supervised.tail_bounds import cut_of_sizes
 from cloister.tasks.supervised.target import (
     ClassWeight,
     Features,
@@ -110,7 +110,7 @@ Rounds = Annotated[int, Range(_FIRST + 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Known:
+class _FitState:
     """The public state: what was released, and the solution of it so far."""
 
     columns: Placed
@@ -228,7 +228,7 @@ class Logistic(Gaussian):
         if clip is None and rounds < _FEWEST:  # lengths could not be seen either
             clip = length
         weight = options.class_weight
-        return made(
+        return build_task(
             cls,
             facts,
             options,
@@ -309,8 +309,8 @@ class Logistic(Gaussian):
         of_class = (1.0,) * len(self.classes)
         if self.class_weight != "balanced":
             of_class = self.class_weight
-        return written(
-            _Known(
+        return encode_state(
+            _FitState(
                 columns=self._frame.unplaced(),
                 length=self.first_length if self.clip is None else self.clip,
                 class_sizes=np.ones(len(self.classes)),
@@ -402,7 +402,7 @@ class Logistic(Gaussian):
         return 0 < self._turn < t
 
     def _sum_curvature(
-        self, t: int, now: _Known, rows: Rows, predicted: Floats, counts: Floats
+        self, t: int, now: _FitState, rows: Rows, predicted: Floats, counts: Floats
     ) -> Integers:
         """Return the curvature of pairs of classes; rows that are nearly sure count whole."""
         n_pairs, bound = self._curvature_bound(t)
@@ -412,7 +412,7 @@ class Logistic(Gaussian):
         pairs *= np.minimum(undone, bound / np.maximum(_norm(pairs), 1e-300))
         return self._frame.sum_curvature(rows, pairs, bound)
 
-    def _whole_rows(self, now: _Known, whole: Whole, residuals: Floats) -> tuple[Rows, Floats]:
+    def _whole_rows(self, now: _FitState, whole: Whole, residuals: Floats) -> tuple[Rows, Floats]:
         """Return rows and residuals whose products are shortened to the released cut."""
         cut, length = edge_at(now.cut), whole.length
         least = cut / sqrt(min(self._outputs, 2))  # by the largest residual
@@ -425,28 +425,28 @@ class Logistic(Gaussian):
             margins = np.concatenate([np.zeros_like(margins), margins])
         return _softmax(margins)
 
-    def _read(self, state: GridState) -> _Known:
-        return read(_Known, state, self.frac_bits)
+    def _read(self, state: GridState) -> _FitState:
+        return decode_state(_FitState, state, self.frac_bits)
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Place the rows; or average what all gradients say of the solution, and solve for it."""
         now = self._read(state)
         if t == 0:
-            return written(self._with_places(now, released["places"]))
+            return encode_state(self._with_places(now, released["places"]))
         if t == 1:
             columns = self._frame.read_spreads(now.columns, released["spreads"])
-            return written(self._with_length(replace(now, columns=columns)))
+            return encode_state(self._with_length(replace(now, columns=columns)))
         if "curvature" in released:
             now = self._with_curvature(t, now, released["curvature"])
         if t == self._turn:
             now = replace(now, first=now.weights, first_half_width=now.half_width)
-            return written(self._with_cut(now, released["sizes"]))
+            return encode_state(self._with_cut(now, released["sizes"]))
         now = self._solved(self._with_gradient(t, now, released["gradient"]))
         if self._of_whole(t) and self.shrinkage and t == self.rounds - 1:
             now = self._joined(now)
-        return written(now)
+        return encode_state(now)
 
-    def _with_gradient(self, t: int, now: _Known, block: Released) -> _Known:
+    def _with_gradient(self, t: int, now: _FitState, block: NoisyBlock) -> _FitState:
         """Return the average of all gradients so far, and the place that it is about."""
         whole = self._of_whole(t)
         unit = _LENGTH / (edge_at(now.cut) if whole else now.length)
@@ -470,7 +470,7 @@ class Logistic(Gaussian):
             place=part * now.weights + (1 - part) * now.place,
         )
 
-    def _joined(self, now: _Known) -> _Known:
+    def _joined(self, now: _FitState) -> _FitState:
         """Return the last model, joined with the first where the two do not contradict each other.
 
         The first is less noisy, but about shortened rows; where the two differ by more than their
@@ -490,9 +490,9 @@ class Logistic(Gaussian):
             root[:, -1] = shift.ravel() / _Z
         return replace(now, weights=now.weights - moved, half_width=half_width, noise_root=root)
 
-    def _with_cut(self, now: _Known, block: Released) -> _Known:
+    def _with_cut(self, now: _FitState, block: NoisyBlock) -> _FitState:
         """Return where gradients of whole rows are cut, and what this may take away."""
-        counts, noise_std = block.real()
+        counts, noise_std = block.in_records()
         share = self.blocks(self._turn)[-1].weight
         price = _Z * noise_std * sqrt(share / WHOLE_SHARE)
         most = sqrt(min(self._outputs, 2))  # of a residual
@@ -504,17 +504,17 @@ class Logistic(Gaussian):
         cut, influence = cut_of_sizes(counts, noise_std, price, least, end)
         return replace(now, cut=cut, influence=influence)
 
-    def _with_places(self, now: _Known, block: Released) -> _Known:
+    def _with_places(self, now: _FitState, block: NoisyBlock) -> _FitState:
         """Return where columns lie, and the sizes and weights of classes."""
         k = len(self.classes)
-        counts, noise_std = block.real()
+        counts, noise_std = block.in_records()
         sizes = np.maximum(counts[-1 - k : -1], max(1.0, noise_std))
         # the likelihood is divided by the largest weight, and so is the penalty, see _divisor
         weights = sizes.min() / sizes if self.class_weight == "balanced" else now.class_weight
         columns = self._frame.read_places(now.columns, block)
         return replace(now, columns=columns, class_weight=weights, class_sizes=sizes)
 
-    def _with_length(self, now: _Known) -> _Known:
+    def _with_length(self, now: _FitState) -> _FitState:
         """Return the length of rows: shorter where columns are seen to spread less."""
         if self.clip is not None:
             return now
@@ -526,7 +526,7 @@ class Logistic(Gaussian):
         longest = self._frame.longest(now.columns)
         return replace(now, length=min(self.first_length * spread, longest))
 
-    def _with_curvature(self, t: int, now: _Known, block: Released) -> _Known:
+    def _with_curvature(self, t: int, now: _FitState, block: NoisyBlock) -> _FitState:
         """Return the curvature of each pair of classes, as far as it stands out of its noise."""
         matrices, noise_std = self._frame.unpack(block, _LENGTH / now.length)
         now = replace(now, curvature_std=noise_std)
@@ -546,7 +546,7 @@ class Logistic(Gaussian):
         after = before + vectors @ turned @ vectors.transpose(0, 2, 1)
         return replace(now, curvature=after[:, *np.triu_indices(after.shape[-1])])
 
-    def _normal(self, now: _Known, weights: Floats) -> tuple[Floats, Floats, Floats]:
+    def _normal(self, now: _FitState, weights: Floats) -> tuple[Floats, Floats, Floats]:
         """Return what rows would be at some margins, if they were normal.
 
         That is, the probabilities of classes at points that stand for equally many rows each; the
@@ -573,7 +573,7 @@ class Logistic(Gaussian):
         found += pairs.mean(axis=1)[:, None, None] * left
         return np.asarray(self._sums_zero.T @ found @ self._sums_zero)
 
-    def _nearer(self, step: Floats, now: _Known) -> Floats:
+    def _nearer(self, step: Floats, now: _FitState) -> Floats:
         """Return a step by which margins change little enough for their curvature to hold."""
         products, n, _, _ = now.moments
         squared = np.einsum("ki,ij,kj", step, products, step) / n
@@ -595,7 +595,7 @@ class Logistic(Gaussian):
         k = self._outputs
         return np.ones((1, 1)) if k == 1 else np.linalg.svd(np.eye(k) - 1 / k)[0][:, : k - 1]
 
-    def _parts(self, now: _Known) -> Iterator[Floats]:
+    def _parts(self, now: _FitState) -> Iterator[Floats]:
         """Yield directions of outputs that are solved for by themselves: all, if not too wide."""
         if self._wide:
             predicted, _, _ = self._normal(now, now.weights)
@@ -606,7 +606,7 @@ class Logistic(Gaussian):
         else:
             yield self._basis
 
-    def _curvature(self, now: _Known, weights: Floats, basis: Floats, more: Floats) -> Floats:
+    def _curvature(self, now: _FitState, weights: Floats, basis: Floats, more: Floats) -> Floats:
         """Return the curvature at some weights between directions of outputs."""
         normal = self._normal(now, weights)
         if self._wide:  # as if margins said nothing of rows
@@ -617,7 +617,7 @@ class Logistic(Gaussian):
             return bend * self._sums_zero.T @ now.moments[0] @ self._sums_zero
         return _positive(self._system(self._normal_curvature(normal)), more)
 
-    def _spreads(self, now: _Known) -> Floats:
+    def _spreads(self, now: _FitState) -> Floats:
         """Return the deviation of each weight of a row before any data."""
         spread = np.full(self._frame.width, _SPREAD_CATEGORY)
         spread[self._frame.number_places] = _SPREAD_NUMBER
@@ -629,7 +629,7 @@ class Logistic(Gaussian):
         seen = np.sqrt(np.mean((now.weights / spread) ** 2, axis=1).max())
         return np.asarray(spread * max(1.0, 2 * float(seen)))
 
-    def _solved(self, now: _Known) -> _Known:
+    def _solved(self, now: _FitState) -> _FitState:
         """Solve for the weights."""
         noise_std, before = now.gradient_std, now.weights
         spread = self._spreads(now)
@@ -682,7 +682,7 @@ class Logistic(Gaussian):
             sampling_root=roots[1],
         )
 
-    def _divisor(self, now: _Known) -> float:
+    def _divisor(self, now: _FitState) -> float:
         """Return the class weight that stands for 1."""
         if self.class_weight != "balanced":
             return float(max(self.class_weight))

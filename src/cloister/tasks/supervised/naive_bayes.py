@@ -21,7 +21,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
-from cloister.core.declared import AtLeastZero, Positive, Range, WayOut, Whole, declared
+from cloister.core.declared import AtLeastZero, Hint, Positive, Range, Whole, declared
 from cloister.core.display import Bars, Display, Heatmap, Table
 from cloister.core.errors import PlanError
 from cloister.core.estimate import Estimate, around
@@ -30,18 +30,18 @@ from cloister.protocol.task import (
     INTERVAL_95,
     Block,
     Gaussian,
+    NoisyBlock,
     PublicColumn,
     PublicFacts,
-    Released,
     Rows,
 )
 from cloister.tasks.columns import bins_of, categories_of, codes, count_cells, in_cache, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import cells_of
 from cloister.tasks.intervals import differences, fieller, ratio_interval, size_interval
-from cloister.tasks.options import Target, made, noise_of
+from cloister.tasks.options import Target, build_task, noise_multiplier_for
 from cloister.tasks.population import sampled, share_variance
-from cloister.tasks.state import read, written
+from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.supervised.class_tables import (
     bounded_counts,
     bounded_totals,
@@ -135,7 +135,7 @@ class NaiveBayes(Gaussian):
         most_counts: Annotated[
             Positive | None,
             "largest sum of one record's counts; needed for columns of counts",
-            WayOut("say how many counts of one record are used at most"),
+            Hint("say how many counts of one record are used at most"),
         ] = None
         smoothing: Annotated[Positive, "records added to every cell after release"] = 1.0
 
@@ -189,7 +189,9 @@ class NaiveBayes(Gaussian):
         of_classes = sqrt(1 + sum(1 / max(c.levels, 2) for c in columns))
         total = of_classes + of_counts + sum(shares)
         bins = options.bins or _bins_for(
-            facts.nominal_n / len(classes), noise_of(facts), _importance("binned", 0) / total
+            facts.nominal_n / len(classes),
+            noise_multiplier_for(facts),
+            _importance("binned", 0) / total,
         )
         cells = tuple(
             bins if kind == "binned" else c.levels * (kind == "table")
@@ -207,7 +209,7 @@ class NaiveBayes(Gaussian):
             part = of_counts if kind == "counts" else share
             weight = floor(_NORM * sqrt(part / total) / length)
             weights.append(max(weight, int(kind != "class")))
-        return made(
+        return build_task(
             cls,
             facts,
             options,
@@ -283,7 +285,7 @@ class NaiveBayes(Gaussian):
     def start(self) -> State:
         """Return the state before the round: nothing is known."""
         k = len(self.classes)
-        return written(
+        return encode_state(
             _Sums(
                 counts=np.zeros(k),
                 tables=np.zeros((k, sum(self.cells))),
@@ -360,7 +362,7 @@ class NaiveBayes(Gaussian):
             return codes(records[:, j], self.cells[j], self.frac_bits)
         return bins_of(records[:, j], self.cells[j], self.frac_bits)
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the noisy sums in records: projected tables, moments and totals."""
         sums, k = released["sums"], len(self.classes)
         ends = np.cumsum([int(np.prod(shape)) for shape in self._shapes])
@@ -372,7 +374,7 @@ class NaiveBayes(Gaussian):
         tables = [part - part.mean(axis=1, keepdims=True) for part in tables]
         moments = [next(parts) / self.words[j] for j in self._normal]
         unit = self.most_counts / self.words[self._counted[0]] if self._counted else 1.0
-        return written(
+        return encode_state(
             _Sums(
                 counts=counts,
                 noise=sums.noise_std,
@@ -434,7 +436,7 @@ class NaiveBayes(Gaussian):
         -----
         Intervals are of the shares and means without noise, before any smoothing.
         """
-        sums = read(_Sums, state, self.frac_bits)
+        sums = decode_state(_Sums, state, self.frac_bits)
         sizes = np.maximum(sums.counts, 1.0)
         priors, std = sizes / sizes.sum(), self._noise(sums.noise)
         low, high = _shares_between(sums.counts[None, :], std)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from cloister.core.declared import Positive, Range, WayOut
+from cloister.core.declared import Hint, Positive, Range
 from cloister.core.errors import PlanError
 
-Features = Annotated[int, Range(2), WayOut("a model needs a column besides the target")]
+Features = Annotated[int, Range(2), Hint("a model needs a column besides the target")]
 """Number of columns, the target among them."""
 ClassWeight = Annotated[
     Literal["balanced"] | Mapping[Any, Positive] | tuple[Positive, ...] | None,

@@ -29,20 +29,20 @@ from cloister.core.errors import PlanError
 from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
-    FINE,
+    COUNT_BITS,
     INTERVAL_95,
     Block,
     Gaussian,
+    NoisyBlock,
     PublicColumn,
     PublicFacts,
-    Released,
 )
 from cloister.tasks.columns import codes, in_cache, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
 from cloister.tasks.interval_tables import WITH_POPULATION, number_of
-from cloister.tasks.options import made, needed_budget, noise_of
+from cloister.tasks.options import build_task, noise_multiplier_for, require_budget
 from cloister.tasks.population import sampled
-from cloister.tasks.state import read, written
+from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.survival import curves
 from cloister.tasks.survival.score import Series
 
@@ -62,7 +62,7 @@ _PART = 1024  # records at a time
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Known:
+class _FitState:
     """The public state, in records."""
 
     exits: Floats
@@ -160,8 +160,8 @@ class Cox(Gaussian):
         """Choose intervals and order from public numbers; refuse what would be noise alone."""
         columns = facts.columns
         time, event = curves.followed(columns, options.time, options.event)
-        needed_budget(facts.budget)
-        noise = noise_of(facts) or 0.0
+        require_budget(facts.budget)
+        noise = noise_multiplier_for(facts) or 0.0
         rest = [c.name for c in columns if c.name not in (options.time, options.event)]
         at = [position(columns, name, "covariates") for name in options.covariates or rest]
         used = [columns[j] for j in at]
@@ -172,7 +172,7 @@ class Cox(Gaussian):
             for c in used
         ]
         units = [1.0 if c.levels else (c.high - c.low) / 2 for c in used]
-        task = made(
+        task = build_task(
             cls,
             facts,
             options,
@@ -251,13 +251,13 @@ class Cox(Gaussian):
         """Return the state before the first round: nothing is known."""
         numbers, moments = (np.zeros(self.blocks(t)[0].size) for t in (0, 1))
         empty = curves.table_of(numbers)
-        return written(_Known(exits=empty, hazard=empty[:, 0], moments=moments))
+        return encode_state(_FitState(exits=empty, hazard=empty[:, 0], moments=moments))
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the exits, of which a record is in one cell; then a vector of length one."""
         if t == 0:
-            return (Block.of_units("exits", (2 * self.intervals + 1,), _EXITS),)
-        size, squared = 1 + len(self.names) + len(self._series.exponents), 1 << 2 * FINE
+            return (Block.counting("exits", (2 * self.intervals + 1,), _EXITS),)
+        size, squared = 1 + len(self.names) + len(self._series.exponents), 1 << 2 * COUNT_BITS
         # the L1 norm by Cauchy and Schwarz
         return (Block("moments", (size,), isqrt(size * squared), squared, 1 - _EXITS),)
 
@@ -269,7 +269,7 @@ class Cox(Gaussian):
             event, row, time = self._exits(part)
             if t == 0:
                 words = curves.word_of(row, event, self.intervals)
-                total += np.bincount(words, minlength=len(total)) << FINE
+                total += np.bincount(words, minlength=len(total)) << COUNT_BITS
                 continue
             before = np.clip(time.astype(np.int64), 0, self.intervals - 1)
             step = known.hazard[before + 1] - known.hazard[before]
@@ -278,7 +278,7 @@ class Cox(Gaussian):
             total += self._moments(known, self.covariates_of(part), residual, hazard)
         return total
 
-    def _moments(self, known: _Known, x: Floats, residual: Floats, hazard: Floats) -> Integers:
+    def _moments(self, known: _FitState, x: Floats, residual: Floats, hazard: Floats) -> Integers:
         """Return the sum of the vectors of a few records, number by number: in any company alike.
 
         Every norm is at most one after truncation, or the vector is 0; so is one that is no number.
@@ -286,11 +286,11 @@ class Cox(Gaussian):
         products = self._series.products(x / self._length)
         unit, worth = self._scales(float(known.hazard.max()))
         vectors = np.concatenate([residual * products[: 1 + len(x)], (worth * hazard) * products])
-        vectors = np.trunc(vectors * ((1 << FINE) / unit))  # toward zero
+        vectors = np.trunc(vectors * ((1 << COUNT_BITS) / unit))  # toward zero
         norms = np.zeros_like(hazard)
         for words in vectors:  # whole numbers, exact below 2**53, and beyond too large anyway
             norms += words * words
-        vectors[:, ~(norms <= 1 << 2 * FINE)] = 0.0
+        vectors[:, ~(norms <= 1 << 2 * COUNT_BITS)] = 0.0
         return np.asarray(vectors.sum(axis=1).astype(np.int64))
 
     def _scales(self, top: float) -> tuple[float, float]:
@@ -305,15 +305,15 @@ class Cox(Gaussian):
         squared = 2 * max(1.0, top) ** 2 + (self.order + 1) * (worth * top) ** 2
         return sqrt(squared), worth
 
-    def _read(self, state: GridState) -> _Known:
-        known = read(_Known, state, self.frac_bits)
+    def _read(self, state: GridState) -> _FitState:
+        known = decode_state(_FitState, state, self.frac_bits)
         return replace(known, hazard=np.clip(known.hazard, 0.0, _TOP))
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the hazard as far as enough are at risk; then the sums, in records."""
         known = self._read(state)
         if t == 0:
-            numbers, noise = released["exits"].real()
+            numbers, noise = released["exits"].in_records()
             exits = curves.table_of(numbers)
             steps = -np.log1p(-curves.hazards(exits, noise)[0])
             hazard = np.maximum.accumulate(np.append(0.0, np.cumsum(steps)))
@@ -321,10 +321,10 @@ class Cox(Gaussian):
             # beyond, all are censored: the hazard stays as it is, and no event counts
             last = int(np.count_nonzero(usable & (hazard[1:] <= _TOP)))
             hazard = np.minimum(hazard, hazard[last])
-            return written(replace(known, exits=exits, hazard=hazard, last=last))
+            return encode_state(replace(known, exits=exits, hazard=hazard, last=last))
         unit, _ = self._scales(float(known.hazard.max()))
-        words, noise = released["moments"].real()
-        return written(replace(known, moments=words * unit, noise=noise * unit))
+        words, noise = released["moments"].in_records()
+        return encode_state(replace(known, moments=words * unit, noise=noise * unit))
 
     # The estimate ---------------------------------------------------------------------------------
 
@@ -335,7 +335,7 @@ class Cox(Gaussian):
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the expected 95 % half-width of a coefficient, for half of a column's range."""
-        error = self._expected_noise(noise_std / (1 << FINE))
+        error = self._expected_noise(noise_std / (1 << COUNT_BITS))
         return {"coefficient_half_width": np.array([INTERVAL_95["gaussian"] * error])}
 
     def results(self, state: GridState, grid: Grid) -> Results:
@@ -423,7 +423,7 @@ class Cox(Gaussian):
         )
 
 
-def _drift(known: _Known) -> float:
+def _drift(known: _FitState) -> float:
     """Return the variance of the cumulative hazard among events."""
     steps = np.diff(known.hazard)
     events = np.maximum(curves.at_risk(known.exits, 0.0)[0], 0.0) * steps

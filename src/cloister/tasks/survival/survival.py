@@ -24,19 +24,19 @@ from cloister.core.errors import PlanError
 from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
-    FINE,
+    COUNT_BITS,
     INTERVAL_95,
     Block,
     Gaussian,
+    NoisyBlock,
     PublicColumn,
     PublicFacts,
-    Released,
 )
 from cloister.tasks.columns import codes, grid_of, in_cache, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
 from cloister.tasks.interval_tables import WITH_POPULATION, number_of
-from cloister.tasks.options import made, needed_budget, noise_of
-from cloister.tasks.state import read, written
+from cloister.tasks.options import build_task, noise_multiplier_for, require_budget
+from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.survival import curves
 
 if TYPE_CHECKING:
@@ -146,9 +146,11 @@ class Survival(Gaussian):
             raise PlanError(
                 f"by must be a column of categories, got {options.by!r}, one of numbers."
             )
-        needed_budget(facts.budget)
-        edges = _edges_of(options, time, facts.nominal_n, len(groups), noise_of(facts) or 0.0)
-        return made(
+        require_budget(facts.budget)
+        edges = _edges_of(
+            options, time, facts.nominal_n, len(groups), noise_multiplier_for(facts) or 0.0
+        )
+        return build_task(
             cls,
             facts,
             options,
@@ -181,21 +183,21 @@ class Survival(Gaussian):
 
     def start(self) -> State:
         """Return the state before the round: nothing is known."""
-        return written(_Sums(exits=self._table(np.zeros(self._size))))
+        return encode_state(_Sums(exits=self._table(np.zeros(self._size))))
 
     def _table(self, numbers: Floats) -> Floats:
         return curves.table_of(numbers.reshape(len(self.groups), -1))
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the table of exits: a record is in one cell of it, whatever its shape."""
-        return (Block.of_units("exits", (self._size,), weight=1.0),)
+        return (Block.counting("exits", (self._size,), weight=1.0),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return how many leave in each interval with and without the event."""
         exits = np.zeros(self._size, np.int64)
         for part in in_cache(records):
             exits += np.bincount(self._words_of(part), minlength=len(exits))
-        return exits << FINE
+        return exits << COUNT_BITS
 
     def _words_of(self, records: Records) -> Integers:
         """Return the place of each record in the table."""
@@ -211,17 +213,17 @@ class Survival(Gaussian):
             word += group * (2 * len(walls) + 1)
         return word
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the noisy numbers in records."""
-        exits, noise = released["exits"].real()
-        return written(_Sums(exits=self._table(exits), noise=noise))
+        exits, noise = released["exits"].in_records()
+        return encode_state(_Sums(exits=self._table(exits), noise=noise))
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the 95 % half-width of a number of records, and of a curve at half the horizon.
 
         Of a group of average size, of which half are left at half of the horizon.
         """
-        noise, edges = noise_std / (1 << FINE), self._all_edges
+        noise, edges = noise_std / (1 << COUNT_BITS), self._all_edges
         left = 0.25 ** (edges / edges[-1]) * nominal_n / len(self.groups)
         exits = np.append(-np.diff(left), left[-1])
         curve = curves.kaplan_meier(np.stack([exits, np.zeros_like(exits)], axis=1), noise)
@@ -263,7 +265,7 @@ class Survival(Gaussian):
             ``log_rank_p`` (both empty where not testable) and ``log_rank_intervals``.
             Curves, medians, rates and ratios have the ends of both intervals beside them.
         """
-        sums, edges = read(_Sums, state, self.frac_bits), self._all_edges
+        sums, edges = decode_state(_Sums, state, self.frac_bits), self._all_edges
         risk, std = curves.at_risk(sums.exits, sums.noise)
         usable = curves.usable(risk, std).sum(axis=-1)
         survival = curves.kaplan_meier(sums.exits, sums.noise)

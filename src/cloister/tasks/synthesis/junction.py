@@ -171,7 +171,7 @@ def _log_sums(table: Floats, clique: Clique, columns: Clique) -> Floats:
 
 
 @dataclass(frozen=True)
-class Measured:
+class NoisyTable:
     """A noisy table of some columns.
 
     Parameters
@@ -208,7 +208,7 @@ class Measured:
         return replace(self, columns=columns, values=values, noise=noise)
 
 
-def total_of(tables: Iterable[Measured]) -> float:
+def total_of(tables: Iterable[NoisyTable]) -> float:
     """Return the number of records, the mean of all tables' sums by their precision."""
     pairs = [
         (t.values.sum(), 1 / (t.values.size * max(t.noise, _LEAST_NOISE) ** 2)) for t in tables
@@ -220,9 +220,9 @@ def total_of(tables: Iterable[Measured]) -> float:
 class _Loss:
     """Half the sum of squared residuals over their noise, of tables that lie in cliques."""
 
-    def __init__(self, tree: Tree, tables: Sequence[Measured], total: float) -> None:
+    def __init__(self, tree: Tree, tables: Sequence[NoisyTable], total: float) -> None:
         self.tree, self.total = tree, total
-        self.parts: list[tuple[int, Measured, float, list[Floats]]] = []
+        self.parts: list[tuple[int, NoisyTable, float, list[Floats]]] = []
         for table in tables:
             clique = tree.holding(table.columns)
             if clique is not None:
@@ -256,7 +256,7 @@ class _Loss:
 
 def fitted(
     tree: Tree,
-    tables: Sequence[Measured],
+    tables: Sequence[NoisyTable],
     total: float,
     iterations: int = 200,
     enough: float = _ENOUGH,
@@ -356,10 +356,10 @@ def _rounded(rng: np.random.Generator, sizes: Integers, chances: Floats) -> Inte
 def resampled(
     tree: Tree,
     laws: Sequence[Floats],
-    tables: Iterable[Measured],
+    tables: Iterable[NoisyTable],
     rows: int,
     rng: np.random.Generator,
-) -> list[Measured]:
+) -> list[NoisyTable]:
     """Return what the same tables of other records of a law could have been, with noise anew."""
     levels = drawn(tree, laws, rows, rng, independent=True).T
     return [

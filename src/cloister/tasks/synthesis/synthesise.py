@@ -28,28 +28,28 @@ import numpy as np
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, Range, Whole, declared
 from cloister.core.display import Display, Heatmap, Table
-from cloister.core.errors import raise_first
+from cloister.core.errors import raise_if_any
 from cloister.core.estimate import around, bare
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
-    FINE,
+    COUNT_BITS,
     INTERVAL_95,
     Block,
     Gaussian,
+    NoisyBlock,
     PublicColumn,
     PublicFacts,
-    Released,
     Rows,
 )
 from cloister.tasks.columns import in_cache, position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import PublicSeed, made, noise_of
+from cloister.tasks.options import PublicSeed, build_task, noise_multiplier_for
 from cloister.tasks.preparation.discretise import BINS
 from cloister.tasks.synthesis.choice import chosen_tables, excess, grouped
 from cloister.tasks.synthesis.junction import (
     Clique,
-    Measured,
+    NoisyTable,
     Tree,
     drawn,
     fitted,
@@ -190,7 +190,7 @@ class Synthesise(Gaussian):
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        raise_first(self._rules())
+        raise_if_any(self._rules())
 
     def _rules(self) -> Iterator[str]:
         """Yield a sentence for each rule that is broken."""
@@ -240,7 +240,7 @@ class Synthesise(Gaussian):
         axes = axes_of(facts.columns, facts.names, options.edges, facts.frac_bits)
         for name in (*options.ordered, *options.edges):
             position(facts.columns, name, "ordered and edges")
-        task = made(
+        task = build_task(
             cls,
             facts,
             options,
@@ -252,10 +252,10 @@ class Synthesise(Gaussian):
             ),
             about=position(facts.columns, options.target) if options.target else -1,
         )
-        if (multiplier := noise_of(facts)) is None:
+        if (multiplier := noise_multiplier_for(facts)) is None:
             return task
         noise = task.word_noise(multiplier)
-        raise_first(task._lost(noise, options.least_signal))
+        raise_if_any(task._lost(noise, options.least_signal))
         if "pairs" not in noise:
             return task
         groups = isqrt(int(facts.nominal_n / (_PER_GROUP * noise["pairs"])))
@@ -364,7 +364,7 @@ class Synthesise(Gaussian):
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return the parts of a round, each at the length and the bound of the plan."""
         of = {part: self._vectors[part] for part in _SHARES[self.structure][t]}
-        return tuple(Block.of_units(part, (v.size,), v.share, v.most) for part, v in of.items())
+        return tuple(Block.counting(part, (v.size,), v.share, v.most) for part, v in of.items())
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
         """Return a word in a cell of each of the round's tables, part by part."""
@@ -400,9 +400,9 @@ class Synthesise(Gaussian):
 
     def _word(self, part: Part, tables: int) -> int:
         """Return what a record adds to its cell of each of so many tables."""
-        return isqrt((1 << 2 * FINE) * self._vectors[part].most // max(tables, 1))
+        return isqrt((1 << 2 * COUNT_BITS) * self._vectors[part].most // max(tables, 1))
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the tables in records, and after those of pairs, which ones come next."""
         known = self._known(state)
         for part in _SHARES[self.structure][t]:
@@ -444,7 +444,7 @@ class Synthesise(Gaussian):
             row[: len(table)] = table
         return rows
 
-    def _tables(self, part: Part, known: Results) -> list[Measured]:
+    def _tables(self, part: Part, known: Results) -> list[NoisyTable]:
         """Return the tables of a part, as far as they are known; none if it is not measured."""
         if part not in self._vectors:
             return []
@@ -460,11 +460,13 @@ class Synthesise(Gaussian):
         flat = np.split(known[part], np.cumsum([prod(shape) for shape in shapes]))
         noise = float(known["noise"][_PARTS.index(part)])
         return [
-            Measured(table, values.reshape(shape), noise, tuple(groups[j] for j in table if groups))
+            NoisyTable(
+                table, values.reshape(shape), noise, tuple(groups[j] for j in table if groups)
+            )
             for table, shape, values in zip(tables, shapes, flat, strict=False)
         ]
 
-    def measured(self, results: Results) -> list[Measured]:
+    def measured(self, results: Results) -> list[NoisyTable]:
         """Return the noisy tables, but those of pairs with levels merged."""
         return [*self._tables("one_way", results), *self._tables("tables", results)]
 
@@ -584,7 +586,7 @@ class Synthesise(Gaussian):
         return tuple(shown)
 
 
-def _dependence(pairs: Sequence[Measured], alike: Integers, columns: tuple[str, ...]) -> Heatmap:
+def _dependence(pairs: Sequence[NoisyTable], alike: Integers, columns: tuple[str, ...]) -> Heatmap:
     """Return which part of the records the margins of a pair do not explain, released and drawn."""
     parts = np.zeros((len(columns), len(columns)))
     for table in pairs:

@@ -22,7 +22,15 @@ from cloister.core.display import Display, Table
 from cloister.core.errors import PlanError
 from cloister.core.estimate import ENDS, Estimate
 from cloister.hazmat.fixedpoint import Grid
-from cloister.protocol.task import FINE, INTERVAL_95, Block, Gaussian, PublicFacts, Released, Rows
+from cloister.protocol.task import (
+    COUNT_BITS,
+    INTERVAL_95,
+    Block,
+    Gaussian,
+    NoisyBlock,
+    PublicFacts,
+    Rows,
+)
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import (
     INTERVALS,
@@ -33,7 +41,7 @@ from cloister.tasks.interval_tables import (
     number_of,
     table_of_count,
 )
-from cloister.tasks.options import made, noise_of
+from cloister.tasks.options import build_task, noise_multiplier_for
 from cloister.tasks.population import sampled
 from cloister.tasks.preparation.quantiles import (
     Levels,
@@ -113,10 +121,10 @@ class Describe(Gaussian):
         levels = options.levels or 1
         if options.levels is None and 0 in facts.levels:
             levels = usual_levels(facts, facts.n_features)
-        task = made(cls, facts, options, levels=levels)
+        task = build_task(cls, facts, options, levels=levels)
         first = task.blocks(0)[0]
-        noise = (noise_of(facts) or 0.0) * sqrt(first.l2_squared / first.weight)
-        margin = INTERVAL_95["gaussian"] * noise / (1 << FINE) / facts.nominal_n
+        noise = (noise_multiplier_for(facts) or 0.0) * sqrt(first.l2_squared / first.weight)
+        margin = INTERVAL_95["gaussian"] * noise / (1 << COUNT_BITS) / facts.nominal_n
         # nominal_n is 1 where it is not known yet, before a count is bought
         if facts.nominal_n > 1 and margin > options.widest:
             raise PlanError(
@@ -148,7 +156,7 @@ class Describe(Gaussian):
         here: dict[str, Any] = {name: getattr(self, name) for name in ("n_features", "frac_bits")}
         parts: dict[str, Tabulate | Statistics | Quantiles] = {}
         if tables := self._tables:
-            words, walls = (1 << FINE,) * len(tables), ((),) * self.n_features
+            words, walls = (1 << COUNT_BITS,) * len(tables), ((),) * self.n_features
             sides: dict[str, Any] = {"labels": self.categories, "walls": walls}
             parts["tables"] = Tabulate(tables=tables, words=words, **sides, **here)
         if self.numbers:
@@ -186,7 +194,7 @@ class Describe(Gaussian):
         parts = self._parts.items()
         return np.concatenate([p.contribute(0, part_of(state, f"{n}."), records) for n, p in parts])
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the noisy sums in records."""
         after: dict[str, Floats] = {}
         for name, part in self._parts.items():
@@ -196,7 +204,7 @@ class Describe(Gaussian):
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the margin of error of a share, or of a quantile's rank, which is as large."""
-        margin = INTERVAL_95["gaussian"] * noise_std / (1 << FINE) / nominal_n
+        margin = INTERVAL_95["gaussian"] * noise_std / (1 << COUNT_BITS) / nominal_n
         return {f"{'share' if self._tables else 'rank'}_half_width": np.array([margin])}
 
     # What is read from it -------------------------------------------------------------------------

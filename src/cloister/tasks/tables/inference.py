@@ -28,11 +28,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cloister.core.arrays import Floats
-from cloister.core.estimate import Ends, Estimate
+from cloister.core.estimate import Estimate, Interval
 from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.intervals import fieller
-from cloister.tasks.population import Box
-from cloister.tasks.scores import Triple, share_of
+from cloister.tasks.population import Bounds
+from cloister.tasks.scores import Variances, share_of
 
 NO_BOUND = 1e9
 """The largest odds ratio or relative risk: an interval that ends here has no upper bound."""
@@ -172,7 +172,9 @@ def odds_ratio(
     return _of_cells(_ODDS, table, s, sampled, _WALLS, shared)
 
 
-def relative_risk(table: Floats, s: float | Floats, walls: Box = _WALLS) -> tuple[Estimate, Tested]:
+def relative_risk(
+    table: Floats, s: float | Floats, walls: Bounds = _WALLS
+) -> tuple[Estimate, Tested]:
     """Return ``a / (a + b)`` over ``c / (c + d)`` of noisy tables ``[[a, b], [c, d]]``.
 
     As :func:`odds_ratio` does, cut to a box: the first column counts events, each row is a group.
@@ -186,7 +188,7 @@ def ratio_of_pairs(
     noise: Floats,
     both: Floats,
     *,
-    walls: Box,
+    walls: Bounds,
     shared: Floats | float = 0.0,
 ) -> tuple[Estimate, Tested]:
     """Return a ratio of sums of products of two different cells, and the test that it is 1.
@@ -207,7 +209,7 @@ def ratio_of_pairs(
     top, below = np.einsum("f...i,...i->f...", slopes, cells) / 2
     pairs = forms[[0, 1, 0]] * forms[[0, 1, 1]]
 
-    def variances(v: Floats) -> Triple:
+    def variances(v: Floats) -> Variances:
         """Return unbiased ones of both sums, no less than of cells that are 0, and between them."""
         least = np.einsum("kij,...i,...j->k...", pairs, v, v, optimize=True) / 2
         found = (slopes[[0, 1, 0]] * slopes[[0, 1, 1]] * v).sum(axis=-1) - least
@@ -285,7 +287,7 @@ def _of_cells(
     table: Floats,
     s: float | Floats,
     sampled: float | Floats,
-    walls: Box,
+    walls: Bounds,
     shared: Floats | float = 0.0,
 ) -> tuple[Estimate, Tested]:
     noise = np.square(s)
@@ -295,7 +297,7 @@ def _of_cells(
     return ratio_of_pairs(forms, *flat, walls=walls, shared=shared)
 
 
-def _half_line(top: Floats, below: Floats, variances: Triple, walls: Box) -> Ends:
+def _half_line(top: Floats, below: Floats, variances: Variances, walls: Bounds) -> Interval:
     """Return the ends of Fieller's set between two walls.
 
     Where the denominator is within its noise, the set of the inverse may still give a lower bound.

@@ -30,10 +30,10 @@ from dataclasses import replace
 import numpy as np
 
 from cloister.core.arrays import Floats, Integers
-from cloister.core.estimate import Ends, Estimate
+from cloister.core.estimate import Estimate, Interval
 from cloister.core.randomness import public_generator
 from cloister.protocol.task import INTERVAL_95
-from cloister.tasks.population import Box
+from cloister.tasks.population import Bounds
 from cloister.tasks.scores import share_of
 from cloister.tasks.tables.inference import ratio_of_pairs, relative_risk
 
@@ -56,7 +56,7 @@ def _unknown(value: float, low: float, high: float) -> Estimate:
 # Ratios of shares ---------------------------------------------------------------------------------
 
 
-def _ratio(cells: Floats, s: Floats, walls: Box) -> Estimate:
+def _ratio(cells: Floats, s: Floats, walls: Bounds) -> Estimate:
     """Return the ratio of shares of tables, whose value is finite where a cell is empty."""
     (a, b), (c, d) = np.moveaxis(np.maximum(cells, _HALF), (-2, -1), (0, 1))
     found, _ = relative_risk(cells, s, walls)
@@ -99,7 +99,7 @@ def compared(counts: Floats, cut: int, s: float) -> dict[str, Estimate]:
     return {"": rates, "_difference": apart, "_ratio": times}
 
 
-def _difference(value: Floats, low: Floats, high: Floats) -> Ends:
+def _difference(value: Floats, low: Floats, high: Floats) -> Interval:
     """Return limits of differences to the first number, whose error is independent [ZD08]_."""
     below, above, gap = value - low, high - value, value[1:] - value[0]
     return gap - np.hypot(below[1:], above[0]), gap + np.hypot(above[1:], below[0])

@@ -23,7 +23,7 @@ from cloister.protocol.task import PublicColumn, PublicFacts
 from cloister.tasks.columns import position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, Example
 from cloister.tasks.interval_tables import WITH_POPULATION, bars_of, cells_of, curve_of, number_of
-from cloister.tasks.options import Target, made
+from cloister.tasks.options import Target, build_task
 from cloister.tasks.scores import as_results, share_of
 from cloister.tasks.state import part_of, prefixed
 from cloister.tasks.tables import risk
@@ -142,7 +142,7 @@ class Scorecard(Tabulate):
             tables=(*tables, *moving, *groups), edges=edges, least_signal=options.least_signal
         )
         plain = Tabulate.design(facts, every)
-        return made(cls, facts, plain, moving=len(moving), cut=cut)
+        return build_task(cls, facts, plain, moving=len(moving), cut=cut)
 
     @property
     def _n_columns(self) -> int:

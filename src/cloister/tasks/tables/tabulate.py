@@ -17,30 +17,30 @@ import numpy as np
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, Length, Positive, Range, Whole, declared
 from cloister.core.display import Display
-from cloister.core.errors import PlanError, raise_first
+from cloister.core.errors import PlanError, raise_if_any
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
-    FINE,
+    COUNT_BITS,
     INTERVAL_95,
     Block,
     Gaussian,
+    NoisyBlock,
     PublicColumn,
     PublicFacts,
-    Released,
     Rows,
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.options import made, noise_of
+from cloister.tasks.options import build_task, noise_multiplier_for
 from cloister.tasks.scores import mean_interval
 from cloister.tasks.state import part_of, prefixed
 from cloister.tasks.supervised.class_tables import centred_moments, moments_of
-from cloister.tasks.tables import inference, shown
+from cloister.tasks.tables import inference, render
 from cloister.tasks.tables.axes import Axis, Edges, axes_of
 
 Tests = Literal["chi2", "trend", "odds_ratio", "relative_risk"]
 _MOST_CELLS, _MOST_NUMBERS, _MOST_COLUMNS = 20_000, 1 << 17, 3
-_ONE = 1 << FINE
+_ONE = 1 << COUNT_BITS
 _Columns = tuple[Annotated[int, Range(0)], ...]
 
 
@@ -119,7 +119,7 @@ class Tabulate(Gaussian):
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        raise_first(self._rules())
+        raise_if_any(self._rules())
 
     def _rules(self) -> Iterator[str]:
         """Yield a sentence for each rule that is broken."""
@@ -182,7 +182,7 @@ class Tabulate(Gaussian):
             )
         weights = options.weights or (1.0,) * (len(_measured(tables)) + bool(means))
         part = len(weights) / sum(weights or (1.0,))
-        task = made(
+        task = build_task(
             cls,
             facts,
             options,
@@ -194,7 +194,7 @@ class Tabulate(Gaussian):
             words=tuple(max(floor(_ONE * sqrt(part * weight)), 1) for weight in weights),
         )
         if facts.nominal_n > 1:  # of 1 where it is not known yet, before a count is bought
-            task._check_noise(noise_of(facts) or 0.0, facts, options.least_signal)
+            task._check_noise(noise_multiplier_for(facts) or 0.0, facts, options.least_signal)
         return task
 
     def _check_noise(self, multiplier: float, facts: PublicFacts, least: float) -> None:
@@ -341,10 +341,10 @@ class Tabulate(Gaussian):
             parts.append(np.column_stack([sizes, *sums]).ravel())
         return np.concatenate(parts).astype(np.int64)
 
-    def update(self, t: int, state: GridState, released: Mapping[str, Released]) -> State:
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the noisy sums in units of records."""
         (sums,) = released.values()
-        values, noise = sums.real()
+        values, noise = sums.in_records()
         return {"values": values, "noise": np.array([noise])}
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
@@ -365,7 +365,7 @@ class Tabulate(Gaussian):
         -------
         dict
             For the i-th table, from 1, under ``table_i.``: of its shape ``counts``, noisy and
-            perhaps below 0, ``shown``, the nearest possible ones, ``shares`` of the table and, of
+            perhaps below 0, ``render``, the nearest possible ones, ``shares`` of the table and, of
             more columns than one, ``row_shares`` along the last. Of shape (1,) ``noise``, the
             deviation of a count, and for each test that fits ``chi2_statistic``, ``_df``, ``_p``
             and ``_holm``, which is p after Holm's correction for all tests of the job. A ratio of a
@@ -410,17 +410,17 @@ class Tabulate(Gaussian):
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a picture of each table, its numbers, means by group, and tests."""
 
-        def sides(table: Sequence[int]) -> shown.Sides:
+        def sides(table: Sequence[int]) -> render.Sides:
             return [columns[j] for j in table], [self.labels[j] for j in table]
 
         named = {f"table_{i}.": sides(table) for i, table in enumerate(self.tables, start=1)}
         displays: list[Display] = []
         for prefix, of in named.items():
-            displays += shown.table_displays(of, part_of(results, prefix), self.minimum)
+            displays += render.table_displays(of, part_of(results, prefix), self.minimum)
         if self.means:
             names = [columns[j] for j in self.means]
-            displays += shown.mean_displays(names, sides(self.by), results, self.minimum)
-        return (*displays, *shown.test_displays(named, results))
+            displays += render.mean_displays(names, sides(self.by), results, self.minimum)
+        return (*displays, *render.test_displays(named, results))
 
 
 def _measured(tables: Sequence[Sequence[int]]) -> tuple[int, ...]:

@@ -20,11 +20,11 @@ from cloister.app.release import Release
 from cloister.app.report.page import render_report, write_report
 from cloister.app.text import (
     as_table,
+    attacker_sentence,
     between,
     cell_text,
     listed,
     number,
-    odds_sentence,
     plus_minus,
     strength_sentence,
     who_saw_what,
@@ -162,7 +162,7 @@ def test_pictures_have_words_tables_have_captions_and_headings_go_down_in_steps(
 
 def test_statement_is_made_from_the_numbers(result: Release, html: str) -> None:
     assert "(epsilon 1, delta 1e-06)" in html
-    assert odds_sentence(result.spent, "row").replace("'", "&#39;") in html
+    assert attacker_sentence(result.spent, "row").replace("'", "&#39;") in html
     assert "The unit of privacy is one row, in one silo only." in html
     assert "2 silos: north, south." in html
     assert result.plan.digest.hex() in html
@@ -449,16 +449,16 @@ def test_an_interval_is_drawn_as_it_is_not_around_its_value() -> None:
 def test_the_sentence_on_odds_names_the_unit_of_privacy_and_nobody_else(
     unit: str, who: str
 ) -> None:
-    said = odds_sentence(Budget(1.0, 1e-6), unit)
+    said = attacker_sentence(Budget(1.0, 1e-6), unit)
     assert who in said
     assert "person" not in said
 
 
 def test_odds_are_rounded_against_us_and_said_in_hundreds() -> None:
-    one = odds_sentence(Budget(1.0, 1e-6), "row")
+    one = attacker_sentence(Budget(1.0, 1e-6), "row")
     assert "at most 74 times in 100" in one  # (e + delta) / (e + 1)
-    assert "hardly anything is protected" in odds_sentence(Budget(8.0, 1e-6), "row")
-    assert "hardly anything is protected" in odds_sentence(NonPrivateEvent(), "row")
+    assert "hardly anything is protected" in attacker_sentence(Budget(8.0, 1e-6), "row")
+    assert "hardly anything is protected" in attacker_sentence(NonPrivateEvent(), "row")
 
 
 def test_strength_says_factor_epsilon_and_delta() -> None:
@@ -513,7 +513,7 @@ def test_records_are_called_what_the_schema_calls_a_row(unit: str, name: str) ->
 
 def test_a_number_that_noise_could_have_made_has_a_question_mark() -> None:
     rows = (("a", around(1.0, 2.0)), ("b", around(3.0, 2.0)), ("c", interval(1.0, 0.5, 2.0)))
-    noise = interval(5.0, 4.0, 6.0, known=False)
+    noise = interval(5.0, 4.0, 6.0, distinct=False)
     shown = as_table(Table("T", ("", "value"), (*rows, ("d", noise))))
     texts = [cell_text(row[1]) for row in shown.rows]
     assert [text.endswith(" ?") for text in texts] == [True, False, False, True]
@@ -533,9 +533,9 @@ def test_no_line_promises_what_the_run_does_not_keep(answer: Callable[[], Releas
 
 def test_a_centre_at_zero_is_known_and_one_of_noise_is_not() -> None:
     """0 means nothing to a centre: the size of its cluster says whether it is there."""
-    at_zero, of_noise = (interval(0.0, -0.1, 0.1, known=known) for known in (True, False))
-    assert (at_zero.clear, of_noise.clear) == (True, False)
-    assert not interval(0.0, -0.1, 0.1).clear
+    at_zero, of_noise = (interval(0.0, -0.1, 0.1, distinct=known) for known in (True, False))
+    assert (at_zero.distinct_from_noise, of_noise.distinct_from_noise) == (True, False)
+    assert not interval(0.0, -0.1, 0.1).distinct_from_noise
 
 
 @pytest.mark.parametrize(("name", "says"), [("linear", "A model that predicts"), ("count", "All")])

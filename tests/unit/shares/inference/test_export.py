@@ -167,8 +167,8 @@ def test_exported_kmeans_after_a_step_gives_the_cluster_of_the_scaled_record() -
     )
     task: Any = result.plan.task
     reached = task.steps[0].transform(task.results_of(0, result.results), schema.grid().encode(NEW))
-    centres = task.last_grid.normalise(result.results["centres"]) * task.last_grid.one
-    distances = np.linalg.norm(reached[:, None] - centres, axis=2) / task.last_grid.one
+    centres = task.last_step_grid.normalise(result.results["centres"]) * task.last_step_grid.one
+    distances = np.linalg.norm(reached[:, None] - centres, axis=2) / task.last_step_grid.one
     sure, expected = clear(-distances), distances.argmin(axis=1)
     new = pd.DataFrame(NEW, columns=list("abc"))
     assert len(set(expected)) == 3

@@ -18,7 +18,7 @@ from scipy import integrate, optimize, special
 from cloister import Budget
 from cloister.core.arrays import State
 from cloister.hazmat.fixedpoint import Grid, round_to_grid
-from cloister.protocol.task import Floats, GridState, Integers, Records, Released
+from cloister.protocol.task import Floats, GridState, Integers, NoisyBlock, Records
 from cloister.tasks.clipped import bin_numbers, clip_to_unit, sum_clipped, sum_clipped_near
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.auto_grid import GridRoute
@@ -38,7 +38,7 @@ from cloister.tasks.clustering.synopsis import (
 from cloister.tasks.clustering.weighted import WHOLE
 from cloister.tasks.moments import PRODUCT, SQUARE, sum_products, unpack_products
 from cloister.tasks.shrinkage import empirical_bayes, gains, james_stein
-from cloister.tasks.state import written
+from cloister.tasks.state import encode_state
 from cloister.testing import toy_task
 
 ONE = 1 << 16
@@ -328,13 +328,13 @@ def test_samples_lie_in_cells_as_often_as_their_weights_say() -> None:
 # --- Routes ---------------------------------------------------------------------------------------
 
 
-def without_noise(task: Auto, t: int, words: Integers) -> dict[str, Released]:
+def without_noise(task: Auto, t: int, words: Integers) -> dict[str, NoisyBlock]:
     """What is released if the noise happens to be 0, though everybody thinks it was not."""
     found, offset = {}, 0
     for block in task.blocks(t):
         part = words[offset : offset + block.size].reshape(block.shape)
         std = isqrt(block.l2_squared) / (task.mu * sqrt(block.weight))
-        found[block.name] = Released(part, std)
+        found[block.name] = NoisyBlock(part, std)
         offset += block.size
     return found
 
@@ -487,11 +487,11 @@ def test_the_projection_agrees_with_a_general_solver() -> None:
 # --- The grid route -------------------------------------------------------------------------------
 
 
-def noised(task: Auto, t: int, words: Integers, rng: np.random.Generator) -> dict[str, Released]:
+def noised(task: Auto, t: int, words: Integers, rng: np.random.Generator) -> dict[str, NoisyBlock]:
     """What is released with whole noise of the planned size."""
     plain = without_noise(task, t, words)
     return {
-        name: Released(
+        name: NoisyBlock(
             block.values
             + np.rint(rng.normal(0, block.noise_std, block.values.shape)).astype(np.int64),
             block.noise_std,
@@ -534,7 +534,7 @@ def test_points_that_answer_as_the_records_do_are_left_as_they_are(d: int) -> No
         counts_std=np.full(k, float(n)),
     )
     t = task.rounds - 1
-    state = on_grid(task, written(known))
+    state = on_grid(task, encode_state(known))
     words = task.contribute(t, state, table)
     exact = without_noise(task, t, words)
     released = {name: replace(block, noise_std=1.0) for name, block in exact.items()}
@@ -547,7 +547,7 @@ def test_the_box_leaves_out_a_part_of_each_tail_and_no_more() -> None:
     task, route = grid_task(3, 2, 20_000)
     assert route.has_box
     state = on_grid(task, task.start())
-    tails = Released(task.contribute(0, state, table).reshape(2, -1), 0.0)
+    tails = NoisyBlock(task.contribute(0, state, table).reshape(2, -1), 0.0)
     found = task.update(0, state, {"tails": tails})
     low, high = found["box_low"], found["box_high"]
     values, step = table / ONE, 2 / 32
@@ -567,7 +567,7 @@ def test_the_box_loses_no_cluster_where_there_are_many() -> None:
     places[0], places[-1] = (-0.7, -0.7), (0.7, 0.7)
     records = np.rint(np.repeat(places, 250, axis=0) * ONE).astype(np.int32)
     state = on_grid(task, task.start())
-    tails = Released(task.contribute(0, state, records).reshape(2, -1), 0.0)
+    tails = NoisyBlock(task.contribute(0, state, records).reshape(2, -1), 0.0)
     found = task.update(0, state, {"tails": tails})
     assert (found["box_low"] < -0.7).all()
     assert (found["box_high"] > 0.7).all()
@@ -592,7 +592,7 @@ def test_a_box_is_never_empty_or_larger_than_the_whole(
     counts[:, bin_] += peak
     values = np.rint(counts * ONE).astype(np.int64)
     state = on_grid(task, task.start())
-    found = task.update(0, state, {"tails": Released(values, noise * ONE)})
+    found = task.update(0, state, {"tails": NoisyBlock(values, noise * ONE)})
     low, high = found["box_low"], found["box_high"]
     assert (low >= -1).all()
     assert (high <= 1).all()

@@ -212,7 +212,7 @@ def test_relocation_is_on_by_default_where_an_average_cluster_stands_out(
     chosen = plan(relocate_empty=None)
     task = chosen.task
     (block,) = task.blocks(task.rounds - 1)
-    word = getattr(task, "_lloyd", task).payload(task.rounds - 1).count_word
+    word = getattr(task, "_lloyd", task).payload(task.rounds - 1).count_weight
     clear = 5000 / k / (chosen.noise_std(block) / word)
     assert task.relocate_empty == (clear >= 4)
     assert not plan().task.relocate_empty  # the published methods

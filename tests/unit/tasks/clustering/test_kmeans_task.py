@@ -17,10 +17,10 @@ from cloister.hazmat.fixedpoint import Grid, round_to_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import Released, Task
+from cloister.protocol.task import NoisyBlock, Task
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.kmeans import (
-    FAR,
+    MAX_CENTRE_NORM,
     FastLloyd,
     GLloyd,
     Lloyd,
@@ -122,11 +122,11 @@ def test_a_radius_is_the_same_in_coordinates_and_in_squared_steps(task: Any, d: 
 def test_the_split_between_sums_and_counts_is_the_table(d: int, ratio: float) -> None:
     task = FastLloyd(n_clusters=2, n_features=d, rounds=2, first_radius=1.0, radius=1.0)
     payload = task.payload(0)
-    # one noise for all words: in counts it is 1 / count_word, in sums eta / radius of it
-    assert payload.radius * ONE / payload.count_word == pytest.approx(ratio, rel=1e-4)
+    # one noise for all words: in counts it is 1 / count_weight, in sums eta / radius of it
+    assert payload.radius * ONE / payload.count_weight == pytest.approx(ratio, rel=1e-4)
     sigma_r, sigma_c = (
         sqrt(payload.l2_squared) / (payload.radius * ONE),
-        sqrt(payload.l2_squared) / payload.count_word,
+        sqrt(payload.l2_squared) / payload.count_weight,
     )
     assert sigma_r**2 == pytest.approx(1 + 1 / sqrt(4 * d), rel=1e-4)
     assert sigma_c**2 == pytest.approx(1 + sqrt(4 * d), rel=1e-4)
@@ -138,7 +138,7 @@ def test_glloyd_splits_by_the_rederived_ratio(d: int) -> None:
     payload = GLloyd(n_clusters=2, n_features=d, rounds=2).payload(0)
     rho = 0.225
     sigma_s = sqrt(payload.l2_squared) / (sqrt(d) * ONE)
-    sigma_c = sqrt(payload.l2_squared) / payload.count_word
+    sigma_c = sqrt(payload.l2_squared) / payload.count_weight
     assert sigma_c / sigma_s == pytest.approx(d**0.25 / sqrt(2 * rho), rel=1e-4)
     assert sigma_s == pytest.approx(sqrt(2 * rho + sqrt(d)) / d**0.25, rel=1e-4)
 
@@ -148,7 +148,7 @@ def test_sulloyd_splits_by_su_and_others(d: int) -> None:
     task = SuLloyd(n_clusters=2, n_features=d, rounds=4)
     plan = toy_plan(task, budget=Budget(1.0, 0.0))
     scale = plan.noise_scale(task.blocks(0)[0])
-    epsilon_coordinate, epsilon_count = ONE / scale, task.payload(0).count_word / scale
+    epsilon_coordinate, epsilon_count = ONE / scale, task.payload(0).count_weight / scale
     assert d * epsilon_coordinate + epsilon_count == pytest.approx(1.0 / 4, rel=1e-4)
     ratio = (4 * d * 0.225**2) ** (1 / 3)
     assert epsilon_count / epsilon_coordinate == pytest.approx(ratio, rel=1e-4)
@@ -161,7 +161,7 @@ def test_noise_on_mnist_is_the_table() -> None:
     assert first / ONE == pytest.approx(1220, abs=1)
     assert later / ONE == pytest.approx(973, abs=1)
     for t, std in ((0, first), (1, later)):
-        assert std / task.payload(t).count_word == pytest.approx(326, abs=1)
+        assert std / task.payload(t).count_weight == pytest.approx(326, abs=1)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_fold_ends_inside_and_never_moves_away(value: float, inside: float) -> N
 def test_truncate_and_keep() -> None:
     values = np.array([-99.0, -1.5, -1.0, 0.3, 1.0, 7.0, 99.0])
     assert truncate(values).tolist() == [-1, -1, -1, 0.3, 1, 1, 1]
-    assert keep(values).tolist() == [-FAR, -1.5, -1, 0.3, 1, 7, FAR]
+    assert keep(values).tolist() == [-MAX_CENTRE_NORM, -1.5, -1, 0.3, 1, 7, MAX_CENTRE_NORM]
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
@@ -211,7 +211,7 @@ def test_rounds_keep_the_predicted_error_below_its_limit(
             std = gaussian_noise_multiplier(epsilon, 1e-6) * sqrt(rounds * block.l2_squared)
         else:
             std = sqrt(2) * block.l1 * rounds / epsilon
-        counts, sums = (std / payload.count_word) ** 2, (std / ONE) ** 2
+        counts, sums = (std / payload.count_weight) ** 2, (std / ONE) ** 2
         return k**3 / (4 * n**2) * (task.radius**2 * counts + 4 * d * sums)
 
     if task.rounds > 2:
@@ -288,7 +288,7 @@ def adversarial(task: Any, centres: np.ndarray) -> np.ndarray:
 def test_no_record_changes_the_payload_by_more_than_its_bounds(task: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
     one = 1 << task.frac_bits
-    reach = FAR if task.post == "none" else 1
+    reach = MAX_CENTRE_NORM if task.post == "none" else 1
     centres = rng.integers(-reach * one, reach * one + 1, (task.n_clusters, 2))
     centres[0] = rng.choice([-one, one], 2)  # a centre in a corner: the longest differences
     state = {**{n: round_to_grid(v, 16) for n, v in task.start().items()}, "centres": centres}
@@ -323,8 +323,8 @@ def test_integer_payloads_are_the_reference_round(d: int, radius: float) -> None
     for t, eta in ((0, radius), (1, radius / 2), (2, radius / 2)):
         payload = task.payload(t)
         assert payload.radius_squared == int(eta * ONE) ** 2
-        assert payload.count_word == round(eta * ONE / (4 * d) ** 0.25)
-        assert payload.l2_squared == payload.radius_squared + payload.count_word**2
+        assert payload.count_weight == round(eta * ONE / (4 * d) ** 0.25)
+        assert payload.l2_squared == payload.radius_squared + payload.count_weight**2
         plan = toy_plan(task, budget=Budget(1.0, 1e-6))
         exact = gaussian_noise_multiplier(1.0, 1e-6) * sqrt(3) * sqrt(payload.l2_squared)
         assert plan.noise_scale(task.blocks(t)[0]) == pytest.approx(ceil(exact), abs=1)
@@ -337,10 +337,10 @@ def update(task: Any, centres: Any, sums: Any, counts: Any, t: int = 0, std: flo
     """One update from sums in box units and counts in records."""
     payload = task.payload(t)
     rows = np.column_stack(
-        [np.rint(np.array(sums) * ONE), np.rint(np.array(counts) * payload.count_word)]
+        [np.rint(np.array(sums) * ONE), np.rint(np.array(counts) * payload.count_weight)]
     )
     state = {"centres": np.rint(np.array(centres) * ONE).astype(np.int64)}
-    released = {"sums": Released(rows.astype(np.int64), std)}
+    released = {"sums": NoisyBlock(rows.astype(np.int64), std)}
     return dict(task.update(t, state, released))
 
 
@@ -391,7 +391,7 @@ def test_a_count_below_its_noise_is_the_floor(count: float) -> None:
     exact = update(fast(), [[0.0], [0.0]], [[0.1], [0.0]], [count, 1])
     assert exact["centres"][0, 0] == pytest.approx(0.1, abs=1e-4)
     noisy = update(fast(), [[0.0], [0.0]], [[0.1], [0.0]], [count, 1], std=2.0 * ONE)
-    word = fast().payload(0).count_word / ONE
+    word = fast().payload(0).count_weight / ONE
     assert noisy["centres"][0, 0] == pytest.approx(0.1 * word / 2, abs=1e-4)
 
 
@@ -400,7 +400,7 @@ def test_intervals_are_shown_in_the_right_units() -> None:
     payload = task.payload(0)
     std = 0.3
     new = update(task, [[0.0], [0.1]], [[0.0], [40.0]], [100, 100], std=std * ONE)
-    count_std = std * ONE / payload.count_word
+    count_std = std * ONE / payload.count_weight
     assert new["size_half_width"].tolist() == pytest.approx([1.96 * count_std] * 2)
     half = (new["high"] - new["low"])[:, 0] / 2  # of counts far above their noise: first order
     assert half[0] == pytest.approx(1.96 * std / 100, rel=1e-3)
@@ -422,12 +422,12 @@ def test_intervals_cover_the_noise_as_often_as_they_say(mechanism: Any) -> None:
     # 4000 clusters of 3000 records are 4000 runs of one; the seed is fixed
     runs, size, mean, std = 4000, 3000.0, 0.2, 40.0 * ONE
     task = fast(n_clusters=runs, mechanism=mechanism)
-    word = task.payload(0).count_word
+    word = task.payload(0).count_weight
     scale = std / sqrt(2) if mechanism == "laplace" else std
     noise = SimulatedNoise(5).draw(mechanism, int(scale), 2 * runs).reshape(runs, 2)
     rows = np.tile(np.rint([size * mean * ONE, size * word]), (runs, 1)).astype(np.int64) + noise
     state = {"centres": np.zeros((runs, 1), dtype=np.int64)}
-    new = task.update(0, state, {"sums": Released(rows, std)})
+    new = task.update(0, state, {"sums": NoisyBlock(rows, std)})
     inside = (new["low"] <= mean) & (mean <= new["high"])
     assert 0.94 < inside.mean() < 0.965
     assert 0.94 < (np.abs(new["sizes"] - size) <= new["size_half_width"]).mean() < 0.96
@@ -439,7 +439,7 @@ def test_without_noise_lloyd_finds_the_clusters() -> None:
     state = {name: round_to_grid(v, 16) for name, v in task.start().items()}
     for t in range(7):
         values = task.contribute(t, state, X).reshape(2, 2)
-        new = task.update(t, state, {"sums": Released(values, 0.0)})
+        new = task.update(t, state, {"sums": NoisyBlock(values, 0.0)})
         state = {name: round_to_grid(v, 16) for name, v in new.items()}
     results = task.results(state, Grid((0,), (100,)))
     assert sorted(results["centres"].ravel().tolist()) == pytest.approx([10, 85], abs=0.01)
@@ -556,5 +556,5 @@ def test_a_report_can_be_made_of_any_shape(name: str, k: int, d: int) -> None:
 
 def test_a_record_that_adds_itself_counts_at_least_one_step() -> None:
     corner = _absolute_payload(2, 4, 0.01)
-    assert (corner.count_word, corner.l1, corner.radius_squared) == (1, 2 * 16 + 1, 2 * 16**2)
-    assert _absolute_payload(2, 4, 0.5).count_word == 8
+    assert (corner.count_weight, corner.l1, corner.radius_squared) == (1, 2 * 16 + 1, 2 * 16**2)
+    assert _absolute_payload(2, 4, 0.5).count_weight == 8

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cloister.core import compiled
 from cloister.core.errors import PlanError
 from cloister.tasks.clipped import sum_clipped_near
-from cloister.tasks.clustering.kmeans import FAR
+from cloister.tasks.clustering.kmeans import MAX_CENTRE_NORM
 from cloister.tasks.clustering.lloyd_kernel import (
     _largest,
     check_exact,
@@ -34,7 +34,7 @@ def labels_by_hand(records: np.ndarray, centres: np.ndarray) -> list[int]:
 
 
 def by_hand(
-    records: np.ndarray, centres: np.ndarray, radius_squared: int, relative: bool, count_word: int
+    records: np.ndarray, centres: np.ndarray, radius_squared: int, relative: bool, count_weight: int
 ) -> list[list[int]]:
     """The definition, in Python's integers, one record at a time."""
     k, d = centres.shape
@@ -45,7 +45,7 @@ def by_hand(
         if sum(v * v for v in added) <= radius_squared:
             for column, value in enumerate(added):
                 total[label][column] += value
-            total[label][d] += count_word
+            total[label][d] += count_weight
     return total
 
 
@@ -64,9 +64,13 @@ def cases(draw: st.DrawFn) -> tuple:
 
 @given(cases())
 def test_the_kernel_is_its_definition(case: tuple) -> None:
-    records, centres, radius_squared, relative, count_word = case
+    records, centres, radius_squared, relative, count_weight = case
     fast = sum_near_centres(
-        records, centres, radius_squared=radius_squared, relative=relative, count_word=count_word
+        records,
+        centres,
+        radius_squared=radius_squared,
+        relative=relative,
+        count_weight=count_weight,
     )
     assert fast.dtype == np.int64
     assert fast.tolist() == by_hand(*case)
@@ -77,8 +81,8 @@ def test_the_kernel_is_its_definition(case: tuple) -> None:
 
 @given(cases(), st.integers(0, 40))
 def test_any_split_adds_up_to_the_whole(case: tuple, cut: int) -> None:
-    records, centres, radius_squared, relative, count_word = case
-    options = {"radius_squared": radius_squared, "relative": relative, "count_word": count_word}
+    records, centres, radius_squared, relative, count_weight = case
+    options = {"radius_squared": radius_squared, "relative": relative, "count_weight": count_weight}
     whole = sum_near_centres(records, centres, **options)
     parts = sum_near_centres(records[:cut], centres, **options)
     parts += sum_near_centres(records[cut:], centres, **options)
@@ -91,7 +95,7 @@ def test_many_chunks_are_one_sum(n: int, k: int, d: int) -> None:
     rng = np.random.default_rng(1)
     records = rng.integers(-65536, 65537, (n, d), dtype=np.int32)
     centres = rng.integers(-65536, 65537, (k, d))
-    options = {"radius_squared": d * 65536**2 // 4, "relative": True, "count_word": 9}
+    options = {"radius_squared": d * 65536**2 // 4, "relative": True, "count_weight": 9}
     whole = sum_near_centres(records, centres, **options)
     parts = sum(sum_near_centres(part, centres, **options) for part in np.array_split(records, 7))
     assert (whole == parts).all()
@@ -154,7 +158,7 @@ def test_near_ties_are_decided_exactly(case: tuple) -> None:
         centres,
         radius_squared=radius_squared,
         relative=relative,
-        count_word=3,
+        count_weight=3,
         one=one,
     )
     assert (found == sums).all()
@@ -170,7 +174,12 @@ def in_order(*tables: np.ndarray) -> np.ndarray:
 def test_records_in_order_have_the_same_sums(case: tuple, times: int, cut: int) -> None:
     records, centres, radius_squared, relative, one = case
     records = np.repeat(records, times, axis=0)[:9000]
-    options = {"radius_squared": radius_squared, "relative": relative, "count_word": 3, "one": one}
+    options = {
+        "radius_squared": radius_squared,
+        "relative": relative,
+        "count_weight": 3,
+        "one": one,
+    }
     found = sum_near_centres(in_order(records[:cut], records[cut:]), centres, **options)
     assert (found == sum_near_centres(records, centres, **options)).all()
 
@@ -186,7 +195,7 @@ def test_whole_leaves_add_what_their_records_would(
     near = centres[rng.integers(0, k, n)] + rng.integers(-3000, 3001, (n, d))
     records = np.clip(near, -65536, 65536).astype(np.int32)
     records[:, 0] = np.sign(records[:, 0]) * 65536  # a column of few values
-    options = {"radius_squared": int(part * d * 65536**2), "relative": relative, "count_word": 3}
+    options = {"radius_squared": int(part * d * 65536**2), "relative": relative, "count_weight": 3}
     table = in_order(*np.array_split(records, 5))
     assert (
         sum_near_centres(table, centres, **options) == sum_near_centres(records, centres, **options)
@@ -208,11 +217,16 @@ def test_sums_of_the_finest_grid_do_not_wrap() -> None:
     records = np.full((9000, 1), -one, dtype=np.int32)
     records[::2] = one
     total = sum_near_centres(
-        records, np.array([[5]]), radius_squared=1 << 50, relative=False, count_word=1, one=one
+        records, np.array([[5]]), radius_squared=1 << 50, relative=False, count_weight=1, one=one
     )
     assert total.tolist() == [[0, 9000]]
     total = sum_near_centres(
-        records[::2], np.array([[5]]), radius_squared=1 << 50, relative=False, count_word=1, one=one
+        records[::2],
+        np.array([[5]]),
+        radius_squared=1 << 50,
+        relative=False,
+        count_weight=1,
+        one=one,
     )
     assert total.tolist() == [[4500 * one, 4500]]
 
@@ -221,7 +235,7 @@ def test_the_radius_is_inclusive_and_exact_to_one_step() -> None:
     centre = np.array([[1000, -1000]])
     for move, counted in (((3, 4), 1), ((-4, 3), 1), ((4, 4), 0), ((5, 1), 0), ((0, 0), 1)):
         record = (centre + np.array(move)).astype(np.int32)
-        total = sum_near_centres(record, centre, radius_squared=25, relative=True, count_word=7)
+        total = sum_near_centres(record, centre, radius_squared=25, relative=True, count_weight=7)
         assert total.tolist() == [[counted * move[0], counted * move[1], counted * 7]]
 
 
@@ -229,16 +243,16 @@ def test_the_same_test_drives_sums_and_counts() -> None:
     # a record outside the radius of its nearest centre counts nowhere, not at the next centre
     records = np.array([[50]], dtype=np.int32)
     centres = np.array([[0], [200]])
-    total = sum_near_centres(records, centres, radius_squared=49**2, relative=True, count_word=1)
+    total = sum_near_centres(records, centres, radius_squared=49**2, relative=True, count_weight=1)
     assert total.tolist() == [[0, 0], [0, 0]]
 
 
 def test_an_empty_cluster_is_exactly_zero() -> None:
     records = np.array([[5, 5], [6, 6]], dtype=np.int32)
     centres = np.array([[0, 0], [60000, 60000]])
-    total = sum_near_centres(records, centres, radius_squared=2**40, relative=True, count_word=3)
+    total = sum_near_centres(records, centres, radius_squared=2**40, relative=True, count_weight=3)
     assert total.tolist() == [[11, 11, 6], [0, 0, 0]]
-    empty = sum_near_centres(records[:0], centres, radius_squared=1, relative=True, count_word=3)
+    empty = sum_near_centres(records[:0], centres, radius_squared=1, relative=True, count_weight=3)
     assert empty.tolist() == [[0, 0, 0], [0, 0, 0]]
 
 
@@ -246,7 +260,7 @@ def test_ties_go_to_the_smaller_index() -> None:
     records = np.array([[0]], dtype=np.int32)
     for centres in ([[-5], [5]], [[5], [-5]], [[5], [5]]):
         total = sum_near_centres(
-            records, np.array(centres), radius_squared=99, relative=False, count_word=1
+            records, np.array(centres), radius_squared=99, relative=False, count_weight=1
         )
         assert total[:, -1].tolist() == [1, 0]
 
@@ -259,7 +273,13 @@ def test_the_largest_coordinate_counts_either_way_and_is_1_at_least() -> None:
 
 
 # The largest sizes each lattice allows: just inside, all distances are exact.
-LIMITS = [(1, 1, 24, 1), (3, 1, 24, 1), (2, 250, 20, 1), (100, 7, 20, 1), (4, 1, 22, FAR)]
+LIMITS = [
+    (1, 1, 24, 1),
+    (3, 1, 24, 1),
+    (2, 250, 20, 1),
+    (100, 7, 20, 1),
+    (4, 1, 22, MAX_CENTRE_NORM),
+]
 
 
 @pytest.mark.parametrize(("k", "d", "bits", "reach"), LIMITS)
@@ -274,7 +294,7 @@ def test_distances_are_exact_at_the_largest_sizes_allowed(
     radius_squared = int(np.median(((records - centres[0]).astype(object) ** 2).sum(axis=1)))
     for relative in (True, False):
         fast = sum_near_centres(
-            records, centres, radius_squared=radius_squared, relative=relative, count_word=1
+            records, centres, radius_squared=radius_squared, relative=relative, count_weight=1
         )
         assert fast.tolist() == by_hand(records, centres, radius_squared, relative, 1)
     assert nearest_centres(records, centres).tolist() == labels_by_hand(records, centres)
@@ -285,7 +305,7 @@ def test_distances_are_exact_at_the_largest_sizes_allowed(
     [
         (8, 2, 24, 1, "frac_bits=23"),
         (1000, 784, 16, 1, "frac_bits=15"),
-        (1, 1, 24, FAR, "frac_bits=23"),
+        (1, 1, 24, MAX_CENTRE_NORM, "frac_bits=23"),
         (2**30, 2**30, 16, 1, "fewer clusters or columns"),
     ],
 )
@@ -304,7 +324,7 @@ def test_no_array_of_all_pairs_is_made(step: str) -> None:
     n, k, d = 60_000, 100, 8
     records = rng.integers(-65536, 65537, (n, d), dtype=np.int32)
     centres = rng.integers(-65536, 65537, (k, d))
-    options = {"radius_squared": 2**34, "relative": True, "count_word": 1}
+    options = {"radius_squared": 2**34, "relative": True, "count_weight": 1}
     steps = {
         "sum": lambda: sum_near_centres(records, centres, **options),
         "labels": lambda: nearest_centres(records, centres),

@@ -484,7 +484,7 @@ def test_a_report_is_in_the_units_of_the_last_step(tmp_path: Path) -> None:
     steps = [("pca", {"n_components": 1}), ("fastlloyd", {"n_clusters": 3, "rounds": 2})]
     result = exact("pipeline", toy_schema(2), three_groups(), steps=steps)
     assert result.results["centres"].shape == (3, 1)
-    assert result.plan.task.reaching == ("pc1",)  # type: ignore[attr-defined]
+    assert result.plan.task.last_step_columns == ("pc1",)  # type: ignore[attr-defined]
     write_report(result, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     for words in ("pc1", "How far the centres moved", "Explained variance"):

@@ -28,7 +28,7 @@ from cloister.privacy.events import SampledGaussianEvent
 from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.messages import Upload, decode
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import ByUnit, Classifier, GridState, Regressor, Released
+from cloister.protocol.task import Classifier, GridState, NoisyBlock, Regressor, UnitTask
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.examples import example_of
@@ -96,7 +96,7 @@ def test_every_row_of_an_owner_comes_once_and_in_order(cells: int) -> None:
 def test_the_unit_of_the_schema_says_who_a_client_is() -> None:
     for unit in ("row", "silo", "phone"):
         it = plan(unit)
-        assert isinstance(it.task, ByUnit)
+        assert isinstance(it.task, UnitTask)
         assert (it.unit, it.task.clients) == (unit, unit)
     assert plan("row").task.n_clients == 100
     assert plan("silo").task.n_clients == 3
@@ -496,7 +496,7 @@ def test_the_mean_is_over_a_public_number_not_over_who_came() -> None:
     it = plan("phone", 1, rate=0.5, n_clients=1000)
     unit = it.task.clip / NORM / 500
     values = np.arange(it.task.n_parameters)
-    state = it.task.update(0, start(it.task), {"update": Released(values, 0.0)})
+    state = it.task.update(0, start(it.task), {"update": NoisyBlock(values, 0.0)})
     np.testing.assert_allclose(state["update"], values * unit)
 
 

@@ -16,8 +16,8 @@ from cloister.core.errors import PlanError
 from cloister.data import read_source
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
-from cloister.protocol.task import FINE
-from cloister.tasks.state import written
+from cloister.protocol.task import COUNT_BITS
+from cloister.tasks.state import encode_state
 from cloister.tasks.survival.cox import _WORTH, Cox
 from cloister.tasks.survival.score import Series
 from cloister.testing import SimulatedNoise, ZeroNoise, zero_noise
@@ -110,9 +110,9 @@ def test_a_residual_is_the_event_less_the_hazard_lived_through() -> None:
     state = replace(task._read(start_of(task)), hazard=hazard, last=4)
     lived = np.interp(months, [0, 10, 20, 30, 40], hazard)
     unit, _ = task._scales(0.9)
-    known = {name: round_to_grid(value, 16) for name, value in written(state).items()}
+    known = {name: round_to_grid(value, 16) for name, value in encode_state(state).items()}
     for i, month in enumerate(months):
-        residual = task.contribute(1, known, records[i : i + 1])[0] / (1 << FINE) * unit
+        residual = task.contribute(1, known, records[i : i + 1])[0] / (1 << COUNT_BITS) * unit
         assert residual == pytest.approx((month <= 40) - lived[i], abs=1e-3)
 
 
@@ -297,7 +297,7 @@ def test_bounds_must_be_a_schema() -> None:
 def test_a_time_beside_the_box_counts_as_the_end_of_the_box() -> None:
     task, records = followed([0.0, 60.0])
     state = replace(task._read(start_of(task)), hazard=np.array([0.0, 0.1, 0.15, 0.4, 0.9]), last=4)
-    known = {name: round_to_grid(value, 16) for name, value in written(state).items()}
+    known = {name: round_to_grid(value, 16) for name, value in encode_state(state).items()}
     beside = records.copy()
     beside[:, task.time] *= 7
     for t in (0, 1):

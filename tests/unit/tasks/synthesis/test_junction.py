@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.tasks.synthesis.junction import (
-    Measured,
+    NoisyTable,
     Tree,
     drawn,
     fitted,
@@ -74,8 +74,8 @@ def test_two_tables_of_a_chain_give_the_closed_form() -> None:
     rng = np.random.default_rng(0)
     law = rng.dirichlet(np.ones(8)).reshape(2, 2, 2)
     tables = [
-        Measured((0, 1), 1000 * law.sum(axis=2), 1.0),
-        Measured((1, 2), 1000 * law.sum(axis=0), 1.0),
+        NoisyTable((0, 1), 1000 * law.sum(axis=2), 1.0),
+        NoisyTable((1, 2), 1000 * law.sum(axis=0), 1.0),
     ]
     tree = junction_tree((2, 2, 2), [(0, 1), (1, 2)])
     laws, loss = fitted(tree, tables, 1000.0, iterations=3000, enough=0)
@@ -87,8 +87,8 @@ def test_two_tables_of_a_chain_give_the_closed_form() -> None:
 
 def test_coarse_tables_pull_what_they_hold() -> None:
     groups = np.array([0, 0, 1, 1]), np.array([0, 1])
-    coarse = Measured((0, 1), np.array([[90.0, 10.0], [10.0, 90.0]]), 1.0, groups)
-    even = Measured((0,), np.full(4, 50.0), 1.0)
+    coarse = NoisyTable((0, 1), np.array([[90.0, 10.0], [10.0, 90.0]]), 1.0, groups)
+    even = NoisyTable((0,), np.full(4, 50.0), 1.0)
     tree = junction_tree((4, 2), [(0, 1)])
     laws, loss = fitted(tree, [even, coarse], 200.0, iterations=3000, enough=0)
     assert loss < 1e-3
@@ -99,14 +99,14 @@ def test_coarse_tables_pull_what_they_hold() -> None:
 def test_tables_that_contradict_each_other_are_weighed_by_their_noise() -> None:
     tree = junction_tree((2,), [])
     tables = [
-        Measured((0,), np.array([90.0, 10.0]), 1.0),
-        Measured((0,), np.array([50.0, 50.0]), 3.0),
+        NoisyTable((0,), np.array([90.0, 10.0]), 1.0),
+        NoisyTable((0,), np.array([50.0, 50.0]), 3.0),
     ]
     laws, _ = fitted(tree, tables, 100.0, iterations=3000, enough=0)
     assert 100 * laws[0][0] == pytest.approx((90 + 50 / 9) / (1 + 1 / 9), abs=1e-2)
 
 
-def chained() -> tuple[Tree, list[Measured]]:
+def chained() -> tuple[Tree, list[NoisyTable]]:
     """Noisy tables of a chain of four columns, of 2,000 records."""
     rng, levels = np.random.default_rng(2), (4, 3, 5, 2)
     rows = rng.integers(0, 2, (2000, 4)) + np.array([0, 0, 1, 0])
@@ -114,7 +114,7 @@ def chained() -> tuple[Tree, list[Measured]]:
     for a, b in pairs:
         values = np.zeros((levels[a], levels[b]))
         np.add.at(values, (rows[:, a], rows[:, b]), 1)
-        tables.append(Measured((a, b), values + rng.normal(0, 8, values.shape), 8.0))
+        tables.append(NoisyTable((a, b), values + rng.normal(0, 8, values.shape), 8.0))
     return junction_tree(levels, pairs), tables
 
 
@@ -132,7 +132,7 @@ def test_a_fit_ends_where_it_would_follow_the_noise() -> None:
     rng, law = np.random.default_rng(0), np.full((16, 16), 1 / 256)
     tree, gaps = junction_tree((16, 16), [(0, 1)]), []
     for _ in range(5):
-        table = Measured((0, 1), 5000 * law + rng.normal(0, 30, law.shape), 30.0)
+        table = NoisyTable((0, 1), 5000 * law + rng.normal(0, 30, law.shape), 30.0)
         (near,), loss = fitted(tree, [table], 5000.0)
         (nearest,), least = fitted(tree, [table], 5000.0, enough=0)
         assert 0.6 * 128 < loss <= 0.8 * 128

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Shown:
+class ReleaseMixin:
     """What has a released `result_`, once it is fitted, and shows it; all local, and free."""
 
     result_: Release

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cloister.protocol.task import FINE
+from cloister.protocol.task import COUNT_BITS
 from cloister.tasks.supervised.frame import Frame
-from cloister.tasks.supervised.spreads import BINS, TAILS, edges, spread_of, window_of
+from cloister.tasks.supervised.prior_scales import BINS, TAILS, edges, spread_of, window_of
 
 N = 20_000
 NOISE = 40.0
@@ -66,7 +66,7 @@ def test_a_record_is_in_one_bin_of_each_column_whatever_the_window(window: tuple
     placed = replace(frame.unplaced(), window=np.array([window, window]) / one)
     for record in corners:
         words = frame.count_spreads(placed, record[None]).reshape(2, -1)
-        assert (words.sum(axis=1) == 1 << FINE).all()
+        assert (words.sum(axis=1) == 1 << COUNT_BITS).all()
         assert (np.count_nonzero(words, axis=1) == 1).all()
         words = frame.count_places(record[None])
         assert words.sum() == frame.places_block(1.0).l1
@@ -76,5 +76,5 @@ def test_a_record_is_in_one_bin_of_each_column_whatever_the_window(window: tuple
 def test_both_ends_of_the_box_are_in_its_bins() -> None:
     frame = Frame((0,), 16, (), 1.0)
     one = 1 << 16
-    words = frame.count_places(np.array([[-one], [one]], np.int32)) >> FINE
+    words = frame.count_places(np.array([[-one], [one]], np.int32)) >> COUNT_BITS
     assert words.tolist() == [1, *[0] * (BINS - 2), 1, 2]

@@ -5,10 +5,10 @@ scores of others. A model that is handed a whole table can do that: matrix produ
 differently in tables of different lengths, and weights can be chosen that make a score of the last
 bit. So:
 
-- The classes that :func:`row_code` knows are scored by our own code. It copies a model's numbers,
-  then works on all rows one operation at a time, where each element of an array is by itself:
-  sums run over features in a fixed order, and exponentials are taken one number at a time, since
-  vectorised ones may differ in the tail of an array. No product of matrices is asked for.
+- The classes that :func:`record_functions` knows are scored by our own code. It copies a model's
+  numbers, then works on all rows one operation at a time, where each element of an array is by
+  itself: sums run over features in a fixed order, and exponentials are taken one number at a
+  time, since vectorised ones may differ in the tail of an array. No product of matrices is used.
 - Any other object is asked about one record a call (:func:`one_by_one`), in a buffer that is the
   same however many records there are. It is **assumed** to be a function of the record; an object
   that remembers earlier calls is not.
@@ -61,7 +61,7 @@ class RowCode:
         return np.asarray(scores.argmax(axis=1))
 
 
-def row_code(model: Any) -> RowCode | None:
+def record_functions(model: Any) -> RowCode | None:
     """Return our own code for a fitted model of a class that we know, else None.
 
     Known are, of scikit-learn: linear and logistic regression, ridge, lasso, elastic net, linear

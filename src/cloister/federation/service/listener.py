@@ -34,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 _Member = TypeVar("_Member", bound=Hashable)
 
 
-class Crowd(Generic[_Member]):
+class ConnectionQuota(Generic[_Member]):
     """A bounded collection of members in the order of arrival, with the address of each.
 
     Parameters
@@ -89,7 +89,7 @@ class Crowd(Generic[_Member]):
         return next(iter(self._of[address]))
 
 
-class Door:
+class TlsListener:
     """The acceptor of connections, which passes on those whose TLS handshake succeeds.
 
     Parameters
@@ -123,8 +123,8 @@ class Door:
         self._new_protocol = new_protocol
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
-        self.silent: Crowd[socket.socket] = Crowd(*silent)
-        self.shaking: Crowd[socket.socket] = Crowd(*shaking)
+        self.silent: ConnectionQuota[socket.socket] = ConnectionQuota(*silent)
+        self.shaking: ConnectionQuota[socket.socket] = ConnectionQuota(*shaking)
         self._deadlines: dict[socket.socket, asyncio.TimerHandle] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
         self._open = False

@@ -37,7 +37,7 @@ import cloister.app.job
 from cloister import Budget, DPNaiveBayes, DPSiloEnsemble, Measures, Schema, evaluate, make_plan
 from cloister.core.errors import DataError, PlanError, PrivacyWarning
 from cloister.estimators.measures import _Asked
-from cloister.estimators.row_code import frame_by_frame, one_by_one, row_code
+from cloister.estimators.record_functions import frame_by_frame, one_by_one, record_functions
 from cloister.protocol.plan import Plan
 from cloister.tasks import TASKS
 from cloister.tasks.evaluation.classification import Evaluation
@@ -108,7 +108,7 @@ def attackers() -> Any:
 @pytest.mark.parametrize("y", [TWO, THREE], ids=["two", "three"])
 def test_our_code_tells_what_a_classifier_of_scikit_learn_tells(name: str, y: Any) -> None:
     model = fitted(CLASSIFIERS[name], y)
-    code = row_code(model)
+    code = record_functions(model)
     assert code is not None
     np.testing.assert_array_equal(model.classes_[code.labels(X)], model.predict(X))
     if hasattr(model, "predict_proba"):
@@ -118,7 +118,7 @@ def test_our_code_tells_what_a_classifier_of_scikit_learn_tells(name: str, y: An
 @pytest.mark.parametrize("name", REGRESSORS)
 def test_our_code_tells_what_a_regressor_of_scikit_learn_tells(name: str) -> None:
     model = fitted(REGRESSORS[name], NUMBER)
-    code = row_code(model)
+    code = record_functions(model)
     assert code is not None
     np.testing.assert_allclose(code(X)[:, 0], model.predict(X), rtol=1e-9, atol=1e-9)
 
@@ -127,7 +127,7 @@ def test_a_tree_sends_gaps_where_scikit_learn_does() -> None:
     gaps = X.copy()
     gaps[RNG.random(X.shape) < 0.1] = np.nan
     model = DecisionTreeClassifier(max_depth=6).fit(gaps, TWO)
-    code = row_code(model)
+    code = record_functions(model)
     assert code is not None
     np.testing.assert_array_equal(code(gaps), model.predict_proba(gaps))
 
@@ -140,7 +140,7 @@ def test_a_score_of_our_code_does_not_depend_on_the_other_rows(name: str, seed: 
         model, table = attackers(), rng.normal(size=(1300, 100))
     else:
         model, table = fitted(CLASSIFIERS[name], TWO), X * 10.0 ** rng.integers(-3, 4, X.shape)
-    code = row_code(model)
+    code = record_functions(model)
     assert code is not None
     whole = code(table)
     for size in (1, 2, 7, 64, len(table) - 1, len(table)):
@@ -175,7 +175,7 @@ def test_only_the_exact_class_is_known() -> None:
         LogisticRegression(),  # not fitted
         GradientBoostingClassifier(init=Mine(), **TREES).fit(X, TWO),
     ):
-        assert row_code(model) is None
+        assert record_functions(model) is None
 
 
 def test_a_method_put_on_a_known_model_is_not_called() -> None:

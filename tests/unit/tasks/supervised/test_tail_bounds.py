@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cloister.tasks.supervised.least_squares import EDGES
-from cloister.tasks.supervised.tails import cut_of_sizes
+from cloister.tasks.supervised.tail_bounds import cut_of_sizes
 
 END = int(np.searchsorted(EDGES, 100.0))
 

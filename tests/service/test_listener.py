@@ -18,11 +18,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.federation.service import door as door_module
+from cloister.federation.service import listener as door_module
 from cloister.federation.service import server as server_module
 from cloister.federation.service.client import Rest
-from cloister.federation.service.door import Crowd, Door, descriptors, network_of, room
-from cloister.federation.service.logs import JsonLines, Seldom, _Seldom
+from cloister.federation.service.listener import (
+    ConnectionQuota,
+    TlsListener,
+    descriptors,
+    network_of,
+    room,
+)
+from cloister.federation.service.logs import JsonLines, RateLimitedLog, _Seldom
 
 from .federation import SILOS
 from .test_jobs import wait_for
@@ -32,13 +38,13 @@ from .test_network import Authority, Service, Silo
 
 
 def test_a_full_crowd_sends_away_the_oldest_and_never_the_newest() -> None:
-    crowd: Crowd[int] = Crowd(3, 3)
+    crowd: ConnectionQuota[int] = ConnectionQuota(3, 3)
     assert [crowd.add(n, str(n)) for n in range(6)] == [None, None, None, 0, 1, 2]
     assert crowd.members() == (3, 4, 5)
 
 
 def test_an_address_with_many_gives_way_to_one_with_few() -> None:
-    crowd: Crowd[int] = Crowd(4, 4)
+    crowd: ConnectionQuota[int] = ConnectionQuota(4, 4)
     crowd.add(0, "party")
     for n in range(1, 100):
         crowd.add(n, "stranger")
@@ -47,7 +53,7 @@ def test_an_address_with_many_gives_way_to_one_with_few() -> None:
 
 
 def test_an_address_that_has_all_it_may_sends_away_its_own_oldest() -> None:
-    crowd: Crowd[int] = Crowd(10, 2)
+    crowd: ConnectionQuota[int] = ConnectionQuota(10, 2)
     assert [crowd.add(n, "one") for n in range(4)] == [None, None, 0, 1]
     assert crowd.remove(2)
     assert not crowd.remove(2)
@@ -56,7 +62,7 @@ def test_an_address_that_has_all_it_may_sends_away_its_own_oldest() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from("abcdef")), max_size=200))
 def test_a_crowd_is_never_larger_than_it_may_be(moves: list[tuple[int, str]]) -> None:
-    crowd: Crowd[int] = Crowd(7, 3)
+    crowd: ConnectionQuota[int] = ConnectionQuota(7, 3)
     here: dict[int, str] = {}
     for member, address in moves:
         if member in here:
@@ -117,8 +123,8 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def at_the_door(
-    authority: Authority, act: Callable[[Door, int], Any], **limits: Any
-) -> tuple[Door, list[object]]:
+    authority: Authority, act: Callable[[TlsListener, int], Any], **limits: Any
+) -> tuple[TlsListener, list[object]]:
     """Open a door, act in another thread, and return the door and who came through."""
     came: list[object] = []
 
@@ -128,7 +134,7 @@ def at_the_door(
             transport.write(b"welcome")
             transport.close()
 
-    async def run() -> Door:
+    async def run() -> TlsListener:
         Counted.begun = 0
         context = Counted(ssl.PROTOCOL_TLS_SERVER)
         authority.context("op", ssl.PROTOCOL_TLS_SERVER)
@@ -137,7 +143,7 @@ def at_the_door(
         context.load_cert_chain(authority._folder / f"op-{ssl.PROTOCOL_TLS_SERVER}.pem")
         context.load_verify_locations(authority._folder / "ca.pem")
         listener = socket.create_server(("127.0.0.1", 0), backlog=door_module.BACKLOG)
-        door = Door(listener, context, Guest, **limits)
+        door = TlsListener(listener, context, Guest, **limits)
         door.open()
         try:
             await asyncio.to_thread(act, door, listener.getsockname()[1])
@@ -166,7 +172,7 @@ def test_who_is_enrolled_comes_in_however_many_strangers_wait(
     held: list[socket.socket] = []
     crowds: list[tuple[int, int]] = []
 
-    def act(door: Door, port: int) -> None:
+    def act(door: TlsListener, port: int) -> None:
         for burst in range(5):
             for n in range(60):
                 held.append(dial(port, 0 if shared else 1 + 60 * burst + n, says))
@@ -183,7 +189,7 @@ def test_who_is_enrolled_comes_in_however_many_strangers_wait(
 
 
 def test_for_who_is_silent_no_tls_is_begun(authority: Authority) -> None:
-    def act(door: Door, port: int) -> None:
+    def act(door: TlsListener, port: int) -> None:
         held = [dial(port, n) for n in range(1, 100)]
         wait_for(lambda: len(door.silent) == len(held))
         assert Counted.begun == 0
@@ -202,7 +208,7 @@ def test_for_who_is_silent_no_tls_is_begun(authority: Authority) -> None:
 
 @pytest.mark.parametrize("says", [b"", hello()], ids=["silent", "hello"])
 def test_who_goes_no_further_is_hung_up_on(authority: Authority, says: bytes) -> None:
-    def act(door: Door, port: int) -> None:
+    def act(door: TlsListener, port: int) -> None:
         with dial(port, 1, says) as one, suppress(ConnectionError):
             while one.recv(10_000):  # the server's part of the handshake, and then the end
                 pass
@@ -230,7 +236,7 @@ def test_a_door_without_descriptors_pauses_and_opens_again(
                 raise OSError(errno.EMFILE, "Too many open files")
             return self._listener.accept()
 
-    def act(door: Door, port: int) -> None:
+    def act(door: TlsListener, port: int) -> None:
         door._listener = Exhausted(door._listener)  # type: ignore[assignment]
         assert welcomed(authority, port)
 
@@ -243,7 +249,7 @@ def test_a_door_without_descriptors_pauses_and_opens_again(
 
 def test_what_happens_again_and_again_is_due_once_a_minute_with_a_count() -> None:
     now = [0.0]
-    seldom = Seldom(60.0, clock=lambda: now[0])
+    seldom = RateLimitedLog(60.0, clock=lambda: now[0])
     assert [seldom.since("a") for _ in range(5)] == [0, None, None, None, None]
     assert seldom.since("b") == 0
     now[0] = 59.9

@@ -57,7 +57,7 @@ def mean_displays(
     title, groups = " by ".join(["Means", *by[0]]), tuple(map(", ".join, product(*by[1])))
     hidden, absent, note = _hidden(found["group_counts"][:, 0], found["group_noise"], minimum)
     of_groups = Estimate.of(found, "means")
-    means = list(replace(of_groups, known=np.ones(of_groups.values.shape, dtype=bool)).cells())
+    means = list(replace(of_groups, distinct=np.ones(of_groups.values.shape, dtype=bool)).cells())
     columns = [_kept(means[j :: len(names)], hidden, "") for j in range(len(names))]
     sizes = _kept(cells_of(found, "group_counts"), hidden, absent)
     rows = zip((group or "all records" for group in groups), sizes, *columns, strict=True)
@@ -105,4 +105,4 @@ def _ratio(cell: Estimate) -> Estimate:
     """Return a ratio, which stands out where 1 is not in its interval, with its open ends."""
     value, low, high, *wide = (inf if end >= NO_BOUND else end for end in cell.numbers)
     known = not low <= 1 <= high
-    return between(value, low, high, population=(wide[0], wide[1]), known=known)
+    return between(value, low, high, population=(wide[0], wide[1]), distinct=known)
