@@ -13,7 +13,8 @@ from tempfile import mkdtemp
 import matplotlib.pyplot as plt
 import numpy as np
 
-from cloister import Baskets, Budget, Ledger, catalogue_schema, mine_rules
+from cloister import Baskets, Budget, Ledger, mine_rules
+from cloister.data.schema import catalogue_schema
 
 # %% [markdown]
 # ## The catalogue

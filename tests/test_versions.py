@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import DPKMeans, DPNaiveBayes, Ledger, Release, Schema
+from cloister import DPKMeans, DPNaiveBayes, Ledger, Schema
+from cloister.app.release import Release
 from cloister.core.errors import PlanError
 from cloister.federation.pki import local_federation
 from cloister.federation.service.audit import verify

@@ -14,9 +14,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 
-from cloister import Budget, DPKMeans, Ledger, Schema, Split
+from cloister import Budget, DPKMeans, Ledger, Schema
 from cloister.core.errors import BudgetExceeded, DataError, LedgerError, PlanError, PrivacyWarning
 from cloister.privacy.events import GaussianEvent, LaplaceEvent, mechanism_counts
+from cloister.privacy.filter import Split
 from cloister.testing import UNMET_CHECKS
 from cloister_lab.curator import METHODS
 from cloister_lab.estimators import CuratorKMeans

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister import Budget, make_plan, run_plan
+from cloister import Budget, make_plan
+from cloister.app.in_process import run_plan
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Integers

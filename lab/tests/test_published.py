@@ -20,7 +20,8 @@ import pytest
 from scipy.stats import beta
 from sklearn.utils.estimator_checks import check_estimator
 
-from cloister import TASKS, Budget, run_plan
+from cloister import Budget
+from cloister.app.in_process import run_plan
 from cloister.core.errors import DataError, LocalProtocolError, PlanError, PrivacyWarning
 from cloister.core.randomness import public_generator
 from cloister.privacy import accounting
@@ -29,7 +30,7 @@ from cloister.protocol.client import Client
 from cloister.protocol.code import code_mismatch
 from cloister.protocol.plan import WITHOUT_LAYOUT, Plan
 from cloister.secagg.masks import GroupMask
-from cloister.tasks import installed
+from cloister.tasks import TASKS, installed
 from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, toy_plan, toy_task
 from cloister_lab.curator import CuratorMethod
 from cloister_lab.curator.published import KMeansGuarantee, SubCluster

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister import Budget, run_plan
+from cloister import Budget
+from cloister.app.in_process import run_plan
 from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import round_to_grid

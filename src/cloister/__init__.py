@@ -18,14 +18,8 @@ from cloister.core.errors import (
     CloisterError,
     DataError,
     DataLossWarning,
-    LedgerError,
-    LocalProtocolError,
     PlanError,
     PrivacyWarning,
-    ProtocolError,
-    RemoteProtocolError,
-    TransportError,
-    UncountedWarning,
 )
 
 if TYPE_CHECKING:
@@ -45,14 +39,8 @@ __all__ = [
     "CloisterError",
     "DataError",
     "DataLossWarning",
-    "LedgerError",
-    "LocalProtocolError",
     "PlanError",
     "PrivacyWarning",
-    "ProtocolError",
-    "RemoteProtocolError",
-    "TransportError",
-    "UncountedWarning",
     *sorted(HOME),  # loaded when first used: a silo does not pay for what it does not need
 ]
 

@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import Budget, DPKMeans, DPLogisticRegression, Ledger, UncountedWarning, mine_rules
+from cloister import Budget, DPKMeans, DPLogisticRegression, Ledger, mine_rules
 from cloister.app.payment import default_ledger
 from cloister.cli import main
+from cloister.core.errors import UncountedWarning
 from cloister.data.schema import Schema
 from cloister.estimators.release import say_uncounted
 

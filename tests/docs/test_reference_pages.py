@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 import cloister
+from cloister.protocol.task import Task
 from cloister.tasks import installed
 
 TASKS = installed()  # the laboratory's, too
@@ -74,5 +75,5 @@ def test_what_no_directive_shows_is_noticed() -> None:
     module = "::: cloister.protocol.task\n    options:\n      members: [Task]\n"
     found = list(shown(f"::: cloister.data.schema.Schema\n\n{module}"))
     assert cloister.Schema in found
-    assert cloister.Task in found
+    assert Task in found
     assert cloister.Column not in found

@@ -15,7 +15,9 @@ from sklearn import metrics
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris, load_wine
 
-from cloister import Budget, Release, Schema, make_plan, run_job, run_plan
+from cloister import Budget, Schema, make_plan, run_job
+from cloister.app.in_process import run_plan
+from cloister.app.release import Release
 from cloister.core.display import Bars, Heatmap, Table
 from cloister.core.errors import PlanError
 from cloister.federation.settings import PolicySettings

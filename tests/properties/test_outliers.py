@@ -15,7 +15,8 @@ from scipy.stats import chi2, norm
 from sklearn.covariance import EllipticEnvelope, EmpiricalCovariance
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from cloister import Budget, DPOutlierDetector, Release, Schema, make_plan, run_job
+from cloister import Budget, DPOutlierDetector, Schema, make_plan, run_job
+from cloister.app.release import Release
 from cloister.core.errors import DataError, PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan

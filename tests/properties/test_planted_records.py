@@ -19,8 +19,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import Account, Budget, DPKMeans, Ledger, Schema, run_plan
-from cloister.app.in_process import InProcess
+from cloister import Budget, DPKMeans, Ledger, Schema
+from cloister.app.in_process import InProcess, run_plan
+from cloister.app.payment import Account
 from cloister.app.report.page import write_report
 from cloister.audit.emissions import OWNER_CHANNEL, observe
 from cloister.core.errors import CloisterError, DataLossWarning

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister import Budget, make_plan, run_plan
+from cloister import Budget, make_plan
+from cloister.app.in_process import run_plan
 from cloister.audit.checks import schema_of
 from cloister.hazmat.ring import to_words
 from cloister.protocol.plan import Plan

@@ -13,7 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import Account, Budget, Column, Ledger, Schema, make_plan, run_job, run_plan
+from cloister import Budget, Column, Ledger, Schema, make_plan, run_job
+from cloister.app.in_process import run_plan
+from cloister.app.payment import Account
 from cloister.core.errors import PlanError
 from cloister.data import array_records, read_source
 from cloister.data.schema import schema_of

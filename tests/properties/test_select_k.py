@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister import Budget, make_plan, run_plan
+from cloister import Budget, make_plan
+from cloister.app.in_process import run_plan
 from cloister.app.report.page import render_report
 from cloister.app.text import as_table
 from cloister.core.display import Bars, Curve, Heatmap, Scatter, Table

@@ -22,8 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from cloister import Account, Budget, Ledger, make_plan, run_plan
-from cloister.app.in_process import InProcess
+from cloister import Budget, Ledger, make_plan
+from cloister.app.in_process import InProcess, run_plan
+from cloister.app.payment import Account
 from cloister.core.errors import BudgetExceeded
 from cloister.data import array_records, read_floats
 from cloister.hazmat.fixedpoint import round_to_grid

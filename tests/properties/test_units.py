@@ -11,7 +11,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from cloister import Budget, Column, Schema, make_plan, run_plan
+from cloister import Budget, Column, Schema, make_plan
+from cloister.app.in_process import run_plan
 from cloister.protocol.task import Floats, PublicColumn
 from cloister.tasks import installed
 from cloister.tasks.examples import example_of

@@ -20,7 +20,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cloister import Budget, Release
+from cloister import Budget
+from cloister.app.release import Release
 from cloister.core.errors import LedgerError, RemoteProtocolError
 from cloister.federation.service.audit import verify
 from cloister.federation.silo.agent import AGGREGATOR_NOISE, LOCAL_PROBLEM, Agent

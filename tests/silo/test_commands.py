@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister import Budget, Ledger, Schema, Split
+from cloister import Budget, Ledger, Schema
 from cloister.app.release import Release
 from cloister.cli import main
 from cloister.federation.pki import KeyFolder, local_federation
@@ -26,6 +26,7 @@ from cloister.federation.silo.agent import AGGREGATOR_NOISE
 from cloister.federation.silo.site import Site
 from cloister.federation.silo.store import Store
 from cloister.hazmat.signing import Identity
+from cloister.privacy.filter import Split
 from cloister.protocol import lifecycle
 from cloister.protocol.lifecycle import SiloState as State
 from cloister.protocol.plan import Plan

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister import Release
+from cloister.app.release import Release
 from cloister.data import Records
 from cloister.federation.silo.agent import AGGREGATOR_NOISE, MODEL, Agent
 from cloister.federation.transports.http import Kind

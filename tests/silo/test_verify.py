@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import Release
+from cloister.app.release import Release
 from cloister.cli import main
 from cloister.federation.release_signatures import SUFFIX
 from cloister.federation.silo.agent import MODEL

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister import Budget, make_plan, run_plan
+from cloister import Budget, make_plan
+from cloister.app.in_process import run_plan
 from cloister.data.schema import schema_of
 from cloister.protocol.task import Floats, PublicColumn
 from cloister.tasks import TASKS

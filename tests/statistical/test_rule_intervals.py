@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister import Budget, catalogue_schema, make_plan
+from cloister import Budget, make_plan
+from cloister.data.schema import catalogue_schema
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.task import NoisyBlock
 from cloister.tasks.patterns.apriori import Apriori

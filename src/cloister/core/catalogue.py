@@ -8,17 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what type checkers and editors see of the package
-    from cloister.app.in_process import run_plan as run_plan
     from cloister.app.job import Job as Job
     from cloister.app.job import make_plan as make_plan
     from cloister.app.job import run_job as run_job
-    from cloister.app.payment import Account as Account
-    from cloister.app.release import Release as Release
     from cloister.data import Baskets as Baskets
     from cloister.data.schema import Column as Column
     from cloister.data.schema import Schema as Schema
-    from cloister.data.schema import catalogue_schema as catalogue_schema
-    from cloister.estimators.association import RuleSet as RuleSet
     from cloister.estimators.association import mine_rules as mine_rules
     from cloister.estimators.cox import DPCox as DPCox
     from cloister.estimators.ensemble import DPSiloEnsemble as DPSiloEnsemble
@@ -27,7 +22,6 @@ if TYPE_CHECKING:  # what type checkers and editors see of the package
     from cloister.estimators.kmeans import DPKMeans as DPKMeans
     from cloister.estimators.linear_model import DPLinearRegression as DPLinearRegression
     from cloister.estimators.linear_model import DPLogisticRegression as DPLogisticRegression
-    from cloister.estimators.measures import Measures as Measures
     from cloister.estimators.measures import cluster_quality as cluster_quality
     from cloister.estimators.measures import evaluate as evaluate
     from cloister.estimators.naive_bayes import DPNaiveBayes as DPNaiveBayes
@@ -39,24 +33,19 @@ if TYPE_CHECKING:  # what type checkers and editors see of the package
     from cloister.estimators.prepare import dp_quantiles as dp_quantiles
     from cloister.estimators.prepare import dp_statistics as dp_statistics
     from cloister.estimators.scorecard import DPScorecard as DPScorecard
-    from cloister.estimators.select_k import KSelection as KSelection
     from cloister.estimators.select_k import select_k as select_k
     from cloister.estimators.survival import DPKaplanMeier as DPKaplanMeier
     from cloister.estimators.survival import DPLogRank as DPLogRank
     from cloister.estimators.synthesiser import DPSynthesiser as DPSynthesiser
     from cloister.estimators.table import DPTable as DPTable
     from cloister.privacy.budget import Budget as Budget
-    from cloister.privacy.filter import Split as Split
     from cloister.privacy.ledger import Ledger as Ledger
     from cloister.protocol.plan import Plan as Plan
-    from cloister.protocol.task import Task as Task
-    from cloister.tasks import TASKS as TASKS
-    from cloister.tasks.clustering.stability import Stability as Stability
 
 ROWS = {
     "apriori": {
         "task": "patterns.apriori:Apriori",
-        "python": ("association:mine_rules", "association:RuleSet"),
+        "python": ("association:mine_rules",),
         "question": {
             "title": "What goes together? (yes-no columns)",
             "start": {"min_support": "0.05"},
@@ -93,7 +82,7 @@ ROWS = {
     "discretise": {"task": "preparation.discretise:Discretise"},
     "evaluation": {
         "task": "evaluation.classification:Evaluation",
-        "python": ("measures:evaluate", "measures:Measures"),
+        "python": ("measures:evaluate",),
     },
     "fastlloyd": {"task": "clustering.kmeans:FastLloyd"},
     "fedavg": {
@@ -145,7 +134,7 @@ ROWS = {
     },
     "selectk": {
         "task": "clustering.select_k:SelectK",
-        "python": ("select_k:select_k", "select_k:KSelection"),
+        "python": ("select_k:select_k",),
         "question": {
             "title": "How many groups are there?",
             "start": {"min_clusters": "2", "max_clusters": "8"},
@@ -181,22 +170,14 @@ ROWS = {
 """One row for each task that ships, by its name; see :mod:`cloister.core.capability`."""
 
 OTHERS = {
-    "Account": "cloister.app.payment",
     "Baskets": "cloister.data",
     "Budget": "cloister.privacy.budget",
     "Column": "cloister.data.schema",
     "Job": "cloister.app.job",
     "Ledger": "cloister.privacy.ledger",
     "Plan": "cloister.protocol.plan",
-    "Release": "cloister.app.release",
     "Schema": "cloister.data.schema",
-    "Split": "cloister.privacy.filter",
-    "Stability": "cloister.tasks.clustering.stability",
-    "TASKS": "cloister.tasks",
-    "Task": "cloister.protocol.task",
-    "catalogue_schema": "cloister.data.schema",
     "make_plan": "cloister.app.job",
     "run_job": "cloister.app.job",
-    "run_plan": "cloister.app.in_process",
 }
 """The modules of the public names that belong to no task."""

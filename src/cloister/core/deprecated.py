@@ -71,6 +71,22 @@ MODULES: dict[str, str] = {
 }
 """Old modules and those of today; the submodules of a package move with it."""
 
+# Names that the package itself had before it kept the forty that most programs need.
+_OFF_THE_TOP = {
+    "cloister.app.in_process": "run_plan",
+    "cloister.app.payment": "Account",
+    "cloister.app.release": "Release",
+    "cloister.core.errors": """LedgerError LocalProtocolError ProtocolError RemoteProtocolError
+        TransportError UncountedWarning""",
+    "cloister.data.schema": "catalogue_schema",
+    "cloister.estimators.association": "RuleSet",
+    "cloister.estimators.measures": "Measures",
+    "cloister.estimators.select_k": "KSelection",
+    "cloister.privacy.filter": "Split",
+    "cloister.protocol.task": "Task",
+    "cloister.tasks": "TASKS",
+    "cloister.tasks.clustering.stability": "Stability",
+}
 _CLASSES = {
     "cloister.protocol.task": "Block",
     "cloister.tasks.count": "Count",
@@ -105,6 +121,11 @@ NAMES: dict[str, str] = (
     {
         f"cloister.tasks.{name}": f"{module}.{name}"
         for module, names in _CLASSES.items()
+        for name in names.split()
+    }
+    | {
+        f"cloister.{name}": f"{module}.{name}"
+        for module, names in _OFF_THE_TOP.items()
         for name in names.split()
     }
     | {

@@ -143,8 +143,8 @@ def evaluate(
     model : estimator or None
         A fitted classifier or regressor of ours, which is put into the plan; or any other fitted
         one with `predict_proba` or `predict`, known to every silo. Its answer to a record must be a
-        function of that record alone: see `scored_by` of :class:`~cloister.Measures`, and
-        :func:`~.estimators.row_code.record_functions` for the classes of which that is proven.
+        function of that record alone: see `scored_by` of :class:`Measures`, and
+        :func:`~.estimators.record_functions.record_functions` for the classes of which that is proven.
     X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
         Records held back; a list is one silo each, and may be of pairs (X, y) without `y`. A path
         for a model of ours only.

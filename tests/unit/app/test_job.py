@@ -13,8 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister import Account, Budget, Ledger, Release, Schema, make_plan, run_job, run_plan
+from cloister import Budget, Ledger, Schema, make_plan, run_job
+from cloister.app.in_process import run_plan
 from cloister.app.job import COUNT_SHARE, split_budget
+from cloister.app.payment import Account
+from cloister.app.release import Release
 from cloister.core.errors import BudgetExceeded, DataError, LedgerError, PlanError
 from cloister.data import array_records, read_source
 from cloister.privacy import accounting

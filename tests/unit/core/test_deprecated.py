@@ -117,7 +117,8 @@ import warnings
 warnings.simplefilter("error", DeprecationWarning)
 from cloister.audit import audit_task
 from cloister.data.records import read_source
-from cloister import make_plan, run_plan
+from cloister import make_plan
+from cloister.app.in_process import run_plan
 from cloister.federation.local import LocalFederation
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import DiscreteNoise

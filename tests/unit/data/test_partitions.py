@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from cloister import Budget, Column, DataError, LocalProtocolError, PlanError, Schema
+from cloister import Budget, Column, DataError, PlanError, Schema
 from cloister.app.in_process import run_plan
 from cloister.app.job import make_plan
 from cloister.core.arrays import GridState, Integers
+from cloister.core.errors import LocalProtocolError
 from cloister.data import read_source
 from cloister.data.dask import checked_address
 from cloister.data.partitions import PartitionedRecords, partitions_of, read_partitions

@@ -20,9 +20,9 @@ from cloister import (
     DPSiloEnsemble,
     Ledger,
     PlanError,
-    Release,
     Schema,
 )
+from cloister.app.release import Release
 from cloister.core.errors import BudgetExceeded, DataError
 from cloister.data.schema import Column
 from cloister.estimators import combined_probabilities

@@ -12,18 +12,10 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 
 import cloister.app.job
-from cloister import (
-    Budget,
-    DPKMeans,
-    DPNaiveBayes,
-    Ledger,
-    Measures,
-    Schema,
-    cluster_quality,
-    evaluate,
-)
+from cloister import Budget, DPKMeans, DPNaiveBayes, Ledger, Schema, cluster_quality, evaluate
 from cloister.core.display import Curve, Heatmap
 from cloister.core.errors import BudgetExceeded, DataError, PlanError, PrivacyWarning
+from cloister.estimators.measures import Measures
 from cloister.testing import ZeroNoise
 
 RNG = np.random.default_rng(0)

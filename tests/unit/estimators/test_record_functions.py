@@ -34,9 +34,9 @@ from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 import cloister.app.job
-from cloister import Budget, DPNaiveBayes, DPSiloEnsemble, Measures, Schema, evaluate, make_plan
+from cloister import Budget, DPNaiveBayes, DPSiloEnsemble, Schema, evaluate, make_plan
 from cloister.core.errors import DataError, PlanError, PrivacyWarning
-from cloister.estimators.measures import _Asked
+from cloister.estimators.measures import Measures, _Asked
 from cloister.estimators.record_functions import frame_by_frame, one_by_one, record_functions
 from cloister.protocol.plan import Plan
 from cloister.tasks import TASKS

@@ -10,13 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import Budget, Ledger, RuleSet, mine_rules, run_job
+from cloister import Budget, Ledger, mine_rules, run_job
 from cloister.app.job import make_plan
 from cloister.app.release import Release
 from cloister.core.display import Graph, Table
 from cloister.core.errors import BudgetExceeded, DataError, PlanError
 from cloister.data import Baskets
 from cloister.data.schema import Column, Schema, catalogue_schema
+from cloister.estimators.association import RuleSet
 from cloister.tasks.count import Count
 from cloister.tasks.patterns.apriori import Apriori
 from cloister.tasks.patterns.association import Itemset, graph_of, rules_of

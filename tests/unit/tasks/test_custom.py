@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloister import Release, Schema, run_job
+from cloister import Schema, run_job
+from cloister.app.release import Release
 from cloister.core.declared import Whole, declared
 from cloister.core.errors import PlanError
 from cloister.data import read_source

@@ -10,20 +10,13 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_diabetes
 
-from cloister import (
-    TASKS,
-    DPKMeans,
-    DPNaiveBayes,
-    PlanError,
-    Release,
-    Schema,
-    Stability,
-    run_job,
-)
+from cloister import DPKMeans, DPNaiveBayes, PlanError, Schema, run_job
 from cloister.app.present import present
+from cloister.app.release import Release
 from cloister.app.report.page import render_report
 from cloister.data import read_source
-from cloister.tasks.clustering.stability import stability
+from cloister.tasks import TASKS
+from cloister.tasks.clustering.stability import Stability, stability
 
 MIDDLES = np.array([[-0.6, -0.6], [0.6, 0.5], [0.6, -0.7]])
 CLEAR = np.random.default_rng(0).normal(MIDDLES, 0.1, (1000, 3, 2)).reshape(-1, 2)

@@ -13,7 +13,9 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.decomposition import PCA as Exact
 
-from cloister import Budget, Column, PlanError, Release, Schema, make_plan, run_plan
+from cloister import Budget, Column, PlanError, Schema, make_plan
+from cloister.app.in_process import run_plan
+from cloister.app.release import Release
 from cloister.app.report.page import write_report
 from cloister.data.schema import schema_of
 from cloister.hazmat.fixedpoint import Grid

@@ -16,15 +16,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister import Account, Ledger, Schema, Split, make_plan, run_plan
-from cloister.app.in_process import InProcess
+from cloister import Ledger, Schema, make_plan
+from cloister.app.in_process import InProcess, run_plan
 from cloister.app.job import run_job
+from cloister.app.payment import Account
 from cloister.core.errors import PlanError
 from cloister.data import read_source
 from cloister.data.schema import Column
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import SampledGaussianEvent
+from cloister.privacy.filter import Split
 from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.messages import Upload, decode
 from cloister.protocol.plan import Plan

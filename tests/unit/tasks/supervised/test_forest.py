@@ -16,8 +16,9 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 from sklearn.utils.estimator_checks import check_estimator
 
-from cloister import DPRandomForestClassifier, Ledger, PlanError, Release, Schema
+from cloister import DPRandomForestClassifier, Ledger, PlanError, Schema
 from cloister.app.job import make_plan, run_job
+from cloister.app.release import Release
 from cloister.core.errors import BudgetExceeded
 from cloister.data.schema import Column
 from cloister.hazmat.fixedpoint import round_to_grid

@@ -16,8 +16,9 @@ from sklearn.model_selection import train_test_split
 from sklearn.naive_bayes import BernoulliNB, CategoricalNB, GaussianNB, MultinomialNB
 from sklearn.utils.estimator_checks import check_estimator
 
-from cloister import DPNaiveBayes, Ledger, PlanError, Release, Schema
+from cloister import DPNaiveBayes, Ledger, PlanError, Schema
 from cloister.app.job import make_plan, run_job
+from cloister.app.release import Release
 from cloister.data.schema import Column
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan

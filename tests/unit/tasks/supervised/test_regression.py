@@ -18,8 +18,9 @@ from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 from sklearn.utils.estimator_checks import check_estimator
 
-from cloister import DPLinearRegression, DPLogisticRegression, PlanError, Release, Schema
+from cloister import DPLinearRegression, DPLogisticRegression, PlanError, Schema
 from cloister.app.job import make_plan, run_job
+from cloister.app.release import Release
 from cloister.data.schema import Column
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan

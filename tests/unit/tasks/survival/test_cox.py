@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import DPCox, Release, Schema, run_job
+from cloister import DPCox, Schema, run_job
 from cloister.app.job import make_plan
+from cloister.app.release import Release
 from cloister.core.errors import PlanError
 from cloister.data import read_source
 from cloister.hazmat.fixedpoint import round_to_grid

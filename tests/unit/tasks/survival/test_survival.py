@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import Budget, PlanError, Release, Schema, make_plan, run_job
+from cloister import Budget, PlanError, Schema, make_plan, run_job
 from cloister.app.forecast import size_warnings
+from cloister.app.release import Release
 from cloister.app.report.plots import alt_text, draw
 from cloister.app.text import as_table, cell_text
 from cloister.cli import main

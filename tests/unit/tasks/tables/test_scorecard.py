@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from cloister import DPScorecard, PlanError, Release, Schema, run_job
+from cloister import DPScorecard, PlanError, Schema, run_job
+from cloister.app.release import Release
 from cloister.app.text import as_table
 from cloister.core.arrays import Floats
 from cloister.core.display import Bars, Curve

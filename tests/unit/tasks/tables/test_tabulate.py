@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import PlanError, Release, Schema
+from cloister import PlanError, Schema
 from cloister.app.job import make_plan, run_job
+from cloister.app.release import Release
 from cloister.app.text import as_table, cell_text
 from cloister.core.display import Bars, Heatmap, Table
 from cloister.core.estimate import Estimate
