@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from cloister.app.in_process import run_plan
+from cloister.core.compiled import can_order, ordered
 from cloister.core.errors import LocalProtocolError, PrivacyWarning
 from cloister.protocol.summing import LocalStep
 from cloister.protocol.task import COUNT_BITS, Block, Rows
@@ -127,6 +128,24 @@ def test_of_a_kernel_that_disagrees_the_sum_of_the_rows_is_sent(kernel: str, pro
     assert len(told) == 3 - (kernel == "cached")  # the first silo's sums are not from a cache
     assert "kernel of task 'levels' disagreed with its rows" in told[0]
     assert "record:" not in " ".join(told)
+
+
+def test_a_kernel_is_compared_on_the_path_of_ordered_records() -> None:
+    if not can_order():
+        pytest.skip("nothing is compiled, or NumPy is asked for")
+
+    class Tree(Levels):
+        """Three copies of a record, or more, count twice if the records are ordered."""
+
+        def contribute(self, t: int, state: Any, records: Any) -> Any:
+            found = getattr(records, "tree", None) is not None
+            return (copies if found else honest)(np.asarray(records))
+
+    table, _ = tables()["silo-0"]
+    for thorough in (False, True):
+        step = LocalStep(Tree(n_features=2), 0, {}, LEVELS, "kernel", thorough)
+        assert step.checked([table])[1] == "kernel"
+        assert step.checked([ordered([table])])[1] == "rows"
 
 
 class Centred(Levels):

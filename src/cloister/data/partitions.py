@@ -103,13 +103,6 @@ class PartitionedRecords:
         """Number of columns."""
         return self.contract.grid.n_features
 
-    def total(self, step: LocalStep) -> Integers:
-        """Return the sums of all partitions, each once."""
-        total = step.total([])
-        for sums in self._each(f"{step.task.name}-{step.t}", _Summed(step)).values():
-            total += step.whole(sums)
-        return total
-
     def checked(self, step: LocalStep) -> tuple[Integers, Manner]:
         """Return the sums of all partitions, each once, and the manner that all of them need."""
         total, manner = step.checked([])
@@ -225,14 +218,6 @@ class _Safe:
         if isinstance(held, Failure):
             return held
         return _safely(lambda: (held.seal, self.function(held)))
-
-
-@dataclass(frozen=True)
-class _Summed:
-    step: LocalStep
-
-    def __call__(self, held: Held) -> Integers:
-        return self.step.total(held.chunks)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from cloister.core.arrays import GridState, Integers, Records
-from cloister.core.compiled import NUMPY, instruction_set
+from cloister.core.compiled import NUMPY, instruction_set, ordered
 from cloister.core.errors import LocalProtocolError
 from cloister.core.randomness import drawn_below, drawn_places
 from cloister.protocol.rows import Manner, sum_of_rows
@@ -167,11 +167,18 @@ class _Drawn:
         for chunk in chunks:
             self._chunks += 1
             if drawn_below(self._chunks) == 0:
-                # copies, since a reader may use the memory of a chunk again
-                self.few = np.array(chunk[drawn_places(len(chunk), self._count)])
                 start = drawn_below(max(1, len(chunk) - self._length + 1))
-                self.slice = np.array(chunk[start : start + self._length])
+                self.few = _kept(chunk[drawn_places(len(chunk), self._count)], chunk)
+                self.slice = _kept(chunk[start : start + self._length], chunk)
             yield chunk
+
+
+def _kept(part: Records, chunk: Records) -> Records:
+    """Return a copy of a part of a chunk, since a reader may use the memory of the chunk again.
+
+    It is ordered if the chunk is: kernels have a path of their own for ordered records.
+    """
+    return ordered([part]) if getattr(chunk, "tree", None) is not None else np.array(part)
 
 
 def _in_halves(records: Records, sums: Callable[[Records], Integers]) -> Integers:

@@ -20,6 +20,7 @@ from cloister import Budget, Column, DataError, PlanError, Schema
 from cloister.app.in_process import run_plan
 from cloister.app.job import make_plan
 from cloister.core.arrays import GridState, Integers, Records
+from cloister.core.errors import PrivacyWarning
 from cloister.data import read_source
 from cloister.data.dask import DaskWorkers
 from cloister.data.partitions import partitions_of, read_partitions
@@ -112,6 +113,24 @@ def test_a_job_over_workers_has_the_results_of_one_over_a_table(
     assert not workers._held, "nothing of a job that is over stays at workers"
 
 
+@dataclass(frozen=True)
+class Heavy(Count):
+    """Counts each record five times."""
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        return 5 * super().contribute(t, state, records)
+
+
+def test_workers_find_that_a_kernel_disagrees_with_its_rows(
+    workers: DaskWorkers, folder: Path
+) -> None:
+    plan = make_plan(Heavy, SCHEMA, ["s"], **ABOUT)
+    records = read_partitions(partitions_of(folder), SCHEMA, workers)
+    with pytest.warns(PrivacyWarning, match="disagreed with its rows"):
+        done = run_plan(plan, {"s": records}, noise=ZeroNoise())
+    assert done.results["count"].tolist() == [sum(100 + i for i in range(FILES))]
+
+
 def test_a_worker_that_is_killed_in_the_middle_changes_no_byte(
     workers: DaskWorkers, folder: Path, tmp_path: Path
 ) -> None:
@@ -119,11 +138,11 @@ def test_a_worker_that_is_killed_in_the_middle_changes_no_byte(
     task = make_plan(Deadly, SCHEMA, ["s"], **ABOUT).task
     assert isinstance(task, Deadly)
     step = LocalStep(replace(task, flag=str(tmp_path / "killed")), 0, {}, 1)
-    found = records.total(step)
+    found, _ = records.checked(step)
     assert (tmp_path / "killed").exists(), "no worker was killed"
     rows = sum(100 + i for i in range(FILES))
     assert found.tobytes() == np.array([rows << task.frac_bits]).tobytes()
-    assert records.total(step).tobytes() == found.tobytes()
+    assert records.checked(step)[0].tobytes() == found.tobytes()
 
 
 def test_a_cluster_that_is_not_there_or_is_another_is_said(

@@ -20,7 +20,7 @@ from cloister import Budget, Column, DataError, PlanError, Schema
 from cloister.app.in_process import run_plan
 from cloister.app.job import make_plan
 from cloister.core.arrays import GridState, Integers
-from cloister.core.errors import LocalProtocolError
+from cloister.core.errors import LocalProtocolError, PrivacyWarning
 from cloister.data import read_source
 from cloister.data.dask import checked_address
 from cloister.data.partitions import PartitionedRecords, partitions_of, read_partitions
@@ -136,6 +136,24 @@ def test_a_partition_that_changed_stops_the_round(folder: Path, tmp_path: Path) 
             use(records)
 
 
+@dataclass(frozen=True)
+class Heavy(Count):
+    """Counts a record of the third partition five times."""
+
+    def contribute(self, t: int, state: GridState, records: Any) -> Integers:
+        return super().contribute(t, state, records) * (5 if len(records) == 198 else 1)
+
+
+def test_a_kernel_that_fails_in_one_partition_is_left_by_all(folder: Path) -> None:
+    workers = Here()
+    plan = make_plan(Heavy, SCHEMA, ["silo-0"], budget=Budget(1.0, 1e-6), nominal_n=9)
+    silos = {"silo-0": partitioned(folder, workers)}
+    with pytest.warns(PrivacyWarning, match="disagreed with its rows"):
+        done = run_plan(plan, silos, noise=ZeroNoise())
+    assert done.results["count"].tolist() == [900]
+    assert workers.labels == ["read", "count-0", "count-0"]  # by the kernel, then by rows
+
+
 def test_what_a_worker_says_of_its_errors_repeats_no_record(folder: Path, tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Loud(Count):
@@ -147,7 +165,7 @@ def test_what_a_worker_says_of_its_errors_repeats_no_record(folder: Path, tmp_pa
     step = LocalStep(plan.task, 0, {}, plan.length(0))
     assert "state" not in repr(step)
     with pytest.raises(ValueError, match="row"):  # of no row at all, at home
-        records.total(step)
+        step.total([])
     with pytest.raises(DataError, match=r"cannot be used: a worker had a ValueError\.$"):
         records._each("sum", lambda held: step.total(held.chunks))
     (tmp_path / "p.parquet").write_text("no parquet")
