@@ -53,6 +53,7 @@ from cloister.data import array_records, read_source
 from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import DiscreteNoise, NoiseKind
+from cloister.protocol.summing import LocalStep
 from cloister.protocol.task import PublicFacts
 from cloister.tasks.clipped import clip_to_unit, sum_clipped_near
 from cloister.tasks.clustering.kmeans import MOST_IN_ORDER, FastLloyd
@@ -67,6 +68,8 @@ FASTER = {"avx512": (6.0, 3.0, 1.0), "avx2": (5.0, 2.5, 0.9)}
 """Bars of an instruction set: of the mean, of a shape with up to 8 columns, of one with more."""
 FASTER_IN_ORDER = 9.0
 CLIPPED = {(1_000_000, 2, 100): 20.0, (1_000_000, 8, 10): 3.0}
+COMPARED = {100_000: 1 / 1.3, 1_000_000: 1 / 1.05}
+"""Bars of jobs whose sums are compared with rows, by the number of records."""
 IN_ORDER, ITERATION = "in order", "iteration of scikit-learn"
 BUDGET = Budget(1.0, 1e-6)
 BEYOND = ("numpy", "scipy", "scikit-learn", "pandas", "pyarrow")
@@ -535,6 +538,34 @@ def whole_round(
     yield beside(what, ours, noise, seconds["noise"], 1.0)
 
 
+def compared(sizes: Sequence[int] = tuple(COMPARED), repeats: int = REPEATS) -> Iterator[Result]:
+    """Time jobs of three silos that compare their sums with rows, beside jobs that do not."""
+    one, rng = 1 << 16, np.random.default_rng(0)
+    silos = ("a", "b", "c")
+    for n in sizes:
+        for d, k in ((2, 3), (8, 16), (32, 64)):
+            points = np.rint(np.clip(rng.normal(0, 0.3, (n, d)), -1, 1) * one).astype(np.int32)
+            records = dict(zip(silos, ([part] for part in np.array_split(points, 3)), strict=True))
+            plan = make_plan(FastLloyd, _schema(d), silos, budget=BUDGET, nominal_n=n, n_clusters=k)
+            run = partial(run_plan, plan, records)
+            seconds, _ = turns({"compared": run, "not": partial(_uncompared, run)}, repeats)
+            what = f"fastlloyd, {_name((n, d, k))}, {plan.rounds} rounds"
+            yield beside(
+                what, seconds["compared"], "no comparison", seconds["not"], COMPARED.get(n)
+            )
+
+
+def _uncompared(run: Callable[[], Any]) -> Any:
+    """Run a job whose silos send the sums of the kernel unseen."""
+    checked = LocalStep.checked
+    # typed as the method that it replaces
+    LocalStep.checked = lambda step, chunks: (step.total(chunks), step.manner)  # type: ignore[method-assign]
+    try:
+        return run()
+    finally:
+        LocalStep.checked = checked  # type: ignore[method-assign]
+
+
 def samplers(size: int = 1_000_000, peer_size: int = 20_000) -> Iterator[Result]:
     """Compare exact samplers by the values they draw in a second."""
     noise = DiscreteNoise()
@@ -732,6 +763,7 @@ SECTIONS: dict[str, Callable[..., Iterator[Result]]] = {
     "published": published,
     "https": https,
     "round": whole_round,
+    "compared": compared,
     "samplers": samplers,
     "imports": imports,
     "commands": commands,

@@ -146,6 +146,14 @@ def test_a_command_is_timed_beside_pandas(run: ModuleType) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::cloister.core.errors.UncountedWarning")
+def test_jobs_that_compare_sums_are_timed_beside_jobs_that_do_not(run: ModuleType) -> None:
+    checked = run.LocalStep.checked
+    found = list(run.compared(sizes=(600,), repeats=1))
+    assert [row.value > 0 and row.peer_value > 0 for row in found] == [True] * 3
+    assert run.LocalStep.checked is checked
+
+
+@pytest.mark.filterwarnings("ignore::cloister.core.errors.UncountedWarning")
 def test_whole_fits_are_measured_beside_their_peers(
     run: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
