@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloister.app.in_process import Handler, InProcess, handlers, make_clients
+from cloister.app.job import Trust, make_plan
 from cloister.core.arrays import GridState, Records, State
 from cloister.core.errors import PlanError, RemoteProtocolError
 from cloister.data.schema import Column, Schema
@@ -89,24 +90,26 @@ def toy_task(task: Any, **given: Any) -> Any:
     return design(task, PublicFacts(**{"nominal_n": 300, "budget": None, **facts}), options)
 
 
-def toy_plan(task: Task | None = None, silos: int = 3, **changes: object) -> Plan:
-    """Return a small plan for wire tests: FastLloyd, k = 2, d = 2, unless given another task."""
-    chosen = task or FastLloyd(
-        n_clusters=2, n_features=2, rounds=2, first_radius=1.4, radius=0.8, public_seed=1
+def toy_plan(task: Task | None = None, silos: int = 3, **changes: Any) -> Plan:
+    """Return a small plan for wire tests: FastLloyd, k = 2, d = 2, unless given another task.
+
+    A plan of FastLloyd is designed, as that of a job; that of another task carries no options.
+    """
+    names = tuple(f"silo-{i}" for i in range(silos))
+    common = {"nominal_n": 300, "profile": "local" if silos == 1 else "group", **changes}
+    if task is None:
+        budget = common.pop("budget", Budget(1.0, 1e-6))
+        trust = {f.name: common.pop(f.name) for f in fields(Trust) if f.name in common}
+        options = {"n_clusters": 2, "rounds": 2, "public_seed": 1}
+        n, schema = common.pop("nominal_n"), toy_schema()
+        plan = make_plan(FastLloyd, schema, names, budget=budget, nominal_n=n, **options, **trust)
+        return replace(plan, **common) if common else plan
+    schema = toy_schema(task.n_features)
+    budget = Budget(1.0, 1e-6) if task.private else None
+    given = {"budget": budget, "columns": schema.names, "silos": names, **common}
+    return Plan(
+        **{"task": task, "grid": schema.grid(task.frac_bits), "code": code_of(task), **given}
     )
-    schema = toy_schema(chosen.n_features)
-    fields: dict[str, object] = {
-        "task": chosen,
-        "silos": tuple(f"silo-{i}" for i in range(silos)),
-        "grid": schema.grid(chosen.frac_bits),
-        "columns": schema.names,
-        "budget": Budget(1.0, 1e-6) if chosen.private else None,
-        "nominal_n": 300,
-        "profile": "local" if silos == 1 else "group",
-        "code": code_of(chosen),
-        **changes,
-    }
-    return Plan(**fields)  # type: ignore[arg-type]  # the caller's changes are of many types
 
 
 def toy_records(plan: Plan, rows: int = 100, seed: int = 0) -> dict[str, NDArray[np.int32]]:

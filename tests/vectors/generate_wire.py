@@ -259,7 +259,7 @@ def bad_plans() -> dict[str, tuple[dict[str, Any], str]]:
         return changed(count, "layout", frames=[[{**block, **changes}]])
 
     return {
-        "protocol": ({**good, "protocol": 3}, "protocol 3"),
+        "protocol": ({**good, "protocol": 4}, "protocol 4"),
         "no_layout": (without(good, "layout"), "lacks 'layout'"),
         "no_code": (without(good, "code"), "lacks 'code'"),
         "task_of_protocol_1": (plan(task={"name": "mystery"}), "task must be one of"),

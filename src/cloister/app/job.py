@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from cloister.app.in_process import OnRound, SiloRecords, check_records, content_of, run_plan
 from cloister.app.payment import Account
+from cloister.app.question import hash_of, question_of
 from cloister.app.release import Release
 from cloister.core.errors import PlanError
 from cloister.data.loss import loss_notices, watch_loss
@@ -27,6 +28,7 @@ from cloister.protocol.code import code_of
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import Mechanism, Profile, PublicFacts, Task
 from cloister.tasks.count import Count
+from cloister.tasks.encoded_options import decode_options, encode_options
 from cloister.tasks.options import design, options_bounded_by_n
 
 COUNT_SHARE = 0.02
@@ -149,7 +151,7 @@ class Job:
         task = design(self.task, facts, self.options)
         default_profile: Profile = "local" if len(self.silos) == 1 else "group"
         trust = replace(self.trust, profile=self.trust.profile or default_profile)
-        return Plan(
+        plan = Plan(
             task=task,
             silos=self.silos,
             grid=grid,
@@ -161,8 +163,10 @@ class Job:
             max_silos_per_person=self.schema.max_silos_per_person,
             schema_digest=self.schema.digest(),
             code=code_of(task),
+            options=encode_options(self.task, self.options),
             **vars(trust),
         )
+        return plan.with_question(hash_of(question_of(plan, self.schema)))
 
     def loss_notices(self, records: SiloRecords) -> list[str]:
         """Return a sentence for each source of which rows are left out.
@@ -285,6 +289,40 @@ def make_plan(
         trust=trust,
     )
     return job.plan_for(budget, nominal_n)
+
+
+def derive_plan(plan: Plan, schema: Schema, tasks: Mapping[str, type[Task]]) -> Plan:
+    """Return the plan that a schema and the options of a plan lead to, with the same nonce.
+
+    A silo compares it with the plan: all that a task holds of columns, their categories and bounds
+    must be that of the silo's own schema.
+
+    Parameters
+    ----------
+    tasks : mapping of str to type
+        The tasks that this party has.
+
+    Raises
+    ------
+    PlanError
+        If the plan carries no options, or they do not fit the schema.
+    """
+    if plan.options is None:
+        raise PlanError(
+            "the plan carries no options, so its task cannot be designed from this schema; submit "
+            "it again with this version."
+        )
+    names = {field.name for field in fields(Trust)}
+    job = Job(
+        task=type(plan.task),
+        schema=schema,
+        silos=plan.silos,
+        options=decode_options(plan.options, tasks),
+        columns=plan.columns,
+        frac_bits=plan.grid.frac_bits,
+        trust=Trust(**{name: getattr(plan, name) for name in names}),
+    )
+    return replace(job.plan_for(plan.budget, plan.nominal_n), run_id=plan.run_id)
 
 
 def run_job(

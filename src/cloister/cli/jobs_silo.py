@@ -46,6 +46,8 @@ def _show(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
     out.pairs(*asked.facts)
     if asked.members:
         out.say()
+        out.pairs(*asked.asked)
+        out.say()
         for sentence in asked.sentences:
             out.paragraph(sentence)
         out.say()

@@ -13,7 +13,7 @@ import logging
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cache, cached_property
 from math import ceil, isqrt, sqrt
 from typing import Annotated, Any, cast, get_args, get_origin
@@ -53,7 +53,8 @@ from cloister.protocol.task import (
     pipeline_steps,
 )
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
+WITHOUT_OPTIONS = 2  # the last protocol version whose plans carry no options and no question
 WITHOUT_LAYOUT = 1  # the protocol version whose plans have no layout
 MAX_RECORDS = 1 << 32  # per silo: public head-room for the ring, not a count
 MAX_SILOS, MAX_WORDS = 1000, 1 << 24  # bound the memory for a stranger's plan
@@ -62,6 +63,7 @@ MAX_PLAN, MAX_PLAN_COLUMN, MAX_PLAN_MODEL = 1 << 18, 1 << 9, 1 << 23  # bytes ov
 _FINE_STEPS = 1 << 8  # lattice steps per record, so that rounding sigma up costs little
 _LEAST_SHARE = 4  # steps: below, a sum of discrete Gaussian shares is not close to one
 _FINGERPRINT = re.compile("ed25519:[0-9a-f]{64}")
+_HASH = re.compile("[0-9a-f]{64}")
 _log = logging.getLogger("cloister.protocol")
 _STUDY = " ._-:/+#()"  # characters of a study's name in addition to letters and digits
 _TAILS = 40  # deviations; larger noise is less likely than a hardware error
@@ -200,6 +202,12 @@ class Plan:
         By default that of the task; a party with the task's code refuses any other.
     code : Code, optional
         Code of the task at its proposer; a silo with other code refuses the plan.
+    options : mapping, optional
+        All options of the task as JSON-able values, defaults included, from which every silo
+        designs the task again; None if a plan was made without them.
+    question : str
+        SHA-256 of the text of the question (:mod:`cloister.app.question`), hexadecimal; empty
+        if the plan was made without a schema.
     protocol : int
         The version of the plan and of its frames.
 
@@ -229,6 +237,8 @@ class Plan:
     run_id: str = field(default_factory=new_nonce)
     layout: Layout = field(default=None)  # type: ignore[assignment]  # set in __post_init__
     code: Code | None = None
+    options: Mapping[str, Any] | None = None
+    question: str = ""
     protocol: int = PROTOCOL_VERSION
 
     def __post_init__(self) -> None:
@@ -281,7 +291,12 @@ class Plan:
             )
         for name in ("unit", "schema_digest", "silos", "columns", "fingerprints"):
             yield from _too_long(name, getattr(self, name))
-        yield from _too_long("task", _task_to_json(self.task))
+        yield from _too_long("task", task_to_json(self.task))
+        if not isinstance(self.options, Mapping | None):
+            yield f"options must be a mapping or None, got {type(self.options).__name__}."
+        yield from _too_long("options", self.options)
+        if self.question and not _HASH.fullmatch(self.question):
+            yield f"question must be 64 hexadecimal digits or empty, got {self.question[:70]!r}."
 
     def _rules_of_parties(self) -> Iterator[str]:
         if not self.silos or len(set(self.silos)) != len(self.silos):
@@ -652,16 +667,23 @@ class Plan:
         document: dict[str, Any] = {
             "protocol": self.protocol,
             "ring_bits": RING_BITS,
-            "task": _task_to_json(self.task),
+            "task": task_to_json(self.task),
             "budget": asdict(self.budget) if self.budget else None,
             "grid": asdict(self.grid),
         }
         if self.protocol > WITHOUT_LAYOUT:
             document["layout"] = self.layout.to_dict()
             document["code"] = asdict(self.code) if self.code else None
+        if self.protocol > WITHOUT_OPTIONS:
+            document["options"] = self.options
+            document["question"] = self.question
         for name in _PLAIN_FIELDS:
             document[name] = getattr(self, name)
         return document
+
+    def with_question(self, question: str) -> Plan:
+        """Return this plan with the hash of the text of its question."""
+        return replace(self, question=question)
 
     def canonical_json(self) -> str:
         """Return the canonical text of this plan: sorted keys, no spaces, ASCII."""
@@ -673,7 +695,7 @@ class Plan:
         The limit is 256 KiB plus 512 bytes for each column, or 8 MiB if the task contains a model
         that was released earlier.
         """
-        carries = _carries_model(_task_to_json(self.task))
+        carries = _carries_model(task_to_json(self.task))
         limit = MAX_PLAN + MAX_PLAN_COLUMN * len(self.columns)
         limit = MAX_PLAN_MODEL if carries else min(limit, MAX_PLAN_MODEL)
         if (length := len(self.canonical_json())) > limit:
@@ -714,6 +736,8 @@ class Plan:
                 budget=Budget(**document["budget"]) if document["budget"] else None,
                 layout=Layout.from_dict(layout) if layout else None,  # type: ignore[arg-type]  # as above
                 code=Code(**code) if code else None,
+                options=document.get("options"),
+                question=document.get("question", ""),
                 protocol=document["protocol"],
                 **plain,
             )
@@ -838,12 +862,15 @@ def _carries_model(written: Any) -> bool:
 
 def _check_version(document: Mapping[str, Any]) -> None:
     version = document["protocol"]
-    if version not in (WITHOUT_LAYOUT, PROTOCOL_VERSION) or document["ring_bits"] != RING_BITS:
+    readable = range(WITHOUT_LAYOUT, PROTOCOL_VERSION + 1)
+    if version not in readable or document["ring_bits"] != RING_BITS:
         raise PlanError(
             f"plan has protocol {version}, this is {PROTOCOL_VERSION}; use the same version at "
             "every party."
         )
-    needed = _PLAIN_FIELDS if version == WITHOUT_LAYOUT else (*_PLAIN_FIELDS, "layout", "code")
+    since = {WITHOUT_LAYOUT: ("layout", "code"), WITHOUT_OPTIONS: ("options", "question")}
+    newer = [name for last, names in since.items() if version > last for name in names]
+    needed = (*_PLAIN_FIELDS, *newer)
     if missing := [name for name in needed if name not in document]:
         raise PlanError(
             f"plan is not complete: it lacks {', '.join(map(repr, missing))}, so it was "
@@ -857,7 +884,7 @@ def _opened(
     """Return the task of a plan, or an :class:`UnknownTask` one if its code is not installed."""
     name = written[_TASK]
     if name in tasks:
-        task: Task = _task_from_json({_TASK: name, **written}, tasks)
+        task: Task = task_from_json({_TASK: name, **written}, tasks)
         return task
     if layout is None:
         raise PlanError(
@@ -871,30 +898,30 @@ def _needs_its_plan(task: Task) -> bool:
     return isinstance(task, UnitTask) and (task.clients != "row" or task.rate < 1 or task.alone)
 
 
-def _task_to_json(value: Any) -> Any:
+def task_to_json(value: Any) -> Any:
     """Encode a task, with the tasks inside it, as JSON-able values."""
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, UnknownTask):
         return value.written
     if isinstance(value, tuple | list):
-        return [_task_to_json(entry) for entry in value]
+        return [task_to_json(entry) for entry in value]
     if isinstance(value, Mapping):
-        return {name: _task_to_json(entry) for name, entry in value.items()}
+        return {name: task_to_json(entry) for name, entry in value.items()}
     if isinstance(value, Task):  # last, as isinstance with a protocol is slow
         names = [field.name for field in fields(value)]  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
-        return {_TASK: value.name, **{name: _task_to_json(getattr(value, name)) for name in names}}
+        return {_TASK: value.name, **{name: task_to_json(getattr(value, name)) for name in names}}
     return value
 
 
-def _task_from_json(value: Any, known: Mapping[str, type[Task]]) -> Any:
-    """Decode a task encoded by :func:`_task_to_json`."""
+def task_from_json(value: Any, known: Mapping[str, type[Task]]) -> Any:
+    """Decode a task encoded by :func:`task_to_json`."""
     if isinstance(value, list):
-        return tuple(_task_from_json(entry, known) for entry in value)
+        return tuple(task_from_json(entry, known) for entry in value)
     if not isinstance(value, Mapping):
         return value
     entries = {
-        name: _task_from_json(entry, known) for name, entry in value.items() if name != _TASK
+        name: task_from_json(entry, known) for name, entry in value.items() if name != _TASK
     }
     if _TASK not in value:
         return entries

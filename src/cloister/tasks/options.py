@@ -71,10 +71,16 @@ def design(task: type[Task], facts: PublicFacts, given: Mapping[str, Any]) -> Ta
             f"design of task {task.name!r} must take (facts, options), got other parameters; "
             "declare its options in a class Options."
         )
+    return task.design(facts, checked_options(task, given))
+
+
+def checked_options(task: type[Task], given: Mapping[str, Any]) -> object:
+    """Return the ``Options`` of a task, made of options by name; raise PlanError for others."""
     check_known(task, given)
     if absent := [o.name for o in options_of(task) if o.required and o.name not in given]:
         raise _misfit(task, f"{absent[0]!r} must be given")
-    return task.design(facts, getattr(task, "Options", NoOptions)(**given))
+    options: object = getattr(task, "Options", NoOptions)(**given)
+    return options
 
 
 def noise_multiplier_for(facts: PublicFacts, pure: bool = False) -> float | None:

@@ -114,7 +114,7 @@ def test_a_plan_is_frozen() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"protocol": 2},
+        {"protocol": 4},
         {"ring_bits": 32},
         {"task": {"name": "magic"}},
         {"task": {"name": "count", "n_features": 2, "magic": 1}},

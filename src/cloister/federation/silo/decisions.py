@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloister.app.release import target_of
-from cloister.app.text import attacker_sentence, listed, number
+from cloister.app.job import derive_plan
+from cloister.app.question import facts_of
+from cloister.app.text import attacker_sentence, number
 from cloister.core.display import Table
 from cloister.core.errors import BudgetExceeded, PlanError
 from cloister.federation.service import render
@@ -33,9 +34,19 @@ _BEYOND = "beyond the lifetime cap, or the limits it is cut into for each law of
 
 @dataclass(frozen=True)
 class Question:
-    """The description of a job for a silo's owner: facts, sentences, members and price."""
+    """The description of a job for a silo's owner.
+
+    Parameters
+    ----------
+    facts : pairs of text
+        State and origin of the job, and the answers of policy and ledger.
+    asked : pairs of text
+        The whole text of the question, derived from this silo's own schema; see
+        :mod:`cloister.app.question`.
+    """
 
     facts: Pairs
+    asked: Pairs = ()
     sentences: tuple[str, ...] = ()
     members: Table | None = None
     prices: Pairs = ()
@@ -64,16 +75,16 @@ def question(job: Job, site: Site) -> Question:
     rest = (
         ("study", plan.study),
         ("plan digest", plan.digest.hex()),
-        ("columns", listed(plan.columns)),
-        *target_of(plan),
         ("policy", "allows it" if refusal is None else f"refuses it: {refusal}"),
         ("ledger", "allows it" if cost.get("fits", True) else f"refuses it: {_BEYOND}"),
     )
+    asked, question_hash = _asked(plan, site)
     odds = (attacker_sentence(plan.events(), plan.unit),) if plan.budget else ()
     members = _members(plan, site)
     rows = tuple(tuple(member.values()) for member in members)
     return Question(
-        (*facts, *rest),
+        (*facts, *rest, ("question", question_hash)),
+        asked,
         (plan.describe(), *odds, *((CONSENT,) if consent else ())),
         Table("Members", ("silo", "fingerprint", "pinned here"), rows),
         tuple(cost_lines(cost)),
@@ -82,12 +93,23 @@ def question(job: Job, site: Site) -> Question:
             "refusal": refusal,
             "needs_consent": consent,
             "description": plan.describe(),
+            "question": "".join(f"{name}: {value}\n" for name, value in asked),
+            "question_hash": question_hash,
             "members": members,
             "cost": cost,
             "plan": plan.to_dict(),
             "plan_digest": plan.digest.hex(),
         },
     )
+
+
+def _asked(plan: Plan, site: Site) -> tuple[Pairs, str]:
+    """Return the facts of the question and the hash of its text, both by this silo's schema."""
+    try:
+        derived = derive_plan(plan, site.schema, site.tasks)
+    except PlanError as error:
+        return (("question", f"cannot be derived from this silo's schema: {error}"),), "none"
+    return tuple(facts_of(derived, site.schema)), derived.question
 
 
 def check_approval(site: Site, job: Job, *, accepts_aggregator_noise: bool) -> None:

@@ -10,13 +10,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from cloister.app.job import derive_plan
+from cloister.app.question import differences
 from cloister.core.errors import PlanError
 from cloister.data.schema import Schema
 from cloister.federation.settings import PolicySettings
 from cloister.protocol.code import code_mismatch
 from cloister.protocol.plan import Plan, study_name
 from cloister.protocol.proposal import Proposer
-from cloister.protocol.task import PerSiloTask, pipeline_steps
+from cloister.protocol.task import PerSiloTask, Task, pipeline_steps
 
 _SHOWN = 5  # names in a reason; a catalogue may have thousands
 
@@ -39,6 +41,7 @@ class Policy:
         *,
         silo: str,
         schema: Schema,
+        tasks: Mapping[str, type[Task]],
         proposer: Proposer | None,
         peers: Mapping[str, str],
         analysts: Mapping[str, str],
@@ -51,7 +54,9 @@ class Policy:
         silo, fingerprint : str
             This silo's name and the fingerprint of its identity.
         schema : Schema
-            This silo's own copy of the data contract.
+            This silo's own copy of the data contract, from which the plan is derived again.
+        tasks : mapping of str to type
+            The tasks whose code this silo has.
         peers, analysts : mapping of name to fingerprint
             The owner's pins.
         """
@@ -63,7 +68,7 @@ class Policy:
             self._share(plan, proposer),
             self._what(plan),
             self._cost(plan),
-            self._data(plan, schema),
+            self._data(plan, schema, tasks),
         )
         return next((reason for check in checks for reason in check), None)
 
@@ -166,7 +171,7 @@ class Policy:
         if plan.budget.delta > self.rules.max_delta:
             yield f"delta must be at most {self.rules.max_delta:g} here, got {plan.budget.delta:g}."
 
-    def _data(self, plan: Plan, schema: Schema) -> Iterator[str]:
+    def _data(self, plan: Plan, schema: Schema, tasks: Mapping[str, type[Task]]) -> Iterator[str]:
         if plan.schema_digest != schema.digest():
             yield (
                 f"schema_digest must be {schema.digest()}, that of this silo's schema, got "
@@ -176,23 +181,17 @@ class Policy:
         for name in plan.columns:
             if allowed is not None and name not in allowed:
                 yield f"column {name!r} is not among those allowed here: {listed(allowed)}."
-        for name, asked, own in (
-            ("unit", plan.unit, schema.unit),
-            ("max_rows", plan.max_rows, schema.max_rows or 1),
-            ("max_silos_per_person", plan.max_silos_per_person, schema.max_silos_per_person),
-        ):
-            if asked != own:
-                yield f"{name} must be {own!r} as in this silo's schema, got {asked!r}."
         try:
-            chosen = schema.select(plan.columns)
+            derived = derive_plan(plan, schema, tasks)
         except PlanError as error:
-            yield str(error)
+            yield f"the plan cannot be made from this silo's schema: {error}"
             return
-        if plan.columns != chosen.names:
-            yield "columns must be different and in the order of this silo's schema."
-        # Other bounds would clip records differently than the owner's schema states.
-        if plan.grid != chosen.grid(plan.grid.frac_bits):
-            yield "the bounds of the plan must be those of this silo's schema."
+        # The names of categories, bounds, units and all that a task was designed for.
+        if differing := differences(plan, derived):
+            yield (
+                f"{listed(tuple(differing))} must be what this silo's schema and the options of "
+                "the plan lead to; make the plan again from the agreed schema."
+            )
 
 
 def refused_members(

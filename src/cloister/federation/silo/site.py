@@ -104,6 +104,7 @@ class Site:
             plan,
             silo=self.settings.name,
             schema=self.schema,
+            tasks=self.tasks,
             proposer=Proposer(**proposer) if proposer else None,
             peers=peers,
             analysts=analysts,
