@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +29,9 @@ from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import NoiseSource
 from cloister.protocol import lifecycle
 from cloister.protocol.client import Client
+from cloister.protocol.messages import kind_of
 from cloister.protocol.plan import Plan
+from cloister.protocol.proposal import Proposer
 from cloister.tasks import TASKS
 
 from .laws import Laws
@@ -268,28 +269,6 @@ class SteppedJobs(Jobs):
             self.launch(job)
 
 
-class Inline:
-    """An executor that works at once."""
-
-    def __init__(self, *about: object) -> None:
-        pass
-
-    def __enter__(self) -> Inline:
-        return self
-
-    def __exit__(self, *about: object) -> None:
-        pass
-
-    def submit(self, work: Callable[[], None]) -> Future[None]:
-        """Work, and return the outcome."""
-        done: Future[None] = Future()
-        try:
-            done.set_result(work())
-        except Exception as error:
-            done.set_exception(error)
-        return done
-
-
 @dataclass
 class Coordinator:
     """The coordinator: its database, its process, and the hub that it believes to have."""
@@ -303,6 +282,7 @@ class Coordinator:
     numbered: bool = True  # an answer counts for the request of its number, as at the hub
     jobs: SteppedJobs | None = None
     backups: list[Image] = field(default_factory=list)
+    put_back: Image | None = None  # the old backup with which it starts after its next death
 
     def __post_init__(self) -> None:
         self._exchanges: list[Exchange] = []
@@ -358,26 +338,18 @@ class Coordinator:
         image = torn(image_of(self.folder), fuse and fuse.tear, rng)
         if store is not None:
             store.close()
+        if self.put_back is not None:
+            image, self.put_back = self.put_back, None
+            self.laws.coordinator_restored()
         put(self.folder, image)
         self.jobs, self._exchanges = None, []
         self.world.after(rng.uniform(1, 60), self.start, "operator")
 
-    def restore(self, image: Image) -> None:
-        """Put an old backup of the database in the place of the newest, and start."""
-        if self.up:
-            self.die()
-        put(self.folder, image)
-        self.laws.coordinator_restored()
-
     def propose(self, plan: Plan) -> None:
-        """Submit a job, as its analyst does."""
-        from dataclasses import asdict
-
-        from cloister.protocol.proposal import Proposer
-
-        if not self.up:
-            self.world.after(30.0, lambda: self.propose(plan), "analyst")
+        """Submit a job, as its analyst does, who looks a while later whether it is there."""
+        if self.jobs is not None and self.jobs.store.job(plan.run_id, brief=True) is not None:
             return
+        self.world.after(90.0, lambda: self.propose(plan), "analyst")
         signed = asdict(Proposer.of(plan, self.analyst, "ann"))
         of = {"name": "ann", "fingerprint": self.analyst.fingerprint}
         self.world.note(f"job {plan.run_id[-4:]} is proposed")
@@ -532,8 +504,6 @@ class Federation:
 
 def describe(message: Message) -> str:
     """Return a message in a few words."""
-    from cloister.protocol.messages import kind_of
-
     what = message.kind.name
     with suppress(Exception):
         if message.kind in (Kind.ASK, Kind.ANSWER):

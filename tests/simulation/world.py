@@ -24,10 +24,12 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import json
 import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -44,6 +46,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cloister.federation.service import store as coordinator_store
 from cloister.federation.silo import agent
 from cloister.privacy import ledger_file
+from cloister.protocol.plan import Plan
+from cloister.tasks import TASKS
 
 EPOCH = 1_800_000_000.0  # of the simulated time, in seconds
 COORDINATOR = "coordinator"
@@ -283,10 +287,47 @@ def patched(world: World) -> Iterator[None]:
             "cloister.federation.service.store.Store._transaction": at_coordinator,
             "cloister.privacy.ledger_file.replace_file": replaced,
             "cloister.federation.silo.agent._save": saved,
+            "cloister.federation.service.jobs.ThreadPoolExecutor": Inline,
+            # Pure functions, asked for the same very often.
             "cloister.hazmat.signing.Ed25519PublicKey": QuickKey,
+            "cloister.federation.silo.agent.Plan.from_dict": _plan_of,
         }.items():
             patch.setattr(place, replacement)
         yield
+
+
+class Inline:
+    """An executor that works at once, in this thread."""
+
+    def __init__(self, *about: object) -> None:
+        pass
+
+    def __enter__(self) -> Inline:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        pass
+
+    def submit(self, work: Callable[[], None]) -> Future[None]:
+        """Work, and return the outcome."""
+        done: Future[None] = Future()
+        try:
+            done.set_result(work())
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+_read_plan = Plan.from_dict
+
+
+def _plan_of(document: Any, tasks: Any = TASKS) -> Plan:
+    return _plan_of_text(json.dumps(document))
+
+
+@lru_cache(maxsize=200)
+def _plan_of_text(text: str) -> Plan:
+    return _read_plan(json.loads(text), TASKS)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,470 @@
+"""The laws of a simulated federation, each a sentence of PROTOCOL.md, checked from outside.
+
+A law sees what crosses the network, what lies in the files, and what silos hold after an opening. It
+reads the files by itself and prices them by itself: a ledger that forgets cannot vouch for itself.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cloister.core.arrays import Integers
+from cloister.core.errors import CloisterError
+from cloister.federation.transports.http import Message as Packet
+from cloister.hazmat.fixedpoint import round_to_grid
+from cloister.hazmat.prg import Usage, derive, join
+from cloister.hazmat.signing import verify
+from cloister.privacy.calibration import gdp_mu_for
+from cloister.privacy.events import GaussianEvent, mechanism_counts
+from cloister.privacy.noise import NoiseKind, ShareNoise
+from cloister.privacy.packages import read_event
+from cloister.protocol.client import Client
+from cloister.protocol.messages import (
+    CONFIRM_LABEL,
+    Close,
+    Confirm,
+    Confirmation,
+    Open,
+    Ready,
+    Reply,
+    Roster,
+    Secrets,
+    Shares,
+    Unmask,
+    Upload,
+    confirmed,
+    decode,
+)
+from cloister.protocol.plan import Plan
+
+from .world import Broken, World
+
+if TYPE_CHECKING:
+    from .parties import Federation, Silo
+
+Round = tuple[str, int]  # job and round
+
+
+# What lies in a ledger's file ----------------------------------------------------------------
+
+
+@dataclass
+class Account:
+    """A job in a ledger's file."""
+
+    events: float  # squared GDP parameter of all that is reserved
+    rounds: dict[int, float] = field(default_factory=dict)
+    is_open: bool = True
+    whole: bool = False  # ended, and all of it counts
+
+    @property
+    def charged(self) -> float:
+        """What counts as spent, as a squared GDP parameter."""
+        return self.events if self.is_open or self.whole else sum(self.rounds.values())
+
+
+@dataclass
+class Book:
+    """A ledger's file, read and priced without the ledger's code."""
+
+    accounts: dict[str, Account] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    secrets: dict[str, bytes] = field(default_factory=dict)
+
+    def covers(self, of: Round) -> bool:
+        """Return True if a round that left counts as spent."""
+        account = self.accounts.get(of[0])
+        return account is not None and (account.is_open or account.whole or of[1] in account.rounds)
+
+    @property
+    def charged(self) -> float:
+        """The sum of all jobs."""
+        return sum(account.charged for account in self.accounts.values())
+
+    @property
+    def rounds(self) -> frozenset[Round]:
+        """All rounds that were charged one by one."""
+        return frozenset((j, t) for j, account in self.accounts.items() for t in account.rounds)
+
+
+def book_of(path: Path, cap: float, delta: float) -> Book:
+    """Read a ledger's file."""
+    book, limit = Book(), gdp_mu_for(cap, delta) ** 2 * (1 + 1e-9)
+    with closing(sqlite3.connect(path)) as connection:
+        bodies = [body for (body,) in connection.execute("SELECT body FROM entries ORDER BY seq")]
+        book.secrets = dict(connection.execute("SELECT job, secret FROM secrets"))
+    for entry in map(json.loads, bodies):
+        job = entry.get("job", "")
+        match entry["kind"]:
+            case "reserve":
+                book.accounts[job] = Account(_price(entry["events"]))
+                if book.charged > limit:
+                    book.faults.append(f"job {job} was reserved beyond the cap")
+            case "charge":
+                account = book.accounts[job]
+                if entry["round"] in account.rounds:
+                    book.faults.append(f"round {entry['round']} of job {job} is charged twice")
+                account.rounds[entry["round"]] = _price(entry["event"])
+            case "close":
+                book.accounts[job].is_open = False
+                book.accounts[job].whole = bool(entry.get("whole", False))
+            case "recover":
+                said = json.loads(entry["statement"])
+                account = book.accounts.setdefault(said["job"], Account(_price(said["events"])))
+                account.is_open, account.whole = False, True
+    return book
+
+
+def _price(event: Mapping[str, Any]) -> float:
+    counts = mechanism_counts(read_event(dict(event)))
+    assert all(isinstance(one, GaussianEvent) for one in counts)
+    return sum(n / one.noise_multiplier**2 for one, n in counts.items())  # type: ignore[union-attr]  # Gaussian
+
+
+# Noise that is known afterwards --------------------------------------------------------------
+
+
+class RecordedNoise:
+    """Noise of a coordinator from the world's seed, which the laws may subtract again."""
+
+    label = "SIMULATED NOISE (seeded): not private"
+
+    def __init__(self, world: World, drawn: list[list[Integers]]) -> None:
+        self._rng = np.random.default_rng(int.from_bytes(world.urandom(8), "big"))
+        self._drawn: list[Integers] = []
+        drawn.append(self._drawn)
+
+    def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
+        """Return noise of about the right size."""
+        noise = np.rint(self._rng.normal(0, scale, size)).astype(np.int64)
+        self._drawn.append(noise)
+        return np.asarray(noise)
+
+
+# The laws ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Laws:
+    """What must hold, and what happened so far."""
+
+    world: World
+    federation: Federation = field(init=False)
+    excuses: set[str] = field(default_factory=set)
+    """Why a job may fail although enough silos answered: "restored", "forged", "clock", ..."""
+    old: set[str] = field(default_factory=set)  # silos with a disk that was put back
+    drawn: list[list[Integers]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._first: dict[Any, bytes] = {}  # what was said once, and may be said no other way
+        self._left: dict[str, set[Round]] = defaultdict(set)  # uploads, by silo
+        self._agreed: dict[Any, set[str]] = defaultdict(set)
+        self._kinds: dict[Any, set[str]] = defaultdict(set)
+        self._given: dict[Any, set[str]] = defaultdict(set)
+        self._charged: dict[str, frozenset[Round]] = {}
+        self._secrets: dict[tuple[str, str], bytes] = {}
+        self._rosters: dict[str, tuple[str, ...]] = {}
+        self._cohorts: dict[str, tuple[str, ...]] = {}
+        self._held: dict[tuple[str, str, str], set[str]] = {}
+        self._done: dict[Round, Any] = {}
+        self._plain: set[tuple[str, Round]] = set()
+        self._lost: dict[str, set[str]] = defaultdict(set)  # silos given up, by job
+
+    def broken(self, law: str, about: str) -> None:
+        """Stop the world."""
+        raise Broken(f"{law}: {about}")
+
+    def _once(self, law: str, about: Any, said: bytes) -> None:
+        if self._first.setdefault((law, about), said) != said:
+            self.broken(law, str(about))
+
+    # What happens ----------------------------------------------------------------------------
+
+    def restored(self, silo: Silo) -> None:
+        """Know that a silo's disk was put back."""
+        self.old.add(silo.name)
+        self.excuses.add("restored")
+        self._charged.pop(silo.name, None)
+
+    def coordinator_restored(self) -> None:
+        """Know that the coordinator's database was put back."""
+        self.excuses.update(("restored", "coordinator restored"))
+
+    def gave_up(self, job: str, silos: Iterable[str]) -> None:
+        """Know which silos did not answer a request of a job, or refused it."""
+        self._lost[job].update(silos)
+
+    def raised(self, party: str, error: Exception) -> None:
+        """Only errors of the package leave a party."""
+        self.world.note(f"{party}: {type(error).__name__}: {error}")
+        if not isinstance(error, CloisterError):
+            self.broken("only errors of the package leave a party", f"{party}: {error!r}")
+
+    # What the coordinator sends --------------------------------------------------------------
+
+    def asked(self, job: str, frames: Mapping[str, bytes]) -> None:
+        """Check what the coordinator asks."""
+        plan = self.federation.plans[job]
+        for frame in sorted(set(frames.values())):
+            message = decode(plan, frame)
+            if isinstance(message, Roster):
+                self._rosters[job] = tuple(keys.sender for keys in message.keys)
+            if not isinstance(message, Reply):
+                continue
+            of = (job, message.round)
+            if "coordinator restored" not in self.excuses:
+                self._once("a round has one answer", of, frame)
+            unpaid = [s for s in message.survivors if of not in self._left[s]]
+            if unpaid:
+                self.broken("a sum holds what its silos sent", f"{of} of {unpaid}")
+            if len(message.survivors) < self._quorum(job):
+                self.broken("a sum has at least the quorum of survivors", str(of))
+
+    def _quorum(self, job: str) -> int:
+        plan = self.federation.plans[job]
+        return plan.quorum(len(self._rosters.get(job, plan.silos)))
+
+    # What a silo answers ---------------------------------------------------------------------
+
+    def answered(self, silo: Silo, ask: Packet, answer: Packet) -> None:
+        """Check an answer at the moment it leaves a silo."""
+        job, name = ask.job, silo.name
+        plan = self.federation.plans[job]
+        request, said = decode(plan, ask.body), decode(plan, answer.body)
+        if name not in self.old:
+            self._once("a request has one answer", (name, job, ask.body), answer.body)
+        match said:
+            case Secrets():
+                self._once("a silo seals to one roster", (name, job), ask.body)
+                self._keep_held(silo, plan)
+            case Ready():
+                self._once("a silo is ready with one cohort", (name, job), said.result_hash)
+            case Upload():
+                assert isinstance(request, Open)
+                self._uploaded(silo, plan, request, said, answer.body)
+            case Confirm():
+                assert isinstance(request, Reply)
+                self._confirmed(silo, plan, request, said)
+            case Shares():
+                assert isinstance(request, Unmask)
+                self._enough(silo, plan, request.round, request.confirmations)
+                self._shared(silo, plan, said)
+        if isinstance(request, Close):
+            self._enough(silo, plan, request.round, request.confirmations)
+
+    def _uploaded(
+        self, silo: Silo, plan: Plan, request: Open, upload: Upload, frame: bytes
+    ) -> None:
+        of = (plan.run_id, upload.round)
+        self._once("a pad is used once", (silo.name, *of), frame)
+        book = self.book(silo)
+        is_new = of not in self._left[silo.name]
+        self._left[silo.name].add(of)
+        if not book.covers(of):
+            self.broken("charge and bytes are durable before they leave", f"{silo.name} {of}")
+        self._secrets[silo.name, plan.run_id] = book.secrets.get(plan.run_id, b"")
+        if is_new and upload.round == 0:
+            self._knows_its_past(silo, plan, book)
+        if upload.round > 0:
+            self._enough(silo, plan, upload.round - 1, request.confirmations)
+
+    def book(self, silo: Silo) -> Book:
+        """Read a silo's ledger, and check what can be seen in it alone."""
+        book = book_of(silo.ledger_path, silo.cap, 1e-6)
+        if book.faults:
+            self.broken("the cap holds, and a round is charged once", f"{silo.name}: {book.faults}")
+        before = self._charged.get(silo.name, frozenset())
+        if not before <= book.rounds:
+            self.broken("what was charged stays charged", f"{silo.name} {before - book.rounds}")
+        self._charged[silo.name] = book.rounds
+        if silo.name not in self.old:
+            unpaid = {of for of in self._left[silo.name] if not book.covers(of)}
+            if unpaid:
+                self.broken("what left is charged", f"{silo.name} {unpaid}")
+        return book
+
+    def _keep_held(self, silo: Silo, plan: Plan) -> None:
+        """Remember of which jobs this silo can tell each peer, when it seals its boxes."""
+        for peer in plan.silos:
+            public = self.federation.silos[peer].identity
+            held = {one.said.job for one in silo.remembered(public.fingerprint)}
+            self._held.setdefault((plan.run_id, silo.name, peer), held)
+
+    def _knows_its_past(self, silo: Silo, plan: Plan, book: Book) -> None:
+        """A silo that was put back sends nothing before it took in what its peers can tell."""
+        told = {
+            job
+            for peer in self._cohort(silo, plan)
+            for job in self._held.get((plan.run_id, peer, silo.name), set())
+        }
+        unpaid = {of for of in self._left[silo.name] if of[0] in told and not book.covers(of)}
+        if unpaid:
+            self.broken("a ledger behind its statements is refused", f"{silo.name} {unpaid}")
+
+    def _cohort(self, silo: Silo, plan: Plan) -> tuple[str, ...]:
+        client = self._client(silo, plan.run_id)
+        cohort: tuple[str, ...] = client._agreement.cohort if client and client._agreement else ()
+        return cohort
+
+    def _client(self, silo: Silo, job: str) -> Client | None:
+        return silo.agent._clients.get(job) if silo.agent is not None else None
+
+    def _confirmed(self, silo: Silo, plan: Plan, reply: Reply, confirm: Confirm) -> None:
+        of = (plan.run_id, reply.round)
+        self._once("a silo confirms one sum of a round", (silo.name, *of), confirm.result_hash)
+        members = [name for name in plan.silos if name in reply.survivors]
+        if list(reply.survivors) != members or silo.name not in members:
+            self.broken("survivors are members in order, this silo among them", str(of))
+        cohort = self._cohort(silo, plan)
+        if cohort and not set(members) <= set(cohort):
+            self.broken("survivors are members in order, this silo among them", str(of))
+        if len(members) < self._quorum(plan.run_id):
+            self.broken("a silo confirms no sum below the quorum", f"{silo.name} {of}")
+
+    def _enough(
+        self, silo: Silo, plan: Plan, t: int, confirmations: Iterable[Confirmation]
+    ) -> None:
+        """Nothing is opened before a quorum of silos signed the sum that this silo confirmed."""
+        own = self._first.get(("a silo confirms one sum of a round", (silo.name, plan.run_id, t)))
+        agree = self._agreed[silo.name, plan.run_id, t] | {silo.name}  # by earlier requests, too
+        for one in confirmations:
+            parts = confirmed(plan, t, one.silo, one.result_hash, one.statement)
+            public = self.federation.silos[one.silo].identity.public
+            if one.result_hash == own and verify(public, one.signature, CONFIRM_LABEL, *parts):
+                agree.add(one.silo)
+        self._agreed[silo.name, plan.run_id, t] = agree
+        if own is None or len(agree) < self._quorum(plan.run_id):
+            self.broken("a quorum confirms before a sum is opened", f"{silo.name} {plan.run_id} {t}")
+
+    def _shared(self, silo: Silo, plan: Plan, said: Shares) -> None:
+        """For each member and round a silo gives a share of the seed or of the key, never both."""
+        client = self._client(silo, plan.run_id)
+        assert client is not None
+        held: Mapping[str, Any] = client._masker.held  # type: ignore[attr-defined]  # pairwise
+        known = {
+            share: (member, which)
+            for member, rounds in held.items()
+            for which, share in zip(("seed", "key"), rounds[said.round], strict=True)
+        }
+        for share in said.shares:
+            member, which = known[share]
+            about = (plan.run_id, said.round, member)
+            self._kinds[silo.name, *about].add(which)
+            self._given[about, which].add(silo.name)
+            if len(self._kinds[silo.name, *about]) > 1:
+                self.broken("a share of seed or key, never both", f"{silo.name} {about}")
+
+    # What a silo holds -----------------------------------------------------------------------
+
+    def looked(self, silo: Silo) -> None:
+        """Check what the clients of a silo unmasked."""
+        if silo.agent is None:
+            return
+        for job, client in silo.agent._clients.items():
+            for t, survivors in enumerate(client.survivors):
+                self._unmasked(silo, client, (job, t), survivors)
+
+    def _unmasked(self, silo: Silo, client: Client, of: Round, survivors: tuple[str, ...]) -> None:
+        if (silo.name, of) in self._plain:
+            return
+        self._plain.add((silo.name, of))
+        t, plan = of[1], client.plan
+        after = {name: value.tobytes() for name, value in sorted(client.history[t + 1].items())}
+        if self._done.setdefault(of, (survivors, after)) != (survivors, after):
+            self.broken("silos that unmask a round hold one sum", f"{silo.name} {of}")
+        if len(survivors) < self._quorum(plan.run_id):
+            self.broken("no sum below the quorum is unmasked", f"{silo.name} {of}")
+        for name in survivors:
+            if of not in self._left[name]:
+                self.broken("a sum holds what its silos sent", f"{of} of {name}")
+        state = client.history[t]
+        total = np.zeros(plan.length(t), dtype=np.int64)
+        for name in survivors:
+            for chunk in self.federation.silos[name].records:
+                total += plan.task.contribute(t, state, chunk)
+        for noise in self._noise(plan, t, survivors):
+            released = plan.decode(t, total + noise, len(survivors))
+            update = plan.task.update(t, state, released)
+            grid = {k: round_to_grid(v, plan.grid.frac_bits).tobytes() for k, v in update.items()}
+            if grid == after:
+                return
+        self.broken("the result is the sum of the survivors' records and its noise", f"{of}")
+
+    def _noise(self, plan: Plan, t: int, survivors: Iterable[str]) -> Iterable[Integers]:
+        """Return the noise that may be in a sum: that of the silos, or a draw of the coordinator."""
+        blocks = plan.blocks(t)
+        if plan.profile == "pairwise":
+            about = join((plan.digest, str(t).encode()))
+            total = np.zeros(plan.length(t), dtype=np.int64)
+            for name in survivors:
+                secret = self._secrets[name, plan.run_id]
+                source = ShareNoise(derive(secret, Usage.NOISE, about))
+                total += np.concatenate(
+                    [source.draw("gaussian", plan.share_scale(b), b.size) for b in blocks]
+                )
+            yield total
+            return
+        sizes = [block.size for block in blocks]
+        for drawn in self.drawn:
+            for first in range(len(drawn) - len(sizes) + 1):
+                window = drawn[first : first + len(sizes)]
+                if [noise.size for noise in window] == sizes:
+                    yield np.concatenate(window)
+
+    # At the end ------------------------------------------------------------------------------
+
+    def ended(self) -> None:
+        """Check what must hold when nothing happens any more."""
+        coordinator = self.federation.coordinator
+        assert coordinator.jobs is not None
+        for job, plan in self.federation.plans.items():
+            known = coordinator.jobs.store.job(job)
+            if known is None:
+                if "coordinator restored" not in self.excuses:
+                    self.broken("a job is kept", job)
+                continue
+            self.world.note(f"job {job[-4:]} is {known.state}: {known.reason}")
+            if not known.ended:
+                self.broken("every job ends", f"{job} is {known.state}")
+            loyal = set(known.approved) - self._lost[job]
+            enough = len(loyal) >= plan.quorum(len(plan.silos))
+            if known.state == "failed" and enough and not self.excuses:
+                self.broken("a job with enough silos completes", f"{job}: {known.reason}")
+        for silo in self.federation.silos.values():
+            self._silo_ended(silo)
+        self._not_both()
+
+    def _silo_ended(self, silo: Silo) -> None:
+        book = self.book(silo)
+        if silo.agent is None:
+            self.broken("every silo starts again", silo.name)
+            return
+        try:
+            silo.agent._ledger.verify()
+        except CloisterError as error:
+            if silo.name not in self.old:
+                self.broken("a ledger verifies", f"{silo.name}: {error}")
+        if self.excuses:
+            return
+        left_open = [job for job, account in book.accounts.items() if account.is_open]
+        if left_open:
+            self.broken("no ended job keeps a reservation", f"{silo.name} {left_open}")
+
+    def _not_both(self) -> None:
+        """No member's seed and key can both be put together from the shares that were given."""
+        for (about, which), givers in self._given.items():
+            others = self._given.get((about, _OTHER[which]), set())
+            if min(len(givers), len(others)) >= self._quorum(about[0]):
+                self.broken("seed and key of no member are both opened", str(about))
+
+
+_OTHER = {"seed": "key", "key": "seed"}

@@ -1,0 +1,346 @@
+"""One seed, one history: the parties of a seed, the faults that befall them, and the run.
+
+Each seed chooses which kinds of faults there are at all and how often ("swarm testing"): a world
+with all of them at once soon stands still, and shows less than many worlds with a few.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cloister.data import Records, array_records
+from cloister.federation.transports.http import Kind, Message
+from cloister.hazmat.signing import Identity
+from cloister.protocol.messages import Close, Open, Reply, Roster, Unmask, decode, encode
+from cloister.protocol.plan import Plan
+from cloister.tasks.clustering.kmeans import FastLloyd
+from cloister.tasks.count import Count
+from cloister.testing import toy_plan
+
+from .laws import Laws, RecordedNoise
+from .parties import Coordinator, Federation, Silo, describe
+from .world import COORDINATOR, Broken, Crash, Fuse, World, image_of, patched
+
+MEMORY = Path("/dev/shm")  # where there is one: a disk that keeps its promises costs time only
+DATABASES = ("ledger.db", "ledger.db-wal")
+
+
+# Plans and records -----------------------------------------------------------------------------
+
+
+@lru_cache
+def identity(name: str) -> Identity:
+    """Return the key of a party, the same in all worlds."""
+    return Identity(random.Random(name).randbytes(32))
+
+
+@lru_cache
+def model(silos: int, profile: str, rounds: int) -> Plan:
+    """Return a plan that others are made from: a count, or k-means of a few rounds."""
+    task: Any = (
+        Count(n_features=2)
+        if rounds == 1
+        else FastLloyd(
+            n_clusters=2,
+            n_features=2,
+            rounds=rounds,
+            first_radius=1.4,
+            radius=0.8,
+            public_seed=1,
+        )
+    )
+    names = tuple(f"silo-{i}" for i in range(silos))
+    prints = tuple(identity(name).fingerprint for name in names)
+    return toy_plan(task, silos, profile=profile, fingerprints=prints, run_id="0" * 32)
+
+
+@lru_cache
+def records(name: str) -> Records:
+    """Return the records of a silo, the same in all worlds."""
+    rng = np.random.default_rng(int(name[-1]) + 1)
+    return array_records(rng.uniform(-1, 1, (20, 2)), model(2, "group", 1).grid)
+
+
+def plan_of(seed: int, number: int, silos: int, profile: str, rounds: int, **changes: Any) -> Plan:
+    """Return the plan of a job of a world."""
+    run = f"{seed:024x}{number:08x}"
+    return replace(model(silos, profile, rounds), run_id=run, **changes)
+
+
+@contextmanager
+def federation(
+    world: World, silos: int, cap: float = 10.0, *, numbered: bool = True
+) -> Iterator[Federation]:
+    """Make all parties with empty disks, and start them."""
+    laws = Laws(world)
+    place = MEMORY if MEMORY.is_dir() else None
+    folder = Path(tempfile.mkdtemp(prefix="simulation-", dir=place))
+    parties = Federation(world, laws)
+    laws.federation = parties
+    parties.coordinator = Coordinator(
+        world,
+        laws,
+        _made(folder / COORDINATOR),
+        parties,
+        lambda: RecordedNoise(world, laws.drawn),
+        identity("ann"),
+        numbered,
+    )
+    for name in (f"silo-{i}" for i in range(silos)):
+        home = _made(folder / name)
+        of = (home, name, identity(name), records(name), cap, parties)
+        parties.silos[name] = Silo(world, laws, *of)
+    try:
+        with patched(world):
+            parties.coordinator.start()
+            for silo in parties.silos.values():
+                silo.start()
+            yield parties
+    finally:
+        parties.close()
+        shutil.rmtree(folder)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
+
+
+# Faults ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Weather:
+    """What befalls the world of a seed."""
+
+    rng: random.Random
+    parties: Federation
+    horizon: float
+
+    def __post_init__(self) -> None:
+        self.loss = self._some(0.4, 0.06)
+        self.twice = self._some(0.6, 0.3)
+        self.forging = self._some(0.25, 0.3)
+        self.world = self.parties.world
+        self.laws = self.parties.laws
+        self.names = list(self.parties.silos)
+
+    def _some(self, chance: float, most: float) -> float:
+        """Return a rate: none at all in most worlds."""
+        return self.rng.random() * most if self.rng.random() < chance else 0.0
+
+    def set_in(self) -> None:
+        """Let all faults happen at their times."""
+        self.parties.copies = self._copies
+        if self.forging:
+            self.laws.excuses.add("forged")
+            self.parties.forge = self._forge
+        for chance, most, fault in (
+            (0.7, 4, self._kill_silo),
+            (0.5, 3, self._kill_coordinator),
+            (0.2, 2, self._turn_clock),
+            (0.15, 1, self._withdraw),
+        ):
+            for _ in range(self.rng.randint(1, most) if self.rng.random() < chance else 0):
+                self._sometime(fault)
+        if self.rng.random() < 0.25:
+            self._put_back(self.rng.choice(self.names))
+        if self.rng.random() < 0.1:
+            self._put_coordinator_back()
+
+    def _sometime(self, fault: Any, after: float = 0.0) -> float:
+        at = self.rng.uniform(after, self.horizon)
+        self.world.after(at, fault, "weather")
+        return at
+
+    # The network
+
+    def _copies(self, link: str, message: Message) -> int:
+        rng = self.world.rng(f"{link}, copies")
+        drawn = rng.random()
+        if drawn < self.loss:
+            return 0
+        return 2 if drawn < self.loss + self.twice else 1
+
+    def _forge(self, silo: str, message: Message) -> Message | None:
+        """Return a request that no honest coordinator sends, made from one that it sends."""
+        rng = self.world.rng(f"forged for {silo}")
+        if message.kind != Kind.ASK or rng.random() > self.forging:
+            return None
+        plan = self.parties.plans[message.job]
+        forged = forged_from(plan, decode(plan, message.body), silo, rng)
+        if forged is None:
+            return None
+        packet = Message(Kind.ASK, 0, message.job, encode(plan, forged))
+        self.world.note(f"forged for {silo}: {describe(packet)}")
+        return packet
+
+    # Deaths, disks and clocks
+
+    def _kill_silo(self) -> None:
+        silo = self.parties.silos[self.rng.choice(self.names)]
+        if self.rng.random() < 0.2:
+            self.world.note(f"{silo.name} dies")
+            silo.die()
+            return
+        self.world.fuses[silo.name] = Fuse(self.rng.randint(0, 5), self.rng.random() < 0.3)
+
+    def _kill_coordinator(self) -> None:
+        if self.rng.random() < 0.2 and self.parties.coordinator.up:
+            self.world.note("coordinator dies")
+            raise Crash(COORDINATOR)
+        self.world.fuses[COORDINATOR] = Fuse(self.rng.randint(0, 5), self.rng.random() < 0.3)
+
+    def _turn_clock(self) -> None:
+        name = self.rng.choice([*self.names, COORDINATOR])
+        self.laws.excuses.add("clock")
+        self.world.skew[name] += self.rng.choice([-86400, -700, -30, 30, 700, 86400])
+        self.world.note(f"the clock of {name} is {self.world.skew[name]:+} s off")
+
+    def _withdraw(self) -> None:
+        if self.parties.plans:
+            self.laws.excuses.add("withdrawn")
+            job = self.rng.choice(list(self.parties.plans))
+            self.parties.silos[self.rng.choice(self.names)].withdraw(job)
+
+    def _put_back(self, name: str) -> None:
+        silo = self.parties.silos[name]
+        # The whole folder, the ledger without the head beside it, or the file of jobs.
+        what = self.rng.choice(["all", "all", "ledger", "jobs"])
+
+        def among(file: str) -> bool:
+            ledger = file in DATABASES
+            return what == "all" or ledger == (what == "ledger") and "head" not in file
+
+        def restore() -> None:
+            if silo.backups:
+                self.world.note(f"{name} is put back: {what}")
+                silo.restore(silo.backups[0], among)
+
+        at = self._sometime(lambda: silo.backups.append(image_of(silo.folder)))
+        self._sometime(restore, after=at)
+
+    def _put_coordinator_back(self) -> None:
+        coordinator = self.parties.coordinator
+
+        def restore() -> None:
+            if coordinator.backups and coordinator.up:
+                self.world.note("coordinator is put back")
+                coordinator.put_back = coordinator.backups[0]
+                raise Crash(COORDINATOR)
+
+        at = self._sometime(lambda: coordinator.backups.append(image_of(coordinator.folder)))
+        self._sometime(restore, after=at)
+
+    def clear(self) -> None:
+        """Let there be no faults any more."""
+        self.world.fuses.clear()
+        self.world.skew.clear()
+        self.parties.copies = lambda link, message: 1
+        self.parties.forge = lambda silo, message: None
+        self.parties.coordinator.numbered = True
+
+
+def forged_from(plan: Plan, message: Any, silo: str, rng: random.Random) -> Any:
+    """Return a message that breaks a rule, made from one that breaks none."""
+    match message:
+        case Roster(keys):
+            kept = tuple(k for k in keys if k.sender == silo or rng.random() < 0.6)
+            return replace(message, keys=kept) if len(kept) < len(keys) else None
+        case Reply(t, survivors, elements):
+            fewer = tuple(name for name in survivors if name == silo or rng.random() < 0.5)
+            words = elements + np.uint64(1 << 20)
+            return rng.choice(
+                [
+                    Reply(t, fewer, elements),
+                    Reply(t, survivors, words),
+                    Reply(t, survivors[::-1], elements),
+                    Reply(t, tuple(name for name in survivors if name != silo), elements),
+                ]
+            )
+        case Open() | Unmask() | Close() if message.confirmations:
+            told = list(message.confirmations)
+            if rng.random() < 0.5:
+                told = told[: rng.randrange(len(told))]
+            else:
+                told = [told[0]] * len(told)
+            return replace(message, confirmations=tuple(told))
+    return None
+
+
+# A seed ----------------------------------------------------------------------------------------
+
+
+class Failed(AssertionError):
+    """A seed under which a law does not hold."""
+
+
+def jobs_of(seed: int) -> int:
+    """Return the number of jobs in the world of a seed."""
+    return random.Random(f"{seed}/jobs").randint(1, 4)
+
+
+def simulate(seed: int) -> World:
+    """Run the world of a seed; raise Failed with its history if a law does not hold."""
+    rng = random.Random(f"{seed}/world")
+    mean = rng.choice([0.2, 2.0, 10.0])
+    world = World(seed, delay=lambda of_link: of_link.expovariate(1 / mean))
+    silos, profile = rng.randint(2, 5), rng.choice(["group", "pairwise"])
+    cap = rng.choice([2.0, 10.0])
+    try:
+        with federation(world, silos, cap, numbered=rng.random() < 0.8) as parties:
+            jobs = jobs_of(seed)
+            weather = Weather(rng, parties, horizon=jobs * 40.0)
+            weather.set_in()
+            if not parties.coordinator.numbered:
+                parties.laws.excuses.add("answers of other requests")
+            for number in range(jobs):
+                _propose(parties, number, silos, profile, rng)
+            parties.run()
+            _end(parties, weather)
+    except Broken as broken:
+        raise Failed(_story(seed, world, str(broken))) from None
+    except Exception as error:
+        raise Failed(_story(seed, world, repr(error))) from error
+    return world
+
+
+def _propose(
+    parties: Federation, number: int, silos: int, profile: str, rng: random.Random
+) -> None:
+    rounds = rng.choice([1, 2, 2, 3])
+    plan = plan_of(parties.world.seed, number, silos, profile, rounds)
+    parties.plans[plan.run_id] = plan
+    at = rng.uniform(0, 30.0 * number + 1)
+    parties.world.after(at, lambda: parties.coordinator.propose(plan), "analyst")
+
+
+def _end(parties: Federation, weather: Weather) -> None:
+    """Let all faults cease, and look at what is left."""
+    weather.clear()
+    for _ in range(2):
+        for silo in parties.silos.values():
+            silo.start()
+            silo.connect()
+            silo.look()
+        parties.coordinator.start()
+        parties.world.now += 700_000.0  # past the time to approve
+        parties.coordinator.do(lambda jobs: jobs.look())
+        parties.run()
+    parties.laws.ended()
+
+
+def _story(seed: int, world: World, what: str) -> str:
+    last = "\n".join(world.trace[-60:])
+    command = f"SIMULATION_SEED={seed} .venv/bin/python -m pytest -n 0 -q tests/simulation -k replay"
+    return f"{last}\n\nseed={seed}: {what}\nreplay it: {command}"
