@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 
 from cloister import Budget, Ledger, Schema
+from cloister.app.job import make_plan
+from cloister.app.question import hash_of, question_of
 from cloister.app.release import Release
 from cloister.cli import main
 from cloister.federation.pki import KeyFolder, local_federation
@@ -159,15 +161,22 @@ def test_a_job_is_shown_in_plain_words_with_its_cost(
         assert words in text
 
 
-def test_the_owner_is_told_which_column_a_job_learns_to_tell(
-    home: Home, capsys: pytest.CaptureFixture[str]
+def test_the_owner_reads_the_whole_question(
+    home: Home, shown: Shown, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    design = {"n_features": 2, "nominal_n": 300, "budget": Budget(1.0, 1e-6)}
-    columns = Schema.load(home.folder / "schema.toml").public
-    task = toy_task(TASKS["linear"], **design, columns=columns, target="x1")
-    job = home.receive(home.plan(task=task))
+    schema = Schema.load(home.folder / "schema.toml")
+    about = {"budget": Budget(1.0, 1e-6), "nominal_n": 300, "profile": "pairwise"}
+    plan = make_plan(TASKS["linear"], schema, home.plan().silos, target="x1", **about)
+    job = home.receive(plan)
     assert main(["jobs", "show", "--config", home.config, job]) == 0
-    assert re.search(r"^target +x1$", capsys.readouterr().out, re.MULTILINE)
+    page = capsys.readouterr().out
+    for line in question_of(plan, schema).splitlines():
+        name, _, value = line.partition(": ")
+        assert re.search(rf"^{re.escape(name)} +{re.escape(value)}$", page, re.MULTILINE)
+    assert re.search("^option target +x1$", page, re.MULTILINE)
+    document = shown("show", job)
+    assert document["question"] == question_of(plan, schema)
+    assert document["question_hash"] == plan.question == hash_of(document["question"])
 
 
 def test_what_was_spent_before_is_in_the_price(home: Home, shown: Shown) -> None:

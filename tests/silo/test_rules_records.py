@@ -90,7 +90,7 @@ def life(folder: Path, content: str, plan: Plan) -> tuple[list[object], list[str
 
 @pytest.mark.parametrize("name", CONTENTS)
 def test_what_records_hold_never_stops_a_federated_job_nor_shows(name: str, tmp_path: Path) -> None:
-    plan = toy_plan()
+    plan = toy_plan(schema_digest="")
     expected = life(tmp_path / "ordinary", CONTENTS["ordinary"], plan)
     assert expected[0][0] == ("approved", "")
     assert len(expected[0]) == 1 + 2 * plan.rounds + 1, "a decision, two answers a round, the end"

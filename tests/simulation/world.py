@@ -242,6 +242,7 @@ def patched(world: World) -> Iterator[None]:
     clock = SimpleNamespace(time=world.time, monotonic=lambda: world.now)
     system = SimpleNamespace(urandom=world.urandom, getpid=os.getpid)
     replace_file, save = ledger_file.replace_file, agent._save
+    engine_of = coordinator_store._engine
     transaction_of_store = coordinator_store.Store._transaction
 
     @contextmanager
@@ -271,6 +272,11 @@ def patched(world: World) -> Iterator[None]:
         save(*about)
         world.point("after")
 
+    def engine(url: str) -> Any:
+        made: Any = engine_of(url)
+        made._compiled_cache = _COMPILED
+        return made
+
     with pytest.MonkeyPatch.context() as patch:
         for place, replacement in {
             "cloister.protocol.keys.time": clock,
@@ -289,6 +295,7 @@ def patched(world: World) -> Iterator[None]:
             "cloister.federation.silo.agent._save": saved,
             "cloister.federation.service.jobs.ThreadPoolExecutor": Inline,
             # Pure functions, asked for the same very often.
+            "cloister.federation.service.store._engine": engine,
             "cloister.hazmat.signing.Ed25519PublicKey": QuickKey,
             "cloister.federation.silo.agent.Plan.from_dict": _plan_of,
         }.items():
@@ -318,6 +325,7 @@ class Inline:
         return done
 
 
+_COMPILED: dict[Any, Any] = {}  # statements of the coordinator's database
 _read_plan = Plan.from_dict
 
 

@@ -125,19 +125,19 @@ def _listed(value: Any) -> str:
         return "; ".join(map(_entry, value)) or "none"
     if isinstance(value, str):  # quoted where it could be taken for a number
         return json.dumps(value) if _NUMERIC.fullmatch(value) else _word(value)
-    return "none" if value is None else repr(value)
+    return "not given" if value is None else repr(value)
 
 
 def _entry(value: Any) -> str:
     """Return an entry of a list: that of a table is written ``a by b``."""
     if isinstance(value, list | tuple):
-        return " by ".join(map(_entry, value)) or "none"
+        return " by ".join(map(_entry, value)) or "()"
     return f"({_listed(value)})" if isinstance(value, Mapping) else _listed(value)
 
 
 def _word(text: str) -> str:
     """Return a name, quoted as in JSON if a reader could take it for something else."""
-    plain = text == text.strip() and text and text not in ("none", "None")
+    plain = text == text.strip() and text not in ("", "none", "not given")
     marks = any(mark in text for mark in (*_SEPARATORS, '"', " by "))
     hidden = any(unicodedata.category(c)[0] in "CZ" and c != " " for c in text)
     return json.dumps(text) if marks or hidden or not plain else text

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil, floor, log2, sqrt
+from math import ceil, floor, frexp, sqrt
 from typing import Annotated, Any
 
 import numpy as np
@@ -363,7 +363,7 @@ class Frame:
 
     def gradient_bits(self, residual: float) -> int:
         """Return the fineness of sums of rows times residuals of at most this norm."""
-        return self.room - max(0, ceil(log2(self.clip * residual)))
+        return self.room - max(0, _ceil_log2(self.clip * residual))
 
     def gradient_block(self, outputs: int, residual_squared: float, weight: float) -> Block:
         """Return the block of the gradients of each output.
@@ -399,7 +399,7 @@ class Frame:
     @property
     def products_bits(self) -> int:
         """Fineness of the products."""
-        return self.room - ceil(log2(SQUARE * max(self.clip, 1.0) ** 2))
+        return self.room - _ceil_log2(SQUARE * max(self.clip, 1.0) ** 2)
 
     def products_block(self, weight: float, name: str = "products") -> Block:
         """Return the block of products of two entries of a row."""
@@ -582,3 +582,12 @@ def count_sizes(sizes: Floats) -> Integers:
     """Return how many sizes are in each class, with the fineness of counts."""
     found = np.minimum(np.searchsorted(EDGES, sizes), len(EDGES) - 1)
     return np.bincount(found, minlength=len(EDGES)).astype(np.int64) << COUNT_BITS
+
+
+def _ceil_log2(value: float) -> int:
+    """Return the least integer n with ``2**n >= value``, for a value above 0; exact.
+
+    A logarithm near an integer may be rounded to either side of it, on another machine differently.
+    """
+    mantissa, exponent = frexp(value)  # value = mantissa * 2**exponent, mantissa in [0.5, 1)
+    return exponent - (mantissa == 0.5)

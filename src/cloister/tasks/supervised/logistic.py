@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from math import ceil, hypot, inf, log, sqrt
+from math import ceil, floor, hypot, inf, log, sqrt
 from statistics import NormalDist
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -339,7 +339,8 @@ class Logistic(Gaussian):
             part = 1 - PLACES_SHARE - SPREADS_SHARE - PRODUCTS_SHARE - CURVATURE_SHARE
         growth = min(_GROWTH, _MOST_GROWTH ** (1 / (last - first)))
         grow = growth ** np.arange(last - first)
-        return float(part * grow[t - first] / grow.sum())
+        # In steps of 2**-30: powers differ in their last bits between machines, designs may not.
+        return floor(part * grow[t - first] / grow.sum() * 2**30) / 2**30
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return counts of columns; a gradient and products; a gradient; or sizes and curvature."""

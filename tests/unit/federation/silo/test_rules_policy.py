@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
@@ -13,11 +13,12 @@ from cloister.federation.silo.policy import Policy
 from cloister.protocol.plan import Plan
 from cloister.protocol.proposal import Proposer
 from cloister.protocol.task import Profile
+from cloister.tasks import TASKS
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.testing import toy_federation, toy_plan, toy_schema
 
 SCHEMA = toy_schema()
-PLAN, IDENTITIES = toy_federation(7, "pairwise", schema_digest=SCHEMA.digest())
+PLAN, IDENTITIES = toy_federation(7, "pairwise")
 PINS = dict(zip(PLAN.silos, PLAN.fingerprints, strict=True))
 
 
@@ -36,6 +37,7 @@ def refusal(plan: Plan, silo: str, others: int) -> str | None:
         plan,
         silo=silo,
         schema=SCHEMA,
+        tasks=TASKS,
         proposer=proposer,
         peers={name: pin for name, pin in PINS.items() if name != silo},
         analysts={"ann": asker.fingerprint},
@@ -46,7 +48,8 @@ def refusal(plan: Plan, silo: str, others: int) -> str | None:
 @pytest.mark.parametrize("min_silos", [4, 5, 6, 7])
 def test_a_plan_that_every_member_takes_has_the_largest_minimum_of_them(min_silos: int) -> None:
     others = dict(zip(PLAN.silos, (1, 2, 5, 2, 3, 1, 4), strict=True))
-    plan = replace(PLAN, min_silos=min_silos)
+    parties = {"profile": "pairwise", "fingerprints": PLAN.fingerprints}
+    plan = toy_plan(silos=7, min_silos=min_silos, **parties)
     taken = all(refusal(plan, silo, others[silo]) is None for silo in plan.silos)
     assert taken == (min_silos >= 1 + max(others.values()))
 
