@@ -1,0 +1,255 @@
+"""Twenty-odd broken federations: each lacks one sentence of PROTOCOL.md in a function of `src`.
+
+A mutant replaces a text in the source of one function. If that text is not there any more, somebody
+changed the function, and the mutant with it; then write it again, it has a meaning that stays.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A function with another text.
+
+    Parameters
+    ----------
+    name : str
+        What the mutant does wrong.
+    where : str
+        Module, class if any, and function.
+    was, becomes : str
+        Texts in the source of the function.
+    seed : int
+        A seed that catches it.
+    """
+
+    name: str
+    where: str
+    was: str
+    becomes: str
+    seed: int = 0
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Replace the function inside."""
+        holder, name, globals_of = _found(self.where)
+        original = inspect.unwrap(getattr(holder, name))
+        source = textwrap.dedent(inspect.getsource(original))
+        assert source.count(self.was) == 1, f"{self.where} does not have {self.was!r} once"
+        made: dict[str, Any] = {}
+        code = compile(source.replace(self.was, self.becomes), f"<mutant of {self.where}>", "exec")
+        exec("from __future__ import annotations", made)
+        exec(code, globals_of, made)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(holder, name, made[name])
+            yield
+
+
+def _found(where: str) -> tuple[Any, str, dict[str, Any]]:
+    """Return the module or class of a function, its name, and the names that it sees."""
+    module, _, rest = where.partition(":")
+    holder: Any = import_module(f"cloister.{module}")
+    globals_of = vars(holder)
+    *classes, name = rest.split(".")
+    for one in classes:
+        holder = getattr(holder, one)
+    return holder, name, globals_of
+
+
+_CLIENT, _KEYS = "protocol.client:Client.", "protocol.keys:KeyAgreement."
+_LEDGER, _STATE = "privacy.ledger:Ledger.", "privacy.chain:State."
+_AGGREGATOR, _STORE = "protocol.aggregator:Aggregator.", "federation.service.store:Store."
+
+SILO = (
+    Mutant(
+        "an upload leaves before its charge is durable",
+        _CLIENT + "_open",
+        "frame = self._journal.commit(",
+        "frame = upload; (lambda **_: None)(",
+    ),
+    Mutant(
+        "a retry is masked again, with fresh noise",
+        _CLIENT + "_sent",
+        "frame = self._journal.frame(self.plan.run_id, t)",
+        "self._noise = __import__('cloister.privacy.noise').privacy.noise.DiscreteNoise()\n"
+        "    frame = encode(self.plan, self._upload(t))",
+    ),
+    Mutant(
+        "a second sum of a round is confirmed",
+        _CLIENT + "_promise_all",
+        "if self._bound[t] != answers[0][1]:",
+        "self._bound[t] = answers[0][1]\n    if len(kept) < len(answers):\n"
+        "        return answers[-1][1]\n    if False:",
+    ),
+    Mutant(
+        "what a silo confirmed is forgotten with its memory",
+        _CLIENT + "_promise_all",
+        "kept = self._journal.record_all(self.plan.run_id, answers)",
+        "kept = (self._bound.get(t, answers[0][1]), answers[-1][1])",
+    ),
+    Mutant(
+        "shares asked for late are of all members' seeds",
+        _CLIENT + "_give_shares",
+        "self._masker.shares(t, members, reply.survivors)",
+        "self._masker.shares(t, members, reply.survivors if self._pending else members)",
+    ),
+    Mutant(
+        "survivors are not checked for order, nor for this silo",
+        _CLIENT + "_confirm",
+        "if survivors != in_order or self.silo not in survivors:",
+        "if False:",
+    ),
+    Mutant(
+        "a sum of few survivors is confirmed",
+        _CLIENT + "_confirm",
+        "if len(survivors) < self._quorum:",
+        "if False:",
+    ),
+    Mutant(
+        "a sum that few confirmed is opened",
+        _CLIENT + "_check_confirmations",
+        "if len(agree) < self._quorum:",
+        "if not agree:",
+    ),
+    Mutant(
+        "a forged confirmation counts",
+        _CLIENT + "_check_confirmations",
+        "if not genuine:",
+        "if False:",
+    ),
+    Mutant(
+        "a second roster is accepted",
+        _KEYS + "secrets",
+        "if self._roster is not None and self._roster != roster:",
+        "if False:",
+    ),
+    Mutant(
+        "a second cohort is accepted",
+        _KEYS + "masker",
+        "if self._deal is not None and self._deal != deal:",
+        "if False:",
+    ),
+    Mutant(
+        "keys are made again when they are asked for again",
+        _CLIENT + "_answer",
+        "return kept or self._promise(frame, encode(self.plan, self._keys.keys()))",
+        "return encode(self.plan, self._keys.keys())",
+    ),
+    Mutant(
+        "what peers say of their ledgers is not kept",
+        _CLIENT + "_hear",
+        "if self._agreement is None:",
+        "if True:",
+    ),
+    Mutant(
+        "confirmations carry an answer that is not durable",
+        _CLIENT + "_promise",
+        "kept = self._journal.record(self.plan.run_id, request, answer)",
+        "kept = answer",
+    ),
+)
+LEDGER = (
+    Mutant(
+        "a ledger behind its owner's statements goes on",
+        _LEDGER + "_check_claims",
+        "if lacking := self._lacking(connection):",
+        "if lacking := []:",
+    ),
+    Mutant(
+        "a charge has no frame",
+        _LEDGER + "_commit",
+        "connection.execute(ledger_file.INSERT_FRAME, (job, round, frame))",
+        "pass",
+    ),
+    Mutant(
+        "a job is reserved beyond the cap",
+        _LEDGER + "reserve",
+        "if tariff is None:",
+        "tariff = tariff or self._state.dataset(dataset).tariff\n        if tariff is None:",
+    ),
+    Mutant(
+        "a closed job costs nothing",
+        _STATE + "_apply_close",
+        "known.cost = known.tariff.cost(composed(known.spent))",
+        "known.cost = Cost()",
+    ),
+    Mutant(
+        "the last answer to a request counts, not the first",
+        _LEDGER + "record_all",
+        "kept.append(answer if earlier is None else earlier)",
+        "kept.append(answer)",
+    ),
+    Mutant(
+        "the secret of a job is not kept",
+        _LEDGER + "secret",
+        "connection.execute(ledger_file.INSERT_SECRET, (job, *kept))",
+        "pass",
+    ),
+    Mutant(
+        "a recovered job is not charged",
+        _STATE + "_apply_recover",
+        "known.spend_all()",
+        "known.is_open, known.cost = False, Cost()",
+    ),
+    Mutant(
+        "of a peer's statements the oldest is kept",
+        "privacy.ledger:_put_statements",
+        "row = (one.fingerprint, said.job, said.height,",
+        "row = (one.fingerprint, said.job, -said.height,",
+    ),
+)
+COORDINATOR = (
+    Mutant(
+        "the last answer of a round counts, not the first",
+        _STORE + "commit",
+        "return bytes(row.frame)",
+        "return frame",
+    ),
+    Mutant(
+        "an answer leaves before it is durable",
+        _AGGREGATOR + "combine",
+        "answer = self._journal.commit(job=self.plan.run_id, round=t, event=event, frame=reply)",
+        "answer = reply",
+    ),
+    Mutant(
+        "a sum of too few silos is answered",
+        _AGGREGATOR + "combine",
+        "if len(uploads) < self.quorum:",
+        "if not uploads:",
+    ),
+    Mutant(
+        "survivors are all members, whether they sent or not",
+        _AGGREGATOR + "combine",
+        "tuple(upload.sender for upload in uploads)",
+        "self._members",
+    ),
+    Mutant(
+        "the roster is forgotten with the memory",
+        _AGGREGATOR + "roster",
+        "self._journal.record(self.plan.run_id, _ROSTER, frame)",
+        "pass",
+    ),
+    Mutant(
+        "a late frame counts in the next round",
+        _AGGREGATOR + "accept",
+        "if message.sender != silo or of_round != self._round:",
+        "if message.sender != silo:",
+    ),
+    Mutant(
+        "different public states are added",
+        _AGGREGATOR + "combine",
+        "if self.differing:",
+        "if False:",
+    ),
+)
+MUTANTS = SILO + LEDGER + COORDINATOR
