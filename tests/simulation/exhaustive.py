@@ -219,6 +219,9 @@ class Small:
 
     def _deliver(self, silo: SmallSilo, frame: bytes) -> bytes:
         """Return a silo's answer; one that dies is asked again when it is back."""
+        job = self.plan.run_id
+        ask = Message(Kind.ASK, 0, job, frame)
+        self.laws.heard(silo, ask)  # type: ignore[arg-type]  # all that laws ask for
         for _ in range(2):
             try:
                 with self.world.as_party(silo.name):
@@ -229,9 +232,8 @@ class Small:
             except CloisterError as error:
                 self.laws.raised(silo.name, error)
                 return b""
-            job = self.plan.run_id
-            ask, said = Message(Kind.ASK, 0, job, frame), Message(Kind.ANSWER, 0, job, answer)
-            self.laws.answered(silo, ask, said)  # type: ignore[arg-type]  # all that laws ask for
+            said = Message(Kind.ANSWER, 0, job, answer)
+            self.laws.answered(silo, ask, said)  # type: ignore[arg-type]
             self.laws.looked(silo)  # type: ignore[arg-type]
             return answer
         raise Broken("a silo that starts again answers")

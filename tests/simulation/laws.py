@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.core.arrays import Integers
+from cloister.core.arrays import GridState, Integers
 from cloister.core.errors import CloisterError
 from cloister.federation.transports.http import Message as Packet
 from cloister.hazmat.fixedpoint import round_to_grid
@@ -29,10 +29,11 @@ from cloister.privacy.noise import NoiseKind, ShareNoise
 from cloister.privacy.packages import read_event
 from cloister.protocol.client import Client
 from cloister.protocol.messages import (
+    BEFORE,
     CONFIRM_LABEL,
+    Adopted,
     Close,
     Confirm,
-    Confirmation,
     Open,
     Ready,
     Reply,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from .parties import Federation, Silo
 
 Round = tuple[str, int]  # job and round
+_ONE_SUM = "a silo confirms one cohort, and one sum of a round"
 
 
 # What lies in a ledger's file ----------------------------------------------------------------
@@ -79,6 +81,7 @@ class Book:
     accounts: dict[str, Account] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     secrets: dict[str, bytes] = field(default_factory=dict)
+    statements: set[tuple[str, str]] = field(default_factory=set)  # whose, and of which job
 
     def covers(self, of: Round) -> bool:
         """Return True if a round that left counts as spent."""
@@ -102,6 +105,7 @@ def book_of(path: Path, cap: float, delta: float) -> Book:
     with closing(sqlite3.connect(path)) as connection:
         bodies = [body for (body,) in connection.execute("SELECT body FROM entries ORDER BY seq")]
         book.secrets = dict(connection.execute("SELECT job, secret FROM secrets"))
+        book.statements = set(connection.execute("SELECT fingerprint, job FROM statements"))
     for entry in map(json.loads, bodies):
         job = entry.get("job", "")
         match entry["kind"]:
@@ -167,7 +171,7 @@ class Laws:
     def __post_init__(self) -> None:
         self._first: dict[Any, bytes] = {}  # what was said once, and may be said no other way
         self._left: dict[str, set[Round]] = defaultdict(set)  # uploads, by silo
-        self._agreed: dict[Any, set[str]] = defaultdict(set)
+        self._agreed: dict[Any, set[tuple[str, bytes]]] = defaultdict(set)
         self._kinds: dict[Any, set[str]] = defaultdict(set)
         self._given: dict[Any, set[str]] = defaultdict(set)
         self._charged: dict[str, frozenset[Round]] = {}
@@ -178,6 +182,8 @@ class Laws:
         self._done: dict[Round, Any] = {}
         self._plain: set[tuple[str, Round]] = set()
         self._lost: dict[str, set[str]] = defaultdict(set)  # silos given up, by job
+        self._tags: dict[Round, dict[str, bytes]] = defaultdict(dict)
+        self._states: dict[tuple[str, Round], GridState] = {}  # of which an upload is a function
 
     def broken(self, law: str, about: str) -> None:
         """Stop the world."""
@@ -199,9 +205,15 @@ class Laws:
         """Know that the coordinator's database was put back."""
         self.excuses.update(("restored", "coordinator restored"))
 
-    def gave_up(self, job: str, silos: Iterable[str]) -> None:
-        """Know which silos did not answer a request of a job, or refused it."""
-        self._lost[job].update(silos)
+    def gave_up(
+        self, job: str, asked: Collection[str], silent: set[str], refused: Mapping[str, str]
+    ) -> None:
+        """Know which silos did not answer a request of a job; none refuses an honest one."""
+        enough = len(asked) >= self._quorum(job)  # with fewer the job cannot go on
+        for silo, reason in refused.items():
+            if enough and not self.excuses and silo not in self._lost[job]:
+                self.broken("an honest request is answered", f"{silo} {job}: {reason}")
+        self._lost[job].update(silent, refused)
 
     def raised(self, party: str, error: Exception) -> None:
         """Only errors of the package leave a party."""
@@ -228,6 +240,8 @@ class Laws:
                 self.broken("a sum holds what its silos sent", f"{of} of {unpaid}")
             if len(message.survivors) < self._quorum(job):
                 self.broken("a sum has at least the quorum of survivors", str(of))
+            if len({self._tags[of][silo] for silo in message.survivors}) > 1:
+                self.broken("silos in a sum hold one public state", str(of))
 
     def _quorum(self, job: str) -> int:
         plan = self.federation.plans[job]
@@ -247,23 +261,23 @@ class Laws:
                 self._once("a silo seals to one roster", (name, job), ask.body)
                 self._keep_held(silo, plan)
             case Ready():
-                self._once("a silo is ready with one cohort", (name, job), said.result_hash)
+                self._once(_ONE_SUM, (name, job, BEFORE), said.result_hash)
             case Upload():
-                assert isinstance(request, Open)
-                self._uploaded(silo, plan, request, said, answer.body)
+                self._uploaded(silo, plan, said, answer.body)
             case Confirm():
                 assert isinstance(request, Reply)
                 self._confirmed(silo, plan, request, said)
             case Shares():
-                assert isinstance(request, Unmask)
-                self._enough(silo, plan, request.round, request.confirmations)
+                self._enough(silo, plan, request.round)
                 self._shared(silo, plan, said)
         if isinstance(request, Close):
-            self._enough(silo, plan, request.round, request.confirmations)
+            self._enough(silo, plan, request.round)
+        if isinstance(said, Upload):
+            self._tags[job, said.round].setdefault(name, said.state_tag)
+        if isinstance(said, Adopted):
+            self._tags[job, said.round][name] = said.state_tag
 
-    def _uploaded(
-        self, silo: Silo, plan: Plan, request: Open, upload: Upload, frame: bytes
-    ) -> None:
+    def _uploaded(self, silo: Silo, plan: Plan, upload: Upload, frame: bytes) -> None:
         of = (plan.run_id, upload.round)
         self._once("a pad is used once", (silo.name, *of), frame)
         book = self.book(silo)
@@ -271,11 +285,13 @@ class Laws:
         self._left[silo.name].add(of)
         if not book.covers(of):
             self.broken("charge and bytes are durable before they leave", f"{silo.name} {of}")
+        client = self._client(silo, plan.run_id)
+        assert client is not None
+        self._states.setdefault((silo.name, of), client.state)
         self._secrets[silo.name, plan.run_id] = book.secrets.get(plan.run_id, b"")
         if is_new and upload.round == 0:
             self._knows_its_past(silo, plan, book)
-        if upload.round > 0:
-            self._enough(silo, plan, upload.round - 1, request.confirmations)
+        self._enough(silo, plan, upload.round - 1)
 
     def book(self, silo: Silo) -> Book:
         """Read a silo's ledger, and check what can be seen in it alone."""
@@ -320,7 +336,7 @@ class Laws:
 
     def _confirmed(self, silo: Silo, plan: Plan, reply: Reply, confirm: Confirm) -> None:
         of = (plan.run_id, reply.round)
-        self._once("a silo confirms one sum of a round", (silo.name, *of), confirm.result_hash)
+        self._once(_ONE_SUM, (silo.name, *of), confirm.result_hash)
         members = [name for name in plan.silos if name in reply.survivors]
         if list(reply.survivors) != members or silo.name not in members:
             self.broken("survivors are members in order, this silo among them", str(of))
@@ -330,20 +346,31 @@ class Laws:
         if len(members) < self._quorum(plan.run_id):
             self.broken("a silo confirms no sum below the quorum", f"{silo.name} {of}")
 
-    def _enough(
-        self, silo: Silo, plan: Plan, t: int, confirmations: Iterable[Confirmation]
-    ) -> None:
-        """Nothing is opened before a quorum of silos signed the sum that this silo confirmed."""
-        own = self._first.get(("a silo confirms one sum of a round", (silo.name, plan.run_id, t)))
-        agree = self._agreed[silo.name, plan.run_id, t] | {silo.name}  # by earlier requests, too
-        for one in confirmations:
+    def heard(self, silo: Silo, ask: Packet) -> None:
+        """Know what a silo was told of the confirmations of others."""
+        plan = self.federation.plans[ask.job]
+        request = decode(plan, ask.body)
+        if not isinstance(request, Open | Unmask | Close):
+            return
+        t = request.round - isinstance(request, Open)
+        for one in request.confirmations:
             parts = confirmed(plan, t, one.silo, one.result_hash, one.statement)
             public = self.federation.silos[one.silo].identity.public
-            if one.result_hash == own and verify(public, one.signature, CONFIRM_LABEL, *parts):
-                agree.add(one.silo)
-        self._agreed[silo.name, plan.run_id, t] = agree
-        if own is None or len(agree) < self._quorum(plan.run_id):
-            self.broken("a quorum confirms before a sum is opened", f"{silo.name} {plan.run_id} {t}")
+            if verify(public, one.signature, CONFIRM_LABEL, *parts):
+                self._agreed[silo.name, plan.run_id, t].add((one.silo, one.result_hash))
+
+    def _enough(self, silo: Silo, plan: Plan, t: int) -> None:
+        """Nothing is opened before a quorum of silos signed the sum that this silo confirmed."""
+        about = (silo.name, plan.run_id, t)
+        told = self._agreed[about]
+        own = self._first.get((_ONE_SUM, about))  # unknown if that answer was lost
+        agree = {one for one, digest in told if own in (None, digest)} | {silo.name}
+        if len(agree) < self._quorum(plan.run_id):
+            self.broken("a quorum confirms before a sum is opened", str(about))
+        kept = self.book(silo).statements
+        prints = {self.federation.silos[one].identity.fingerprint for one in agree - {silo.name}}
+        if sum((one, plan.run_id) in kept for one in prints) + 1 < self._quorum(plan.run_id):
+            self.broken("what peers sign of their ledgers is durable", str(about))
 
     def _shared(self, silo: Silo, plan: Plan, said: Shares) -> None:
         """For each member and round a silo gives a share of the seed or of the key, never both."""
@@ -378,8 +405,9 @@ class Laws:
             return
         self._plain.add((silo.name, of))
         t, plan = of[1], client.plan
-        after = {name: value.tobytes() for name, value in sorted(client.history[t + 1].items())}
-        if self._done.setdefault(of, (survivors, after)) != (survivors, after):
+        after = client.history[t + 1]
+        first, state_of_first = self._done.setdefault(of, (survivors, after))
+        if first != survivors or not self._same(state_of_first, after):
             self.broken("silos that unmask a round hold one sum", f"{silo.name} {of}")
         if len(survivors) < self._quorum(plan.run_id):
             self.broken("no sum below the quorum is unmasked", f"{silo.name} {of}")
@@ -390,14 +418,19 @@ class Laws:
         total = np.zeros(plan.length(t), dtype=np.int64)
         for name in survivors:
             for chunk in self.federation.silos[name].records:
-                total += plan.task.contribute(t, state, chunk)
+                total += plan.task.contribute(t, self._states[name, of], chunk)
         for noise in self._noise(plan, t, survivors):
             released = plan.decode(t, total + noise, len(survivors))
             update = plan.task.update(t, state, released)
-            grid = {k: round_to_grid(v, plan.grid.frac_bits).tobytes() for k, v in update.items()}
-            if grid == after:
+            grid = {k: round_to_grid(v, plan.grid.frac_bits) for k, v in update.items()}
+            if self._same(grid, after):
                 return
         self.broken("the result is the sum of the survivors' records and its noise", f"{of}")
+
+    def _same(self, one: GridState, other: GridState) -> bool:
+        """Return True if states are equal; machines that round differently differ by a step."""
+        step = 1 if self.world.askew else 0
+        return all(np.abs(value - other[name]).max() <= step for name, value in one.items())
 
     def _noise(self, plan: Plan, t: int, survivors: Iterable[str]) -> Iterable[Integers]:
         """Return the noise that may be in a sum: that of the silos, or a draw of the coordinator."""

@@ -37,7 +37,7 @@ from cloister.tasks import TASKS
 from .laws import Laws
 from .world import COORDINATOR, Crash, Image, World, image_of, put, torn
 
-PATIENCE = 300.0  # seconds that the coordinator waits for an answer
+PATIENCE = 120.0  # seconds that the coordinator waits for an answer
 DELTA = 1e-6
 _SILENT = SimpleNamespace(write=lambda *about, **fields: None)  # an audit file
 _STANDING = SimpleNamespace(
@@ -150,6 +150,8 @@ class Silo:
 
     def take(self, message: Message) -> None:
         """Take a message of the coordinator, and send what it answers."""
+        if message.kind == Kind.ASK and self.up:
+            self.laws.heard(self, message)
         answers = self.do(lambda agent: agent.on_message(message))
         for answer in answers:
             if answer.kind == Kind.ANSWER:
@@ -218,7 +220,7 @@ class Silo:
 
     def withdraw(self, job: str) -> None:
         """Leave a job for good."""
-        self.do(lambda agent: agent._store.move(job, lifecycle.WITHDRAW) and [] or [])
+        self.do(lambda agent: (agent._store.move(job, lifecycle.WITHDRAW) and []) or [])
         self.look()
 
     # Its disk --------------------------------------------------------------------------------
@@ -236,7 +238,7 @@ class Silo:
         _dispose(opened)
         self.agent = None
         put(self.folder, image)
-        seconds = rng.uniform(1, 60) if again is None else again
+        seconds = rng.choice([5, 30, 30, 200]) * rng.random() if again is None else again
         self.world.after(seconds, self.start, f"owner of {self.name}")
 
     def restore(self, image: Image, among: Callable[[str], bool]) -> None:
@@ -343,7 +345,7 @@ class Coordinator:
             self.laws.coordinator_restored()
         put(self.folder, image)
         self.jobs, self._exchanges = None, []
-        self.world.after(rng.uniform(1, 60), self.start, "operator")
+        self.world.after(rng.choice([5, 30]) * rng.random(), self.start, "operator")
 
     def propose(self, plan: Plan) -> None:
         """Submit a job, as its analyst does, who looks a while later whether it is there."""
@@ -419,7 +421,7 @@ class Coordinator:
         while exchange.due and self.world.step(until):
             pass
         self._exchanges.remove(exchange)
-        self.laws.gave_up(job, exchange.due | {silo for silo, _ in exchange.refusals})
+        self.laws.gave_up(job, frames, exchange.due, dict(exchange.refusals))
         for silo, reason in exchange.refusals:
             on_refusal(silo, reason)
         return exchange.answers
@@ -452,7 +454,7 @@ class Federation:
     silos: dict[str, Silo] = field(default_factory=dict)
     coordinator: Coordinator = field(init=False)
     plans: dict[str, Plan] = field(default_factory=dict)
-    copies: Callable[[str, Message], int] = lambda link, message: 1  # 0: the connection breaks
+    copies: Callable[[str, Message], int] = lambda link, message: 1  # 0: connects again; -1: not
     forge: Callable[[str, Message], Message | None] = lambda silo, message: None
 
     def to_silo(self, silo: str, message: Message) -> None:
@@ -472,8 +474,9 @@ class Federation:
 
     def _copies(self, silo: str, link: str, message: Message) -> int:
         copies = self.copies(link, message)
-        if not copies:
+        if copies < 1:
             self.world.note(f"{link}: {message.kind.name} is lost")
+        if copies == 0:
             self.world.after(40.0, self.silos[silo].connect, f"owner of {silo}")
         return copies
 

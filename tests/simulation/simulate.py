@@ -21,7 +21,7 @@ import numpy as np
 from cloister.data import Records, array_records
 from cloister.federation.transports.http import Kind, Message
 from cloister.hazmat.signing import Identity
-from cloister.protocol.messages import Close, Open, Reply, Roster, Unmask, decode, encode
+from cloister.protocol.messages import Close, Deal, Open, Reply, Roster, Unmask, decode, encode
 from cloister.protocol.plan import Plan
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.count import Count
@@ -129,6 +129,7 @@ class Weather:
 
     def __post_init__(self) -> None:
         self.loss = self._some(0.4, 0.06)
+        self.gone = self.rng.choice([0.0, 0.3])  # of lost connections, that nobody opens again
         self.twice = self._some(0.6, 0.3)
         self.forging = self._some(0.25, 0.3)
         self.world = self.parties.world
@@ -142,6 +143,8 @@ class Weather:
     def set_in(self) -> None:
         """Let all faults happen at their times."""
         self.parties.copies = self._copies
+        if self.rng.random() < 0.3:
+            self.world.askew.add(self.rng.choice(self.names))
         if self.forging:
             self.laws.excuses.add("forged")
             self.parties.forge = self._forge
@@ -169,7 +172,7 @@ class Weather:
         rng = self.world.rng(f"{link}, copies")
         drawn = rng.random()
         if drawn < self.loss:
-            return 0
+            return -1 if drawn < self.loss * self.gone else 0
         return 2 if drawn < self.loss + self.twice else 1
 
     def _forge(self, silo: str, message: Message) -> Message | None:
@@ -220,7 +223,7 @@ class Weather:
 
         def among(file: str) -> bool:
             ledger = file in DATABASES
-            return what == "all" or ledger == (what == "ledger") and "head" not in file
+            return what == "all" or (ledger == (what == "ledger") and "head" not in file)
 
         def restore() -> None:
             if silo.backups:
@@ -268,13 +271,18 @@ def forged_from(plan: Plan, message: Any, silo: str, rng: random.Random) -> Any:
                     Reply(t, tuple(name for name in survivors if name != silo), elements),
                 ]
             )
+        case Deal(cohort, boxes):
+            kept = [i for i, name in enumerate(cohort) if name == silo or rng.random() < 0.6]
+            fewer = tuple(cohort[i] for i in kept), tuple(boxes[i] for i in kept)
+            return Deal(*fewer) if len(kept) < len(cohort) else None
         case Open() | Unmask() | Close() if message.confirmations:
             told = list(message.confirmations)
+            known = rng.randrange(len(told))
+            rest = [replace(one, mac=one.mac[::-1]) for one in told[known:]]
             if rng.random() < 0.5:
-                told = told[: rng.randrange(len(told))]
-            else:
-                told = [told[0]] * len(told)
-            return replace(message, confirmations=tuple(told))
+                rest = [replace(one, signature=one.signature[::-1]) for one in told[known:]]
+            rest = rest if rng.random() < 0.5 else []
+            return replace(message, confirmations=(*told[:known], *rest))
     return None
 
 
@@ -295,7 +303,7 @@ def simulate(seed: int) -> World:
     rng = random.Random(f"{seed}/world")
     mean = rng.choice([0.2, 2.0, 10.0])
     world = World(seed, delay=lambda of_link: of_link.expovariate(1 / mean))
-    silos, profile = rng.randint(2, 5), rng.choice(["group", "pairwise"])
+    silos, profile = rng.choice([2, 2, 3, 3, 3, 4, 4, 5]), rng.choice(["group", "pairwise"])
     cap = rng.choice([2.0, 10.0])
     try:
         with federation(world, silos, cap, numbered=rng.random() < 0.8) as parties:
@@ -342,5 +350,7 @@ def _end(parties: Federation, weather: Weather) -> None:
 
 def _story(seed: int, world: World, what: str) -> str:
     last = "\n".join(world.trace[-60:])
-    command = f"SIMULATION_SEED={seed} .venv/bin/python -m pytest -n 0 -q tests/simulation -k replay"
+    command = (
+        f"SIMULATION_SEED={seed} .venv/bin/python -m pytest -n 0 -q tests/simulation -k replay"
+    )
     return f"{last}\n\nseed={seed}: {what}\nreplay it: {command}"

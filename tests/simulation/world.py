@@ -43,12 +43,15 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from cloister.core.arrays import GridState, State
 from cloister.federation.service import store as coordinator_store
 from cloister.federation.silo import agent
 from cloister.privacy import ledger_file
 from cloister.protocol.plan import Plan
+from cloister.protocol.progress import Progress
 from cloister.tasks import TASKS
 
+_DRIFT = 0.9e-6  # of a machine that rounds differently; silos adopt what is below 1e-6
 EPOCH = 1_800_000_000.0  # of the simulated time, in seconds
 COORDINATOR = "coordinator"
 
@@ -94,6 +97,7 @@ class World:
     now: float = EPOCH
     acting: str = COORDINATOR
     skew: Counter[str] = field(default_factory=Counter)  # seconds ahead, by party
+    askew: set[str] = field(default_factory=set)  # parties whose machines round differently
     fuses: dict[str, Fuse] = field(default_factory=dict)
     on_point: Callable[[str, str], None] = lambda party, moment: None
     trace: list[str] = field(default_factory=list)
@@ -151,7 +155,7 @@ class World:
     # Randomness and disks --------------------------------------------------------------------
 
     def urandom(self, size: int) -> bytes:
-        """Return the next random bytes of the acting party; a restored disk does not rewind them."""
+        """Return the next random bytes of the acting party; no old disk rewinds them."""
         about = (self.acting, size)
         self._drawn[about] += 1
         text = f"{self.seed}/{self.acting}/{size}/{self._drawn[about]}"
@@ -242,7 +246,7 @@ def patched(world: World) -> Iterator[None]:
     clock = SimpleNamespace(time=world.time, monotonic=lambda: world.now)
     system = SimpleNamespace(urandom=world.urandom, getpid=os.getpid)
     replace_file, save = ledger_file.replace_file, agent._save
-    engine_of = coordinator_store._engine
+    engine_of, on_grid = coordinator_store._engine, Progress._on_grid
     transaction_of_store = coordinator_store.Store._transaction
 
     @contextmanager
@@ -272,6 +276,10 @@ def patched(world: World) -> Iterator[None]:
         save(*about)
         world.point("after")
 
+    def rounded(progress: Progress, state: State) -> GridState:
+        drift = _DRIFT if world.acting in world.askew else 0.0
+        return on_grid(progress, {name: value + drift for name, value in state.items()})
+
     def engine(url: str) -> Any:
         made: Any = engine_of(url)
         made._compiled_cache = _COMPILED
@@ -294,6 +302,7 @@ def patched(world: World) -> Iterator[None]:
             "cloister.privacy.ledger_file.replace_file": replaced,
             "cloister.federation.silo.agent._save": saved,
             "cloister.federation.service.jobs.ThreadPoolExecutor": Inline,
+            "cloister.protocol.progress.Progress._on_grid": rounded,
             # Pure functions, asked for the same very often.
             "cloister.federation.service.store._engine": engine,
             "cloister.hazmat.signing.Ed25519PublicKey": QuickKey,

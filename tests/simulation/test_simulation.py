@@ -1,0 +1,113 @@
+"""A simulated federation: seeds in the gate, many more at night, and every schedule of a small job.
+
+A seed that fails prints its history and the command that replays it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from . import exhaustive
+from .exhaustive import Schedule
+from .mutants import MUTANTS, Mutant
+from .simulate import Failed, jobs_of, simulate
+from .world import Broken, Crash, Fuse, World
+
+GATE = 500  # jobs
+NIGHTLY = int(os.environ.get("SIMULATION_JOBS", "20000"))
+PARTS = 10  # tests of the gate, so that a failure stops a tenth of the seeds
+
+
+def seeds(first: int, jobs: int) -> Iterator[int]:
+    """Yield as many seeds as have so many jobs."""
+    so_far = 0
+    for seed in count(first):
+        if so_far >= jobs:
+            return
+        so_far += jobs_of(seed)
+        yield seed
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_seeded_jobs(part: int) -> None:
+    for seed in seeds(1000 * part, GATE // PARTS):
+        simulate(seed)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_many_seeded_jobs(part: int) -> None:
+    for seed in seeds(1_000_000 * (part + 1), NIGHTLY // PARTS):
+        simulate(seed)
+
+
+@pytest.mark.skipif("SIMULATION_SEED" not in os.environ, reason="set SIMULATION_SEED to a seed")
+def test_replay() -> None:
+    print("\n".join(simulate(int(os.environ["SIMULATION_SEED"])).trace))
+
+
+def test_a_seed_has_one_history() -> None:
+    for seed in (3, 8):
+        assert simulate(seed).trace == simulate(seed).trace
+
+
+# --- Every schedule -------------------------------------------------------------------------------
+
+# Messages, pairs of answers that follow each other, and points of all disks of the canonical run.
+SIZES = {"pairwise": (60, 20, 114), "group": (48, 16, 104)}
+
+
+@pytest.mark.parametrize("profile", SIZES)
+def test_every_death_and_every_message_twice(profile: str) -> None:
+    plan = exhaustive.small_plan(profile)
+    run = exhaustive.run(plan, Schedule())
+    assert (run.messages, run.pairs, run.world.points) == SIZES[profile]
+    for dies in range(run.world.points):
+        # Beside it the message that comes twice and the order change from one point to the next.
+        exhaustive.run(plan, Schedule(dies * 7 % run.messages, dies % run.pairs, dies))
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", SIZES)
+def test_every_death_times_every_message_twice(profile: str) -> None:
+    """In canonical order all of them, and of the other orders one in so many, other ones each."""
+    plan = exhaustive.small_plan(profile)
+    every = int(os.environ.get("SIMULATION_EVERY", "20"))
+    schedules = exhaustive.schedules(plan, orders=True)
+    tried = 0
+    for number, schedule in enumerate(schedules):
+        if schedule.swapped is None or number % every == 0:
+            exhaustive.run(plan, schedule)
+            tried += 1
+    messages, _, points = SIZES[profile]
+    assert tried > messages * points
+
+
+# --- The simulation itself ------------------------------------------------------------------------
+
+
+def test_a_party_dies_at_the_point_that_its_fuse_names() -> None:
+    world = World(1, fuses={"a": Fuse(1)}, acting="a")
+    world.point("before")
+    with pytest.raises(Crash):
+        world.point("after")
+    with pytest.raises(Crash):  # of a `finally`
+        world.point("before")
+
+
+def test_no_handler_of_the_product_catches_a_death_or_a_broken_law() -> None:
+    assert not issubclass(Crash, Exception)
+    assert not issubclass(Broken, Exception)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_a_mutant_is_caught(mutant: Mutant) -> None:
+    simulate(mutant.seed)
+    with mutant.applied(), pytest.raises(Failed):
+        simulate(mutant.seed)
