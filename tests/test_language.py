@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1] / "src" / "cloister"
 # Rooms that follow the guide, with the least number of comments per 100 lines of code. It grows.
 ROOMS = {
     **dict.fromkeys(("hazmat", "secagg", "protocol"), 7),
-    **dict.fromkeys(("audit", "console", "federation", "shares"), 5),
+    **dict.fromkeys(("app", "audit", "console", "federation", "shares"), 5),
 }
 
 # Rooms of these whose messages do not follow the guide yet.
@@ -74,6 +74,8 @@ ALLOWED: dict[tuple[str, str], int] = {
     ("audit/noise_laws.py", "beside"): 1,
     ("audit/pairs.py", "beside"): 2,
     ("audit/runs.py", "beside"): 1,
+    # The name of a public field.
+    ("app/payment.py", "says"): 1,
     # The title of a question on the page.
     ("console/questions.py", "by what"): 1,
 }

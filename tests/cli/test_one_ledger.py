@@ -76,7 +76,7 @@ def test_runs_into_several_folders_are_added_up_in_the_users_one_ledger(capsys: 
     assert main(["budget", "show"]) == 0
     said = capsys.readouterr().out
     assert "ward" in said
-    assert "Not counted there: what another user, another machine or another ledger" in said
+    assert "Not counted there: spending of another user, another machine or another ledger" in said
 
 
 def test_a_variable_or_an_option_names_another_ledger(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -528,7 +528,7 @@ def test_a_number_that_noise_could_have_made_has_a_question_mark() -> None:
 )
 def test_no_line_promises_what_the_run_does_not_keep(answer: Callable[[], Release]) -> None:
     summary = present(answer())
-    assert summary.cost == "Nothing is promised: this is NOT PRIVATE."
+    assert summary.cost == "This result has no privacy guarantee: it is NOT PRIVATE."
 
 
 def test_a_centre_at_zero_is_known_and_one_of_noise_is_not() -> None:
