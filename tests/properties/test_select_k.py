@@ -168,7 +168,7 @@ def test_where_nothing_stands_out_the_fewest_are_taken_and_said_so() -> None:
         results = task.results(states[-1], toy_schema(d).grid())
         assert results["centres"].shape == (2, d)
         (curve, *_) = task.displays(results, tuple(f"x{j}" for j in range(d)))
-        assert "Nothing stood out" in curve.note or name == "directions"
+        assert "No structure exceeds" in curve.note or name == "directions"
 
 
 def test_the_curve_is_shown_with_the_number_chosen() -> None:
