@@ -65,10 +65,10 @@ def test_groups_follow_from_the_noise_of_a_pair() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"nominal_n": 100}, "tables of 4 columns.*they would be noise"),
-        ({"nominal_n": 800}, "structure 'pairs' must find pairs.*'star'"),
-        ({"structure": "star"}, "target goes with structure"),
-        ({"target": "a"}, "target goes with structure"),
+        ({"nominal_n": 100}, "tables of 4 columns.*noise would exceed them"),
+        ({"nominal_n": 800}, "structure 'pairs' chooses pairs.*'star'"),
+        ({"structure": "star"}, "target must be given with structure"),
+        ({"target": "a"}, "target must be given with structure"),
         ({"structure": "star", "target": "z"}, "target must be a column"),
         ({"edges": {}}, "edges must be given for 'x'"),
         ({"ordered": ("z",)}, "must be a column of the schema"),
