@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[1] / "src" / "cloister"
 # Rooms that follow the guide, with the least number of comments per 100 lines of code. It grows.
 ROOMS = {
     **dict.fromkeys(("hazmat", "secagg", "protocol"), 7),
-    **dict.fromkeys(("app", "audit", "console", "federation", "shares"), 5),
+    **dict.fromkeys(("tasks/survival", "tasks/synthesis", "tasks/tables"), 7),
+    **dict.fromkeys(("app", "audit", "console", "core", "federation", "shares"), 5),
 }
 
 # Rooms of these whose messages do not follow the guide yet.
@@ -76,6 +77,10 @@ ALLOWED: dict[tuple[str, str], int] = {
     ("audit/runs.py", "beside"): 1,
     # The name of a public field.
     ("app/payment.py", "says"): 1,
+    # The name of a field of tasks, which plans and results hold.
+    ("tasks/synthesis/synthesise.py", "walls"): 1,
+    ("tasks/tables/axes.py", "walls"): 1,
+    ("tasks/tables/tabulate.py", "walls"): 1,
     # The title of a question on the page.
     ("console/questions.py", "by what"): 1,
 }

@@ -154,5 +154,5 @@ def test_check_task_feeds_records_outside_the_box(monkeypatch: pytest.MonkeyPatc
     check_task(task, [np.zeros((1, task.n_features), dtype=np.int32)])
     module = sys.modules[check_task.__module__]
     monkeypatch.setattr(module, "inside", lambda records, frac_bits: records)
-    with pytest.raises(AssertionError, match=r"bound|the kernel sums the rows"):
+    with pytest.raises(AssertionError, match=r"bound|the kernel must sum the rows"):
         check_task(task, [np.zeros((1, task.n_features), dtype=np.int32)])
