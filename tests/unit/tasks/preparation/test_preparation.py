@@ -540,7 +540,7 @@ def test_a_budget_too_small_is_told_with_what_would_fit() -> None:
         ),
         ("pipeline", {"steps": [["lloyd", {"n_clusters": 2, "rounds": 1}]]}, "got 'lloyd'"),
         ("pipeline", {"steps": [["count", {"depth": 3}]]}, "do not fit: it has no option"),
-        ("pipeline", {"steps": [["bounds", {}], ["count", {}]], "shares": [1.0]}, "shares must be"),
+        ("pipeline", {"steps": [["bounds", {}], ["count", {}]], "shares": [1.0]}, "shares must have"),
         ("pipeline", {"steps": [["bounds", {}], ["count", {}]], "shares": [0.7, 0.7]}, "shares"),
     ],
 )
