@@ -357,7 +357,7 @@ class SiloSettings(_Dialling):
     @classmethod
     def _of_both(cls, share: float | None, info: ValidationInfo) -> float | None:
         if share and not info.data.get("pure_share"):
-            raise ValueError("must be 0 where pure_share is, since a whole job takes of both")
+            raise ValueError("must be 0 if pure_share is 0, since a whole job uses both")
         return share
 
     @property
