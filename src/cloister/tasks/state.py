@@ -16,7 +16,7 @@ import numpy as np
 from cloister.core.arrays import Floats, GridState, Integers, State
 from cloister.hazmat.fixedpoint import from_grid
 
-_State = TypeVar("_Known")
+_State = TypeVar("_State")
 _Array = TypeVar("_Array")
 
 

@@ -128,7 +128,7 @@ class Evaluated(Gaussian, ABC):
         fits = options.model is None or isinstance(options.model, kind)
         if not fits:
             raise PlanError(
-                f"model must be a cloister {called} for task {cls.name!r}, got "  # type: ignore[attr-defined]
+                f"model must be a {called} of cloister for task {cls.name!r}, got "  # type: ignore[attr-defined]
                 f"{_named(options.model)}; give the predictions of other models as columns."
             )
         return {
