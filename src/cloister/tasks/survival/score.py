@@ -209,7 +209,8 @@ class Series:
 def _moved(values: Floats, vectors: Floats, held: Floats, steps: Floats) -> Floats:
     """Return the derivative of the matrix with eigenvalues `held`, as that of `values` steps.
 
-    This holds to first order [DK65]_. Where an eigenvalue is held at its noise, the matrix hardly moves.
+    This holds to first order [DK65]_. Where an eigenvalue is held at its noise, the matrix hardly
+    moves.
     """
     differences, gaps = np.subtract.outer(values, values), np.subtract.outer(held, held)
     slopes = np.maximum(values, 0.0) / held
