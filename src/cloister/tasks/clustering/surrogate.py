@@ -30,8 +30,8 @@ class Surrogate:
         """Return centres of the points improved by Lloyd's algorithm and by single moves."""
         used = self.masses > 0
         points, masses = self.points[used], self.masses[used]
-        centres_found = lloyd(points, masses, on_lattice(centres))
-        return np.asarray(repaired(points, masses, centres_found) / ONE)
+        better = lloyd(points, masses, on_lattice(centres))
+        return np.asarray(repaired(points, masses, better) / ONE)
 
 
 @dataclass(frozen=True)
