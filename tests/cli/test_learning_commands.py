@@ -275,7 +275,7 @@ def test_outliers_are_counted_and_flagged_where_they_are(ward: Path, capsys: Sai
             "classify a.csv --target ill --method logistic --reference ill=no",
             "other than the target",
         ),
-        ("evaluate a.csv", "model must be given"),
+        ("evaluate a.csv", "give --model"),
         ("evaluate a.csv --model s.toml", "cannot be read"),
         ("outliers a.csv --group age --count-share 0.1", "categories"),
     ],

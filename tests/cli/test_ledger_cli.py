@@ -66,7 +66,7 @@ def test_an_export_is_the_same_under_the_old_name(file: Path, capsys: Said) -> N
         assert main([command, "export", "ledger.db"]) == 0
         told = capsys.readouterr()
         documents.append(json.loads(told.out))
-        assert ("'ledger' is 'budget' now" in told.err) == (command == "ledger")
+        assert ("'ledger' is now 'budget'" in told.err) == (command == "ledger")
     assert documents[0] == documents[1]
     assert documents[0]["countersigned"][0]["fingerprint"] == "ed25519:aa"
     assert main(["budget", "export", "ledger.db", "--out", "chain.json", "--json"]) == 0
