@@ -516,7 +516,7 @@ def test_a_ledger_is_charged_and_refuses(tmp_path: Path) -> None:
         ({"costs": [[0, 1]]}, "costs must be 2 rows of 2"),
         ({"costs": [[0, np.nan], [1, 0]]}, "costs must be 2 rows of 2"),
         ({"class_weight": {7: 2.0}}, "class_weight must name classes"),
-        ({"classes": None}, "classes must be given"),
+        ({"classes": None}, "classes must be the public list"),
         ({"kind": "deep"}, "kind must be one of"),
     ],
 )

@@ -422,7 +422,7 @@ def test_unknown_words_and_one_class_do_not_stop_a_fit() -> None:
 
 def test_labels_are_never_read_in_silence() -> None:
     X, y = np.zeros((4, 1)), [0, 1, 0, 1]
-    with pytest.raises(PlanError, match="classes must be given"):
+    with pytest.raises(PlanError, match="classes must be the public list"):
         DPNaiveBayes(epsilon=1.0, bounds=(-1, 1)).fit(X, y)
 
 
