@@ -30,7 +30,7 @@ from cloister.protocol.journal import Journal
 from cloister.protocol.plan import Plan
 from cloister.protocol.rows import sum_of_rows
 from cloister.protocol.session import Transport, run_rounds
-from cloister.protocol.task import PublicFacts, Task, has_rows, inside
+from cloister.protocol.task import PublicFacts, Task, has_rows, records_in_box
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.examples import hostile_rounds
 from cloister.tasks.options import design
@@ -357,14 +357,14 @@ def _on_grid(task: Task, state: State) -> GridState:
 
 def _check_round(task: Task, t: int, state: GridState, table: Records) -> None:
     def contribution(rows: Records) -> Integers:
-        return task.contribute(t, state, inside(rows, task.frac_bits))
+        return task.contribute(t, state, records_in_box(rows, task.frac_bits))
 
     whole = contribution(table)
     blocks = task.blocks(t)
     assert whole.dtype == np.int64, "contributions must be int64"
     assert whole.shape == (sum(block.size for block in blocks),), "length must be the plan's"
     if has_rows(task):
-        by_rows = sum_of_rows(task, t, state, inside(table, task.frac_bits))
+        by_rows = sum_of_rows(task, t, state, records_in_box(table, task.frac_bits))
         assert (whole == by_rows).all(), "the kernel must sum the rows"
     half = len(table) // 2
     both = contribution(table[:half]) + contribution(table[half:])

@@ -111,7 +111,7 @@ class GridRoute(Route):
     @cached_property
     def n_cells(self) -> int:
         """Largest number of cells of the histogram, for any box."""
-        k, noise_std = self.n_clusters, self.noise_std(self._shares[int(self.has_box)])
+        k, noise_std = self.n_clusters, self.noise_std(self._shares[self.has_box])
         fine: float = (self.nominal_n / (_FINENESS * k * noise_std)) ** 2
         cells = max(k * min(max(fine, _FEWEST), _MOST), _LEAST_CELLS)
         return int(min(cells, _MOST_CELLS, _MOST_BINS**self.n_features))

@@ -480,7 +480,7 @@ class FastLloyd(_LloydLoop):
             radius=radius,
             radius_squared=steps**2,
             count_weight=count_weight,
-            l1=min(isqrt(d * steps**2), 2 * d * one) + count_weight,
+            l1=isqrt(d * steps**2) + count_weight,
         )
 
     def _bound_move(self, moves: Floats, payload: Payload) -> Floats:

@@ -161,7 +161,7 @@ def _weights(centres: Integers) -> Floats:
 
 def _slots(n_clusters: int) -> int:
     """Return the smallest power of two that holds every label."""
-    return 1 << (n_clusters - 1).bit_length() if n_clusters > 1 else 1
+    return 1 << (n_clusters - 1).bit_length()
 
 
 def add_by_label(columns: Floats, labels: Integers, n_clusters: int) -> Integers:

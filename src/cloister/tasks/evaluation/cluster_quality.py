@@ -156,7 +156,7 @@ class ClusterQuality(Gaussian):
         one = 1 << COUNT_BITS
         if t == 0:
             # Clipped, so that every record is in exactly one ring.
-            rings = np.clip(np.searchsorted(self._edges, nearest), 0, _RINGS - 1)
+            rings = np.minimum(np.searchsorted(self._edges, nearest), _RINGS - 1)
             return (Rows.at([rings], [one]),)
         # A hostile state may have any reach, and the bounds hold for each above 0.
         reach = max(int(state["reach"][0]), 1) / (1 << self.frac_bits)

@@ -275,7 +275,7 @@ class Cox(Gaussian):
                 words = curves.word_of(row, event, self.intervals)
                 total += np.bincount(words, minlength=len(total)) << COUNT_BITS
                 continue
-            before = np.clip(time.astype(np.int64), 0, self.intervals - 1)
+            before = np.minimum(time.astype(np.int64), self.intervals - 1)
             step = known.hazard[before + 1] - known.hazard[before]
             hazard = known.hazard[before] + step * np.minimum(time - before, 1.0)
             residual = event * (row < known.last) - hazard
