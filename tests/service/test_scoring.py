@@ -196,7 +196,7 @@ def test_an_answer_that_is_none_is_said(monkeypatch: pytest.MonkeyPatch, body: b
     asked = Scoring("https://other", ssl.create_default_context())
     answers = httpx.MockTransport(lambda _: httpx.Response(200, content=body))
     asked._http = httpx.Client(transport=answers, base_url="https://other")
-    with asked, pytest.raises(TransportError, match="'https://other' does not answer as one does"):
+    with asked, pytest.raises(TransportError, match="'https://other' gave an unexpected answer"):
         asked.model()
 
 

@@ -52,7 +52,7 @@ def _tell(settings: NotifySettings, notice: Mapping[str, Any]) -> None:
                 pass
     except Exception as error:
         _log.warning(
-            "the owner could not be told that a job waits: %s",
+            "the owner could not be notified of a waiting job: %s",
             type(error).__name__,
             extra={"job": notice["job"]},
         )

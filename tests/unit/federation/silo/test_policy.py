@@ -128,7 +128,7 @@ REFUSALS: dict[str, tuple[Case, str]] = {
     ),
     "too few others": (
         Case(allowing(min_other_silos=3)),
-        "min_silos must be at least 4 for this silo, got 3; a sum must hold 3 others.",
+        "min_silos must be at least 4 for this silo, got 3; a sum must include 3 others.",
     ),
     "profile": (
         Case(plan=GROUP),
