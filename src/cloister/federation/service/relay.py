@@ -142,6 +142,7 @@ class Relays:
     def _check_room(self, name: str, peer: str) -> None:
         if name == peer:
             raise WebSocketException(_NOT_ALLOWED, "a link must have two different parties.")
+        # Also per party, so that one party cannot use all links.
         if len(self._open) >= self._most or (
             sum(end.name == name for end in self._open) >= self._most_of_one
         ):

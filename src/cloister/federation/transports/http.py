@@ -426,6 +426,7 @@ def _hung_up(error: Any, where: str) -> str:
 
 def _status(response: Any, where: str) -> str:
     """Return the message for a stream that the coordinator refused."""
+    # Another server, such as a proxy, may have sent the body.
     try:
         why = printable(json.loads(response.body or b"")["error"])
     except (ValueError, LookupError, TypeError, RecursionError):
