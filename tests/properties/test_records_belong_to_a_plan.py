@@ -146,7 +146,9 @@ def test_a_task_without_the_rule_would_exceed_its_bound() -> None:
     task = planned_task("auto", 9).task
     row = outside_the_box(task.n_features, task.frac_bits)[1:2]
     assert excess(task, 0, task.contribute(0, start(task), row)) > 100
-    assert excess(task, 0, task.contribute(0, start(task), records_in_box(row, task.frac_bits))) == 0
+    assert (
+        excess(task, 0, task.contribute(0, start(task), records_in_box(row, task.frac_bits))) == 0
+    )
 
 
 def test_check_task_feeds_records_outside_the_box(monkeypatch: pytest.MonkeyPatch) -> None:
