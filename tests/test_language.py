@@ -16,12 +16,10 @@ ROOT = Path(__file__).parents[1] / "src" / "cloister"
 
 # Rooms that follow the guide, with the least number of comments per 100 lines of code. It grows.
 ROOMS = {
-    **dict.fromkeys(("hazmat", "secagg", "protocol"), 7),
-    **dict.fromkeys(("audit", "console", "federation", "shares"), 5),
+    **dict.fromkeys(("hazmat", "privacy", "protocol", "secagg", "tasks"), 7),
+    **dict.fromkeys(("app", "audit", "cli", "console", "core", "data", "estimators"), 5),
+    **dict.fromkeys(("federation", "shares"), 5),
 }
-
-# Rooms of these whose messages do not follow the guide yet.
-DOCSTRINGS_ONLY = {"federation", "shares"}
 
 REFUSED = {
     name: re.compile(pattern, re.IGNORECASE)
@@ -74,6 +72,12 @@ ALLOWED: dict[tuple[str, str], int] = {
     ("audit/noise_laws.py", "beside"): 1,
     ("audit/pairs.py", "beside"): 2,
     ("audit/runs.py", "beside"): 1,
+    # The name of a public field.
+    ("app/payment.py", "says"): 1,
+    # The name of a field of tasks, which plans and results hold.
+    ("tasks/synthesis/synthesise.py", "walls"): 1,
+    ("tasks/tables/axes.py", "walls"): 1,
+    ("tasks/tables/tabulate.py", "walls"): 1,
     # The title of a question on the page.
     ("console/questions.py", "by what"): 1,
 }
@@ -132,10 +136,7 @@ def sentences(text: str) -> Iterator[str]:
 
 def refused(path: Path) -> Iterator[tuple[str, int, str]]:
     """Yield rule, line and the words around each refused wording of a file."""
-    texts = [*docstrings(path)]
-    if path.relative_to(ROOT).parts[0] not in DOCSTRINGS_ONLY:
-        texts += messages(path)
-    for line, text in texts:
+    for line, text in (*docstrings(path), *messages(path)):
         bare = " ".join(without_quotes(text).split())
         for name, pattern in REFUSED.items():
             for match in pattern.finditer(bare):

@@ -218,7 +218,7 @@ def test_the_same_records_under_another_name_are_noticed(ledger: Ledger) -> None
         ({"nominal_n": 2}, "nominal_n"),
         ({"nominal_n": 0}, "nominal_n"),
         ({"algorithm": "fastlloyd"}, "DPKMeans"),
-        ({"dataset": None}, "dataset must be given"),
+        ({"dataset": None}, "dataset is required"),
         (
             {
                 "bounds": Schema(

@@ -74,6 +74,6 @@ except Exception as error:
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
     )
     assert done.stdout == (
-        "LedgerError event 'cover' is of a package that is not installed, so its cost is not "
-        "known; install that, as 'pip install cloister-lab' does.\n"
+        "LedgerError package of event 'cover' is not installed, so the cost of the event is "
+        "unknown; install it, as 'pip install cloister-lab' does.\n"
     )

@@ -1,7 +1,7 @@
 """cloister: private data mining for organisations that may not pool their records.
 
-Start with :class:`DPKMeans`, or with the command ``cloister demo``. Importing this package opens no
-socket, reads no file and no environment variable, and seeds nothing.
+Start with :class:`DPKMeans`, or with the command ``cloister demo``. An import of this package opens
+no socket, reads no file and no environment variable, and seeds no generator.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HOME = OTHERS | {
     for row in _ROWS.values()
     for module, _, name in (place.partition(":") for place in row.get("python", ()))
 }
-"""The module of each public name; it is loaded when the name is first used."""
+"""The module of each public name; the first use of the name imports it."""
 
 __all__ = [
     "AccuracyWarning",
@@ -41,11 +41,12 @@ __all__ = [
     "DataLossWarning",
     "PlanError",
     "PrivacyWarning",
-    *sorted(HOME),  # loaded when first used: a silo does not pay for what it does not need
+    *sorted(HOME),  # imported at first use, since a silo needs few of them
 ]
 
 
 def __getattr__(name: str) -> Any:
+    # A name that moved has its own warning, and any other is an AttributeError.
     if name not in HOME:
         return resolve(__name__, name)
     return getattr(import_module(HOME[name]), name)
@@ -55,4 +56,5 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
+# Old module names must resolve as soon as the package is imported.
 install()

@@ -1,7 +1,7 @@
-"""For tests, ours and yours: simulated noise, faulty wires, and conformance suites.
+"""Tools for tests of the package and its extensions: test noise, faulty wires, law checks.
 
-No product module imports this one. Whatever ran with :class:`ZeroNoise` or :class:`SimulatedNoise`
-says so in its result.
+No product module imports this one. The result of a job with :class:`ZeroNoise` or
+:class:`SimulatedNoise` is labelled as not private.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from cloister.protocol.journal import Journal
 from cloister.protocol.plan import Plan
 from cloister.protocol.rows import sum_of_rows
 from cloister.protocol.session import Transport, run_rounds
-from cloister.protocol.task import PublicFacts, Task, has_rows, inside
+from cloister.protocol.task import PublicFacts, Task, has_rows, records_in_box
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.examples import hostile_rounds
 from cloister.tasks.options import design
 
 UNMET_CHECKS: Mapping[str, str] = {
-    "check_estimators_nan_inf": "no record stops a fit: one without a value is left out",
-    "check_supervised_y_no_nan": "nor does one without a target",
-    "check_estimators_empty_data_messages": "nor does a table without records",
-    "check_dtype_object": "nor does a cell that is no number, whatever object it is",
+    "check_estimators_nan_inf": "no record stops a fit: one without a value is excluded",
+    "check_supervised_y_no_nan": "a record without a target stops no fit",
+    "check_estimators_empty_data_messages": "a table without records stops no fit",
+    "check_dtype_object": "a cell that is no number stops no fit, whatever its type",
 }
-"""Of scikit-learn's checks, those that our estimators fail on purpose, and why."""
+"""Checks of scikit-learn that the estimators fail on purpose, with the reason."""
 
 
 class ZeroNoise:
-    """No noise at all: the answer is exact and **not private**."""
+    """Noise source of zeros: the answer is exact and **not private**."""
 
     label = "ZERO NOISE (test double): not private"
 
@@ -56,7 +56,7 @@ class ZeroNoise:
 
 
 class SimulatedNoise:
-    """Repeatable noise from a seed: right in law, **not private**, for experiments on public data.
+    """Repeatable noise from a seed: correctly distributed, **not private**, for public data.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class SimulatedNoise:
         self._rng = np.random.default_rng(seed)
 
     def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
-        """Return rounded continuous noise of the named law."""
+        """Return rounded continuous noise of the named distribution."""
         draw = {"gaussian": self._rng.normal, "laplace": self._rng.laplace}[kind]
         return np.asarray(np.rint(draw(0.0, scale, size)).astype(np.int64))
 
@@ -100,7 +100,7 @@ def toy_plan(task: Task | None = None, silos: int = 3, **changes: Any) -> Plan:
     if task is None:
         budget = common.pop("budget", Budget(1.0, 1e-6))
         trust = {f.name: common.pop(f.name) for f in fields(Trust) if f.name in common}
-        options = {"n_clusters": 2, "rounds": 2, "public_seed": 1}
+        options: dict[str, Any] = {"n_clusters": 2, "rounds": 2, "public_seed": 1}
         n, schema = common.pop("nominal_n"), toy_schema()
         plan = make_plan(FastLloyd, schema, names, budget=budget, nominal_n=n, **options, **trust)
         return replace(plan, **common) if common else plan
@@ -126,6 +126,7 @@ def toy_federation(
     silos: int = 3, profile: str = "pairwise", task: Task | None = None, **changes: object
 ) -> tuple[Plan, dict[str, Identity]]:
     """Return a small plan whose silos agree on keys over the wire, and their identities."""
+    # Fresh keys are enough: tests compare sums, which masks do not change.
     identities = {f"silo-{i}": Identity.new() for i in range(silos)}
     prints = tuple(identity.fingerprint for identity in identities.values())
     plan = toy_plan(task, silos, profile=profile, fingerprints=prints, **changes)
@@ -134,7 +135,7 @@ def toy_federation(
 
 @dataclass
 class Wire:
-    """All parties of a plan and a transport between them, to be driven step by step.
+    """All parties of a plan and a transport between them, to be run step by step.
 
     By default records are random, the noise is zero, and frames stay in this process.
     """
@@ -144,15 +145,16 @@ class Wire:
     noise: NoiseSource = field(default_factory=ZeroNoise)
     make_transport: Callable[[Mapping[str, Handler]], Transport] = InProcess
     journals: Mapping[str, Journal] = field(default_factory=dict)
-    """Durable journals by silo name; the aggregator's under the empty name."""
+    """Durable journals by silo name; that of the aggregator has the empty name."""
     identities: Mapping[str, Identity] = field(default_factory=dict)
-    """Of the silos of a plan with fingerprints, as :func:`toy_federation` makes them."""
+    """Identities of the silos of a plan with fingerprints; see :func:`toy_federation`."""
 
     def __post_init__(self) -> None:
         records = self.records or toy_records(self.plan)
         self.clients = make_clients(
             self.plan,
-            {silo: [own] for silo, own in records.items()},
+            {silo: [chunk] for silo, chunk in records.items()},
+            # In the other profiles the aggregator alone adds noise.
             noise=self.noise if self.plan.profile == "pairwise" else None,
             journals=self.journals,
             identities=self.identities,
@@ -170,9 +172,10 @@ class Wire:
 def serve(role: str, config: str) -> None:
     """Run a coordinator or a silo in this process, with zero noise: **not private**.
 
-    The product has no flag, variable or setting for it; a test starts a process that calls this
-    with the settings file of a "coordinator" or a "silo".
+    The product has no flag, variable or setting for it. A test starts a process that calls this
+    function with the settings file of a "coordinator" or a "silo".
     """
+    # Imported here: most tests of tasks need no web service.
     from cloister.federation.service.logs import configure
     from cloister.federation.service.process import stopped_by_signals
     from cloister.federation.settings import CoordinatorSettings, SiloSettings, load_settings
@@ -182,7 +185,7 @@ def serve(role: str, config: str) -> None:
     configure("info")
     match role, settings:
         case "coordinator", CoordinatorSettings():
-            # A silo is spared the import of the web service, half of the start of its process.
+            # Only here, since the import of the web service would double the start time of a silo.
             from cloister.federation.service.main import run as run_coordinator
 
             run_coordinator(settings, noise=ZeroNoise(), stop=stop)
@@ -191,7 +194,9 @@ def serve(role: str, config: str) -> None:
 
             run_silo(settings, noise=ZeroNoise(), stop=stop)
         case _:
-            raise PlanError(f"role must be 'coordinator' or 'silo' and fit the file, got {role!r}.")
+            raise PlanError(
+                f"role must be 'coordinator' or 'silo' and match the file, got {role!r}."
+            )
 
 
 def zero_noise_command(role: str, config: Path) -> tuple[str, ...]:
@@ -202,20 +207,20 @@ def zero_noise_command(role: str, config: Path) -> tuple[str, ...]:
 
 @dataclass
 class Faults:
-    """A transport that loses, repeats, delays and spoils what another one carries.
+    """Transport that loses, repeats, delays and changes the frames of another transport.
 
     Parameters
     ----------
     lose_request, lose_answer : set of (int, str)
-        Frames lost, by number of the exchange (from 0) and silo.
+        Lost frames, by number of the exchange (from 0) and silo.
     dead_from : mapping of str to int
-        Silos that answer nothing from that exchange on.
+        Number of the exchange from which a silo gives no answer.
     repeat : bool
-        Deliver every request twice; the second answer counts.
+        If True, deliver every request twice; the second answer counts.
     late : bool
-        Deliver the answer of the exchange before in place of a lost one.
+        If True, deliver the answer of the previous exchange in place of a lost one.
     spoil : function of (int, str, bytes) returning bytes, optional
-        Changes answers on their way.
+        Changes answers in transit.
     """
 
     inner: Transport
@@ -229,17 +234,17 @@ class Faults:
     def __post_init__(self) -> None:
         self.exchanges = 0
         self.frames: list[tuple[int, str, bytes, bytes]] = []
-        """Everything that went over the wire: exchange, silo, request, answer."""
+        """All frames on the wire as (exchange, silo, request, answer), lost answers included."""
         self._before: dict[str, bytes] = {}
 
     def exchange(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Carry frames with the faults that this exchange has."""
+        """Carry frames with the faults of this exchange."""
         number, self.exchanges = self.exchanges, self.exchanges + 1
         answers: dict[str, bytes] = {}
         for silo, frame in frames.items():
             dead = number >= self.dead_from.get(silo, number + 1)
             if dead or (number, silo) in self.lose_request:
-                continue
+                continue  # the silo never sees the frame, so its state does not change
             answer = self._deliver(silo, frame)
             if answer is not None and self.repeat:
                 answer = self._deliver(silo, frame)
@@ -254,7 +259,8 @@ class Faults:
         return answers
 
     def _deliver(self, silo: str, frame: bytes) -> bytes | None:
-        """Return the silo's answer; a silo that refuses a frame stays silent."""
+        """Return the silo's answer, or None if the silo refuses the frame."""
+        # Over a network, the aggregator sees the error of a silo as silence.
         try:
             return self.inner.exchange({silo: frame}).get(silo)
         except RemoteProtocolError:
@@ -262,10 +268,10 @@ class Faults:
 
 
 def check_transport(make_transport: Callable[[Mapping[str, Handler]], Transport]) -> Iterator[str]:
-    """Run the conformance suite of transports; yield the name of each law that holds.
+    """Run the conformance suite of transports, and yield the name of each law that holds.
 
-    An `AssertionError` is raised if one does not. `make_transport` goes from handlers by silo to a
-    transport that reaches them; those of a real one may run in other processes.
+    An `AssertionError` is raised for a law that fails. `make_transport` receives the handlers by
+    silo and returns a transport to them; handlers may run in other processes.
 
     Examples
     --------
@@ -285,22 +291,23 @@ def check_transport(make_transport: Callable[[Mapping[str, Handler]], Transport]
 
     transport = make_transport({name: echo(name) for name in ("a", "b", "c")})
     answers = transport.exchange({"a": b"1", "b": b"2"})
-    assert dict(answers) == {"a": b"a|1", "b": b"b|2"}, "answers must come back under their silo"
-    yield "answers come back under the name of the silo that gave them"
+    assert dict(answers) == {"a": b"a|1", "b": b"b|2"}, "answers must have the name of their silo"
+    yield "each answer has the name of its silo"
 
+    # Long, and with each byte, since a transport may treat line ends or NUL in a special way.
     every_byte = bytes(range(256)) * 64
     answers = transport.exchange({"c": every_byte})
-    assert answers["c"] == b"c|" + every_byte, "frames must arrive byte for byte"
-    yield "frames arrive byte for byte"
+    assert answers["c"] == b"c|" + every_byte, "frames must arrive unchanged"
+    yield "frames arrive unchanged"
 
-    assert dict(transport.exchange({})) == {}, "nothing asked, nothing answered"
-    yield "asking nobody answers nothing"
+    assert dict(transport.exchange({})) == {}, "no request must have no answer"
+    yield "no request has no answer"
 
     plan = toy_plan(silos=3)
     wire = Wire(plan, make_transport=make_transport)
     local = Wire(plan)
     assert _equal(wire.run(), local.run()), "a job must give the same centres as in process"
-    yield "a masked job gives bit for bit what it gives in process"
+    yield "a masked job gives the same bits as in one process"
 
     again = Wire(
         plan, make_transport=lambda handlers: Faults(make_transport(handlers), repeat=True)
@@ -310,20 +317,20 @@ def check_transport(make_transport: Callable[[Mapping[str, Handler]], Transport]
 
 
 def check_task(task: Task, records: Iterable[Records], states: Sequence[GridState] = ()) -> None:
-    """Check a task's laws on some records: lengths, sensitivity per record, additive, by its rows.
+    """Check the laws of a task on records: lengths, sensitivity, additivity, and its rows.
 
     Parameters
     ----------
     records : iterable of ndarray of shape (n, n_features), int32
-        Tables whose every record is removed in turn; put the worst ones in. Records outside the
-        box are added to each, which a silo never sums.
+        Tables from which each record is removed in turn; include records of extreme values.
+        Records outside the box, which a silo never sums, are added to each table.
     states : sequence of mappings, optional
-        Public states to check at, besides the start; :func:`hostile_states` makes some.
+        Public states to check, in addition to the first; :func:`hostile_states` makes some.
 
     Raises
     ------
     AssertionError
-        If a law does not hold.
+        If a law fails.
     """
     start = _on_grid(task, task.start())
     for table in records:
@@ -334,7 +341,7 @@ def check_task(task: Task, records: Iterable[Records], states: Sequence[GridStat
 
 
 def outside_the_box(n_features: int, frac_bits: int) -> Records:
-    """Return records that no reader makes: a step beyond a bound, far off, as far as int32 goes."""
+    """Return records that no reader makes: one step beyond a bound, far, and at int32's ends."""
     one, last = 1 << frac_bits, np.iinfo(np.int32)
     table = np.zeros((4, n_features), dtype=np.int32)
     table[0, 0], table[1], table[2], table[3] = one + 1, -50 * one, last.max, last.min
@@ -352,26 +359,28 @@ def _on_grid(task: Task, state: State) -> GridState:
 
 
 def _check_round(task: Task, t: int, state: GridState, table: Records) -> None:
-    def added(rows: Records) -> Integers:
-        return task.contribute(t, state, inside(rows, task.frac_bits))
+    def contribution(rows: Records) -> Integers:
+        return task.contribute(t, state, records_in_box(rows, task.frac_bits))
 
-    whole = added(table)
+    whole = contribution(table)
     blocks = task.blocks(t)
-    assert whole.dtype == np.int64, "contributions are int64"
-    assert whole.shape == (sum(block.size for block in blocks),), "length is the plan's"
+    assert whole.dtype == np.int64, "contributions must be int64"
+    assert whole.shape == (sum(block.size for block in blocks),), "length must be the plan's"
     if has_rows(task):
-        by_rows = sum_of_rows(task, t, state, inside(table, task.frac_bits))
-        assert (whole == by_rows).all(), "the kernel sums the rows"
+        by_rows = sum_of_rows(task, t, state, records_in_box(table, task.frac_bits))
+        assert (whole == by_rows).all(), "the kernel must sum the rows"
     half = len(table) // 2
-    assert (whole == added(table[:half]) + added(table[half:])).all(), "parts add up to the whole"
+    both = contribution(table[:half]) + contribution(table[half:])
+    assert (whole == both).all(), "parts must add up to the whole"
     for row in range(len(table)):
-        change = whole - added(np.delete(table, row, axis=0))
+        change = whole - contribution(np.delete(table, row, axis=0))
         offset = 0
         for block in blocks:
-            part = [int(v) for v in change[offset : offset + block.size]]
+            # Python's integers: squares of int64 may overflow, which would hide a violation.
+            values = [int(v) for v in change[offset : offset + block.size]]
             offset += block.size
-            assert sum(v * v for v in part) <= block.l2_squared, f"L2 bound of {block.name!r}"
-            assert sum(abs(v) for v in part) <= block.l1, f"L1 bound of {block.name!r}"
+            assert sum(v * v for v in values) <= block.l2_squared, f"L2 bound of {block.name!r}"
+            assert sum(abs(v) for v in values) <= block.l1, f"L1 bound of {block.name!r}"
 
 
 def _equal(left: list[GridState], right: list[GridState]) -> bool:
@@ -382,14 +391,14 @@ def _equal(left: list[GridState], right: list[GridState]) -> bool:
 
 
 def zero_noise(estimator: type[Any]) -> type[Any]:
-    """Return an estimator's class with the zero-noise double, for checks that compare two fits."""
+    """Return the class of an estimator with zero noise, for checks that compare two fits."""
 
     class ZeroNoiseEstimator(estimator):  # type: ignore[misc]  # the base is known at run time only
         _new_noise = ZeroNoise
 
         def __sklearn_tags__(self) -> Any:
             tags = super().__sklearn_tags__()
-            tags.non_deterministic = False  # so that scikit-learn runs all its checks
+            tags.non_deterministic = False  # or scikit-learn would skip checks
             return tags
 
     name = estimator.__name__.replace("DP", "ZeroNoise", 1)
@@ -399,11 +408,11 @@ def zero_noise(estimator: type[Any]) -> type[Any]:
 
 
 _ZERO_NOISE: dict[str, type[Any]] = {}
-"""What :func:`zero_noise` made, by name, so that fitted ones can be stored."""
+"""Classes of :func:`zero_noise` by name, so that pickle finds those of fitted estimators."""
 
 
 def __getattr__(name: str) -> Any:
-    """Make ``ZeroNoiseKMeans`` when it is asked for: scikit-learn is slow to import."""
+    """Return ``ZeroNoiseKMeans``, made at first use since scikit-learn is slow to import."""
     if name in _ZERO_NOISE:
         return _ZERO_NOISE[name]
     if name != "ZeroNoiseKMeans":

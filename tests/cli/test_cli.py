@@ -168,7 +168,7 @@ def test_a_cache_leaves_nothing_and_an_absent_one_stops_before_anything_is_charg
 ) -> None:
     before = {*ward.rglob("*")}
     assert main(cluster("--cache-dir", "absent")) != 0
-    assert "cache_dir 'absent' cannot hold the records" in one_sentence(capsys)
+    assert "cache_dir 'absent' cannot store the records" in one_sentence(capsys)
     assert {*ward.rglob("*")} == before
     (ward / "fast").mkdir()
     assert main(cluster("--cache-dir", "fast", "--quiet")) == 0
@@ -330,7 +330,7 @@ def _nothing() -> None:
         (_nothing, {"--delta": "1"}, 3, "delta"),
         (_nothing, {"--k": "1501"}, 3, "n_clusters must be at most nominal_n=1500"),
         (_nothing, {"--k": "0"}, 3, "n_clusters"),
-        (_nothing, {"--k": "auto:5"}, 2, "must be a number or a choice such as auto:2..12"),
+        (_nothing, {"--k": "auto:5"}, 2, "must be a number or a range such as auto:2..12"),
         (_nothing, {"--nominal-n": "0"}, 3, "nominal_n"),
         (_nothing, {"--rounds": "0"}, 3, "rounds"),
         (_nothing, {"--alpha": "-1"}, 3, "alpha"),
@@ -471,7 +471,7 @@ def test_an_old_command_names_the_new_one(old: str, capsys: Said) -> None:
     action = {"ca": "init", "enroll": "request", "ledger": "verify", "audit-log": "verify"}[old]
     assert main([old, action, "--help"]) == 0
     told = capsys.readouterr()
-    assert f"{old!r} is {' '.join(MOVED[old])!r} now" in told.err
+    assert f"{old!r} is now {' '.join(MOVED[old])!r}" in told.err
     assert told.out.startswith(f"usage: cloister {' '.join(MOVED[old])}")
 
 
@@ -497,7 +497,7 @@ def test_a_task_that_is_not_private_needs_consent_and_is_flagged(ward: Path, cap
     assert main(command) == 3
     assert "--not-private" in one_sentence(capsys)
     assert main([*command, "--not-private", "--epsilon", "1"]) == 3
-    assert "mean nothing" in one_sentence(capsys)
+    assert "cannot be used with task" in one_sentence(capsys)
     assert main([*command, "--not-private", "--json"]) == 0
     said = capsys.readouterr()
     told = json.loads(said.out)
@@ -583,7 +583,7 @@ def test_plan_warns_when_there_are_too_few_records(ward: Path, capsys: Said) -> 
 def test_plan_needs_k_or_a_task(ward: Path, capsys: Said) -> None:
     base = ["plan", "--schema", "ward.toml", "--epsilon", "1", "--nominal-n", "100"]
     assert main(base) == 3
-    assert "either k for k-means or a task must be given" in one_sentence(capsys)
+    assert "give either --k for k-means or --task" in one_sentence(capsys)
     assert main([*base, "--task", "count", "--k", "3"]) == 3
     assert "--set n_clusters" in one_sentence(capsys)
     assert main([*base, "--task", "count", "--quiet"]) == 0

@@ -34,9 +34,9 @@ def test_a_run_of_noise_says_so(ward: Path, capsys: pytest.CaptureFixture[str]) 
     """60 clusters of 6,000 records at epsilon 0.1: a size is 100, as large as its noise."""
     assert main(cluster("--k", "60", "--epsilon", "0.1", "--algorithm", "fastlloyd")) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "of 60 clusters stand" in said
+    assert "of 60 clusters are distinct" in said
     assert "60 of 60 clusters" not in said
-    assert "of 60 clusters stand" in Path("out/report.html").read_text()
+    assert "of 60 clusters are distinct" in Path("out/report.html").read_text()
 
 
 def test_records_left_out_are_warned_of_on_standard_error(
@@ -92,4 +92,4 @@ def test_the_demo_finds_three_groups_that_stand_out(
     assert main(["demo", "--out", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
     assert "Three groups of patients, of about" in shown
-    assert "3 of 3 clusters stand out of the noise." in shown
+    assert "3 of 3 clusters are distinct from the noise." in shown

@@ -122,7 +122,7 @@ def test_a_request_that_takes_the_place_of_another_says_so(
 ) -> None:
     words = (*ENROLL, "request", "--role", "silo", "--name", "a", "--keys", "a")
     assert said(capsys, *words)["warnings"] == []
-    assert any("no longer fits" in warning for warning in said(capsys, *words)["warnings"])
+    assert any("replaces an earlier one" in warning for warning in said(capsys, *words)["warnings"])
 
 
 def test_what_is_confirmed_is_shown_even_to_a_quiet_person(

@@ -33,7 +33,7 @@ def test_help_lists_a_command_of_the_laboratory_without_it(name: str, without_th
     done = without_the_lab(name, "--help")
     assert done.returncode == 0
     assert done.stderr == ""
-    assert f"{name!r} comes with the laboratory: {INSTALL_LAB_HINT}." in plain(done.stdout)
+    assert f"{name!r} is a command of the laboratory: {INSTALL_LAB_HINT}." in plain(done.stdout)
 
 
 @pytest.mark.parametrize("argv", [["compare", "--epsilons", "1"], ["experiments", "list"]])
@@ -42,7 +42,7 @@ def test_running_one_without_the_laboratory_is_refused_in_one_sentence(
 ) -> None:
     done = without_the_lab(*argv)
     assert done.returncode == 3
-    assert done.stderr == f"cloister: {argv[0]!r} comes with the laboratory: {INSTALL_LAB_HINT}.\n"
+    assert done.stderr == f"cloister: {argv[0]!r} is a command of the laboratory: {INSTALL_LAB_HINT}.\n"
 
 
 @pytest.mark.parametrize("name", LABORATORY)

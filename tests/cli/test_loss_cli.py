@@ -58,7 +58,7 @@ def test_max_loss_lets_a_run_go_on_and_the_owner_hears_of_it_nowhere_else(
     for file in (desk / "a").iterdir():
         assert "spellings" not in file.read_text()
     assert tabulate("--out", "b", "--max-loss", "1.5") == 3
-    assert "max_loss must be a share from 0 to 1" in capsys.readouterr().err
+    assert "max_loss must be a number from 0 to 1" in capsys.readouterr().err
 
 
 def test_check_shows_rows_causes_and_remedies(
@@ -126,9 +126,9 @@ def test_each_file_may_be_written_in_its_own_way(
     assert main(check) == 0  # settings of several files, of which one is looked at
     for text, says in (
         ('["west.csv"]', "names no file of this command: 'west.csv'"),
-        ('["bank.csv"]\nunit = "id"', "'unit' is no setting of how a file is written"),
-        ('["bank.csv".columns.default]\nmin = 1', "'columns.default.min' is no setting"),
-        ('["bank.csv".columns.other]\nformat = "%d"', "which has no 'other'"),
+        ('["bank.csv"]\nunit = "id"', "'unit' is not a setting of the file format"),
+        ('["bank.csv".columns.default]\nmin = 1', "'columns.default.min' is not a setting"),
+        ('["bank.csv".columns.other]\nformat = "%d"', "the schema has no column 'other'"),
         ('"bank.csv" = 1', "must be a table of settings"),
         ('["bank.csv"]\ncolumns = 1', "columns must be a table of settings"),
         ("[", "is not TOML"),

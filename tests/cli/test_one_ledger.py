@@ -76,7 +76,7 @@ def test_runs_into_several_folders_are_added_up_in_the_users_one_ledger(capsys: 
     assert main(["budget", "show"]) == 0
     said = capsys.readouterr().out
     assert "ward" in said
-    assert "Not counted there: what another user, another machine or another ledger" in said
+    assert "Not counted there: spending of another user, another machine or another ledger" in said
 
 
 def test_a_variable_or_an_option_names_another_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_schema_init_asks_what_each_column_is(monkeypatch: pytest.MonkeyPatch) -
     assert (born.min, born.max, born.format) == (1900.0, 2030.0, "%d.%m.%Y")
     monkeypatch.setattr(sys, "stdin", Terminal("\n" * 9))
     assert main(["schema", "init", columns]) == 3
-    assert "say of one what it is" in seen.getvalue()
+    assert "describe at least one" in seen.getvalue()
 
 
 def test_a_demo_has_a_ledger_of_its_own() -> None:
@@ -189,7 +189,7 @@ def test_every_release_in_python_without_a_ledger_is_said_to_be_uncounted() -> N
 SPOILT = [
     ("{:.2f},weiblich\n", "utf-8", None),
     ("decimal comma", "utf-8", 'they have a decimal comma: decimal = ","'),
-    ("{:.2f},männlich\n", "cp437", "name the encoding of the file: encoding = ..."),
+    ("{:.2f},männlich\n", "cp437", "set the encoding of the file: encoding = ..."),
     ("{:.2f},a,b,c\n", "utf-8", "300 lines have too many fields"),
     ("unknown,weiblich\n", "utf-8", "Column 'bmi': 'unknown' not understood as number"),
 ]
@@ -249,5 +249,5 @@ def test_without_the_extra_a_networked_command_says_what_to_install(
     assert main([command, *action]) == 3
     assert (
         capsys.readouterr().err
-        == f"cloister: '{command}' works over a network: pip install 'cloister[service]'.\n"
+        == f"cloister: '{command}' needs the network packages; run pip install 'cloister[service]'.\n"
     )

@@ -92,7 +92,7 @@ def test_a_schema_and_one_hot_tables_do_too_and_sensitive_sets_are_nowhere(
         (["--catalogue", "items.txt", "--sensitive", "beer"], 3, "sensitive item"),
         (["--catalogue", "items.txt", "--max-size", "5"], 3, "max_size"),
         (["--catalogue", "none.txt"], 3, "cannot be read"),
-        (["--schema", "s.toml", "--dataset", "x"], 3, "dataset goes with a catalogue"),
+        (["--schema", "s.toml", "--dataset", "x"], 3, "--dataset is valid only with --catalogue"),
     ],
 )
 def test_mistakes_are_one_sentence_and_cost_nothing(

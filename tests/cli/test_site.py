@@ -32,7 +32,7 @@ def test_a_file_that_its_owner_changed_stays(
     site.write({"name": "b"}, Output())
     assert site.config.read_text() == before
     assert 'name = "b"' in (site.etc / "silo.new.toml").read_text()
-    assert "is there and stays" in capsys.readouterr().err
+    assert "exists and was not changed" in capsys.readouterr().err
 
 
 def test_with_a_folder_nothing_is_started(
@@ -42,7 +42,7 @@ def test_with_a_folder_nothing_is_started(
     site = Site.of(tmp_path, "silo")
     site.etc.mkdir(parents=True)
     site.start(Output())
-    assert "nothing was started" in capsys.readouterr().out
+    assert "no service was started" in capsys.readouterr().out
     unit = (tmp_path / "etc/systemd/system/cloister-silo.service").read_text()
     assert f"{sys.executable} -m cloister silo run --config {site.config}" in unit
     assert "User=cloister" in unit

@@ -59,6 +59,6 @@ def test_public_edges_need_no_bins_first(ward: Path, capsys: Said) -> None:
 
 def test_a_mistake_costs_nothing(ward: Path, capsys: Said) -> None:
     assert main(command("--columns", COLUMNS, "--structure", "star")) != 0
-    assert "target goes with structure" in capsys.readouterr().err
+    assert "target must be given with structure" in capsys.readouterr().err
     assert not Path("out/model.json").exists()
     assert main(command("--columns", COLUMNS)) == 0

@@ -21,7 +21,7 @@ def test_a_desk_on_windows_runs_all_but_the_parties(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     refused = [
-        line for line in done.stderr.splitlines() if "file locks, signals and rights" in line
+        line for line in done.stderr.splitlines() if "file locks, signals and file rights" in line
     ]
     assert len(refused) == len(PARTIES + OTHERS)
     assert all("under WSL" in line for line in refused)

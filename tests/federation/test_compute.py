@@ -117,8 +117,8 @@ def test_four_processes_add_two_tables(
     document = json.loads((folder / "sum.json").read_text())
     assert document["results"]["sum"] == [[11.5, 22.0], [33.0, 36.25]]
     assert document["private"] is False
-    assert "NO private release" in document["note"]
-    assert "NO private release" in said["bank"][1]
+    assert "NOT a private release" in document["note"]
+    assert "NOT a private release" in said["bank"][1]
     for name in ("registry", "north", "south"):
         assert "results" not in json.loads(said[name][0])
     assert main(command(keys, "bank", "--timeout", "0.1")) == 3
@@ -219,14 +219,14 @@ def test_wrong_data_and_keys_are_refused(
         assert says in capsys.readouterr().err
     np.save("x.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     assert main(command(keys, "north")) == 4
-    assert "no array of numbers" in capsys.readouterr().err
+    assert "not an array of numbers" in capsys.readouterr().err
     words = command(keys, "registry", "--timeout", "0.1")
     words[words.index("--keys") + 1] = str(keys["south"])
     assert main(words) == 3
     assert "this identity is" in capsys.readouterr().err
     assert main([*command(keys, "south"), "--out", "a.json"]) == 3
     assert main([*command(keys, "registry"), "--timeout", "0.1"]) == 7
-    assert "nobody listens at" in capsys.readouterr().err
+    assert "no server listens at" in capsys.readouterr().err
     owner_without = [w for w in command(keys, "bank") if w not in ("--settings", "bank.toml")]
     assert main(owner_without) == 3
     assert "--settings must be given" in capsys.readouterr().err

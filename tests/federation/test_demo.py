@@ -31,7 +31,7 @@ def rounds(messages: list[str]) -> list[int]:
 
 def test_the_demonstration_ends_with_one_result_at_all_silos() -> None:
     shown = demo()
-    assert f"job done in {ROUNDS} rounds; the three silos hold the same result: True" in shown
+    assert f"job done in {ROUNDS} rounds; the three silos have the same result: True" in shown
     assert "cluster 2" in shown
     assert "epsilon 1 at delta 1e-06, at each silo" in " ".join(shown.split())
 

@@ -180,7 +180,7 @@ def test_with_a_cache_the_result_is_the_same_and_no_file_is_left(ward: Path) -> 
 def test_a_cache_that_is_not_there_ends_all_before_anything_is_reserved(ward: Path) -> None:
     done = mpirun(ward, "-m", "cloister", "run", *JOB, "--cache-dir", "absent")
     assert done.returncode == 4
-    assert "cache_dir 'absent' cannot hold the records" in done.stderr
+    assert "cache_dir 'absent' cannot store the records" in done.stderr
     assert not list(ward.rglob("*.db"))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,60 +22,22 @@ from cloister.core.display import Bars, Heatmap, Table
 from cloister.core.errors import PlanError
 from cloister.federation.settings import PolicySettings
 from cloister.federation.silo.policy import Policy
-from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import Classifier, Floats, GridState, PerSiloTask, Records, Regressor
+from cloister.protocol.task import Classifier, Floats, PerSiloTask, Records, Regressor
 from cloister.tasks import scores
 from cloister.tasks.columns import in_batches
-from cloister.tasks.count import Count
 from cloister.tasks.evaluation.classification import Evaluation
 from cloister.tasks.evaluation.cluster_quality import ClusterQuality
 from cloister.tasks.evaluation.regression import RegressionEvaluation
-from cloister.testing import SimulatedNoise, ZeroNoise, check_task
+from cloister.testing import SimulatedNoise, ZeroNoise
 from cloister_lab.metrics import nicv
 
-ONE = 1 << 16
+from .cases import EVALUATIONS, ONE, WEIGHTS, Line, LinearClasses
+
 SILOS = ("north", "east", "south")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Linear(Count):
-    """A classifier whose released weights make log-odds of the first columns."""
-
-    name: ClassVar[str] = "linear-double"
-    target: int
-    classes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "classes", tuple(self.classes))
-
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        return {"weights": np.zeros((len(self.classes), self.n_features - 1))}
-
-    def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
-        features = np.delete(records, self.target, axis=1) / (1 << self.frac_bits)
-        odds = np.exp(features @ results["weights"].T)
-        shares: Floats = odds / odds.sum(axis=1, keepdims=True)
-        return shares
-
-
-@dataclass(frozen=True, kw_only=True)
-class Line(Count):
-    """A regressor whose released weights are those of the other columns, in [-1, 1]."""
-
-    name: ClassVar[str] = "line-double"
-    target: int
-
-    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        return {"weights": np.zeros(self.n_features - 1)}
-
-    def predict(self, results: Mapping[str, Floats], records: Records) -> Floats:
-        features = np.delete(records, self.target, axis=1) / (1 << self.frac_bits)
-        told: Floats = features @ results["weights"]
-        return told
-
-
-DOUBLES = {"linear-double": Linear, "line-double": Line}
+DOUBLES = {"linear-double": LinearClasses, "line-double": Line}
 
 
 def schema_of(*columns: dict[str, Any]) -> Schema:
@@ -92,7 +54,6 @@ THREE = schema_of(
     number("b"),
     {"name": "kind", "type": "category", "categories": ["x", "y", "z"]},
 )
-WEIGHTS = np.array([[2.0, 0.0], [-1.0, 2.0], [-1.0, -2.0]])
 
 
 def scored_table(n: int = 3000, seed: int = 0) -> Floats:
@@ -111,7 +72,7 @@ def three_table(n: int = 900, seed: int = 0) -> Floats:
 
 
 def of_three(**options: Any) -> Plan:
-    model = Linear(n_features=3, target=2, classes=("x", "y", "z"))
+    model = LinearClasses(n_features=3, target=2, classes=("x", "y", "z"))
     return make_plan(
         Evaluation,
         THREE,
@@ -132,46 +93,6 @@ def release(task: Any, schema: Schema, table: Floats, **options: Any) -> Release
 
 # What a record adds -------------------------------------------------------------------------------
 
-TASKS = {
-    "scores of two classes": Evaluation(
-        n_features=3, classes=("0", "1"), truth=0, score=1, n_bins=8
-    ),
-    "scores on any scale": Evaluation(
-        n_features=3, classes=("0", "1"), truth=0, score=1, probability=False, n_bins=8
-    ),
-    "score and prediction": Evaluation(
-        n_features=3, classes=("0", "1"), truth=0, score=1, prediction=2, n_bins=8
-    ),
-    "predictions of four classes": Evaluation(
-        n_features=3, classes=("a", "b", "c", "d"), truth=0, prediction=1, silos=("p", "q")
-    ),
-    "a model of three classes": Evaluation(
-        n_features=3,
-        classes=("x", "y", "z"),
-        truth=2,
-        model=Linear(n_features=3, target=2, classes=("x", "y", "z")),
-        released={"weights": WEIGHTS},
-        n_bins=6,
-    ),
-    "numbers": RegressionEvaluation(
-        n_features=3, truth=0, low=-3.0, high=5.0, bound=2.0, prediction=1,
-        prediction_low=-3.0, prediction_high=5.0,
-    ),
-    "a model of numbers": RegressionEvaluation(
-        n_features=3,
-        truth=2,
-        low=-1.0,
-        high=1.0,
-        bound=0.3,
-        model=Line(n_features=3, target=2),
-        released={"weights": (1e300, -1e300)},
-        silos=("p", "q", "r"),
-    ),
-    "centres": ClusterQuality(
-        n_features=3, centres=((0, 0, 0), (ONE, -ONE, ONE), (0, 0, 0)), n_bins=5
-    ),
-}  # fmt: skip
-
 
 @pytest.mark.parametrize(
     ("name", "tables"),
@@ -186,16 +107,16 @@ TASKS = {
 def test_tables_are_those_of_what_is_known_of_a_record(
     name: str, tables: dict[str, tuple[int, ...]]
 ) -> None:
-    assert {block.name: block.shape for block in TASKS[name].blocks(0)} == tables
+    assert {block.name: block.shape for block in EVALUATIONS[name].blocks(0)} == tables
 
 
 def test_a_prediction_counts_where_the_score_says_another_class() -> None:
     record = np.array([[ONE, -ONE, ONE]], dtype=np.int32)  # of class 1, as predicted; score 0
-    found = TASKS["score and prediction"].contribute(0, {}, record) // ONE
+    found = EVALUATIONS["score and prediction"].contribute(0, {}, record) // ONE
     assert found.tolist() == [0, 0, 0, 1, *[0] * 8, 1, *[0] * 7]
 
 
-class Unsure(Linear):
+class Unsure(LinearClasses):
     """A classifier that knows nothing of the first of three classes."""
 
     def probabilities(self, results: Mapping[str, Floats], records: Records) -> Floats:
@@ -204,28 +125,30 @@ class Unsure(Linear):
 
 def test_what_a_model_does_not_know_is_a_class_like_all_others() -> None:
     model = Unsure(n_features=3, target=2, classes=("x", "y", "z"))
-    task = replace(TASKS["a model of three classes"], model=model)
+    task = replace(EVALUATIONS["a model of three classes"], model=model)
     confusion = task.contribute(0, {}, np.zeros((1, 3), dtype=np.int32))[:9] // ONE
     assert confusion.tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0]
 
 
 def test_a_record_at_its_centre_has_the_best_silhouette() -> None:
     at_centre = np.array([[ONE, -ONE, ONE]], dtype=np.int32)  # the second of three, with 5 bins
-    found = TASKS["centres"].contribute(1, {"reach": np.array([ONE])}, at_centre) // ONE
+    found = EVALUATIONS["centres"].contribute(1, {"reach": np.array([ONE])}, at_centre) // ONE
     assert found[9:].tolist() == [*[0] * 9, 1, *[0] * 5]
 
 
 def test_a_truth_beside_the_box_is_that_at_its_edge() -> None:
     for side in (ONE, -ONE):
         both = np.array([[side, 0, 0], [3 * side, 0, 0]], dtype=np.int32)
-        edge, beside = (TASKS["numbers"].contribute(0, {}, one[None]).tolist() for one in both)
+        edge, beside = (
+            EVALUATIONS["numbers"].contribute(0, {}, one[None]).tolist() for one in both
+        )
         assert edge == beside
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_an_error_beyond_the_bound_counts_as_the_bound(sign: int) -> None:
     far = np.array([[-sign * ONE, sign * ONE, 0]], dtype=np.int32)
-    found = TASKS["numbers"].contribute(0, {}, far) / ONE
+    found = EVALUATIONS["numbers"].contribute(0, {}, far) / ONE
     assert found.tolist() == [1, sign, 1, 1, -sign, 1]
 
 
@@ -240,34 +163,6 @@ def test_a_probability_is_in_the_bin_of_its_log_odds() -> None:
     assert found[-1] < found[0]
 
 
-WORST = st.lists(
-    st.lists(
-        st.one_of(st.sampled_from((-ONE, ONE, 0, 1, -1, ONE - 1)), st.integers(-ONE, ONE)),
-        min_size=3,
-        max_size=3,
-    ),
-    min_size=1,
-    max_size=4,
-)
-
-
-@pytest.mark.parametrize("name", TASKS)
-@given(rows=WORST)
-def test_a_record_adds_no_more_than_the_blocks_say(name: str, rows: list[list[int]]) -> None:
-    task = TASKS[name]
-    table = np.array(rows, dtype=np.int32)
-    narrow = {k: np.zeros_like(np.rint(v)).astype(np.int64) for k, v in task.start().items()}
-    check_task(task, [np.concatenate([table, table[:1]])], [narrow])
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_weights_of_all_rounds_are_the_whole_budget(name: str) -> None:
-    task = TASKS[name]
-    blocks = [block for t in range(task.rounds) for block in task.blocks(t)]
-    assert sum(block.weight for block in blocks) == pytest.approx(1.0)
-    assert all(block.l2_squared >= 1 << 16 for block in blocks)
-
-
 @pytest.mark.parametrize(
     "released",
     [{"weights": WEIGHTS[:2]}, {"weights": WEIGHTS, "count": np.ones(1)}, {"count": np.ones(1)}],
@@ -275,13 +170,13 @@ def test_weights_of_all_rounds_are_the_whole_budget(name: str) -> None:
 def test_released_numbers_have_the_names_and_shapes_of_the_models_results(
     released: dict[str, Floats],
 ) -> None:
-    model = Linear(n_features=3, target=2, classes=("x", "y", "z"))
+    model = LinearClasses(n_features=3, target=2, classes=("x", "y", "z"))
     with pytest.raises(PlanError, match="names and shapes"):
         Evaluation(n_features=3, classes=("x", "y", "z"), truth=2, model=model, released=released)
 
 
 def test_a_model_that_answers_nonsense_stops_nobody() -> None:
-    model = Linear(n_features=3, target=2, classes=("x", "y", "z"))
+    model = LinearClasses(n_features=3, target=2, classes=("x", "y", "z"))
     task = Evaluation(
         n_features=3,
         classes=("x", "y", "z"),
@@ -307,27 +202,6 @@ def test_a_record_is_told_the_same_whoever_stands_beside_it(seed: int) -> None:
 
 
 # Equal to the clear -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("silos", [1, 2, 5])
-@pytest.mark.parametrize("name", ["classes", "numbers", "centres"])
-def test_without_noise_silos_give_what_pooled_rows_give(name: str, silos: int) -> None:
-    table = scored_table(400)
-    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
-        "classes": (Evaluation, {"truth": "truth", "score": "score"}),
-        "numbers": (RegressionEvaluation, {"truth": "score", "prediction": "truth"}),
-        "centres": (ClusterQuality, {"centres": [[0, 0.2], [1, 0.7]]}),
-    }
-    task, options = kinds[name]
-    records = SCORED.grid(16).encode(table)
-    parts = {f"silo-{i}": [records[i::silos]] for i in range(silos)}
-    common = {"epsilon": 1.0, "nominal_n": 400, "noise": ZeroNoise(), **options}
-    split = run_job(task, SCORED, parts, **common).results
-    whole = run_job(task, SCORED, {"one": [records]}, **common).results
-    assert split.keys() == whole.keys()
-    for key, value in whole.items():
-        if "half_width" not in key and "noise" not in key:
-            np.testing.assert_array_equal(split[key], value, err_msg=key)
 
 
 def exactly(task: Evaluation, table: Floats, schema: Schema) -> dict[str, Any]:
@@ -390,7 +264,7 @@ def test_measures_of_three_classes_are_those_of_scikit_learn() -> None:
     task = plan.task
     assert isinstance(task, Evaluation)
     records = THREE.grid(16).encode(table)
-    told = Linear(n_features=3, target=2, classes=("x", "y", "z")).probabilities(
+    told = LinearClasses(n_features=3, target=2, classes=("x", "y", "z")).probabilities(
         {"weights": WEIGHTS}, records
     )
     found = exactly(task, table, THREE)
@@ -542,7 +416,7 @@ def test_a_plan_with_a_model_in_it_survives_its_text() -> None:
 
 
 def test_the_doubles_are_what_they_stand_for() -> None:
-    assert isinstance(Linear(n_features=3, target=2, classes=("x", "y", "z")), Classifier)
+    assert isinstance(LinearClasses(n_features=3, target=2, classes=("x", "y", "z")), Classifier)
     assert isinstance(Line(n_features=3, target=2), Regressor)
 
 
@@ -592,7 +466,7 @@ def test_a_report_draws_errors_of_a_regression_with_both_ends_of_their_intervals
         **{"rmse_high": 4.0, "bias": -1.0, "bias_low": -1.5, "bias_high": 0.5, "r2": 0.5},
         **{"r2_low": 0.25, "r2_high": 0.75, "bias_half_width": 1.0},
     }
-    task = TASKS["numbers"]
+    task = EVALUATIONS["numbers"]
     shown = task.displays({k: np.array([v]) for k, v in released.items()}, ("truth", "told"))
     (drawn,) = (display for display in shown if isinstance(display, Bars))
     assert drawn.estimate.values.tolist() == [2.0, 3.0, -1.0]
@@ -606,7 +480,7 @@ def test_a_report_shows_measures_matrix_curves_and_silos() -> None:
     shown = plan.task.displays(result.results, plan.columns)
     titles = [display.title for display in shown]
     assert titles == [
-        "How good the model is",
+        "Quality of the model",
         "Confusion matrix",
         "Each class",
         "ROC curve of 1",

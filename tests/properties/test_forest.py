@@ -10,95 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cloister.privacy.budget import Budget
-from cloister.protocol.task import PublicColumn
 from cloister.tasks.supervised.forest import RandomForest
 from cloister.tasks.supervised.forest_trees import MOST_CELLS, coded_columns, grow
-from cloister.testing import check_task, toy_task
 
-BINARY = ("no", "yes")
-COLUMNS = (
-    PublicColumn("age", 0.0, 100.0),
-    PublicColumn("visits", 0.0, 30.0),
-    PublicColumn("work", 0.0, 2.0, ("private", "state", "none")),
-    PublicColumn("smokes", 0.0, 1.0, ("0", "1")),
-)
+from .cases import DESIGNS, any_forest
+
 KINDS = ["random", "boosted"]
-CLASSES = {2: BINARY, 3: ("no", "mild", "bad"), 7: tuple("abcdefg"), 12: tuple("abcdefghijkl")}
 
 
-def designed(kind: str, n_classes: int = 2, frac_bits: int = 16, **options: object) -> RandomForest:
-    classes = CLASSES[n_classes]
-    chosen = {"n_trees": 3, "depth": 3, **options}
-    return toy_task(
-        RandomForest,
-        n_features=len(COLUMNS) + 1,
-        nominal_n=1000,
-        budget=Budget(1.0, 1e-6),
-        columns=(*COLUMNS, PublicColumn("ill", 0.0, n_classes - 1.0, classes)),
-        target="ill",
-        kind=kind,
-        frac_bits=frac_bits,
-        **chosen,
-    )
-
-
-def worst(frac_bits: int) -> np.ndarray:
-    """Corners, copies, the middle, and records that lie beside the box."""
-    one = 1 << frac_bits
-    return np.array(
-        [
-            [one] * 5,
-            [one] * 5,
-            [-one] * 5,
-            [0] * 5,
-            [one, -one, one, -one, one],
-            [1, one - 1, -1, 2, -one],
-            [2**31 - 1] * 5,
-            [-(2**31)] * 5,
-        ],
-        dtype=np.int32,
-    )
-
-
-def states(task: RandomForest, seed: int = 0) -> list[dict[str, np.ndarray]]:
-    """Return forests of huge, tiny and mixed leaves, with much and no noise: any may be public."""
-    rng = np.random.default_rng(seed)
-    shape = task.start()["leaves"].shape
-    one = 1 << task.frac_bits
-    leaves = [
-        np.full(shape, 10**6 * one),
-        rng.integers(-(10**6) * one, 10**6 * one, shape),
-        rng.integers(-one, one, shape),
-    ]
-    return [
-        {"leaves": found.astype(np.int64), "noise": np.array([noise], np.int64)}
-        for found in leaves
-        for noise in (0, 50 * one)
-    ]
-
-
-@pytest.mark.parametrize("n_classes", CLASSES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_worst_records_keep_the_bounds(kind: str, n_classes: int) -> None:
-    for frac_bits in (4, 16, 24):
-        task = designed(kind, n_classes, frac_bits)
-        alone = worst(frac_bits)[:1]
-        check_task(task, [worst(frac_bits), alone, np.repeat(alone, 9, 0)], states(task))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@given(
-    records=arrays(
-        np.int32, st.tuples(st.integers(1, 5), st.just(5)), elements=st.integers(-16, 16)
-    ),
-    seed=st.integers(0, 9),
-)
-def test_any_records_keep_the_bounds_beside_any_trees(
-    kind: str, records: np.ndarray, seed: int
-) -> None:
-    task = designed(kind, 3, 4, public_seed=seed)
-    check_task(task, [records], states(task, seed)[2:4])
+def designed(kind: str, n_classes: int = 2, **options: object) -> RandomForest:
+    return DESIGNS[f"forest, {kind}, {n_classes} classes"].build(**options)
 
 
 def plain_sums(task: RandomForest, t: int, state: dict, records: np.ndarray) -> list[int]:
@@ -146,22 +67,10 @@ def test_sums_are_those_of_records_one_by_one_and_tree_by_tree(
     rows = st.tuples(st.sampled_from([0, 1, 2, 20]), st.just(5))
     records = data.draw(arrays(np.int32, rows, elements=cells, fill=st.just(7)))
     t = task.rounds - 1
-    for state in states(task, seed)[2:4]:
+    for state in any_forest(task, seed)[:2]:
         plain = plain_sums(task, t, state, records)
         for table in (records, np.asfortranarray(records), np.repeat(records, 2, axis=1)[:, ::2]):
             assert task.contribute(t, state, table).tolist() == plain
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_record_adds_the_same_in_any_company(kind: str) -> None:
-    """Also past the size of a part of the records, and alone beside twelve classes."""
-    rng = np.random.default_rng(0)
-    task = designed(kind, 12)
-    records = rng.integers(-(1 << 16), 1 << 16, ((1 << 14) + 7, 5), dtype=np.int32)
-    t, state = task.rounds - 1, states(task)[2]
-    whole = task.contribute(t, state, records)
-    alone = sum(task.contribute(t, state, records[i : i + 1]) for i in range(30))
-    assert (alone + task.contribute(t, state, records[30:]) == whole).all()
 
 
 @given(
@@ -185,21 +94,6 @@ def test_gradient_and_curvature_are_bounded_together(
     words = task._gradients(p[:, None], np.array([label]))
     # nothing was put to zero: the check of the integers never has to act
     assert np.abs(words[:, 0] - np.append(told - p, curvature) * 2**16).max() < 1
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_bound_is_reached_so_no_noise_is_wasted(kind: str) -> None:
-    task = designed(kind)
-    one = 1 << 16
-    # trees that are sure of class "no", and a record that is "yes"
-    leaves = np.zeros(task.start()["leaves"].shape, np.int64)
-    if kind == "boosted":
-        leaves[..., 0], leaves[..., 1], leaves[..., 2] = 9000 * one, -9000 * one, 300 * one
-    state = {"leaves": leaves, "noise": np.zeros(1, np.int64)}
-    t = task.rounds - 1
-    record = np.array([[0, 0, 0, 0, one]], np.int32)
-    added = task.contribute(t, state, record).astype(object)
-    assert (added**2).sum() > 0.99 * task.blocks(t)[0].l2_squared
 
 
 def test_a_record_is_in_one_leaf_of_each_tree_and_trees_know_no_record() -> None:

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import chi2, norm
 from sklearn.covariance import EllipticEnvelope, EmpiricalCovariance
 from sklearn.utils.estimator_checks import estimator_checks_generator
@@ -24,7 +22,9 @@ from cloister.protocol.task import INTERVAL_95
 from cloister.tasks import TASKS
 from cloister.tasks.count import Count
 from cloister.tasks.patterns.outliers import Outliers, _definite
-from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, check_task, zero_noise
+from cloister.testing import UNMET_CHECKS, SimulatedNoise, ZeroNoise, zero_noise
+
+from .cases import DESIGNS
 
 ONE = 1 << 16
 METHODS = ("zscore", "mahalanobis", "robust", "density")
@@ -142,73 +142,6 @@ def quality(result: Release, X: Any, far: Any) -> tuple[float, float]:
 
 
 # What a record adds -------------------------------------------------------------------------------
-
-
-def designed(method: str, d: int = 3) -> Outliers:
-    plan = make_plan(
-        Outliers,
-        schema_of(d, group=True),
-        ["one"],
-        budget=Budget(1.0, 1e-6),
-        nominal_n=500,
-        method=method,
-        count_share=0.2,
-        group="ward",
-    )
-    assert isinstance(plan.task, Outliers)
-    return plan.task
-
-
-@methods
-@given(
-    rows=st.lists(
-        st.lists(
-            st.one_of(st.sampled_from((-ONE, ONE, 0, 1, -1)), st.integers(-ONE, ONE)),
-            min_size=4,
-            max_size=4,
-        ),
-        min_size=1,
-        max_size=3,
-    ),
-    seed=st.integers(0, 99),
-)
-def test_a_record_adds_no_more_than_the_blocks_say(
-    method: str, rows: list[list[int]], seed: int
-) -> None:
-    task = designed(method)
-    table = np.array(rows, dtype=np.int32)
-    rng = np.random.default_rng(seed)
-    noisy = {
-        name: round_to_grid(rng.normal(0, 50, value.shape), 16)
-        for name, value in task.start().items()
-    }
-    noisy["noise"] = np.abs(noisy["noise"])
-    check_task(task, [np.concatenate([table, table[:1]])], [noisy])
-
-
-@methods
-def test_weights_of_all_rounds_are_the_whole_budget(method: str) -> None:
-    task = designed(method)
-    blocks = [block for t in range(task.rounds) for block in task.blocks(t)]
-    assert sum(block.weight for block in blocks) == pytest.approx(1.0)
-
-
-@methods
-@pytest.mark.parametrize("silos", [2, 5])
-def test_without_noise_silos_give_what_pooled_rows_give(method: str, silos: int) -> None:
-    X, _ = planted(600)
-    schema = schema_of(4)
-    records = schema.grid(16).encode(X)
-    common = {
-        "epsilon": 1.0, "nominal_n": 600, "noise": ZeroNoise(), "method": method,
-        "count_share": 0.1, "profile": "group",
-    }  # fmt: skip
-    split, whole = (
-        run_job(Outliers, schema, {f"s{i}": [records[i::k]] for i in range(k)}, **common).results
-        for k in (silos, 3)
-    )
-    for key, value in whole.items():
-        np.testing.assert_array_equal(split[key], value, err_msg=key)
 
 
 # Good answers -------------------------------------------------------------------------------------
@@ -393,7 +326,7 @@ def test_a_mistake_is_told_before_anything_is_spent(options: dict[str, Any], say
 
 @pytest.mark.parametrize("method", ["zscore", "mahalanobis"])
 def test_a_plan_whose_first_rounds_tell_something_else_is_refused(method: str) -> None:
-    robust, other = designed("robust"), designed(method)
+    robust, other = (DESIGNS[f"outliers, {name}"].build() for name in ("robust", method))
     for usual in (robust.usual, Count(n_features=4), replace(other.usual, n_features=5)):
         with pytest.raises(PlanError, match="usual must"):
             replace(other, usual=usual)

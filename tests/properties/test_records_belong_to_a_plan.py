@@ -22,7 +22,7 @@ from cloister.data.schema import schema_of
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import GridState, Task, inside
+from cloister.protocol.task import GridState, Task, records_in_box
 from cloister.secagg.masks import NoMask
 from cloister.tasks import installed
 from cloister.tasks.count import Count
@@ -137,7 +137,7 @@ def test_no_task_exceeds_its_bound_for_records_outside_the_box_or_hostile_states
     for state in (start(task), *hostile_states(task)):
         for t in sorted({0, 1, plan.rounds // 2, plan.rounds - 1} & set(range(plan.rounds))):
             for row in table:
-                words = task.contribute(t, state, inside(row[None], task.frac_bits))
+                words = task.contribute(t, state, records_in_box(row[None], task.frac_bits))
                 assert excess(task, t, words) <= 1, (t, row.tolist())
 
 
@@ -146,7 +146,9 @@ def test_a_task_without_the_rule_would_exceed_its_bound() -> None:
     task = planned_task("auto", 9).task
     row = outside_the_box(task.n_features, task.frac_bits)[1:2]
     assert excess(task, 0, task.contribute(0, start(task), row)) > 100
-    assert excess(task, 0, task.contribute(0, start(task), inside(row, task.frac_bits))) == 0
+    assert (
+        excess(task, 0, task.contribute(0, start(task), records_in_box(row, task.frac_bits))) == 0
+    )
 
 
 def test_check_task_feeds_records_outside_the_box(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,5 +156,5 @@ def test_check_task_feeds_records_outside_the_box(monkeypatch: pytest.MonkeyPatc
     check_task(task, [np.zeros((1, task.n_features), dtype=np.int32)])
     module = sys.modules[check_task.__module__]
     monkeypatch.setattr(module, "inside", lambda records, frac_bits: records)
-    with pytest.raises(AssertionError, match=r"bound|the kernel sums the rows"):
+    with pytest.raises(AssertionError, match=r"bound|the kernel must sum the rows"):
         check_task(task, [np.zeros((1, task.n_features), dtype=np.int32)])

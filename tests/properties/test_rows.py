@@ -15,7 +15,7 @@ from cloister.data.schema import schema_of
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.protocol.rows import sum_of_rows
-from cloister.protocol.task import has_rows, inside
+from cloister.protocol.task import has_rows, records_in_box
 from cloister.tasks import TASKS
 from cloister.tasks.examples import example_of, hostile_rounds
 from cloister.testing import ZeroNoise, outside_the_box
@@ -63,7 +63,7 @@ def test_tasks_without_rows_are_those_that_are_rewritten_later() -> None:
 @pytest.mark.parametrize("name", WITH_ROWS)
 def test_a_kernel_sums_what_the_rows_say(name: str) -> None:
     plan = plan_of(name)
-    table = inside(table_of(name, plan), plan.grid.frac_bits)
+    table = records_in_box(table_of(name, plan), plan.grid.frac_bits)
     seen = set()
     for t, state in rounds_of(plan, table):
         seen.add(t)

@@ -168,7 +168,7 @@ def test_where_nothing_stands_out_the_fewest_are_taken_and_said_so() -> None:
         results = task.results(states[-1], toy_schema(d).grid())
         assert results["centres"].shape == (2, d)
         (curve, *_) = task.displays(results, tuple(f"x{j}" for j in range(d)))
-        assert "Nothing stood out" in curve.note or name == "directions"
+        assert "No structure exceeds" in curve.note or name == "directions"
 
 
 def test_the_curve_is_shown_with_the_number_chosen() -> None:
@@ -177,7 +177,7 @@ def test_the_curve_is_shown_with_the_number_chosen() -> None:
     results = task.results(states[-1], toy_schema(2).grid())
     displays = task.displays(results, ("a", "b"))
     assert [type(e) for e in displays] == [Curve, Table, Heatmap, Scatter, Bars]
-    assert "4 is the most that was asked for" in displays[0].note
+    assert "4 is the largest number allowed" in displays[0].note
     assert [row[0] for row in as_table(displays[0]).rows] == ["2", "3", "4 (chosen)"]
     assert task.results(_on_grid(task.start()), toy_schema(2).grid()) == {"k": np.zeros(1)}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -11,89 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from cloister.core.arrays import GridState, Integers, Records
-from cloister.hazmat.fixedpoint import round_to_grid
-from cloister.privacy.budget import Budget
-from cloister.protocol.task import COUNT_BITS, NoisyBlock, PublicColumn
+from cloister.protocol.task import COUNT_BITS, NoisyBlock
 from cloister.tasks.survival import curves
 from cloister.tasks.survival.survival import Survival
-from cloister.testing import check_task, hostile_states, toy_task
+from cloister.testing import check_task
 
-COLUMNS = (
-    PublicColumn("months", 2.0, 60.0),
-    PublicColumn("died", 0.0, 1.0, ("0", "1")),
-    PublicColumn("stage", 0.0, 2.0, ("I", "II", "III")),
-)
-OPTIONS: dict[str, dict[str, object]] = {
-    "all": {},
-    "groups": {"by": "stage"},
-    "intervals": {"by": "stage", "intervals": 7},
-    "edges": {"edges": (10.0, 50.0), "tau": 55.0},
-}
+from .cases import DESIGNS, on_grid
+
 ONE = 1 << COUNT_BITS
-
-
-def designed(frac_bits: int = 16, kind: type[Survival] = Survival, **options: object) -> Survival:
-    return toy_task(
-        kind,
-        n_features=3,
-        nominal_n=1000,
-        budget=Budget(1.0, 1e-6),
-        columns=COLUMNS,
-        frac_bits=frac_bits,
-        time="months",
-        event="died",
-        **options,
-    )
-
-
-def begun(task: Survival) -> GridState:
-    return {name: round_to_grid(value, task.frac_bits) for name, value in task.start().items()}
-
-
-def worst(frac_bits: int) -> Records:
-    """Corners, copies, the middle, and records that lie beside the box."""
-    one = 1 << frac_bits
-    rows = [
-        [one, one, one],
-        [one, one, one],
-        [one, -one, 0],
-        [one - 1, one, -one],
-        [-one, one, one],
-        [-one, -one, -one],
-        [0, 0, 0],
-        [1, -1, 2],
-        [2**31 - 1] * 3,
-        [-(2**31)] * 3,
-    ]
-    return np.array(rows, dtype=np.int32)
-
-
-def on_edges(task: Survival) -> Records:
-    """Records on each edge and a step beside it, with the event and without."""
-    low, high = COLUMNS[0].low, COLUMNS[0].high
-    places = (np.array(task.edges) - low) / (high - low) * 2 - 1
-    steps = np.rint(places * (1 << task.frac_bits))
-    steps = np.concatenate([steps - 1, steps, np.minimum(steps + 1, 1 << task.frac_bits)])
-    both = [[(step, side, side) for step in steps] for side in (-1, 1)]
-    return np.concatenate(both).astype(np.int32)
-
-
-@pytest.mark.parametrize("frac_bits", [8, 16, 24])
-@pytest.mark.parametrize("kind", OPTIONS)
-def test_the_worst_records_keep_the_bounds_in_any_state(kind: str, frac_bits: int) -> None:
-    task = designed(frac_bits, **OPTIONS[kind])
-    tables = [worst(frac_bits), np.repeat(worst(frac_bits)[:1], 9, 0), on_edges(task)]
-    check_task(task, tables, states=list(hostile_states(task)))
-
-
-@pytest.mark.parametrize("kind", OPTIONS)
-@given(
-    records=arrays(
-        np.int32, st.tuples(st.integers(1, 6), st.just(3)), elements=st.integers(-256, 256)
-    )
-)
-def test_any_records_keep_the_bounds(kind: str, records: Records) -> None:
-    check_task(designed(8, **OPTIONS[kind]), [records])
+GROUPS = DESIGNS["survival, groups"]
 
 
 @pytest.mark.parametrize("intervals", [1, 4, 60])
@@ -101,31 +27,19 @@ def test_any_records_keep_the_bounds(kind: str, records: Records) -> None:
 def test_every_record_adds_one_to_one_cell_whatever_the_number_of_intervals(
     intervals: int, record: Records
 ) -> None:
-    task = designed(by="stage", intervals=intervals)
-    added = task.contribute(0, begun(task), record)
+    task = GROUPS.build(intervals=intervals)
+    added = task.contribute(0, GROUPS.start(task), record)
     assert sorted(added)[-2:] == [0, ONE]
     assert added.sum() == ONE
     (block,) = task.blocks(0)
     assert (block.l1, block.l2_squared) == (ONE, ONE**2)
 
 
-@pytest.mark.parametrize("kind", OPTIONS)
-def test_a_record_adds_the_same_in_any_company(kind: str) -> None:
-    """Also past the size of a part of the records, in any layout, and nobody adds nothing."""
-    task = designed(**OPTIONS[kind])
-    one, state = 1 << 16, begun(task)
-    records = np.random.default_rng(0).integers(-one, one + 1, ((1 << 14) + 7, 3), dtype=np.int32)
-    whole = task.contribute(0, state, records)
-    alone = sum(task.contribute(0, state, records[i : i + 1]) for i in range(30))
-    assert (alone + task.contribute(0, state, records[30:]) == whole).all()
-    assert (task.contribute(0, state, np.asfortranarray(records)) == whole).all()
-    assert not task.contribute(0, state, records[:0]).any()
-
-
-@pytest.mark.parametrize("kind", OPTIONS)
-def test_lengths_are_of_the_plan_and_any_release_gives_finite_answers(kind: str) -> None:
+@pytest.mark.parametrize("name", [name for name in DESIGNS if name.startswith("survival")])
+def test_any_release_has_a_curve_that_falls_and_intervals_in_order(name: str) -> None:
     """Whatever noise, or an enemy, makes of the table: nothing is NaN, and no end is crossed."""
-    task, rng = designed(**OPTIONS[kind]), np.random.default_rng(0)
+    case, rng = DESIGNS[name], np.random.default_rng(0)
+    task = case.build()
     grid = None
     for scale in (0, 1, 30, 3000, 1e12):
         for mean in (-100, 0, 5, 100):
@@ -136,9 +50,8 @@ def test_lengths_are_of_the_plan_and_any_release_gives_finite_answers(kind: str)
                 )
                 for block in task.blocks(0)
             }
-            state = task.update(0, begun(task), answer)
-            on_grid = {name: round_to_grid(value, task.frac_bits) for name, value in state.items()}
-            found = task.results(on_grid, grid)
+            state = on_grid(task, task.update(0, case.start(task), answer))
+            found = task.results(state, grid)
             assert not any(np.isnan(value).any() for value in found.values())
             for name in ("survival", "median", "cumulative_hazard"):
                 assert (found[f"{name}_low"] <= found[f"{name}_high"]).all()
@@ -159,5 +72,6 @@ class SendsAtRisk(Survival):
 
 
 def test_who_sends_numbers_at_risk_breaks_the_bound() -> None:
+    twin = replace(GROUPS, task=SendsAtRisk).build()
     with pytest.raises(AssertionError, match="L2 bound of 'exits'"):
-        check_task(designed(kind=SendsAtRisk, by="stage"), [worst(16)])
+        check_task(twin, [GROUPS.worst(twin)])

@@ -16,69 +16,30 @@ from cloister.app.job import make_plan
 from cloister.data.schema import schema_of
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import PublicColumn
-from cloister.tasks.preparation.discretise import Discretise
 from cloister.tasks.synthesis.synthesise import Synthesise
 from cloister.testing import (
     Faults,
     SimulatedNoise,
     Wire,
     ZeroNoise,
-    check_task,
     hostile_states,
-    toy_task,
 )
 
-COLUMNS = (
-    PublicColumn("age", 0.0, 100.0),
-    PublicColumn("work", 0.0, 2.0, ("private", "state", "none")),
-    PublicColumn("smokes", 0.0, 1.0, ("0", "1")),
-    PublicColumn("town", 0.0, 4.0, ("a", "b", "c", "d", "e")),
-    PublicColumn("ill", 0.0, 2.0, ("no", "mild", "bad")),
-)
-D = len(COLUMNS)
-OPTIONS: dict[str, dict[str, Any]] = {
-    "pairs": {"structure": "pairs", "ordered": ("ill",)},
-    "target": {"structure": "target", "target": "ill"},
-    "star": {"structure": "star", "target": "ill"},
-    "independent": {"structure": "independent"},
-}
-COMMON = {"edges": {"age": (40.0, 65.0)}, "least_signal": 0.0, "most_words": 300}
-structures = pytest.mark.parametrize("structure", OPTIONS)
+from .cases import DESIGNS, PEOPLE
 
-
-def designed(structure: str, frac_bits: int = 16) -> Synthesise:
-    found = toy_task(
-        Synthesise,
-        n_features=D,
-        nominal_n=1000,
-        budget=Budget(4.0, 1e-6),
-        columns=COLUMNS,
-        frac_bits=frac_bits,
-        **COMMON,
-        **OPTIONS[structure],
-    )
-    assert isinstance(found, Synthesise)
-    return found
+D = len(PEOPLE)
+structures = pytest.mark.parametrize("structure", ["pairs", "target", "star", "independent"])
 
 
 def plan_of(structure: str, silos: int = 3, epsilon: float = 4.0) -> Plan:
     return make_plan(
         Synthesise,
-        schema_of(COLUMNS),
+        schema_of(PEOPLE),
         [f"silo-{i}" for i in range(silos)],
         budget=Budget(epsilon, 1e-6),
         nominal_n=3000,
-        **COMMON,
-        **OPTIONS[structure],
+        **DESIGNS[f"synthesise, {structure}"].options,
     )
-
-
-def worst(frac_bits: int) -> np.ndarray:
-    """Corners, copies, the middle, and records that lie beside the box."""
-    one = 1 << frac_bits
-    rows = [[one] * D, [one] * D, [-one] * D, [0] * D, [one, -one, one, -one, one]]
-    return np.array([*rows, [1, one - 1, -1, 2, -2], [2**31 - 1] * D], dtype=np.int32)
 
 
 def people(linked: tuple[int, ...], n: int = 3000, seed: int = 0) -> np.ndarray:
@@ -92,68 +53,13 @@ def people(linked: tuple[int, ...], n: int = 3000, seed: int = 0) -> np.ndarray:
 # What a record adds -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("frac_bits", [4, 16, 24])
-@structures
-def test_the_worst_records_keep_the_bounds_at_any_state(structure: str, frac_bits: int) -> None:
-    task = designed(structure, frac_bits)
-    tables = [worst(frac_bits), worst(frac_bits)[:1], np.repeat(worst(frac_bits)[:1], 9, 0)]
-    check_task(task, tables, list(hostile_states(task)))
-
-
-@structures
-@given(
-    records=arrays(
-        np.int32, st.tuples(st.integers(1, 6), st.just(D)), elements=st.integers(-16, 16)
-    )
-)
-def test_any_records_keep_the_bounds(structure: str, records: np.ndarray) -> None:
-    check_task(designed(structure, 4), [records])
-
-
-@structures
-def test_every_record_reaches_the_bound_so_no_noise_is_wasted(structure: str) -> None:
-    """Of chosen tables at most the rounding of a word is left, however many they are."""
-    task = designed(structure)
-    records = people((0, 4), 20)
-    for state in hostile_states(task):
-        if (state["chosen"] < 0).all():
-            continue  # before the choice
-        for t in range(task.rounds):
-            ends = np.cumsum([block.size for block in task.blocks(t)])
-            for row in records:
-                words = task.contribute(t, state, row[None]).astype(object)
-                for block, part in zip(task.blocks(t), np.split(words, ends), strict=False):
-                    assert 0.9999 * block.l2_squared <= (part**2).sum() <= block.l2_squared
-
-
-@structures
-def test_silos_sum_to_the_pooled_records_bit_for_bit(structure: str) -> None:
-    """Also past the size of a part of the records, in any layout, and nobody adds nothing."""
-    task, records = designed(structure), people((1, 4), (1 << 14) + 7)
-    for state in [*hostile_states(task)][:2]:
-        for t in range(task.rounds):
-            whole = task.contribute(t, state, records)
-            parts = sum(task.contribute(t, state, part) for part in np.split(records, [0, 5, 9000]))
-            assert (parts == whole).all()
-            assert (task.contribute(t, state, np.asfortranarray(records)) == whole).all()
-            assert not task.contribute(t, state, records[:0]).any()
-
-
 @given(
     records=arrays(
         np.int32, st.tuples(st.integers(1, 5), st.just(3)), elements=st.integers(-16, 16)
     )
 )
-def test_bins_keep_the_bounds_and_give_a_record_for_a_record(records: np.ndarray) -> None:
-    task = toy_task(
-        Discretise,
-        n_features=3,
-        nominal_n=1000,
-        budget=Budget(4.0, 1e-6),
-        columns=(COLUMNS[0], PublicColumn("pay", 0.0, 9e4), COLUMNS[1]),
-        frac_bits=4,
-    )
-    check_task(task, [records])
+def test_bins_in_any_state_give_a_record_for_a_record(records: np.ndarray) -> None:
+    task = DESIGNS["discretise"].build(4)
     one = 1 << 4
     for state in hostile_states(task):
         results = task.results(state, task.used_box)
@@ -227,7 +133,8 @@ def test_noise_alone_gives_finite_answers_and_records_of_the_schema(
     structure: str, seed: int
 ) -> None:
     plan = plan_of(structure, 1, epsilon=0.05)
-    result = run_plan(plan, {plan.silos[0]: [worst(16)[:2]]}, noise=SimulatedNoise(seed)).results
+    corner = np.full((2, D), 1 << 16, dtype=np.int32)
+    result = run_plan(plan, {plan.silos[0]: [corner]}, noise=SimulatedNoise(seed)).results
     assert all(np.isfinite(value).all() for value in result.values())
     task = plan.task
     assert isinstance(task, Synthesise)

@@ -471,12 +471,12 @@ def bad(federation: Federation, data: bytes | str) -> str:
         (b"", "at least 21 bytes, got 0"),
         (b"\x12" + bytes(19), "at least 21 bytes, got 20"),
         (b"\x63" + bytes(20), "kind 99 are unknown"),
-        (b"\x02" + bytes(20), "does not take messages of kind 2"),
+        (b"\x02" + bytes(20), "does not accept messages of kind 2"),
         (b"\x11" + bytes(20) + b"{", "must be JSON"),
         (b"\x11" + bytes(20) + b"{}", "decision must be"),
         (b"\x13" + bytes(20) + b"[]", "must be JSON"),
         (b"\x11" + bytes(20) + b" " * 70_000 + b"{}", "at most 65536 bytes"),
-        (b"\x12" + bytes(2**20), "larger than it takes"),
+        (b"\x12" + bytes(2**20), "exceeded its limit"),
     ],
     ids=["text", "empty", "cut", "kind", "wrong way", "json", "word", "list", "long", "oversized"],
 )
@@ -517,7 +517,7 @@ def test_a_silo_closes_on_a_coordinator_that_breaks_the_rules(federation: Federa
     loop = federation.hub._loop
     assert loop is not None
     loop.call_soon_threadsafe(federation.hub._post, "a", b"\x12" + bytes(20))
-    with pytest.raises(TransportError, match="does not take messages of kind 18"):
+    with pytest.raises(TransportError, match="does not accept messages of kind 18"):
         stream.receive(PATIENCE)
     until(lambda: not federation.hub.connected())
 
@@ -545,7 +545,7 @@ def test_the_name_must_resolve(federation: Federation) -> None:
 def test_somebody_must_listen(federation: Federation) -> None:
     with closed_port() as port:
         client = federation.client("a", url=f"https://localhost:{port}")
-        assert f"nobody listens at 'localhost:{port}'" in refused(client)
+        assert f"no server listens at 'localhost:{port}'" in refused(client)
 
 
 def test_a_listener_that_says_nothing_is_given_up(federation: Federation) -> None:
@@ -619,14 +619,14 @@ def test_a_coordinator_under_another_name_is_not_accepted(federation: Federation
 def test_a_silo_of_another_ca_is_turned_away(federation: Federation, tmp_path: Path) -> None:
     party = Authority(tmp_path, "foreign").issue("a")
     sentence = refused(federation.client("a", party=party))
-    assert "does not take this party's certificate" in sentence
+    assert "rejects this party's certificate" in sentence
     assert federation.peers == [], "the application never hears of it"
 
 
 def test_a_silo_with_an_expired_certificate_is_turned_away(federation: Federation) -> None:
     party = federation.ca.issue("a", begin=-2 * DAY, end=-DAY)
     sentence = refused(federation.client("a", party=party))
-    assert "does not take this party's certificate" in sentence
+    assert "rejects this party's certificate" in sentence
     assert federation.peers == []
 
 
@@ -645,7 +645,9 @@ def test_an_unknown_silo_is_refused_with_a_way_out(federation: Federation) -> No
 def test_older_tls_is_refused(federation: Federation) -> None:
     context = federation.ca.context(ssl.PROTOCOL_TLS_CLIENT, federation.ca.issue("a"))
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
-    assert "hung up during the greeting" in refused(federation.client("a", ssl_context=context))
+    assert "closed the connection during the handshake" in refused(
+        federation.client("a", ssl_context=context)
+    )
     assert federation.peers == []
 
 
@@ -655,7 +657,7 @@ def test_a_peer_of_another_protocol_version_is_refused_with_one_sentence(
     raw, answer = handshake(federation, federation.client("a").ssl_context, "cloister.99")
     assert answer.startswith(b"HTTP/1.1 426")
     sentence = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
-    assert f"speaks {VERSION}, the silo offers ['cloister.99']; install the same" in sentence
+    assert f"is {VERSION}, the silo offers ['cloister.99']; install the same" in sentence
     assert federation.hub.connected() == ()
     raw.close()
 
@@ -775,7 +777,7 @@ def test_a_proxy_that_says_no_is_said_without_its_password(federation: Federatio
 def test_a_proxy_that_is_not_there_is_said(federation: Federation) -> None:
     with closed_port() as port:
         sentence = refused(federation.client("a", proxy=f"http://127.0.0.1:{port}"))
-    assert f"nobody listens at '127.0.0.1:{port}'; check proxy" in sentence
+    assert f"no server listens at '127.0.0.1:{port}'; check proxy" in sentence
 
 
 # A client of bytes ---------------------------------------------------------------------------

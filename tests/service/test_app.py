@@ -123,7 +123,7 @@ def test_an_analyst_proposes_sees_and_cancels(client: Client) -> None:
 
 def test_an_analyst_cancels_own_jobs_only_and_the_operator_any(client: Client) -> None:
     job = client("ana").post("/v1/jobs", json=proposal()).json()["id"]
-    assert "somebody else" in error(client("bob").post(f"/v1/jobs/{job}/cancel"), 403)
+    assert "another analyst" in error(client("bob").post(f"/v1/jobs/{job}/cancel"), 403)
     assert client("op").post(f"/v1/jobs/{job}/cancel").status_code == 200
     own = client("op").post("/v1/jobs", json=proposal("op"))
     assert own.status_code == 201
@@ -150,7 +150,7 @@ def test_a_page_of_any_site_cannot_act_with_the_certificate_of_a_browser(
     origins = ("https://evil.example", "null", "https://testserver")
     for origin in origins:
         cancelled = client("op").post(f"/v1/jobs/{job}/cancel", headers={"origin": origin})
-        assert "only reads" in error(cancelled, 403)
+        assert "read access only" in error(cancelled, 403)
         with (
             pytest.raises(WebSocketDisconnect),
             client("a").websocket_connect(
@@ -373,7 +373,7 @@ def test_a_certificate_that_expires_soon_is_warned_of(
     with client("a").websocket_connect("/v1/stream", subprotocols=["cloister.1"]):
         pass
     (record,) = caplog.records
-    assert record.getMessage() == "certificate of a expires in 7 days; enrol it again"
+    assert record.getMessage() == "certificate of a expires in 7 days; renew it"
     assert record.silo == "a"  # type: ignore[attr-defined]
 
 

@@ -194,4 +194,4 @@ def test_the_command_verifies(path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert (document["lines"], document["head"]) == (5, head)
     path.write_bytes(b"".join(lines_of(path)[:4]))
     assert main(["verify", str(path), "--head", head]) == 6
-    assert "lines were cut off" in capsys.readouterr().err
+    assert "its last lines were removed" in capsys.readouterr().err

@@ -139,7 +139,7 @@ def test_a_silo_that_nobody_has_seen_needs_its_fingerprint(run: Run, tmp_path: P
     ("more", "sentence"),
     [
         (["--profile", "group", "--publish"], "publish must be False"),
-        (["--task", "count"], "either k for k-means or a task"),
+        (["--task", "count"], "give either --k for k-means or --task"),
         (["--min-silos", "1"], "min_silos must be in [2, 3]"),
     ],
 )

@@ -150,12 +150,12 @@ def test_only_who_signed_a_plan_may_propose_it(make: Make) -> None:
 
     for proposer, sentence in (
         (other, "proposer must be 'ana'"),
-        ({**good, "signature": other["signature"]}, "signature does not belong"),
-        ({**good, "public": other["public"]}, "signature does not belong"),
-        ({**good, "signature": "00"}, "signature does not belong"),
+        ({**good, "signature": other["signature"]}, "signature does not match"),
+        ({**good, "public": other["public"]}, "signature does not match"),
+        ({**good, "signature": "00"}, "signature does not match"),
         ({**good, "signature": "xyz"}, "hexadecimal"),
-        ({**good, "public": ""}, "signature does not belong"),
-        (signed_by("ana", network_plan()), "signature does not belong"),
+        ({**good, "public": ""}, "signature does not match"),
+        (signed_by("ana", network_plan()), "signature does not match"),
     ):
         with pytest.raises(PlanError, match=sentence):
             submit(proposer)
@@ -226,7 +226,7 @@ def test_a_job_with_too_few_approvals_is_declined_with_every_reason(make: Make) 
     coordinator.decide(job, a="epsilon is above the cap.", b=True, c="proposer is not known")
     declined = coordinator.job(job)
     assert declined.state == "declined"
-    assert "1 of 3 silos approved, the plan asks for 2" in declined.reason
+    assert "1 of 3 silos approved, but the plan requires 2" in declined.reason
     assert "a: epsilon is above the cap; c: " in declined.reason
     assert "c: proposer is not known" in declined.reason
     assert {silo for silo, _, status, _ in coordinator.streams.ends if status == "declined"} == {

@@ -127,14 +127,14 @@ def test_whoever_is_not_invited_gets_a_sentence_and_changes_nothing(tmp_path: Pa
             answer = stranger.post("/v1/join", content=content)
             assert (answer.status_code, answer.json()) == (
                 422,
-                {"error": "this is not what a party sends."},
+                {"error": "message must be a JSON object with a name and a token."},
             )
         assert stranger.post("/v1/join", content=b" " * (_MOST_BYTES + 1)).status_code == 413
         assert stranger.get("/v1/join").status_code == 405
         assert stranger.get("/v1/jobs").status_code == 404
         assert stranger.get("/v1/join", headers=UPGRADE).status_code == 403
         wrong = replace(place.invitation("a"), token="0" * 64)
-        with Joining(wrong) as line, pytest.raises(PlanError, match="'a' is not valid any more"):
+        with Joining(wrong) as line, pytest.raises(PlanError, match="'a' is no longer valid"):
             line.post({})
         assert place.changes == [[*NAMES]]
 

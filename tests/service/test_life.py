@@ -121,6 +121,6 @@ def test_an_authority_of_the_same_name_with_another_key_is_refused(
 ) -> None:
     other = Authority.create(tmp_path / "other-ca", "federation on this machine")
     folder = real.folder / "a" / "keys"
-    with pytest.raises(PlanError, match="of another authority"):
+    with pytest.raises(PlanError, match="from another authority"):
         install(folder, other.approve(make_request(folder, "silo", "a")))
     assert served(real, real.keys("a")) == serial_of(real.keys("coordinator"))

@@ -326,7 +326,7 @@ def test_a_refusal_over_rest_is_an_error_with_the_coordinators_sentence(
     plan = network_plan()
     document = proposal(plan, IDENTITIES["ana"], "ana")
     document["proposer"]["signature"] = "00" * 64
-    with pytest.raises(PlanError, match="signature does not belong"):
+    with pytest.raises(PlanError, match="signature does not match"):
         rest.submit(document)
     with pytest.raises(PlanError, match="no job"):
         rest.job("0" * 32)
@@ -366,7 +366,7 @@ def test_a_loop_that_ends_at_this_moment_takes_no_work_and_says_so(
     loop.close()
     monkeypatch.setattr(loop, "is_closed", lambda: False)
     hub._loop = loop
-    with pytest.raises(TransportError, match="was stopped; nothing more is asked"):
+    with pytest.raises(TransportError, match="was stopped; no more requests are sent"):
         hub.exchange("0" * 32, {"a": b""}, patience=1.0, grace=1.0, on_sent=lambda: None)
 
 

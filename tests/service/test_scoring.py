@@ -184,7 +184,7 @@ def test_keys_are_asked_for_and_a_dead_address_is_said(
 ) -> None:
     argv = ["predict", place.url, "rows.csv", "--private", "--out", str(tmp_path / "o.csv")]
     assert main(argv) == 3
-    assert "keys must be given" in capsys.readouterr().err
+    assert "--private needs --keys" in capsys.readouterr().err
     argv[1] = "https://localhost:1"
     assert main([*argv, "--keys", str(place.folders["shop"])]) == 7
     assert "cannot be reached" in capsys.readouterr().err
@@ -196,7 +196,7 @@ def test_an_answer_that_is_none_is_said(monkeypatch: pytest.MonkeyPatch, body: b
     asked = Scoring("https://other", ssl.create_default_context())
     answers = httpx.MockTransport(lambda _: httpx.Response(200, content=body))
     asked._http = httpx.Client(transport=answers, base_url="https://other")
-    with asked, pytest.raises(TransportError, match="'https://other' does not answer as one does"):
+    with asked, pytest.raises(TransportError, match="'https://other' gave an unexpected answer"):
         asked.model()
 
 

@@ -203,7 +203,7 @@ def test_under_the_group_mask_approval_needs_a_word_on_the_noise(
     assert shown("show", job)["needs_consent"]
     code, error = refused(home, capsys, "approve", job)
     assert code == 3
-    assert "aggregator really adding the noise" in error
+    assert "the noise of the aggregator" in error
     assert "--accept-aggregator-noise" in error
     assert home.store.state(job) == State.WAITING
     shown("approve", job, "--accept-aggregator-noise")
@@ -246,7 +246,7 @@ def test_the_limits_of_the_settings_decide_and_are_those_of_the_ledger(
     job = home.receive(home.plan(task=toy_task(TASKS["sulloyd"], **design), profile="group"))
     assert shown("show", job)["cost"]["fits"] is False
     assert main(["jobs", "show", "--config", home.config, job]) == 0
-    assert "refuses it: beyond the lifetime cap, or the limits" in capsys.readouterr().out
+    assert "refuses it: beyond the lifetime cap, or its limits" in capsys.readouterr().out
     path.write_text(settings.replace("cap_epsilon", "pure_share = 1\ncap_epsilon"))
     assert shown("show", job)["cost"]["fits"] is True
     ledger = Site.of(load_settings(path)).ledger()  # type: ignore[arg-type]
@@ -313,7 +313,7 @@ def test_a_result_is_shown_and_reported_with_where_its_noise_came_from(
     assert document["noise"] == AGGREGATOR_NOISE
     assert document["results"].keys() == result.results.keys()
     assert report.read_text().startswith("<!")
-    assert any("aggregator really adding" in warning for warning in document["warnings"])
+    assert any("the noise of the aggregator" in warning for warning in document["warnings"])
 
 
 def test_what_is_for_an_analyst_is_not_for_a_silo(

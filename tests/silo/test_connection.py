@@ -197,4 +197,4 @@ def test_trouble_with_one_message_does_not_end_the_agent(
         assert line.answer().kind == Kind.REFUSE
         line.inbox.put(offer(plan))
         assert said([line.answer()]) == [("declined", "not now.")]
-    assert "does not take messages" in caplog.text
+    assert "does not accept messages" in caplog.text

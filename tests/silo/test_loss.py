@@ -154,5 +154,5 @@ def test_run_looks_once_before_it_dials(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(main, "prepare", lambda keys: None)
     monkeypatch.setattr(main.Site, "of", lambda given: bad)
     monkeypatch.setattr(main, "open_agent", lambda *args, **more: pytest.fail("it went on"))
-    with pytest.raises(DataError, match="more rows of this silo's data are left out"):
+    with pytest.raises(DataError, match="more rows of this silo's data are excluded"):
         main.run(SimpleNamespace(keys=tmp_path))  # type: ignore[arg-type]

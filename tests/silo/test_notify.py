@@ -87,7 +87,7 @@ def test_an_owner_who_cannot_be_told_stops_nothing_and_no_address_is_logged(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         _tell(NotifySettings(**settings), NOTICE)
-    assert "could not be told" in caplog.text
+    assert "could not be notified" in caplog.text
     assert "secret-of-the-owner" not in caplog.text
 
 

@@ -1,1 +1,1 @@
-"""The use cases of a desk: plan, pay, run and show a release."""
+"""The use cases of one user's machine: plan, pay for, run and show a release."""

@@ -1,4 +1,4 @@
-"""The files of a job: those that silos' records are read from, and those that a release leaves."""
+"""The files of a job: the sources of the silos' records, and the files of a release."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OnRows = Callable[[int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class SiloFiles:
-    """The files of the silos of a job, and how they are written.
+    """The files of the silos of a job, and their formats.
 
     Parameters
     ----------
@@ -60,8 +60,9 @@ class SiloFiles:
         columns : sequence of str, optional
             Columns of the schema that the job uses; all by default.
         counter : function of silo name
-            Returns a function that receives how many rows were read so far, or None.
+            Returns a function that receives the number of rows read so far, or None.
         """
+        # Imported here: a command that reads no record does not load the readers of tables.
         from cloister.data import read_source
 
         check_layouts(self.paths.values(), self.baskets)
@@ -79,27 +80,30 @@ class SiloFiles:
 
 
 def name_silos(files: Iterable[Path]) -> dict[str, Path]:
-    """Return the files by silo; a silo has the name of its file, with a number if that is taken."""
+    """Return the files by silo, named as its file, with a number if that name is taken."""
     silos: dict[str, Path] = {}
     for path in files:
+        # Resolved, since a link or a relative path may name the same records.
         if path.resolve() in {other.resolve() for other in silos.values()}:
             raise PlanError(f"file {str(path)!r} is given twice; its records would count twice.")
+        # The silo of "a.csv.gz" is "a", as that of "a.csv".
         stem = Path(path.stem).stem if path.suffix.lower() in _PACKED else path.stem
-        name, number_of = stem or path.name, 2
+        name, suffix = stem or path.name, 2
         while name in silos:
-            name, number_of = f"{stem}-{number_of}", number_of + 1
+            name, suffix = f"{stem}-{suffix}", suffix + 1
         silos[name] = path
     return silos
 
 
 def source_of(path: Path, baskets: Sequence[str]) -> Any:
-    """Return what :func:`cloister.data.read_source` reads: a file, or the baskets in it.
+    """Return the source for :func:`cloister.data.read_source`: a file, or the baskets in it.
 
-    A layout of the file itself, ``FILE=LAYOUT``, comes before one of all files.
+    A layout of the file itself, ``FILE=LAYOUT``, takes precedence over a layout of all files.
     """
     from cloister.data import Baskets
 
     layouts = [text for text in baskets if _layout_of(text)[0] is None]
+    # After the general layouts, since the last one is used.
     layouts += [layout for file, layout in map(_layout_of, baskets) if file in _names_of(path)]
     return Baskets.parse(path, layouts[-1]) if layouts else path
 
@@ -107,20 +111,23 @@ def source_of(path: Path, baskets: Sequence[str]) -> Any:
 def schemas_of(
     schema: Schema, files: Iterable[Path], reading: Path | None, *, others: bool = False
 ) -> dict[Path, Schema]:
-    """Return the schema by which each file is read; all have one digest.
+    """Return the schema for reading each file; all have the same digest.
 
-    The settings may name `others` than these files.
+    With `others`, the settings may also name files that are not in `files`.
     """
     try:
-        given = {} if reading is None else tomllib.loads(read_text(reading, "reading settings"))
+        settings_of = (
+            {} if reading is None else tomllib.loads(read_text(reading, "reading settings"))
+        )
     except tomllib.TOMLDecodeError as error:
         raise PlanError(f"file {str(reading)!r} is not TOML: {error}.") from None
     paths = list(files)
-    if (unknown := given.keys() - {path.name for path in paths}) and not others:
+    if (unknown := settings_of.keys() - {path.name for path in paths}) and not others:
+        # A typing error would else leave a file with the default decimal sign.
         raise PlanError(f"file {str(reading)!r} names no file of this command: {min(unknown)!r}.")
     schemas = {}
     for path in paths:
-        settings = given.get(path.name, {})
+        settings = settings_of.get(path.name, {})
         if not isinstance(settings, dict):
             raise PlanError(f"{path.name!r} in file {str(reading)!r} must be a table of settings.")
         schemas[path] = schema.written_as(**settings)
@@ -129,16 +136,17 @@ def schemas_of(
 
 def check_layouts(files: Iterable[Path], baskets: Sequence[str]) -> None:
     """Raise a PlanError for a layout of a file that is not read."""
-    known = {name for path in files for name in _names_of(path)}
+    # A user may name a file by its path or, as in the settings, by its name.
+    names = {name for path in files for name in _names_of(path)}
     for file, _ in map(_layout_of, baskets):
-        if file is not None and file not in known:
+        if file is not None and file not in names:
             raise PlanError(f"baskets must name a file of this command, got {file!r}.")
 
 
 def _layout_of(text: str) -> tuple[str | None, str]:
     """Return the file and the layout in ``[FILE=]LAYOUT``."""
-    found = re.fullmatch(r"(.+?)=((?:lines|long)(?::.*)?)", text)
-    return (found[1], found[2]) if found else (None, text)
+    match = re.fullmatch(r"(.+?)=((?:lines|long)(?::.*)?)", text)
+    return (match[1], match[2]) if match else (None, text)
 
 
 def _names_of(path: Path) -> tuple[str, str]:
@@ -146,9 +154,10 @@ def _names_of(path: Path) -> tuple[str, str]:
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the folder for results and try to write there, before anything is spent."""
+    """Create the folder for results and try to write there, before anything is spent."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # A trial: permissions do not show whether a file system accepts a file.
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -160,9 +169,9 @@ def prepare_folder(folder: Path) -> None:
 def write_release(release: Release, folder: Path, schema: Schema | None = None) -> dict[str, Path]:
     """Write the model and the tables of a release, and return the files by name.
 
-    The model is written first, so that a paid release is safe whatever fails later. Tables are
-    those of the optional member ``tables_of(plan, results, schema)`` of a task, each a data frame
-    or a :class:`~cloister.core.display.Table`; they need the schema.
+    The model is written first, so that a later failure does not lose a paid release. The tables
+    come from the optional member ``tables_of(plan, results, schema)`` of a task. Each is a data
+    frame or a :class:`~cloister.core.display.Table`; they require the schema.
     """
     files = {"model": folder / "model.json"}
     release.save(files["model"])
@@ -176,9 +185,10 @@ def write_release(release: Release, folder: Path, schema: Schema | None = None) 
 
 
 def _write_table(table: Any, path: Path) -> None:
-    """Write a table of ours or a data frame as CSV; floats round-trip exactly."""
+    """Write a :class:`Table` or a data frame as CSV; floats round-trip exactly."""
     if isinstance(table, Table):
         with path.open("w", newline="", encoding="utf-8") as stream:
             csv.writer(stream).writerows((table.headings, *table.rows))
     else:
+        # pandas would use the line end of the system; files must not differ between systems.
         table.to_csv(path, index=False, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""What a plan would give, and what makes it not worth its budget: from public facts alone."""
+"""The expected error of a plan and its warnings, computed from public facts alone."""
 
 from __future__ import annotations
 
@@ -13,72 +13,76 @@ from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.tasks.options import epsilon_for
 
-_CLEAR_SUM = 5.0  # a sum of all records, if they agreed, should be so many times its noise
+_CLEAR_SUM = 5.0  # least ratio of the sum of equal records to its noise
 
 
 def forecast_of(plan: Plan) -> Results:
     """Return the expected half-widths of a plan's results, in data units."""
+    # The last round: its noise is the one in the released values.
     last = plan.task.blocks(plan.rounds - 1)[0]
     return plan.task.forecast(plan.noise_std(last), plan.nominal_n, plan.grid)
 
 
 def expected(plan: Plan) -> tuple[Table, ...]:
-    """Return 95 % of the noise of a plan's results: by column where the task says so.
+    """Return the 95 % margins of a plan's results, by column where the task declares it.
 
-    The optional member `columnwise` of a task has a title for each forecast of all columns.
+    The optional member `columnwise` of a task maps a forecast with one value per column to the
+    title of its table.
     """
     columnwise = getattr(plan.task, "columnwise", {})
     tables, others = [], []
     for name, values in forecast_of(plan).items():
         if name in columnwise and values.shape == (len(plan.columns),):
-            parts = values / (2 * plan.grid.half_range)
+            # Columns have different units; only shares of their ranges can be compared.
+            shares = values / (2 * plan.grid.half_range)
             rows = tuple(
-                (column, f"± {number(float(value))}", f"± {part:.2%}")
-                for column, value, part in zip(plan.columns, values, parts, strict=True)
+                (column, f"± {number(float(value))}", f"± {share:.2%}")
+                for column, value, share in zip(plan.columns, values, shares, strict=True)
             )
             tables.append(Table(columnwise[name], ("column", "in its unit", "of its range"), rows))
         else:
-            what = name.removesuffix("half_width").replace("_", " ").strip() or "the result"
-            others.append((what, ", ".join(f"± {number(float(v))}" for v in values.ravel())))
+            label = name.removesuffix("half_width").replace("_", " ").strip() or "the result"
+            others.append((label, ", ".join(f"± {number(float(v))}" for v in values.ravel())))
     if others:
         tables.append(Table("Expected error (95 % of the noise)", ("of", "error"), tuple(others)))
     return tuple(tables)
 
 
 def plan_warnings(plan: Plan, schema: Schema, *, sized: bool = True) -> tuple[str, ...]:
-    """Say what makes a plan not worth its budget, and what would help.
+    """Return warnings of a plan whose budget would be wasted, each with a remedy.
 
-    Nothing is said of its size if the plan is not `sized`: made without a number of records.
+    A plan that is not `sized`, made without a number of records, has no warning of its size.
     """
     return (*(size_warnings(plan) if sized else ()), *category_warnings(plan, schema))
 
 
 def size_warnings(plan: Plan) -> tuple[str, ...]:
-    """Say what makes a private plan too small for its budget.
+    """Return warnings of a private plan that has too few records for its budget.
 
-    A task may say it by an optional member ``plan_warnings(plan, forecast)``; of its sums it is
-    said where the task says nothing.
+    They come from the optional member ``plan_warnings(plan, forecast)`` of a task. If it is
+    missing or returns no warning, the sums of the task are compared with their noise.
     """
     if plan.budget is None:
         return ()
-    own = getattr(plan.task, "plan_warnings", None)
-    about_size = tuple(own(plan, forecast_of(plan))) if own else ()
+    task_warnings = getattr(plan.task, "plan_warnings", None)
+    about_size = tuple(task_warnings(plan, forecast_of(plan))) if task_warnings else ()
     return (*(about_size or _of_sums(plan, plan.budget)), *_of_delta(plan, plan.budget))
 
 
 def category_warnings(plan: Plan, schema: Schema) -> tuple[str, ...]:
-    """Say which categories a task would take for numbers, by its `category_warning` if any."""
+    """Return the task's `category_warning`, if any, of categories that it would use as numbers."""
     used = schema.select(plan.columns).columns
+    # Two categories are one step on the grid, so their order has no meaning that can mislead.
     names = [column.name for column in used if len(column.categories) > 2]
-    own = getattr(plan.task, "category_warning", None)
-    return (own(names),) if own and names else ()
+    warning_of = getattr(plan.task, "category_warning", None)
+    return (warning_of(names),) if warning_of and names else ()
 
 
 def _of_delta(plan: Plan, budget: Budget) -> Iterator[str]:
     if budget.delta * plan.nominal_n >= 1:
         yield (
-            f"delta {budget.delta:g} is not below 1 / nominal_n: a promise that may fail so often "
-            "would allow to release a whole record; leave it out for a smaller one."
+            f"delta {budget.delta:g} is not below 1 / nominal_n, so the guarantee would allow the "
+            "release of a whole record; omit delta for a smaller one."
         )
 
 
@@ -87,18 +91,19 @@ def _of_sums(plan: Plan, budget: Budget) -> Iterator[str]:
     weakest = min(range(plan.rounds), key=signals.__getitem__)
     if signals[weakest] >= _CLEAR_SUM:
         return
+    # The noise scale falls about as 1 / epsilon, and the sum grows with the records.
     factor = _CLEAR_SUM / signals[weakest]
     epsilon = epsilon_for(budget, factor, pure=plan.task.mechanism == "laplace")
     yield (
-        f"epsilon {budget.epsilon:g} is too small for {plan.nominal_n:,} records: if all agreed, "
-        f"no sum of round {weakest + 1} would be more than {signals[weakest]:.2g} times its noise, "
-        f"wanted {_CLEAR_SUM:g}; about epsilon {epsilon:.2g} or "
-        f"{math.ceil(factor * plan.nominal_n):,} records would fit."
+        f"epsilon {budget.epsilon:g} is too small for {plan.nominal_n:,} records: even if all were "
+        f"equal, the sums of round {weakest + 1} would be at most {signals[weakest]:.2g} times "
+        f"their noise, but {_CLEAR_SUM:g} times is needed; use about epsilon {epsilon:.2g} or "
+        f"{math.ceil(factor * plan.nominal_n):,} records."
     )
 
 
 def _signal(plan: Plan, t: int) -> float:
-    """Return the largest sum of equal records in a round, over its noise.
+    """Return the largest sum of equal records in a round, divided by its noise.
 
     A record that spends its L1 and its L2 bound adds ``l2_squared / l1`` to each element.
     """

@@ -1,6 +1,6 @@
 """Run a plan over silos in this process.
 
-The same plan, task, client and aggregator run here as over a network; only the transport is a loop.
+The plan, task, client and aggregator are those of a job over a network; the transport is a loop.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ OnRound = Callable[[RoundDone], None]
 Handler = Callable[[bytes], bytes]
 
 CONTENT_KEY = b"cloister/records"
-"""Key of the fingerprints of records. It is public; a ledger adds its own key."""
+"""Key of the fingerprints of records. It is public; a ledger adds a secret key."""
 
 
 class InProcess:
-    """Carry frames to functions.
+    """Transport that passes frames to functions in this process.
 
     Parameters
     ----------
@@ -45,7 +45,8 @@ class InProcess:
         self._handlers = dict(handlers)
 
     def exchange(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Call each named silo once; in one process nobody is silent, so errors are raised."""
+        """Call each named silo once and return the answers. Errors of a silo are raised."""
+        # In one process no silo can be silent, so no error stands for a silo that dropped out.
         return {silo: self._handlers[silo](frame) for silo, frame in frames.items()}
 
 
@@ -65,17 +66,18 @@ def run_plan(
         Grid records of each member, in chunks, iterable once a round; see
         :class:`~cloister.protocol.client.Client`.
     noise : NoiseSource, optional
-        Exact discrete noise from the operating system unless a test gives another.
+        Exact discrete noise from the operating system by default; tests pass another source.
     account : Account, optional
-        The whole plan is reserved there before the first round, and each round is charged
-        before its sum leaves.
+        It reserves the whole plan before the first round, and charges each round before its sum
+        leaves.
     """
     check_records(plan, silos)
-    if getattr(plan.task, "sort_records_pays", False):  # nobody else sees how long sums take here
+    # Sorting makes the time of a sum depend on the records; here no other party can measure it.
+    if getattr(plan.task, "sort_records_pays", False):
         silos = {name: getattr(records, "in_order", records) for name, records in silos.items()}
     source = noise or DiscreteNoise()
     clients = make_clients(plan, silos, noise=noise)
-    client = next(iter(clients.values()))  # in one process all of them come to the end
+    client = next(iter(clients.values()))  # any: in one process all clients finish the job
     plan, survivors = client.plan, []
     if account:
         account.reserve(plan, content_of(silos))
@@ -85,6 +87,7 @@ def run_plan(
             if on_round:
                 on_round(done)
     finally:
+        # An error must not leave budget reserved for rounds that will not run.
         if account:
             account.close(plan)
     return release_of(plan, client.history, survivors, source.label)
@@ -104,13 +107,14 @@ def make_clients(
     Parameters
     ----------
     plan : Plan
-        With the fingerprints of `identities`. Without those, silos that agree on keys get fresh
-        ones: in one process nobody pins anything.
+        With the fingerprints of `identities`. Without identities, silos that agree on keys get
+        fresh ones.
     masker : Masker, optional
-        What the profile asks for, with a fresh key.
+        By default the masker that the profile requires, with a fresh key.
     noise : NoiseSource, optional
-        Only under "pairwise", and only in tests: of the silos' shares.
+        Only under "pairwise", and only in tests: another source for the silos' shares of noise.
     """
+    # Fresh identities are enough: no owner pins a key if all silos are in one process.
     if not identities and (plan.profile == "pairwise" or plan.fingerprints):
         identities = {silo: Identity.new() for silo in plan.silos}
         prints = tuple(identity.fingerprint for identity in identities.values())
@@ -137,27 +141,27 @@ def run_clients(
     *,
     transport: Transport | None = None,
 ) -> Iterator[RoundDone]:
-    """Run the rounds of a job whose clients are in this process, yielding after each.
+    """Run the rounds of a job whose clients are in this process, and yield after each round.
 
     Parameters
     ----------
-    journal : AnswerJournal, optional
-        Both of the aggregator.
+    noise, journal
+        The noise source and the journal of the aggregator.
     transport : Transport, optional
-        To the :func:`handlers` of the clients; a loop by default.
+        Transport to the :func:`handlers` of the clients; a loop by default.
     """
     plan = next(iter(clients.values())).plan
-    carried = transport or InProcess(handlers(clients))
-    return run_rounds(Aggregator(plan, noise, journal), carried)
+    carrier = transport or InProcess(handlers(clients))
+    return run_rounds(Aggregator(plan, noise, journal), carrier)
 
 
 def handlers(clients: Mapping[str, Client]) -> dict[str, Handler]:
-    """Return the function by which each client answers frames."""
+    """Return the function of each client that answers frames."""
     return {silo: client.handle for silo, client in clients.items()}
 
 
 def check_records(plan: Plan, silos: SiloRecords) -> None:
-    """Refuse records of others than the plan's silos, or that were not read by its contract."""
+    """Raise if records are not of the plan's silos, or were not read by its contract."""
     if set(silos) != set(plan.silos):
         raise PlanError(f"silos must be those of the plan, {plan.silos}, got {tuple(silos)}.")
     for records in silos.values():
@@ -167,7 +171,8 @@ def check_records(plan: Plan, silos: SiloRecords) -> None:
 def content_of(silos: SiloRecords) -> bytes | None:
     """Return a fingerprint of all silos' records for the owner's ledger, which keys it."""
     prints = [getattr(records, "fingerprint", None) for records in silos.values()]
+    # A fingerprint of some silos alone would make different records look the same.
     if any(function is None for function in prints):
         return None
-    # sorted, so that the same silos in another order are the same content
+    # Sorted: the same silos in another order are the same content.
     return b"".join(sorted(function(CONTENT_KEY) for function in prints if function is not None))

@@ -1,7 +1,7 @@
 """``Job``: a request for one release, from its plan to its result, for every interface.
 
 An interface builds a job, shows the plan, opens an account, runs the job and presents the release.
-Nothing is spent and no record is read before :meth:`Job.run`.
+No budget is spent and no record is read before :meth:`Job.run`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cloister.tasks.encoded_options import decode_options, encode_options
 from cloister.tasks.options import design, options_bounded_by_n
 
 COUNT_SHARE = 0.02
-"""Share of the budget that buys a noisy count when no nominal number of records is agreed."""
+"""Share of the budget for a noisy count if no nominal number of records is agreed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Trust:
     Parameters
     ----------
     profile : {"local", "group", "pairwise"}, optional
-        "local" for one silo and "group" for more, unless given.
+        By default "local" for one silo and "group" for more.
     """
 
     study: str = "default"
@@ -55,11 +55,11 @@ class Trust:
 
     @classmethod
     def taken_from(cls, given: dict[str, Any]) -> Self:
-        """Return the trust that keywords describe, and remove these from the keywords."""
-        own = {f.name: given.pop(f.name) for f in fields(cls) if f.name in given}
-        if "fingerprints" in own:
-            own["fingerprints"] = tuple(own["fingerprints"])
-        return cls(**own)
+        """Return the trust that keywords describe, and remove its fields from the keywords."""
+        values = {f.name: given.pop(f.name) for f in fields(cls) if f.name in given}
+        if "fingerprints" in values:
+            values["fingerprints"] = tuple(values["fingerprints"])
+        return cls(**values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Job:
     Parameters
     ----------
     task : type of Task
-        A task that ships, or your own.
+        A task of the package or of the user.
     schema : Schema
         The agreed data contract.
     silos : tuple of str
@@ -81,15 +81,16 @@ class Job:
     delta : float, optional
         ``min(1e-6, 1 / (100 nominal_n))``, or 1e-6 if `nominal_n` is not given.
     nominal_n : int >= 1, optional
-        Public number of records in all silos. Without it, 2 % of the budget buy a noisy count.
+        Public number of records in all silos. If omitted, 2 % of the budget is spent on a noisy
+        count.
     columns : tuple of str, optional
-        Columns of the schema that the job uses; all by default. Records are still those that the
-        whole schema keeps: read them with the same `columns`.
+        Columns of the schema that the job uses; all by default. Read the records with the same
+        `columns`: they are then the records that the whole schema keeps.
     frac_bits : int
         Binary places of the grid.
     max_loss : float in [0, 1], optional
-        Share of the rows of each silo that may be left out. By default 5 %, and no value of a
-        target, event or group may lose all of its rows.
+        Greatest share of the rows of each silo that may be excluded. By default 5 %, and no value
+        of a target, event or group may lose all of its rows.
     """
 
     task: type[Task]
@@ -106,7 +107,7 @@ class Job:
 
     @cached_property
     def budget(self) -> Budget | None:
-        """The checked budget. A private task without epsilon is an error, never "no privacy"."""
+        """The validated budget. A private task without epsilon is an error, never "no privacy"."""
         if not self.task.private:
             return None
         if self.epsilon is None:
@@ -118,7 +119,7 @@ class Job:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan. Without `nominal_n`, it is made for the fewest records that the task allows."""
+        """The plan. Without `nominal_n`, it is for the fewest records that the task allows."""
         return self.plan_for(self.budget, self._sized)
 
     @property
@@ -137,6 +138,7 @@ class Job:
                 raise PlanError(
                     f"{name} must be at most nominal_n={nominal_n}, got {value}; ask for fewer."
                 )
+        # Each further column would add to the sensitivity, and so to the noise.
         used = self.schema if self.columns is None else self.schema.select(self.columns)
         grid = used.grid(self.frac_bits)
         facts = PublicFacts(
@@ -149,6 +151,7 @@ class Job:
             unit=self.schema.unit,
         )
         task = design(self.task, facts, self.options)
+        # A single silo sends nothing, so its sums need no mask.
         default_profile: Profile = "local" if len(self.silos) == 1 else "group"
         trust = replace(self.trust, profile=self.trust.profile or default_profile)
         plan = Plan(
@@ -169,13 +172,13 @@ class Job:
         return plan.with_question(hash_of(question_of(plan, self.schema)))
 
     def loss_notices(self, records: SiloRecords) -> list[str]:
-        """Return a sentence for each source of which rows are left out.
+        """Return a sentence for each source that has excluded rows.
 
         Raises
         ------
         DataError
-            If more is left out than `max_loss` allows. It quotes words, since the caller has the
-            files.
+            If more rows are excluded than `max_loss` allows. The message quotes words of the
+            files, since the caller has them.
         """
         return loss_notices(records, self.options, self._names, self.max_loss)
 
@@ -198,22 +201,23 @@ class Job:
         ----------
         records : mapping of silo name to records
         account : Account, optional
-            The whole plan is reserved there first; each round is charged before its sum leaves.
+            It reserves the whole plan first, and charges each round before its sum leaves.
         on_round : function of RoundDone, optional
             Called after each round.
         noise : NoiseSource, optional
-            Exact discrete noise from the operating system unless a test gives another.
+            Exact discrete noise from the operating system by default; tests pass another source.
 
         Raises
         ------
         DataError
-            If too many rows are left out, before anything is spent.
+            If too many rows are excluded, before anything is spent.
 
         Warns
         -----
         DataLossWarning
-            For each source of which some rows are left out.
+            For each source that has excluded rows.
         """
+        # First, since a loss of rows is an error that must cost no budget.
         watch_loss(records, self.options, self._names, self.max_loss)
         noise = noise or DiscreteNoise()
         if self.nominal_n is None and self.budget is not None:
@@ -228,31 +232,33 @@ class Job:
         on_round: OnRound | None,
         noise: NoiseSource,
     ) -> Release:
-        """Buy a noisy count of the records, then run the task with the rest of the budget."""
+        """Release a noisy count of the records, then run the task with the rest of the budget."""
+        # The count has the mechanism of the task, so that both costs compose exactly.
         mechanism = _mechanism(self.task, self.options)
-        small, rest = split_budget(budget, COUNT_SHARE, mechanism)
+        count_budget, rest = split_budget(budget, COUNT_SHARE, mechanism)
         # All errors of the plan and its price are raised before the count is charged.
         dry_run = self.plan_for(rest, self._fewest)
         if dry_run.rate < 1:
             raise PlanError(
                 f"nominal_n must be given for task {self.task.name!r}, which samples its units; "
-                "what a count costs beside it cannot be taken off exactly."
+                "the cost of a count cannot be subtracted exactly from its budget."
             )
         count = replace(self, task=Count, options={"mechanism": mechanism})
-        count_plan = count.plan_for(small, 1)
+        count_plan = count.plan_for(count_budget, 1)
         check_records(dry_run, records)
         if account:
-            # The rest is reserved first: a count that leaves too little for the task is useless.
+            # Reserve the rest first: a count is useless if too little is left for the task.
             account.reserve(dry_run, content_of(records))
         try:
             counted = run_plan(count_plan, records, noise=noise, account=account)
         finally:
             if account:
                 account.close(dry_run)
-        # Noise may bring a count below what the task can be designed for, even below 0.
+        # Noise may make the count smaller than the task allows, even negative.
         n = max(self._fewest, round(float(counted.results["count"][0])))
         plan = self.plan_for(rest, n)
         release = run_plan(plan, records, noise=noise, account=account, on_round=on_round)
+        # The count is part of the cost of the answer, so the release states both.
         return replace(release, spent=ComposedEvent((counted.spent, release.spent)))
 
 
@@ -276,7 +282,7 @@ def make_plan(
     options
         Fields of :class:`Trust`, and options of the task.
 
-    Other parameters are those of :class:`Job`.
+    The other parameters are those of :class:`Job`.
     """
     trust = Trust.taken_from(options)
     job = Job(
@@ -364,12 +370,12 @@ def run_job(
 
 
 def split_budget(budget: Budget, share: float, mechanism: Mechanism) -> tuple[Budget, Budget]:
-    """Split a budget into `share` and the rest, so that both together cost the whole.
+    """Split a budget into `share` and the rest, which together cost the whole budget.
 
     Notes
     -----
-    Gaussian budgets split by squared GDP parameter, which composes exactly; Laplace budgets by
-    epsilon.
+    Gaussian budgets are split by squared GDP parameter, which composes exactly. Laplace budgets
+    are split by epsilon.
     """
     if mechanism == "laplace":
         return (
@@ -379,19 +385,22 @@ def split_budget(budget: Budget, share: float, mechanism: Mechanism) -> tuple[Bu
     # Both parts state the whole delta, since the converted total is at one delta, not at a sum.
     mu = gdp_mu_for(budget.epsilon, budget.delta)
 
-    def part(of: float) -> Budget:
-        epsilon = accounting.gdp_epsilon(mu * sqrt(of), budget.delta)
+    def portion(fraction: float) -> Budget:
+        epsilon = accounting.gdp_epsilon(mu * sqrt(fraction), budget.delta)
+        # A small mu meets delta alone, and Budget refuses an epsilon of 0.
         if epsilon == 0:
             raise PlanError(
-                f"nominal_n must be given: {of:.0%} of ({budget}) is too little for a noisy count."
+                f"nominal_n must be given: {fraction:.0%} of ({budget}) is too little for a noisy "
+                "count."
             )
         return Budget(epsilon, budget.delta)
 
-    return part(share), part(1 - share)
+    return portion(share), portion(1 - share)
 
 
 def _mechanism(task: type[Task], options: Mapping[str, Any]) -> Mechanism:
-    """Return the noise distribution of the designed task, before it can be designed."""
+    """Return the noise distribution that the task will have once it is designed."""
+    # The class attribute may be a property, as in the protocol; then the default counts.
     fixed = getattr(task, "mechanism", "gaussian")
-    law = options.get("mechanism", fixed if isinstance(fixed, str) else "gaussian")
-    return "laplace" if law == "laplace" else "gaussian"
+    mechanism = options.get("mechanism", fixed if isinstance(fixed, str) else "gaussian")
+    return "laplace" if mechanism == "laplace" else "gaussian"

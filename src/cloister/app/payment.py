@@ -1,4 +1,4 @@
-"""Where a job is charged: the ledger, the data set in it, and the limits of a new data set."""
+"""Accounts of jobs: the ledger, the data set in it, and the limits of a new data set."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 LEDGER_VARIABLE = "CLOISTER_LEDGER"
 NOT_COUNTED = (
-    "Not counted there: what another user, another machine or another ledger spends, and what "
-    "Python code releases without this ledger."
+    "Not counted there: spending of another user, another machine or another ledger, and releases "
+    "of Python code without this ledger."
 )
 
 
 @dataclass(frozen=True)
 class Account:
-    """Where a job is charged.
+    """The ledger and the data set that a job is charged to.
 
     Parameters
     ----------
     dataset : str
         The owner's name of the data set, opened in the ledger with a lifetime cap.
     confirm_same_content : bool
-        The owner says that the same records may have a second budget under this name.
+        If True, the owner confirms that the same records may have a second budget under this name.
     """
 
     ledger: Ledger
@@ -44,7 +44,8 @@ class Account:
     confirm_same_content: bool = False
 
     def reserve(self, plan: Plan, content: bytes | None) -> None:
-        """Set aside the cost of a whole plan; refuses before anything is spent or sent."""
+        """Reserve the cost of a whole plan. Raises before anything is spent or sent."""
+        # Costs of rows and of persons protect different things, and cannot be added up.
         unit = self.ledger.unit(self.dataset)
         if unit != plan.unit:
             raise PlanError(
@@ -61,21 +62,22 @@ class Account:
         )
 
     def close(self, plan: Plan) -> None:
-        """Return what the plan did not use; nobody will ask for its frames again."""
+        """Release the unused part of the plan's reservation, and delete its stored frames."""
         self.ledger.close(plan.run_id)
+        # Frames are kept to answer a repeated request, and no request follows the end of a job.
         self.ledger.forget_frames(plan.run_id)
 
 
 @dataclass(frozen=True)
 class Charge:
-    """The account of a job, and where its ledger is."""
+    """The account of a job, and the path of its ledger."""
 
     account: Account
     path: Path
     study: str
 
     def lines(self) -> list[tuple[str, str]]:
-        """Return the cap and the spending of the data set, as names and texts."""
+        """Return the cap and the spending of the data set as (name, text)."""
         ledger, dataset = self.account.ledger, self.account.dataset
         cap, spent = ledger.cap(dataset), ledger.spent(dataset)
         lines = [
@@ -86,12 +88,13 @@ class Charge:
             ("spent by all jobs together", f"epsilon {number(spent)}"),
             ("left for one more job", left_for_one_more(ledger.remaining(dataset))),
         ]
+        # A study without a separate cap has the cap of the data set, which is shown above.
         if (limit := ledger.cap(dataset, self.study)) != cap:
             lines.append(("cap of this study", f"epsilon {number(limit.epsilon)}"))
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the cap and the spending of the data set, as JSON-able values."""
+        """Return the cap and the spending of the data set as JSON-able values."""
         ledger, dataset = self.account.ledger, self.account.dataset
         cap = ledger.cap(dataset)
         return {
@@ -111,20 +114,20 @@ class Charge:
 
 @dataclass(frozen=True, kw_only=True)
 class Payment:
-    """How a user pays for a job.
+    """The user's choice of ledger and cap for a job.
 
     Parameters
     ----------
     ledger : Path, optional
-        File of the ledger; :func:`default_ledger` unless given.
+        File of the ledger; :func:`default_ledger` by default.
     cap_epsilon : float, optional
         Lifetime cap of a data set that is new in the ledger.
     confirm_same_content : bool
         As in :class:`Account`.
     ask : function of str
-        Asks the user a question and returns the answer, or None if nobody can answer.
+        Asks the user a question and returns the answer, or None if no user is present.
     say : function of str
-        Receives a sentence when a data set is opened.
+        Receives a sentence if a data set is opened.
     """
 
     ledger: Path | None = None
@@ -136,9 +139,10 @@ class Payment:
     def open(self, schema: Schema, plan: Plan, *, silo: str | None = None) -> Charge | None:
         """Open the ledger and, if needed, create the data set; None for a job without a budget.
 
-        Raises before any file is modified. The ledger of one `silo` has its name in its file's
-        name.
+        Raises before any file is modified. With `silo`, the file name of the ledger contains the
+        name of the silo.
         """
+        # Imported here: a job without a budget does not load SQLAlchemy.
         from cloister.privacy.ledger import Ledger
 
         if plan.budget is None:
@@ -152,9 +156,11 @@ class Payment:
         else:
             cap = Budget(self._new_cap(schema, plan.budget, path), plan.budget.delta)
             split = _new_split(plan, cap)
+            # Only unusual limits are shown; most users have no use for the default ones.
             limits = "" if split == Split.default(cap) else f" and the limits {split}"
             if path == default_ledger():
-                with suppress(OSError):  # the ledger raises if its file cannot be made
+                # The ledger itself raises, with a better message, if its file cannot be created.
+                with suppress(OSError):
                     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             ledger = ledger or Ledger(path)
             ledger.open_dataset(schema.dataset, cap=cap, unit=schema.unit, split=split)
@@ -166,23 +172,25 @@ class Payment:
         return Charge(account, path, plan.study)
 
     def _check_cap(self, limits: Limits, dataset: str) -> None:
-        """Raise a PlanError if the cap is not the one in the ledger."""
+        """Raise a PlanError if the cap differs from the one in the ledger."""
+        # A run that asks for another cap would else seem to have it.
         if self.cap_epsilon not in (None, limits.cap.epsilon):
             raise PlanError(
                 f"cap_epsilon of data set {dataset!r} is {limits.cap.epsilon:g} in the ledger, got "
-                f"{self.cap_epsilon:g}; leave it out, or change the cap with 'cloister budget cap'."
+                f"{self.cap_epsilon:g}; omit it, or change the cap with 'cloister budget cap'."
             )
 
     def _new_cap(self, schema: Schema, budget: Budget, path: Path) -> float:
         """Return the lifetime cap of a data set that is new in the ledger."""
         cap = self.cap_epsilon
         if cap is None:
-            # once: later runs find the cap in the ledger
+            # Asked once, since later runs read the cap from the ledger.
             answer = self.ask(
-                f"Data set {schema.dataset!r} is new here. How much may everything that is ever "
-                f"released from it cost together? This run costs epsilon {budget.epsilon:g}.\n"
+                f"Data set {schema.dataset!r} is new here. How much may all releases from it ever "
+                f"cost together? This run costs epsilon {budget.epsilon:g}.\n"
                 "Lifetime cap, epsilon: "
             )
+            # A text that is no number leaves None, and the error below names the option.
             with suppress(ValueError):
                 cap = None if answer is None else float(answer)
         if cap is None:
@@ -199,20 +207,22 @@ class Payment:
 
 
 def _new_split(plan: Plan, cap: Budget) -> Split:
-    """Return the limits of a new data set, which never change; they must hold its first job."""
+    """Return the limits of a new data set, which never change and must admit its first job."""
     split = Split.split_for(plan.events(), cap)
     if cheapest_pricing(plan.events(), [(Limits(cap, split), Cost())]) is None:
-        raise BudgetExceeded(f"a lifetime cap of {cap} does not hold this job; give a larger cap.")
+        raise BudgetExceeded(
+            f"a lifetime cap of {cap} is too small for this job; give a larger cap."
+        )
     return split
 
 
 def default_ledger() -> Path:
-    """Return the ledger that commands charge by default: one file for all that a user runs.
+    """Return the ledger that commands charge by default: one file for all jobs of a user.
 
-    A ledger for each run would protect nothing, since it would not hold earlier spending.
+    A ledger per run would give no protection, since it would not contain earlier spending.
     """
-    if given := os.environ.get(LEDGER_VARIABLE):
-        return Path(given)
+    if path := os.environ.get(LEDGER_VARIABLE):
+        return Path(path)
     folder = os.environ.get("XDG_DATA_HOME") or Path.home() / (
         "Library/Application Support" if sys.platform == "darwin" else ".local/share"
     )
@@ -220,5 +230,8 @@ def default_ledger() -> Path:
 
 
 def left_for_one_more(epsilon: float) -> str:
-    """Return how much one more job may cost; it is more than the cap less the spending."""
+    """Return the text of the most that one more job may cost.
+
+    It is more than the cap minus the spending, since costs compose to less than their sum.
+    """
     return f"epsilon {number(epsilon)} (jobs together cost less than the sum of their epsilons)"

@@ -1,4 +1,4 @@
-"""``Presentation``: what interfaces show of a release, made once from released values."""
+"""``Presentation``: the sentences, tables and figures of a release, from released values alone."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Presentation:
     course : tuple of Display
         Figures of the rounds.
     stability : Table, optional
-        How often reruns of the plan find the same; simulated from released values.
+        Share of reruns of the plan with the same answer, simulated from released values.
     comparison : Table, optional
-        The same answer on public records; no release of private ones.
+        The same answer on public records; it releases nothing of private ones.
     """
 
     title: str
@@ -62,28 +62,30 @@ class Presentation:
 def present(
     release: Release, *, stability: Table | None = None, comparison: Table | None = None
 ) -> Presentation:
-    """Return what interfaces show of a release, a function of released values.
+    """Return the presentation of a release, a function of released values.
 
-    A task may have two members for this: ``summary(results, nominal_n, units)`` returns its own
-    sentences, and ``course(history, ranges)`` figures of the rounds. `units` is the name of the
-    records, `ranges` the widths of the columns.
+    A task may have two members for this. ``summary(results, nominal_n, units)`` returns sentences
+    that replace the default ones, and ``course(history, ranges)`` figures of the rounds. `units`
+    is the name of the records, `ranges` the widths of the columns.
     """
     plan, results = release.plan, release.results
     displays = displays_of(plan.task, results, plan.columns)
     *_, last = pipeline_steps(plan.task)
-    said, course = getattr(last, "summary", None), getattr(last, "course", None)
-    own = said(results, plan.nominal_n, _units(plan)) if said else Summary()
-    grid = getattr(plan.task, "last_step_grid", plan.grid)  # of a pipeline, its last step's
+    summarise, course = getattr(last, "summary", None), getattr(last, "course", None)
+    summary = summarise(results, plan.nominal_n, _units(plan)) if summarise else Summary()
+    # The state of a pipeline is on the grid of its last step, not on that of the records.
+    grid = getattr(plan.task, "last_step_grid", plan.grid)
     return Presentation(
-        title=own.title or _title(plan),
-        result=own.result
+        title=summary.title or _title(plan),
+        # The most specific sentence that the task allows.
+        result=summary.result
         or _model(plan)
         or _first_number(displays)
         or _first_sentence(plan.task.describe()),
         cost=_cost(release),
-        reliability=own.reliability or _reliability(displays),
+        reliability=summary.reliability or _reliability(displays),
         warnings=warnings_of(release),
-        remarks=own.remarks,
+        remarks=summary.remarks,
         displays=displays,
         course=course(release.history, 2 * grid.half_range) if course else (),
         stability=stability,
@@ -92,15 +94,16 @@ def present(
 
 
 def _units(plan: Plan) -> str:
-    """Return what the records of a plan are called: patients, where a row is a patient."""
+    """Return the plural noun for the records of a plan, such as patients."""
     name = noun_of(plan.unit)
+    # With several rows per person a record is no person, and a column is no noun for records.
     if plan.unit in ("row", "silo", *plan.columns) or plan.max_rows > 1 or name == "id":
         return "records"
     return "people" if name == "person" else f"{name}s"
 
 
 def _numbers(displays: tuple[Display, ...]) -> Iterator[Estimate]:
-    """Yield every number of tables that has an interval."""
+    """Yield every estimate in the tables."""
     for display in displays:
         if isinstance(display, Table):
             for row in display.rows:
@@ -108,28 +111,29 @@ def _numbers(displays: tuple[Display, ...]) -> Iterator[Estimate]:
 
 
 def _title(plan: Plan) -> str:
-    """Return what a task is called, in words."""
+    """Return the title of a task: its own, that of its target, or its name and records."""
     *_, task = pipeline_steps(plan.task)
-    named: str | None = getattr(task, "title", None)
-    if named:
-        return named
+    title: str | None = getattr(task, "title", None)
+    if title:
+        return title
     if target := _target(plan):
         return f"Predicting {target}"
     return f"{task.name} of {_units(plan)}".capitalize()
 
 
 def _target(plan: Plan) -> str:
-    """Return the column that a model predicts; nothing for a task that makes none."""
+    """Return the column that a model predicts, or "" for a task without a model."""
     *_, task = pipeline_steps(plan.task)
-    names = getattr(plan.task, "last_step_columns", plan.columns)  # of a pipeline, its last step's
+    # A pipeline may replace columns, and the target is an index into those of its last step.
+    names = getattr(plan.task, "last_step_columns", plan.columns)
     return names[task.target] if isinstance(task, Classifier | Regressor) else ""
 
 
 def _model(plan: Plan) -> str:
     others = len(plan.columns) - 1
     target = _target(plan)
-    of = f"{others} other column{'s' * (others != 1)}"
-    return f"A model that predicts {target} from {of}." if target else ""
+    predictors = f"{others} other column{'s' * (others != 1)}"
+    return f"A model that predicts {target} from {predictors}." if target else ""
 
 
 def _first_sentence(text: str) -> str:
@@ -137,10 +141,11 @@ def _first_sentence(text: str) -> str:
 
 
 def _first_number(displays: tuple[Display, ...]) -> str:
-    """Return the first row of the first table, if it is a name and a number with its interval."""
+    """Return the first row of the first table as a sentence, if it is a name and an estimate."""
     for display in displays:
         if isinstance(display, Table):
             row = display.rows[0] if display.rows else ()
+            # A longer row has several numbers, and none is known to be the answer.
             if len(row) == 2 and isinstance(row[0], str) and isinstance(row[1], Estimate):
                 return f"{row[0][:1].upper()}{row[0][1:]}: {cell_text(row[1])}."
             break
@@ -150,19 +155,20 @@ def _first_number(displays: tuple[Display, ...]) -> str:
 def _cost(result: Release) -> str:
     plan = result.plan
     if plan.budget is None or warnings_of(result):
-        return "Nothing is promised: this is NOT PRIVATE."
+        return "This result has no privacy guarantee: it is NOT PRIVATE."
     spent = f"Epsilon {number(result.epsilon())} at delta {plan.budget.delta:.2g}."
     return f"{spent} {attacker_sentence(result.spent, plan.unit)}"
 
 
 def _reliability(displays: tuple[Display, ...]) -> str:
-    """Return how many values differ from zero beyond the noise, as a sentence."""
-    clear = [bool(cell.distinct_from_noise) for cell in _numbers(displays)]
-    if not clear:
+    """Return a sentence with the number of values that differ from zero beyond the noise."""
+    distinct = [bool(cell.distinct_from_noise) for cell in _numbers(displays)]
+    if not distinct:
         return "No number of this result has an interval."
-    if all(clear):
-        return f"0 is in the interval of none of {len(clear)} numbers."
+    n = len(distinct)
+    if all(distinct):
+        return f"All {n} estimates differ from zero beyond the privacy noise."
     return (
-        f"0 is in the interval of {len(clear) - sum(clear)} of {len(clear)} numbers, which have a "
-        "question mark."
+        f"{n - sum(distinct)} of {n} estimates do not differ from zero beyond the privacy noise; "
+        "they have a question mark."
     )

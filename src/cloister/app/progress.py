@@ -1,4 +1,4 @@
-"""What a user sees while a job runs: a bar over its rounds, and its warnings."""
+"""The display of a running job: a bar over its rounds, and its warnings."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PROGRESS = "CLOISTER_PROGRESS"
 
 
 def is_watched() -> bool:
-    """Return whether a person sees what is shown while a job runs."""
+    """Return True if a person sees the output of a running job."""
     if os.environ.get(PROGRESS) == "0" or current_process().name != "MainProcess":
-        return False  # workers of a grid search would write over each other
+        return False  # workers of a grid search would overwrite each other's bar
     return _in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
 
 
@@ -32,14 +32,17 @@ def is_watched() -> bool:
 def round_bar(
     *, wanted: bool = True, stays: bool = False, rows: Callable[[], int] = lambda: 0
 ) -> Iterator[OnRound | None]:
-    """Show a bar at once, if somebody watches; yield what is to be called after each round.
+    """Show a progress bar if a person watches; yield the function to call after each round.
 
     Parameters
     ----------
-    wanted, stays : bool
-        Whether it is shown at all, and whether a terminal keeps the last line.
+    wanted : bool
+        If False, no bar is shown.
+    stays : bool
+        If True, a terminal keeps the last line.
     rows : function
-        Returns how many records were read, if their speed is to be shown; it is no release.
+        Returns the number of records that were read, to show their speed; 0 shows none. It is
+        not part of a release.
     """
     if not (wanted and is_watched()):
         yield None
@@ -53,20 +56,23 @@ def round_bar(
 def warnings_to(tell: Callable[[str], None]) -> Iterator[None]:
     """Pass the text of each warning of a job to a function, at the end of the job.
 
-    Those of lost rows are left out: an interface shows :meth:`Job.loss_notices` before the job.
+    Warnings of lost rows are omitted: an interface shows :meth:`Job.loss_notices` before the job.
     """
+    # At the end, since a line of text would break the bar of a terminal.
     with warnings.catch_warnings(record=True) as caught:
+        # Python shows a warning of a line once a process, but each job must show it.
         warnings.simplefilter("always")
         try:
             yield
         finally:
-            for one in caught:
-                if not issubclass(one.category, DataLossWarning):
-                    tell(str(one.message))
+            for warning in caught:
+                if not issubclass(warning.category, DataLossWarning):
+                    tell(str(warning.message))
 
 
 def _in_notebook() -> bool:
-    """Return whether code runs in an IPython kernel, which is the only one to have this."""
+    """Return True if the code runs in an IPython kernel."""
+    # Looked up and not imported: a notebook has loaded it. Only a kernel has the attribute.
     ipython = sys.modules.get("IPython")
     return hasattr(ipython and ipython.get_ipython(), "kernel")
 
@@ -74,23 +80,24 @@ def _in_notebook() -> bool:
 def _in_cell() -> Iterator[OnRound]:
     from IPython.display import HTML, display
 
-    shown = display(HTML("<progress></progress> planning"), display_id=True)
+    handle = display(HTML("<progress></progress> planning"), display_id=True)
 
     def on_round(done: RoundDone) -> None:
         n = done.round + 1
         bar = f'<progress value="{n}" max="{done.rounds}"></progress>'
-        shown.update(HTML(f"{bar} {n} of {done.rounds} rounds, {len(done.survivors)} silos"))
+        handle.update(HTML(f"{bar} {n} of {done.rounds} rounds, {len(done.survivors)} silos"))
 
     try:
         yield on_round
     finally:
-        shown.update(HTML(""))
+        handle.update(HTML(""))
 
 
 def _on_terminal(stays: bool, rows: Callable[[], int]) -> Iterator[OnRound]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+    # On standard error, so that results on standard output can be piped.
     columns = (TextColumn("rounds"), BarColumn(), MofNCompleteColumn())
     silos = TextColumn("{task.fields[silos]} silos{task.fields[speed]}")
     with Progress(*columns, silos, console=Console(stderr=True), transient=not stays) as bar:
@@ -100,7 +107,7 @@ def _on_terminal(stays: bool, rows: Callable[[], int]) -> Iterator[OnRound]:
         def on_round(done: RoundDone) -> None:
             count, n = len(done.survivors), done.round + 1
             millions = rows() * n / (perf_counter() - start) / 1e6
-            # two digits, since this line stays
+            # Two digits, since the line may stay and the speed varies.
             speed = f", {millions:.2g} million rows a second" if millions else ""
             bar.update(task, completed=n, total=done.rounds, silos=count, speed=speed)
 

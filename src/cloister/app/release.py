@@ -1,4 +1,4 @@
-"""``Release``: the released answer of a job, its plan, and the file that keeps both."""
+"""``Release``: the released answer of a job and its plan, and the file that stores both."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ MODEL_FORMAT = "cloister-model/1"
 
 @dataclass(frozen=True)
 class Release:
-    """The released answer of a job, and what is public about it.
+    """The released answer of a job, and the public facts about it.
 
     Parameters
     ----------
     results : mapping of str to ndarray
-        What the task returns, in data units.
+        The results of the task, in data units.
     history : tuple of such mappings
-        The public state before the first round and after each.
+        The public state before the first round and after each round.
     spent : Event
-        What was done to the records in all rounds, the count included.
+        The mechanisms that were applied to the records in all rounds, with the noisy count.
     noise : str
-        Where the noise came from.
+        The source of the noise.
     survivors : tuple of tuple of str
         The silos whose records are in each round's sum.
     """
@@ -59,7 +59,7 @@ class Release:
         return accounting.epsilon(self.spent, self.plan.budget.delta)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the model as JSON-able values: public numbers only, no labels, no records."""
+        """Return the model as JSON-able values: public numbers, without labels or records."""
         return {
             "format": MODEL_FORMAT,
             "plan": self.plan.to_dict(),
@@ -78,23 +78,25 @@ class Release:
     def from_dict(
         cls, document: Mapping[str, Any], tasks: Mapping[str, type[Task]] | None = None
     ) -> Release:
-        """Read a model; the plan must still have the digest it was saved with."""
-        found = document.get("format") if isinstance(document, Mapping) else None
-        if found not in (MODEL_FORMAT, SUMS_FORMAT):
-            raise DataError(f"model must have format {MODEL_FORMAT!r}, got {found!r}.")
+        """Return the release of a saved model; its plan must have the digest it was saved with."""
+        format_name = document.get("format") if isinstance(document, Mapping) else None
+        if format_name not in (MODEL_FORMAT, SUMS_FORMAT):
+            raise DataError(f"model must have format {MODEL_FORMAT!r}, got {format_name!r}.")
         try:
             known: Mapping[str, type[Task]] = ChainMap(tasks or {}, installed())  # type: ignore[arg-type]  # never written
             plan = Plan.from_dict(document["plan"], known)
+            # A changed plan would state a cost and a noise that the results do not have.
             if plan.digest.hex() != document["plan_digest"]:
                 raise DataError(
                     "plan of the model was changed: its digest differs; use the original."
                 )
             if not plan.opened:
                 raise DataError(
-                    f"model is of task {plan.task.name!r}, which is not installed; install its "
-                    "package, or give its file."
+                    f"task {plan.task.name!r} of the model is not installed; install its package, "
+                    "or give its file."
                 )
-            if found == SUMS_FORMAT:
+            # A coordinator saves noisy sums only; the results follow from them.
+            if format_name == SUMS_FORMAT:
                 return _of_sums(plan, document["rounds"])
             return cls(
                 plan=plan,
@@ -112,7 +114,7 @@ class Release:
         from pydantic_core import to_json
 
         document = self.to_dict()
-        # Almost all of it is numbers, which json writes ten times slower.
+        # json writes numbers, which are almost all of the file, ten times slower.
         numbers = {name: document.pop(name) for name in ("history", "results")}
         rest = json.dumps(document, sort_keys=True).removesuffix("}").encode()
         Path(path).write_bytes(
@@ -121,7 +123,7 @@ class Release:
 
     @classmethod
     def load(cls, path: str | Path, tasks: Mapping[str, type[Task]] | None = None) -> Release:
-        """Read a model written by :meth:`save`; `tasks` adds tasks of your own to ours."""
+        """Read a model written by :meth:`save`; `tasks` adds tasks to the installed ones."""
         try:
             document = json.loads(Path(path).read_bytes())
         except (OSError, ValueError) as error:
@@ -135,18 +137,18 @@ def release_of(
     survivors: Iterable[tuple[str, ...]],
     noise: str,
 ) -> Release:
-    """Return what a job released, in the users' units.
+    """Return the release of a job, in the users' units.
 
     Parameters
     ----------
     states : iterable of mappings
-        The public state before the first round and after each.
+        The public state before the first round and after each round.
     survivors : iterable of tuple of str
         The silos in each round's sum.
     noise : str
-        Where the noise came from.
+        The source of the noise.
     """
-    # a task without a state before the first round has no results of it either
+    # A task without a state before the first round has no results of that state either.
     history = tuple(plan.task.results(state, plan.grid) if state else {} for state in states)
     label = noise if plan.task.private else "none: not private"
     return Release(plan, history[-1], history, plan.events(), label, tuple(survivors))
@@ -165,6 +167,7 @@ def _arrays(values: Mapping[str, Any]) -> dict[str, Floats]:
 
 
 def target_of(plan: Plan) -> list[tuple[str, str]]:
-    """Name the column that a job predicts, or measures another against."""
+    """Return the name of the column that a job predicts or compares with, if any."""
+    # `target` of a model, `truth` of an evaluation.
     at = getattr(plan.task, "target", getattr(plan.task, "truth", None))
     return [] if at is None else [("target", plan.columns[at])]

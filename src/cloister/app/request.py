@@ -1,4 +1,4 @@
-"""``Request``: a job over files as plain values, the same for a page and for a worker."""
+"""``Request``: a job over files as plain values, passed from a page to a worker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Request(BaseModel):
     Parameters
     ----------
     task : str
-        Name of a task that ships.
+        Name of a task of the package.
     options : dict
         Options of the task.
     files : dict of silo name to Path
@@ -35,6 +35,7 @@ class Request(BaseModel):
         Folder for the results.
     """
 
+    # A misspelt field would else be ignored, and have its default.
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: str
@@ -50,7 +51,7 @@ class Request(BaseModel):
     out: Path
 
     def job(self, schema: Schema | None = None) -> Job:
-        """Return the job; its plan raises what is wrong with it."""
+        """Return the job. Errors of the request are raised by its plan."""
         return Job(
             task=TASKS[self.task],
             schema=schema or Schema.load(self.schema_file),
@@ -63,14 +64,16 @@ class Request(BaseModel):
         )
 
     def command(self, schema: Schema) -> list[str]:
-        """Return the words of the command that runs this job in a terminal, without its program."""
+        """Return the arguments of the command that runs this job in a terminal."""
+        # JSON, since `--set` reads values as such.
         options = (f"{name}={json.dumps(value)}" for name, value in self.options.items())
-        some = self.columns != schema.names
+        subset = self.columns != schema.names
         return [
             *("run", *map(_word, self.files.values()), "--schema", _word(self.schema_file)),
-            *((f"--columns={_listed(self.columns)}",) if some else ()),
+            *((f"--columns={_listed(self.columns)}",) if subset else ()),
             *("--task", self.task),
             *(word for option in options for word in ("--set", option)),
+            # 15 digits give the same number again, so that the command has the same cost.
             *("--epsilon", f"{self.epsilon:.15g}", "--nominal-n", f"{self.nominal_n}"),
             *(("--max-loss", f"{self.max_loss:g}") if self.max_loss else ()),
             *(("--cap-epsilon", f"{self.cap_epsilon:.15g}") if self.cap_epsilon else ()),
@@ -79,12 +82,12 @@ class Request(BaseModel):
 
 
 def _word(path: Path) -> str:
-    """Return the name of a file as a command takes it: an option begins with a hyphen."""
+    """Return a file name as an argument that is not mistaken for an option."""
     return f"./{path.name}" if path.name.startswith("-") else path.name
 
 
 def _listed(names: tuple[str, ...]) -> str:
-    """Join names by commas; a name with a comma is quoted."""
+    """Return names joined by commas; a name with a comma is quoted."""
     text = io.StringIO()
     csv.writer(text, lineterminator="").writerow(names)
     return text.getvalue()

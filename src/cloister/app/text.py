@@ -1,4 +1,4 @@
-"""Sentences and tables made from numbers; the same for the report and the command line."""
+"""Sentences and tables of numbers, shared by the report and the command line."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from cloister.protocol.plan import Plan, noun_of
 
 _LARGE, _SMALL = 1e7, 1e-4  # beyond these a number is shown with an exponent
 UNCLEAR = " ?"
-"""Mark of a number that does not stand out of its noise."""
+"""Mark of a number that does not differ from zero beyond its noise."""
 UNCLEAR_NOTE = (
-    "A question mark: 0 is in the number's interval; of a cluster: noise alone could have made it."
+    "A question mark: the number does not differ from zero beyond the privacy noise; for a "
+    "cluster: noise alone could have produced it."
 )
-_MOST_NAMES = 30  # of columns; a catalogue has thousands
+_MOST_NAMES = 30  # of columns, since a catalogue has thousands
 _POPULATION = "population 95 %"
-_HARDLY_ANY = 0.995  # odds from which on a guarantee is called weak
+_HARDLY_ANY = 0.995  # least odds of an attacker at which the text calls a guarantee weak
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join names; of more than 30 the first ones, and how many more there are."""
+    """Join names; of more than 30 names, the first 30 and the number of the others."""
     rest = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {rest:,} more" if rest > 0 else "")
 
@@ -56,62 +57,69 @@ def plus_minus(value: float, margin: float) -> str:
 def between(value: float, low: float, high: float) -> str:
     """Return ``value [low, high]``, rounded to two significant digits of the half-width."""
     ends, half_width = (value, low, high), (high - low) / 2
+    # A median of survival may have no upper bound: too few events were seen.
     if high == math.inf and math.isfinite(low):
         return f"{number(value)} [{number(low)}, no upper bound]"
     if not all(map(math.isfinite, ends)) or half_width <= 0:
         return number(value)
     places = _decimals(half_width, *ends)
-    shown = [f"{x:.4g}" if places is None else _rounded(x, places) for x in ends]
-    return "{} [{}, {}]".format(*shown)
+    texts = [f"{x:.4g}" if places is None else _rounded(x, places) for x in ends]
+    return "{} [{}, {}]".format(*texts)
 
 
 def _decimals(margin: float, *values: float) -> int | None:
-    """Return decimals that show two digits of a margin; None where an exponent reads better."""
+    """Return the decimals that show two digits of a margin, or None if an exponent is clearer."""
+    # More digits than two of the margin would look exact, and are noise.
     if not _SMALL <= margin < _LARGE or max(map(abs, values)) >= _LARGE:
         return None
     return max(0, 1 - math.floor(math.log10(margin)))
 
 
 def _rounded(value: float, places: int) -> str:
-    return f"{round(value, places) + 0.0:,.{places}f}"  # no minus zero
+    return f"{round(value, places) + 0.0:,.{places}f}"  # adding 0.0 turns -0.0 into 0.0
 
 
 REAL_NOISE = (DiscreteNoise.label, AGGREGATOR_NOISE, SILOS_NOISE)
 
 
 def attacker_sentence(cost: Event | Budget, unit: str) -> str:
-    """Say what a cost means for an attacker who has to guess whether one unit is in the data.
+    """Return a sentence on how often an attacker guesses rightly if one unit is in the data.
 
-    `unit` is that of privacy, as the schema names it: a row is not a person who has several.
+    `unit` is the unit of privacy, as the schema names it. A row differs from a person, if a person
+    may have several rows.
     """
     exact = not isinstance(cost, Budget) and holds(cost, NonPrivateEvent)
     odds = 1.0 if exact else attacker_odds(cost)
-    who = f"An attacker who knows everything else and guesses whether {_one(unit)} used is right"
+    subject = (
+        f"An attacker who knows everything else and guesses whether {_one(unit)} used is right"
+    )
     if odds >= _HARDLY_ANY:
-        return f"{who} almost every time: at this cost hardly anything is protected."
+        return f"{subject} almost every time: at this cost hardly anything is protected."
+    # Rounded up, since the sentence is an upper bound; odds of 0.55 must not become 56.
     right = math.ceil(100 * odds - 1e-9)
-    return f"{who} at most {right} times in 100; a coin is right 50 times."
+    return f"{subject} at most {right} times in 100; a coin is right 50 times."
 
 
 def _one(unit: str) -> str:
-    """Name one unit of privacy, as the beginning of a passive sentence."""
+    """Return a subject for one unit of privacy, with "was" or "were" for a passive sentence."""
     return {"row": "one row was", "silo": "one silo's records were"}.get(
         unit, f"the rows of one {noun_of(unit)} were"
     )
 
 
 def strength_sentence(epsilon: float, delta: float, unit: str) -> str:
-    """Say what (epsilon, delta) promises to one unit of privacy."""
+    """Return a sentence with the guarantee of (epsilon, delta) for one unit of privacy."""
+    # Above 20 the factor has nine digits or more, which nobody reads.
     factor = f"{math.exp(epsilon):.3g}" if epsilon < 20 else f"e^{epsilon:.3g}"
-    apart = f", apart from a probability of at most {delta:.2g}" if delta else ""
+    exception = f", apart from a probability of at most {delta:.2g}" if delta else ""
     return (
         f"Any result is at most {factor} times as likely if {_one(unit)} used as if not, and the "
-        f"other way round (epsilon {number(epsilon)}, delta {delta:.2g}){apart}."
+        f"other way round (epsilon {number(epsilon)}, delta {delta:.2g}){exception}."
     )
 
 
 def warnings_of(result: Release) -> tuple[str, ...]:
-    """Return why a result is not private; empty for a real private release."""
+    """Return the reasons why a result is not private; empty for a private release."""
     warnings = []
     if not result.plan.task.private:
         warnings.append(
@@ -127,9 +135,9 @@ def warnings_of(result: Release) -> tuple[str, ...]:
 
 
 def privacy_statement(result: Release) -> tuple[tuple[str, str], ...]:
-    """Return questions and answers on what the result discloses, made from its numbers."""
+    """Return questions and answers on the disclosure by a result, made from its numbers."""
     plan = result.plan
-    what = ("What was released?", plan.task.describe())
+    released = ("What was released?", plan.task.describe())
     silos = (
         "What was summed over?",
         f"{len(plan.silos)} silos: {', '.join(plan.silos)}. A round counts with at least "
@@ -138,16 +146,18 @@ def privacy_statement(result: Release) -> tuple[tuple[str, str], ...]:
         else f"One silo, {plan.silos[0]}. Nothing was sent to anybody.",
     )
     if plan.budget is None:
-        return (what, silos, ("What is guaranteed?", "Nothing. The released values are exact."))
+        return (released, silos, ("What is guaranteed?", "Nothing. The released values are exact."))
     strength = strength_sentence(result.epsilon(), plan.budget.delta, plan.unit)
+    # Each condition of the guarantee is added, so that the sentence alone is true.
     if result.noise == AGGREGATOR_NOISE:
         strength += " This holds if the aggregator really added the noise, which no silo can check."
     elif result.noise not in REAL_NOISE:
         strength = f"Not at all in this run, which had no real noise. With it: {strength}"
+    # The plan has only the events of the task, so a difference is the count before it.
     if result.spent != plan.events():
         strength += " The noisy count of all records that was bought first is part of this."
     return (
-        what,
+        released,
         silos,
         ("Who is protected?", f"The unit of privacy is {plan.unit_in_words()}."),
         ("How well?", strength),
@@ -155,15 +165,14 @@ def privacy_statement(result: Release) -> tuple[tuple[str, str], ...]:
         (
             "What is not covered?",
             "The number after ±, or the pair in brackets, gives a value's 95 % confidence interval "
-            "(privacy noise only); it does not say how well the records stand for a population. "
-            "What the results say about people in general, members of the data or not, is not "
-            "protected by any such guarantee.",
+            "(privacy noise only); it does not include the error of sampling from a population. "
+            "Differential privacy does not hide facts about people in general, in the data or not.",
         ),
     )
 
 
 def who_saw_what(plan: Plan, *, in_process: bool) -> tuple[Table, tuple[str, ...]]:
-    """Return what each party sees under the plan's profile, and remarks on it."""
+    """Return a table of each party's view under the plan's profile, and remarks on it."""
     exact = "exact" if plan.budget is None else "noisy"
     hidden = "-" if plan.budget is None else "records, exact sums and counts"
     match plan.profile:
@@ -178,13 +187,13 @@ def who_saw_what(plan: Plan, *, in_process: bool) -> tuple[Table, tuple[str, ...
                 "the noisy sum of every round",
                 "records, and the vector of any one silo",
             )
-    parties.append(("Whoever reads this report", f"the {exact} results in it", hidden))
+    parties.append(("A reader of this report", f"the {exact} results in it", hidden))
     table = Table("Who saw what", ("party", "sees", "does not see"), tuple(parties))
     return table, _sight_remarks(plan, in_process)
 
 
 def _parties(exact: str, shares: str, sees: str, hidden: str) -> list[tuple[str, str, str]]:
-    """Return what silos and aggregator see and do not see; `sees` and `hidden` are the latter's."""
+    """Return the views of silos and aggregator; `sees` and `hidden` are the aggregator's."""
     vectors = "masked vectors, which look like random numbers"
     return [
         (
@@ -198,15 +207,15 @@ def _parties(exact: str, shares: str, sees: str, hidden: str) -> list[tuple[str,
 
 def _sight_remarks(plan: Plan, in_process: bool) -> tuple[str, ...]:
     together = (
-        "In this run all parties were parts of one process on one machine: whoever ran it could "
-        "read every file it was given."
+        "In this run all parties were parts of one process on one machine: its operator could read "
+        "every input file."
     )
     if plan.profile == "local":
         return ()
     if plan.profile == "pairwise":
         guarantee = (
-            f"The guarantee holds even if {plan.collusion} of the silos and the aggregator put "
-            "together all they know."
+            f"The guarantee holds even if {plan.collusion} of the silos and the aggregator combine "
+            "all they know."
         )
         return (guarantee, together) if in_process else (guarantee,)
     return (
@@ -214,13 +223,13 @@ def _sight_remarks(plan: Plan, in_process: bool) -> tuple[str, ...]:
         "silo giving it the mask key.",
         f"{together} The aggregator's noise was not kept."
         if in_process
-        else "Do not give this report to the operator of the aggregator: who kept the noise could "
-        "subtract it.",
+        else "Do not give this report to the operator of the aggregator, who could subtract a copy "
+        "of the noise.",
     )
 
 
 def cell_text(cell: Cell) -> str:
-    """Return what stands in a cell of a table."""
+    """Return the text of a cell of a table."""
     match cell:
         case str():
             return cell
@@ -231,7 +240,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def estimate_text(cell: Estimate) -> str:
-    """Return a single number with its interval."""
+    """Return the text of a single number with its interval."""
     if cell.margin is not None:
         return plus_minus(cell.value, float(cell.margin))
     value, low, high, *_ = cell.numbers
@@ -239,7 +248,8 @@ def estimate_text(cell: Estimate) -> str:
 
 
 def _with_population(table: Table) -> Table:
-    """Return a table with a column of population intervals behind each that has any."""
+    """Return a table with a column of population intervals after each column that has any."""
+    # A separate column, since two intervals in one cell would be confused.
     wide = [
         any(isinstance(cell, Estimate) and cell.population for cell in cells)
         for cells in zip(*table.rows, strict=True)
@@ -264,10 +274,11 @@ def _with_population(table: Table) -> Table:
 
 
 def _span(cell: Estimate) -> str:
-    """Return ``[low, high]`` of the population interval, or nothing."""
+    """Return ``[low, high]`` of the population interval, or ""."""
     if cell.population is None:
         return ""
     *_, low, high = cell.numbers
+    # The interval's middle gives the right digits; the text keeps what follows the value.
     return between(low if high == math.inf else (low + high) / 2, low, high).partition(" ")[
         2
     ] or number(low)
@@ -284,8 +295,8 @@ def as_table(display: Display) -> Table:
                 for name, cells in display.numbers()
             )
             whole = _with_population(Table(display.title, display.headings, rows, display.note))
-            text = cell_text if isinstance(display, Bars) else _unmarked
-            return replace(whole, rows=tuple(tuple(map(text, row)) for row in whole.rows))
+            to_text = cell_text if isinstance(display, Bars) else _unmarked
+            return replace(whole, rows=tuple(tuple(map(to_text, row)) for row in whole.rows))
         case Scatter():
             x, y = display.axes
             sizes = [] if display.sizes is None else [float(size) for size in display.sizes]
@@ -314,5 +325,5 @@ def _blank(display: Heatmap | Bars | Curve, cell: Estimate) -> Cell:
 
 
 def _unmarked(cell: Cell) -> str:
-    """Return what stands in a cell without a question mark: a picture shows where 0 is."""
+    """Return the text of a cell without a question mark, since a picture shows where 0 is."""
     return estimate_text(cell) if isinstance(cell, Estimate) else cell_text(cell)

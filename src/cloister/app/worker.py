@@ -1,7 +1,7 @@
 """``python -P -m cloister.app.worker``: run the request on standard input, and write events.
 
-A job runs in its own process, since it must end even if the page that started it is closed: its
-budget is reserved. Events are lines of JSON on standard output:
+A job runs in a separate process, so that it finishes even if its page is closed: its budget is
+reserved. Events are lines of JSON on standard output:
 
 ===========  ============================================
 ``warning``  ``text``
@@ -21,7 +21,7 @@ from typing import Any
 
 def main() -> int:
     """Run the request; return 0, or 1 after the event ``failed``."""
-    try:  # imports, too: a page may stop the job while they last
+    try:  # around the imports too, since a page may stop the job during them
         from cloister.core.errors import CloisterError
 
         try:
@@ -51,7 +51,7 @@ def _run(text: bytes) -> None:
         _write("warning", text=warning)
     records = SiloFiles(paths=request.files).read(job.schema, job.columns)
     payment = Payment(ledger=request.ledger, cap_epsilon=request.cap_epsilon)
-    # Refuses before a ledger is opened. The page has shown the notices, and no file may keep them.
+    # Raises before a ledger is opened. The page has shown the notices, and no file may keep them.
     job.loss_notices(records)
     charge = payment.open(job.schema, job.plan)
     with warnings_to(lambda text: _write("warning", text=text)):
@@ -78,11 +78,11 @@ def _failed(text: str) -> int:
 
 def _write(kind: str, **values: Any) -> None:
     sys.stdout.write(json.dumps({"event": kind, **values}) + "\n")
-    sys.stdout.flush()
+    sys.stdout.flush()  # the page shows each round when it ends
 
 
 def events_in(text: str) -> list[Mapping[str, Any]]:
-    """Return the events in what a worker wrote; a line without its end is left out."""
+    """Return the events in the output of a worker; an incomplete last line is omitted."""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 

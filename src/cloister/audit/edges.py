@@ -15,7 +15,7 @@ import numpy as np
 
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import GridState, Integers, Records
-from cloister.protocol.task import inside as in_the_box
+from cloister.protocol.task import records_in_box as in_the_box
 
 _POINTS = 12  # points of a state, at most
 _PAIRS = 24  # pairs of points whose ties are searched
@@ -50,8 +50,8 @@ def hard_records(plan: Plan, t: int, state: GridState, rng: np.random.Generator)
     for left, right in islice(combinations(points, 2), _PAIRS):
         candidates += [(tie + steps) for tie in ties(left, right, scale)]
     walls = (wall for line in _lines(points, d, scale, rng) for wall in jumps(adds, *line))
-    for inside, outside in islice(walls, _WALLS):
-        candidates += [inside + steps, outside + steps]
+    for records_in_box, outside in islice(walls, _WALLS):
+        candidates += [records_in_box + steps, outside + steps]
     for point in rng.permutation(points)[:2]:
         candidates += list(edge(adds, point, scale, rng))
     records = np.concatenate(candidates)
@@ -172,9 +172,9 @@ def edge(adds: Adds, point: Integers, one: int, rng: np.random.Generator) -> Ite
     towards = rng.choice((-1, 1), len(point))
     start, end = point + towards, point + towards
     end[i] = towards[i] * one
-    for inside, outside in jumps(adds, start, end):
-        near, far = (int(((x - point) ** 2).sum()) for x in (inside, outside))
-        lost = (adds(inside) != 0) & (adds(outside) == 0)
+    for records_in_box, outside in jumps(adds, start, end):
+        near, far = (int(((x - point) ** 2).sum()) for x in (records_in_box, outside))
+        lost = (adds(records_in_box) != 0) & (adds(outside) == 0)
         for _ in range(_CLOSER if near < far and lost.any() else 0):
             rows, squares = _at_distance(point, i, j, towards, near, far, one)
             low, high = 0, len(rows)

@@ -1,25 +1,25 @@
-"""``cloister``: parse, call the library, print.
+"""The program ``cloister``: it parses the command line, calls the library and prints the results.
 
-A command is a module, or a value in one, imported when it is asked for. It has
-``add_arguments(parser)``; it, or each of its actions, has ``run(args, out)``, which returns the
-document of ``--json``. Those of the laboratory come by the entry-point group ``cloister.commands``.
-Results go to standard output, warnings and errors to standard error.
+A command is a module, or a value in one, imported only if it runs. It has
+``add_arguments(parser)``. The command, or each of its actions, has ``run(args, out)``, which
+returns the document of ``--json``. The laboratory adds commands by the entry-point group
+``cloister.commands``. Results go to standard output, warnings and errors to standard error.
 
 Exit codes
 ----------
 ====  ==============================================================================
 0     done
-1     unexpected error, a bar that ``compare --check-reference`` missed, an alarm of ``audit``, a
-      difference that ``schema diff`` found, or a check of ``verify`` that failed
+1     unexpected error, a target that ``compare --check-reference`` missed, an alarm of ``audit``, a
+      difference that ``schema diff`` found, or a failed check of ``verify``
 2     the command line is wrong
-3     plan, schema or options refused; nothing was spent
-4     a data or model file cannot be used, or few of its rows can, as ``check`` found; nothing was
-      spent, unless a file changed meanwhile
-5     the budget does not allow it
-6     the ledger cannot be used, or does not verify
-7     a party or the network broke the protocol; what left stays charged
-8     an audit refuted nothing, but could not have: its runs showed nothing
-130   interrupted; what left stays charged
+3     plan, schema or options are invalid; no budget was spent
+4     a data or model file cannot be used, or ``check`` found too many unusable rows; no budget was
+      spent, unless a file changed during the run
+5     the budget does not allow the job
+6     the ledger cannot be used, or its verification failed
+7     a party or the network violated the protocol; sent values stay charged
+8     an audit refuted nothing and has no power: its runs would not have shown a violation
+130   interrupted; sent values stay charged
 ====  ==============================================================================
 """
 
@@ -54,9 +54,8 @@ from cloister.core.hooks import COMPUTE, Command, Hook
 
 GROUPS: dict[str, dict[str, str]] = {
     "begin": {
-        "demo": "let three simulated hospitals find groups of real patients, in seconds",
-        "console": "ask questions of files, or decide on a silo's jobs, in a browser on this "
-        "machine",
+        "demo": "run three simulated hospitals that find groups of real patients, in seconds",
+        "console": "analyse files, or decide on a silo's jobs, in a browser on this machine",
     },
     "ask": {
         "cluster": "run private k-means over files, each file a silo",
@@ -64,43 +63,43 @@ GROUPS: dict[str, dict[str, str]] = {
         "regress": "train a linear regression",
         "rules": "find frequent itemsets and association rules in files of baskets",
         **capability.COMMANDS,
-        "evaluate": "measure how good a released model is, on files it has not seen",
+        "evaluate": "measure the quality of a released model, on new files",
         "outliers": "release statistics that flag unusual records; flags stay local",
         "run": "run any task over files, including your own",
     },
     "prepare": {
         "schema": "draft, validate, hash or compare the data contract",
-        "check": "count what a schema's rules find in a file; local",
-        "tasks": "list the tasks that ship",
-        "plan": "show cost, rounds, bytes and expected error before anything is spent",
+        "check": "count the cells of a file that break a schema's rules; local",
+        "tasks": "list the built-in tasks and their options",
+        "plan": "show cost, rounds, bytes and expected error without spending budget",
     },
     "use": {
-        "predict": "make a prediction for each record, with a model here or a scorer's",
+        "predict": "predict each record of a file, with a local model or a scorer's",
         "export": "write a release for R, SAS and Stata, or a model for scikit-learn or ONNX",
-        "verify": "check a release and its signatures, or an audit file, from files alone",
+        "verify": "check a release and its signatures, or an audit file, offline",
     },
     "budget": {
         "budget": "show, change, export, back up, verify and migrate a ledger",
     },
     "site": {
-        "federation": "found a federation, invite its parties, certify them, or try one here",
-        "join": "join a federation with the file you were sent",
+        "federation": "create a federation, invite and certify its parties, or run a local one",
+        "join": "join a federation with an invitation file",
         "config": "draft or check the configuration file of a party",
-        "doctor": "check what a party needs: clock, names, certificates, disk, versions",
+        "doctor": "check a party's machine: clock, names, certificates, disk, versions",
         "coordinator": "run the coordinator's service",
         "silo": "run a silo's agent",
-        "scorer": "answer encrypted queries with a model that stays here",
+        "scorer": "answer encrypted queries with a local model",
         "jobs": "submit, list, show, approve, deny, withdraw and cancel federated jobs",
         "flare": "secure an NVIDIA FLARE site, and write jobs for one",
-        "compute": "do one party's part of a computation on secret shares",
+        "compute": "run one party of a computation on secret shares",
     },
     "laboratory": {
-        "audit": "try to refute what a method claims, on made-up records",
+        "audit": "try to refute the privacy claim of a method, on generated records",
         "compare": "compare methods, epsilons and data sets, on public data",
         "experiments": "run, list and draw the experiments, on public data",
     },
     "shell": {
-        "completion": "print a script that lets a shell complete commands and options",
+        "completion": "print a shell script that completes commands and options",
     },
 }
 """Commands by purpose, in the groups of the help."""
@@ -111,7 +110,7 @@ MOVED = {
     "ledger": ("budget",),
     "audit-log": ("verify",),
 }
-"""Commands of the version before, and where they are now; they work for one version."""
+"""Commands of the previous version and their new names; they work for one version."""
 _PLACES: dict[str, Hook[Command]] = {
     **dict.fromkeys(("coordinator", "silo", "scorer"), Hook("cloister.cli.party")),
     **{
@@ -120,7 +119,8 @@ _PLACES: dict[str, Hook[Command]] = {
     },
     "compute": COMPUTE,
 }
-"""Where a command is if it has no module of its own here."""
+"""Places of commands that have no separate module in this package."""
+# Scripts distinguish errors by these codes.
 EXIT_CODES: dict[type[CloisterError], int] = {
     PlanError: 3,
     DataError: 4,
@@ -130,20 +130,21 @@ EXIT_CODES: dict[type[CloisterError], int] = {
     TransportError: 7,
 }
 LABORATORY = ("compare", "experiments")
-"""Commands that are listed here and come with the package ``cloister-lab``."""
+"""Commands of the package ``cloister-lab`` that the help lists."""
 GROUP = "cloister.commands"
 USAGE, UNEXPECTED, INTERRUPTED = 2, 1, 130
+# Without the extra, these commands are listed but name the packages to install.
 NETWORKED = (
     *("doctor", "coordinator", "silo", "scorer", "console", "jobs", "flare", "federation", "join"),
 )
 PARTIES = ("coordinator", "silo", "scorer", "federation", "join")
-"""Those that run or make a party, which is guarded by what Windows has not."""
-# what the extra brings
+"""Commands that run or create a party, which needs file locks and rights that Windows lacks."""
+# Packages of the extra "service".
 _SERVICE = ("fastapi", "uvicorn", "websockets", "httpx", "prometheus_client")
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help whose first line has only what must be given, and which lists that first."""
+    """Help whose usage line has only required arguments, and which lists these first."""
 
     def add_usage(
         self,
@@ -154,6 +155,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     ) -> None:
         either = [action for group in groups if group.required for action in group._group_actions]
         actions = list(actions)
+        # A usage line of all options would hide the required ones.
         shown = [a for a in actions if a.required or not a.option_strings or a in either]
         if prefix is None and len(shown) < len(actions):
             shown.insert(0, argparse.Action([], "", metavar="[options]"))
@@ -167,32 +169,34 @@ class _Front(_Help):
     """Help of the program itself, whose description lists the commands by group."""
 
     def add_arguments(self, actions: Iterable[argparse.Action]) -> None:
+        # argparse would list all commands a second time, without groups.
         super().add_arguments(
             action for action in actions if not isinstance(action, argparse._SubParsersAction)
         )
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser that says what is wrong in one sentence."""
+    """An argument parser that reports an error in one sentence, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"{self.prog}: {self._in_words(message)}; see {self.prog} --help\n")
+        self.exit(USAGE, f"{self.prog}: {self._with_suggestion(message)}; see {self.prog} --help\n")
 
-    def _in_words(self, message: str) -> str:
-        """Add what was probably meant where a word is not known."""
-        if found := _CHOICE.match(message):
-            place, word, known = found[1], found[2], re.findall(r"[\w.:-]+", found[3])
+    def _with_suggestion(self, message: str) -> str:
+        """Return the message with the most similar command or option, if one is unknown."""
+        if match := _CHOICE.match(message):
+            place, word, known = match[1], match[2], re.findall(r"[\w.:-]+", match[3])
             if place == "COMMAND":
                 message = f"there is no command {word!r}"
-        elif found := _OPTION.match(message):
-            word = found[1]
+        elif match := _OPTION.match(message):
+            word = match[1]
             known = [option for leaf in leaves(self) for option in leaf._option_string_actions]
         else:
             return message
-        meant = get_close_matches(word, known, 1)
-        return f"{message}; did you mean {meant[0]!r}?" if meant else message
+        similar = get_close_matches(word, known, 1)
+        return f"{message}; did you mean {similar[0]!r}?" if similar else message
 
 
+# argparse gives its errors only as text, so the words of its messages are matched.
 _CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*?)' \(choose from (.*)\)")
 _OPTION = re.compile(r"unrecognized arguments: (--[^\s=]+)")
 
@@ -205,11 +209,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv : sequence of str, optional
         Arguments without the program's name; those of this process by default.
     """
+    # Parsed from a list, so that tests and other programs can call main.
     arguments = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a "±" must not end a job that was paid for
+            stream.reconfigure(errors="replace")  # a "±" must not stop a job after its charge
     if not arguments:
+        # The first contact of a new user: argparse would only report a missing command.
         sys.stdout.write(FRONT)
         return 0
     arguments = _moved(arguments)
@@ -217,12 +223,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = _parser(arguments).parse_args(arguments)
         if args.command in PARTIES and sys.platform == "win32" and not _certifies(arguments):
             raise PlanError(
-                f"{args.command!r} is of a federation's parties, which need the file locks, "
-                "signals and rights of Linux or macOS; run it there, in a container or under WSL."
+                f"{args.command!r} needs the file locks, signals and file rights of Linux or "
+                "macOS; run it there, in a container or under WSL."
             )
-        from cloister.cli.output import Output  # which loads numpy, and --help does not need it
+        from cloister.cli.output import Output  # here, because it loads numpy and --help is fast
 
         out = Output.of(args)
+        # Services and exports to standard output return no document.
         if (document := args.run(args, out)) is not None:
             out.document({"command": args.invoked, **document})
         return out.code
@@ -230,26 +237,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else USAGE
     except CloisterError as error:
         _complain(str(error))
+        # Subclasses have the code of their base class.
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     except KeyboardInterrupt:
-        _complain("interrupted; what left a silo stays charged.")
+        _complain("interrupted; values that a silo sent stay charged.")
         return INTERRUPTED
     except BrokenPipeError:  # as in `cloister tasks | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more to flush to
+        # Python flushes standard output at exit, which would raise again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNEXPECTED
     except Exception as error:
         return _unexpected(error, arguments)
 
 
 def _moved(arguments: list[str]) -> list[str]:
-    """Return the arguments with today's name of a command, and say it where it moved."""
+    """Return the arguments with the new name of a command; warn if the old name was used."""
     if not arguments or arguments[0] not in MOVED:
         return arguments
     now = MOVED[arguments[0]]
-    _complain(
-        f"{arguments[0]!r} is {' '.join(now)!r} now; the old name goes with the next release."
-    )
+    _complain(f"{arguments[0]!r} is now {' '.join(now)!r}; the next release removes the old name.")
     rest = arguments[1:]
+    # The old command had an action, which the new one does not have.
     if arguments[0] == "audit-log" and rest[:1] == ["verify"]:
         rest = rest[1:]
     return [*now, *rest]
@@ -261,7 +269,7 @@ def _certifies(arguments: Sequence[str]) -> bool:
 
 
 def _parser(arguments: Sequence[str], *, whole: bool = False) -> argparse.ArgumentParser:
-    """Return the parser, with the options of the command that `arguments` name or of all."""
+    """Return the parser with the options of the command in `arguments`, or of all commands."""
     parser = _Parser(
         prog="cloister",
         description="Private data mining for organisations that may not pool their records.\n\n"
@@ -274,6 +282,7 @@ def _parser(arguments: Sequence[str], *, whole: bool = False) -> argparse.Argume
         "--version", action="version", version=shown, help="show the version and exit"
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    # Only this command is imported, because imports take most of the start-up time.
     wanted = next((word for word in arguments if not word.startswith("-")), None)
     for name, summary in COMMANDS.items():
         command = commands.add_parser(
@@ -284,7 +293,7 @@ def _parser(arguments: Sequence[str], *, whole: bool = False) -> argparse.Argume
             formatter_class=_Help,
         )
         if name != wanted and not whole:
-            continue
+            continue  # its summary is enough, so its module is not imported
         module = None if whole and not _is_here(name) else _module(name)
         if module:
             command.set_defaults(run=getattr(module, "run", None))
@@ -295,6 +304,7 @@ def _parser(arguments: Sequence[str], *, whole: bool = False) -> argparse.Argume
                 leaf.set_defaults(invoked=prog)
                 leaf.epilog = leaf.epilog or examples_of(name, prog)
                 leaf.formatter_class = _Help
+        # Help must work without the laboratory; only a run fails.
         elif whole or {"-h", "--help"} & set(arguments):
             command.epilog = _from_lab(name)
         else:
@@ -312,44 +322,47 @@ def _listed() -> str:
 
 
 def _module(name: str) -> Any:
-    """Return the module of a command; None if it is one of the laboratory, which is absent."""
+    """Return the module of a command; None for a laboratory command without the laboratory."""
+    # Found by entry point, since this package must not import the laboratory.
     if name in LABORATORY:
         return next((entry.load() for entry in entry_points(group=GROUP, name=name)), None)
     if not _is_here(name):
-        raise PlanError(f"{name!r} works over a network: pip install 'cloister[service]'.")
+        raise PlanError(
+            f"{name!r} needs the network packages; run pip install 'cloister[service]'."
+        )
     if name in capability.COMMANDS:
         return import_module("cloister.cli.over_files").command_of(name)
     return _PLACES.get(name, Hook(f"cloister.cli.{name.replace('-', '_')}")).load()
 
 
 def _is_here(name: str) -> bool:
-    """Return whether the extra is installed that a command needs, if it needs one."""
+    """Return True if the extra that a command may need is installed."""
     return name not in NETWORKED or all(map(find_spec, _SERVICE))
 
 
 def _from_lab(name: str) -> str:
-    return f"{name!r} comes with the laboratory: {INSTALL_LAB_HINT}."
+    return f"{name!r} is a command of the laboratory: {INSTALL_LAB_HINT}."
 
 
 def _exit_codes() -> str:
-    """Return the table of exit codes of this module's description."""
+    """Return the table of exit codes in this module's docstring."""
     return (__doc__ or "").split("====\n", 1)[-1].rsplit("\n====", 1)[0].replace("``", "'")
 
 
 def _complain(sentence: str) -> None:
-    # A message of ours is one sentence; names of files and columns in it may hold anything.
+    # One line, because names of files and columns in the message may contain any characters.
     shown = "".join(c if c.isprintable() else " " for c in sentence)
     sys.stderr.write(f"cloister: {shown}\n")
 
 
 def _unexpected(error: Exception, arguments: Sequence[str]) -> int:
-    """Say where an unexpected error arose; its message could hold a record, so it is not shown."""
+    """Report the place of an unexpected error, without its message, which may quote a record."""
     if "--traceback" in arguments:
         traceback.print_exception(error)
         return UNEXPECTED
     place = traceback.extract_tb(error.__traceback__)[-1]
     _complain(
         f"unexpected {type(error).__name__} in {place.name} ({place.filename}:{place.lineno}); "
-        "repeat with --traceback to see all of it, which may show records."
+        "repeat with --traceback for its text, which may quote records."
     )
     return UNEXPECTED

@@ -1,4 +1,4 @@
-"""``cloister audit``: try to refute what a method claims, on records that are made up."""
+"""``cloister audit``: try to refute the privacy claim of a method, on generated records."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from cloister.protocol.task import Task
 from cloister.tasks import installed
 
 ALARM, NO_POWER = 1, 8
-"""Exit codes if a claim is refuted, or a mutant is not; and if nothing could be seen where
-something should have been."""
+"""Exit codes if a claim is refuted or a mutant is not, and if the audit has no power."""
 
 
 @declared
 class _Sizes:
-    """How large an audit is."""
+    """The size of an audit."""
 
+    # Declared, so that a wrong size is one sentence before the first run.
     n_features: Whole
     n_clusters: Whole
     nominal_n: Whole
@@ -41,20 +41,21 @@ class _Sizes:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        f"exit code {ALARM} if a claim is refuted, {NO_POWER} if none is but runs showed nothing "
-        "where they could have"
+        f"exit code {ALARM} if a claim is refuted, {NO_POWER} if no claim is refuted but the "
+        "audit has no power"
     )
     add = parser.add_argument
     add(
         "method",
         nargs="?",
         metavar="METHOD",
-        help=", ".join(["a private one of 'cloister tasks'", *methods()])
-        + ", or a class of yours: FILE.py:CLASS",
+        help=", ".join(["a private task of 'cloister tasks'", *methods()])
+        + ", or your own class: FILE.py:CLASS",
     )
     add("--all", action="store_true", help="audit all methods that claim to be private")
-    add("--mutants", action="store_true", help="check that what is broken on purpose is caught")
-    add("--twins", dest="mutants", action="store_true", help=argparse.SUPPRESS)  # its old name
+    add("--mutants", action="store_true", help="check that methods with planted errors are caught")
+    # The name in the version before.
+    add("--twins", dest="mutants", action="store_true", help=argparse.SUPPRESS)
     add("--epsilon", type=float, default=4.0, metavar="E", help="claimed epsilon (default: 4)")
     add("--delta", type=float, default=1e-6, metavar="D", help="claimed delta (default: 1e-6)")
     add(
@@ -67,23 +68,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--columns", type=int, default=2, metavar="D", help="number of columns (default: 2)")
     add("--k", type=int, default=2, help="number of clusters (default: 2)")
     add("--nominal-n", type=int, default=200, metavar="N", help="number of records (default: 200)")
-    add("--schema", type=Path, help="columns and unit of privacy, instead of made-up ones")
+    add("--schema", type=Path, help="columns and unit of privacy, instead of the example's")
     add_set_argument(parser)
     add("--out", type=Path, metavar="DIR", help="folder for audit.md and a picture of each method")
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    """Audit, and say what was found."""
+    """Run the audits and show their findings."""
     chosen = bool(args.method) + args.all
     if chosen > 1 or not (chosen or args.mutants):
         raise PlanError(
-            "one METHOD, --all or --mutants must be given; `cloister audit --help` helps."
+            "give one METHOD, --all or --mutants; `cloister audit --help` lists the methods."
         )
+    # Mutants come with the laboratory, so they are loaded only on request.
     others, broken = methods(), mutants() if args.mutants else ()
     if args.mutants and not broken:
-        raise PlanError(f"mutants come with the laboratory: {INSTALL_LAB_HINT}.")
+        raise PlanError(f"mutants are part of the laboratory: {INSTALL_LAB_HINT}.")
     if args.all or args.method in others:
-        refuse_given(args.set or args.schema, "--set and --schema go with one METHOD, a task")
+        refuse_given(
+            args.set or args.schema, "--set and --schema are valid only for one METHOD, a task"
+        )
     sizes = _Sizes(
         n_features=args.columns, n_clusters=args.k, nominal_n=args.nominal_n, runs=args.runs
     )
@@ -91,8 +95,10 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     for audit in _audited(args, others, asdict(sizes)):
         audits.append(audit)
         out.say(f"{audit.method}: {audit.details}")
-        for found in audit.findings:
-            out.say(f"  {'ALARM' if found.alarms else 'ok':5}  {found.check}: {found.evidence}")
+        for finding in audit.findings:
+            state = "ALARM" if finding.alarms else "ok"
+            out.say(f"  {state:5}  {finding.check}: {finding.evidence}")
+    # An audit that does not catch mutants proves nothing, so both can run together.
     caught = {mutant: mutant.caught for mutant in broken}
     if audits:
         out.table(summary(audits))
@@ -102,39 +108,40 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     files = []
     if args.out:
         files = write_report(audits, args.out, _command(args), caught)
-        out.say(f"{len(files)} files are in {args.out}")
+        out.say(f"written  {len(files)} files in {args.out}")
     refuted = [audit.method for audit in audits if audit.alarms]
     missed = [mutant.name for mutant, finding in caught.items() if finding is None]
     powerless = [audit.method for audit in audits if audit.no_power and not audit.alarms]
     for method in powerless:
-        out.warn(f"the audit of {method} has no power: runs show under a tenth of its claim")
+        out.warn(f"the audit of {method} has no power: its runs show less than 10 % of the claim")
     for method in refuted:
         out.warn(f"the claim of {method} is refuted")
     for name in missed:
         out.warn(f"a mutant was not caught: {name}")
-    if refuted or missed:
+    if refuted or missed:  # takes precedence over an audit without power
         out.code = ALARM
     elif powerless:
         out.code = NO_POWER
     return {
         "audits": [_described(audit) for audit in audits],
         "mutants": {
-            mutant.name: found.check if found else None for mutant, found in caught.items()
+            mutant.name: finding.check if finding else None for mutant, finding in caught.items()
         },
         "files": files,
     }
 
 
 def _tasks() -> dict[str, type[Task]]:
-    """Return the installed tasks that say they are private."""
+    """Return the installed tasks that claim to be private."""
     return {name: task for name, task in installed().items() if task.private}
 
 
 def _audited(
     args: argparse.Namespace, others: Mapping[str, Method], sizes: Mapping[str, Any]
 ) -> Iterator[Audit]:
-    """Yield the audits that are asked for, as they are done."""
+    """Yield the requested audits as they finish."""
     names = [args.method] if args.method else []
+    # Only methods that claim to be private have a claim to refute.
     if args.all:
         names = [*_tasks(), *(name for name, other in others.items() if other.private)]
     budget = Budget(args.epsilon, args.delta)
@@ -142,17 +149,18 @@ def _audited(
         if name in others:
             yield others[name].audit(budget, **sizes)
         else:
+            # A task is audited from the record to the release; other methods bring their own audit.
             task = load_task(name)
             schema = Schema.load(args.schema) if args.schema else None
             options = None
-            if args.set:  # on top of those of the task's own example
+            if args.set:  # an option not given keeps the value of the task's example
                 example = case_of(task, args.columns, args.k, None, schema)
                 options = {**example.options, **task_options(task, args.set)}
             yield audit_task(task, budget, options=options, schema=schema, **sizes)
 
 
 def _described(audit: Audit) -> dict[str, Any]:
-    """Return an audit for programs."""
+    """Return an audit as values for JSON."""
     keys = ("method", "details", "pair", "reach", "epsilon_seen", "false_alarm")
     return {
         **{key: getattr(audit, key) for key in keys},
@@ -165,10 +173,11 @@ def _described(audit: Audit) -> dict[str, Any]:
 
 
 def _command(args: argparse.Namespace) -> str:
-    """Return what was called, but for where files go."""
-    called = ["cloister", "audit", *filter(None, [args.method])]
-    called += [f"--{flag}" for flag in ("all", "mutants") if getattr(args, flag)]
+    """Return the command line for the report, without its output folder."""
+    words = ["cloister", "audit", *filter(None, [args.method])]
+    words += [f"--{flag}" for flag in ("all", "mutants") if getattr(args, flag)]
     claim = f"--epsilon {args.epsilon:g} --delta {args.delta:g}"
     size = f"--columns {args.columns} --k {args.k} --nominal-n {args.nominal_n} --runs {args.runs}"
-    own = [f"--schema {args.schema.name}"] if args.schema else []
-    return " ".join([*called, claim, size, *own, *(f"--set {shlex.quote(s)}" for s in args.set)])
+    # Only the file's name: a published report should not show folders of this machine.
+    schema = [f"--schema {args.schema.name}"] if args.schema else []
+    return " ".join([*words, claim, size, *schema, *(f"--set {shlex.quote(s)}" for s in args.set)])

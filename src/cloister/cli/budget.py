@@ -1,4 +1,4 @@
-"""``cloister budget``: caps and spending in a ledger, and its file."""
+"""``cloister budget``: the caps and charges in a ledger, and actions on its file."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from cloister.privacy.filter import Cost, Limits
 from cloister.privacy.ledger import Ledger
 from cloister.tasks.options import two_digits
 
+# The ledger's names of pricing rules, in words for its owner.
 _CHARGED = {"apart": "by each noise", "covered": "as Gaussian", "whole": "as a whole"}
 
 
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = actions(parser)
     show = add("show", "show caps, spent and remaining budgets of each data set", on_ledger(_show))
     export = add_ledger_actions(add)
+    # Only actions that change nothing have a default ledger.
     for action in (show, export):
         action.add_argument(
             "ledger",
@@ -37,18 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             default=default_ledger(),
             help="default: the ledger that commands charge",
         )
-    advise = add("advise", "show what cap some jobs need, before the first of them", _advise)
+    advise = add("advise", "show the cap that planned jobs need, before the first job", _advise)
     advise.add_argument("--epsilon", type=float, required=True, metavar="E", help="of each job")
     advise.add_argument("--delta", type=float, default=1e-6, metavar="D", help="default: 1e-6")
     advise.add_argument("--jobs", type=int, default=10, metavar="N", help="default: 10")
     advise.add_argument(
-        "--analysts", type=int, default=1, metavar="N", help="so many share the cap (default: 1)"
+        "--analysts", type=int, default=1, metavar="N", help="who share the cap (default: 1)"
     )
     cap = add("cap", "change the lifetime cap of a data set", on_ledger(_cap))
-    close = add("close", "end a job that crashed; what left stays charged", on_ledger(_close))
+    close = add("close", "end a job that crashed; sent values stay charged", on_ledger(_close))
     for action in (cap, close):
         action.add_argument("ledger", type=Path, metavar="LEDGER")
-    close.add_argument("job", metavar="JOB", help="as 'budget show' names it")
+    close.add_argument("job", metavar="JOB", help="id of the job in 'budget show'")
     cap.add_argument("dataset", metavar="DATASET")
     cap.add_argument("--epsilon", type=float, required=True, metavar="E")
     cap.add_argument("--delta", type=float, metavar="D", help="default: unchanged")
@@ -57,9 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     ledger.verify()
     out.say(f"ledger {args.ledger}: every entry verified, head {ledger.head()}")
+    # The remaining budget does not cover all releases of the data.
     out.say(NOT_COUNTED)
     for dataset in ledger.datasets():
         cap, limits = ledger.cap(dataset), ledger.limits(dataset)
+        # Per noise distribution: a single epsilon would hide that one of them is used up.
         left = limits.left(ledger.cost(dataset))
         out.say()
         out.pairs(
@@ -81,56 +85,56 @@ def _show(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
                 accounting.epsilon(job.charged, cap.delta),
             )
             for job in ledger.jobs(dataset)
-            if job.is_open or job.rounds  # else it held a place while a count was bought
+            if job.is_open or job.rounds  # else a reservation while a count was bought
         )
-        headings = ("job", "study", "state", "rounds", "charged", "epsilon if it were alone")
+        headings = ("job", "study", "state", "rounds", "charged", "epsilon of the job alone")
         out.table(Table("Jobs; costs compose, so they do not add up", headings, rows))
     totals = {name: value for name, value in ledger.export().items() if name != "entries"}
     return {"ledger": args.ledger, **totals}
 
 
 def _by_law(limits: Limits, cost: Cost) -> str:
-    """Return a part of the limits as what it is worth to jobs of each law."""
-    parts = []
+    """Return a cost within the limits as the budget of jobs with each noise distribution."""
+    budgets = []
     if limits.room.mu_squared:
         gaussian = accounting.gdp_epsilon(math.sqrt(cost.mu_squared), limits.cap.delta)
-        parts.append(f"epsilon {number(gaussian)} for Gaussian noise")
+        budgets.append(f"epsilon {number(gaussian)} for Gaussian noise")
     if limits.room.pure_epsilon:
-        parts.append(f"epsilon {number(cost.pure_epsilon)} for other noise")
+        budgets.append(f"epsilon {number(cost.pure_epsilon)} for other noise")
     if limits.room.failure_delta:
-        parts.append(f"delta {cost.failure_delta:.2g} for jobs charged as a whole")
-    return ", ".join(parts)
+        budgets.append(f"delta {cost.failure_delta:.2g} for jobs charged as a whole")
+    return ", ".join(budgets)
 
 
 def _advise(args: argparse.Namespace, out: Output) -> Document:
     counts = Range(1, 10_000)
     jobs = int(checked("--jobs", args.jobs, counts))
-    everybody = jobs * int(checked("--analysts", args.analysts, counts))
-    one = Budget(args.epsilon, args.delta)
-    caps = {n: two_digits(gdp_part(one, n).epsilon) for n in {1, 2, 5, 10, 20, 50, jobs, everybody}}
+    total = jobs * int(checked("--analysts", args.analysts, counts))
+    each = Budget(args.epsilon, args.delta)
+    # Rounded up to two digits: a cap that is rounded down would refuse the last job.
+    caps = {n: two_digits(gdp_part(each, n).epsilon) for n in {1, 2, 5, 10, 20, 50, jobs, total}}
     rows = tuple(
-        (f"{n:,}", number(cap), number(n * one.epsilon), _odds(Budget(cap, one.delta)))
+        (f"{n:,}", number(cap), number(n * each.epsilon), _odds(Budget(cap, each.delta)))
         for n, cap in sorted(caps.items())
     )
-    headings = ("jobs", "lifetime cap", "epsilons added up", "attacker right at most")
-    out.table(
-        Table(f"Jobs of epsilon {number(one.epsilon)}, all by Gaussian noise", headings, rows)
-    )
+    headings = ("jobs", "lifetime cap", "sum of epsilons", "attacker right at most")
+    out.table(Table(f"Jobs of epsilon {number(each.epsilon)}, Gaussian noise", headings, rows))
     out.paragraph(
-        "The cap is what everybody in the data is promised, whatever is asked later. So it is the "
-        f"largest that you would defend, set before the first job; {everybody:,} such jobs need "
-        f"{number(caps[everybody])}."
+        "The cap is the guarantee for every person in the data, for all jobs together. Set it "
+        "before the first job, to the largest value that you can justify to them; "
+        f"{total:,} such jobs need {number(caps[total])}."
     )
-    if everybody > jobs:
+    if total > jobs:
         out.paragraph(
-            "Let each analyst charge a study of their own, with studies_of in the policy of each "
-            f"silo, and give each study max_epsilon_per_study = {number(caps[jobs])}."
+            "Give each analyst a separate study with studies_of in the policy of each silo, and "
+            f"set max_epsilon_per_study = {number(caps[jobs])}."
         )
-    return {"cap": caps[everybody], "delta": one.delta, "max_epsilon_per_study": caps[jobs]}
+    return {"cap": caps[total], "delta": each.delta, "max_epsilon_per_study": caps[jobs]}
 
 
 def _odds(cap: Budget) -> str:
-    """Say how often an attacker is right at most, once Gaussian noise has used up a cap."""
+    """Return an attacker's highest rate of success after Gaussian jobs have used up a cap."""
+    # A rate of success is easier to judge than an epsilon.
     mu = gdp_mu_for(cap.epsilon, cap.delta)
     return f"{math.ceil(100 * accounting.attacker_odds(GaussianEvent(1 / mu)))} in 100"
 
@@ -140,10 +144,9 @@ def _cap(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     after = Budget(args.epsilon, before.delta if args.delta is None else args.delta)
     ledger.change_cap(args.dataset, after)
     out.say(f"lifetime cap of {args.dataset}: {before} -> {after}")
+    # A larger cap weakens a guarantee that was given to persons before.
     if after.epsilon > before.epsilon or after.delta > before.delta:
-        out.say(
-            "The larger cap is what is promised from now on, also for everything released before."
-        )
+        out.say("The larger cap is the guarantee from now on, also for all earlier releases.")
     budgets = {"before": before, "after": after}
     values = {key: {"epsilon": b.epsilon, "delta": b.delta} for key, b in budgets.items()}
     return {"dataset": args.dataset, **values}
@@ -151,6 +154,6 @@ def _cap(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
 
 def _close(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     ledger.close(args.job)
-    ledger.forget_frames(args.job)
-    out.say(f"closed  {args.job}: what left stays charged, the rest is free again")
+    ledger.forget_frames(args.job)  # a closed job never answers again
+    out.say(f"closed  {args.job}: sent values stay charged, the rest is free again")
     return {"job": args.job}

@@ -14,20 +14,20 @@ from cloister.federation.pki import Authority
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = actions(parser)
-    init = add("init", "make an authority in a new folder", _init)
+    init = add("init", "create an authority in a new folder", _init)
     init.add_argument("--name", required=True, metavar="NAME", help="name of the federation")
-    renew = add("renew", "make another certificate for the same key", _renew)
+    renew = add("renew", "issue a new certificate for the same key", _renew)
     for action in (init, renew, add("list", "list issued and revoked certificates", _list)):
         action.add_argument("folder", type=Path, metavar="DIR")
 
 
 def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     authority = Authority.create(args.folder, args.name)
-    out.say(f"made  {authority.path}")
+    out.say(f"created  {authority.path}")
     out.paragraph(
-        "Keep ca.key on one machine and back it up offline. Whoever has it can admit parties to "
-        "the coordinator's port, but to no cohort: silos compute only with fingerprints that they "
-        "pinned themselves."
+        "Keep ca.key on one machine and back it up offline. With it one can admit parties to the "
+        "coordinator's port, but not to a cohort: each silo computes only with fingerprints that "
+        "its owner pinned."
     )
     return {"folder": authority.path, "name": args.name}
 
@@ -37,13 +37,14 @@ def _renew(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     authority.renew()
     out.say(f"renewed  {authority.path}")
     out.paragraph(
-        "Certificates issued so far stay valid. Each party gets the new one with its next grant: "
-        "have all of them renew theirs before the old one ends."
+        "Certificates issued so far stay valid. Each party receives the new one with its next "
+        "grant: all parties must renew theirs before the old one expires."
     )
     return {"folder": authority.path}
 
 
 def _list(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    # Includes revoked ones, which an operator must tell apart from valid ones.
     issued = Authority(args.folder).issued()
     rows = tuple(
         (

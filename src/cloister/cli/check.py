@@ -1,4 +1,4 @@
-"""``cloister check``: what the rules of a schema find in a file; local."""
+"""``cloister check``: a local count of the cells that break a schema's rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cloister.core.display import Table
 from cloister.data.schema import Schema
 
 TOO_MUCH_LOST = 4
-"""Exit code where more rows are left out than a run at a desk or a silo accepts."""
+"""Exit code if more rows are left out than a run at a desk or a silo accepts."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,12 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    """Count what the rules find, exactly and for local eyes."""
+    """Show exact counts of the rows and cells that break the rules, for local use only."""
     from cloister.data import LOCAL_NOTE, check_file, is_above
     from cloister.data.loss import check_max_loss
 
+    # Before the file is read, which may take minutes.
     check_max_loss(args.max_loss)
     schemas = schemas_of(Schema.load(args.schema), [args.file], args.reading, others=True)
+    # All columns count, since the columns of a later job are not known here.
     report = check_file(source_of(args.file, args.baskets), schemas[args.file])
     out.pairs(
         ("source", report.source),
@@ -57,11 +59,14 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     for names in report.merged_units:
         out.say(f"one unit: {', '.join(map(repr, names))}")
     out.say(f"{LOCAL_NOTE.capitalize()}; keep them in this silo.")
-    for sentence in report.sentences():
+    for sentence in report.sentences():  # they quote cells, so no document repeats them
         out.warn_locally(sentence)
     too_much = is_above(report, args.max_loss)
     if too_much:
-        out.warn_locally("That is more than a run accepts; mend it, or accept it with --max-loss.")
+        out.warn_locally(
+            "This is more than a run accepts; correct it, or accept it with --max-loss."
+        )
+    # The same limit as a run has, so that a script can check files before a job.
     if too_much or not report.rows:
         out.code = TOO_MUCH_LOST
     return {**report.to_dict(), "lost": report.lost, "too_much_lost": too_much}

@@ -1,4 +1,4 @@
-"""``cloister completion``: a script for bash, zsh or tcsh, to be evaluated once by the shell."""
+"""``cloister completion``: a script for bash, zsh or tcsh, which the shell evaluates once."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from cloister.core.errors import PlanError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Print a script that lets a shell complete commands and options. "
-        "Put it into your start file: source <(cloister completion bash)"
+        "Print a shell script that completes commands and options. "
+        "Add to the start file of your shell: source <(cloister completion bash)"
     )
     parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
 
 
 def run(args: argparse.Namespace, out: Output) -> None:
     if find_spec("shtab") is None:
-        raise PlanError("completion is written by shtab: pip install 'cloister[shell]'.")
+        raise PlanError("completion needs shtab; run pip install 'cloister[shell]'.")
     import shtab
 
-    from cloister.cli import _parser
+    from cloister.cli import _parser  # here, because cloister.cli imports this module
 
     out.raw(shtab.complete(_parser((), whole=True), shell=args.shell) + "\n")

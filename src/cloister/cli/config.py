@@ -1,4 +1,4 @@
-"""``cloister config``: draft a party's one configuration file, and check it offline."""
+"""``cloister config``: draft a party's configuration file, and check it offline."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cloister.federation.settings import ROLES, Settings, load_settings
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = actions(parser)
-    check = add("check", "show what is set, and check the files it names", _check)
+    check = add("check", "show all settings, and check the files that they name", _check)
     check.add_argument("file", type=Path, metavar="FILE")
-    init = add("init", "write a commented file to fill in", _init)
+    init = add("init", "write a commented template to fill in", _init)
     init.add_argument("--role", choices=sorted(ROLES), required=True)
     init.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
 
@@ -42,14 +42,15 @@ def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     else:
         write_text(args.out, text, new=True)
         out.say(f"written  {args.out}")
-        out.say(f"Complete the lines that say {FILL_IN!r}, then: cloister config check {args.out}")
+        out.say(f"Complete the lines with {FILL_IN!r}, then: cloister config check {args.out}")
     return {"role": args.role, "file": args.out, "text": text}
 
 
 def _rows(settings: Settings) -> Iterator[dict[str, str]]:
-    """Yield every setting with its value, unless that may be secret, and where it came from."""
+    """Yield every setting with its origin and, unless it may be secret, its value."""
     for key in type(settings).model_fields:
         value = getattr(settings, key)
+        # Sections are models themselves; other values are not.
         section = getattr(value, "model_fields_set", None)
         if section is None:
             yield _row(settings, key, value, key in settings.model_fields_set)
@@ -68,8 +69,10 @@ def _row(settings: Settings, key: str, value: Any, is_set: bool) -> dict[str, st
         origin = f"{key}_file"
     if value is None:
         shown = "-"
+    # The path of an SQLite file contains no password.
     elif key in settings.secrets and not str(value).startswith("sqlite:///"):
         shown = "(not shown)"
+    # Pins are long; the first digits are enough to recognise one.
     elif isinstance(value, dict):
         shown = ", ".join(f"{name} {pin[:20]}..." for name, pin in value.items()) or "none"
     elif isinstance(value, tuple):
@@ -80,8 +83,8 @@ def _row(settings: Settings, key: str, value: Any, is_set: bool) -> dict[str, st
 
 
 def template(role: str) -> str:
-    """Return the file that a party of a role begins with.
+    """Return the template of a party's configuration file.
 
-    "# " begins a remark; "#" with nothing between begins a line that states a default.
+    "# " begins a remark, and "#" without a blank begins a line with a default.
     """
     return (files("cloister.cli") / "templates" / f"{role}.toml").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""``cloister console``: from files to a report, or a silo's jobs and budget, in a browser here."""
+"""``cloister console``: analyses of files, or a silo's jobs and budget, in a local browser."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from cloister.federation.silo.site import Site
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
+    # A console is for one role: a desk has no silo's settings, and a silo no folder.
     role = parser.add_mutually_exclusive_group()
     role.add_argument(
         "--folder",
         type=Path,
         default=Path(),
         metavar="DIR",
-        help="at a desk: the files to ask questions of (default: those here)",
+        help="at a desk: folder of the files to analyse (default: this folder)",
     )
     role.add_argument(
         "--config", type=Path, metavar="FILE", help="at a silo: its configuration file"
     )
     parser.add_argument(
-        "--port", type=int, default=0, metavar="N", help="port of loopback (default: a free one)"
+        "--port", type=int, default=0, metavar="N", help="loopback port (default: a free one)"
     )
-    parser.set_defaults(flags=False)
+    parser.set_defaults(flags=False)  # a service prints no document
 
 
 def run(args: argparse.Namespace, out: Output) -> None:
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace, out: Output) -> None:
     if args.config:
         app = silo_app(Site.of(load_role(args.config, SiloSettings)))
     elif args.folder.is_dir():
+        # The same ledger as that of commands, so that a budget is not doubled.
         app = desk_app(args.folder.resolve(), default_ledger())
     else:
         raise DataError(f"folder {str(args.folder)!r} does not exist; give another --folder.")
@@ -49,6 +51,6 @@ def run(args: argparse.Namespace, out: Output) -> None:
         guard = Guard(app, socket.getsockname()[1])
         out.say("Open this link in a browser on this machine. It works once, for 15 minutes:")
         out.say(f"  {guard.link}")
-        out.say("Ctrl-C ends the console and everybody's access to it.")
-        sys.stdout.flush()  # the link must be seen, in a pipe too
+        out.say("Ctrl-C stops the console and ends all access to it.")
+        sys.stdout.flush()  # a pipe would hold the link back until the end
         serve(guard, socket)

@@ -28,14 +28,14 @@ from cloister.tasks.clustering.synopsis import squared_distances
 
 COLUMNS = ("age", "bmi", "systolic")
 EPSILON, DELTA = 1.0, 1e-6
-LIFETIME_CAP = Budget(10.0, DELTA)  # so that the demonstration can be repeated about sixty times
+LIFETIME_CAP = Budget(10.0, DELTA)  # allows about sixty repetitions of the demonstration
 NOMINAL_N = 15_000
 CLUSTERS = 3
 STORY = (
-    "Three hospitals each hold some of 16,097 people who were examined in the American health "
-    "survey NHANES. Together they look for three groups by age, body mass index (bmi) and systolic "
-    "blood pressure. No hospital shows a row, or a sum, to anyone: each sends masked numbers, and "
-    "noise is added before the total can be read."
+    "Three hospitals each have the records of some of 16,097 participants of the American health "
+    "survey NHANES. Together they find three groups by age, body mass index (bmi) and systolic "
+    "blood pressure. No hospital discloses a row or a sum: each sends masked numbers, and noise "
+    "is added before the total can be read."
 )
 
 
@@ -68,26 +68,28 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     )
     silos = SiloFiles(paths=files).read(schema, COLUMNS)
     path = args.out / "ledger.db"
+    # A separate ledger: a demonstration must not spend the user's budget.
     ledger = Ledger(path)
     ledger.open_dataset(schema.dataset, cap=LIFETIME_CAP, unit=schema.unit)
     charge = Charge(Account(ledger, schema.dataset), path, "default")
     with out.progress() as on_round, warnings_to(out.warn_locally):
         result = job.run(silos, account=charge.account, on_round=on_round)
-    records = np.concatenate([part for read in silos.values() for part in read])
+    records = np.concatenate([chunk for silo in silos.values() for chunk in silo])
+    # Allowed only because the patients are public records.
     comparison = cost_of_privacy(result, records)
     document = write_results(result, charge, args.out, out, schema=schema, comparison=comparison)
     out.paragraph(
         "One person in twelve lacks a measurement and is left out. A run on your own files stops "
-        "above 5 %, unless --max-loss accepts more."
+        "above 5 % unless you accept more with --max-loss."
     )
     out.paragraph(
-        "An interval covers the noise of the last round. The noise of the rounds before moves "
-        "centres, too: by how much, --stability forecasts from what was released."
+        "An interval covers the noise of the last round. The noise of earlier rounds also moves "
+        "the centres; --stability estimates this movement from the release."
     )
-    tried = " ".join(str(path) for path in files.values())
+    paths = " ".join(str(path) for path in files.values())
     out.say(f"Next: open {args.out / 'report.html'}, or run the same on the files yourself:")
     out.say(
-        f"  cloister cluster {tried} --schema {args.out / SCHEMA} "
+        f"  cloister cluster {paths} --schema {args.out / SCHEMA} "
         f"--columns {','.join(COLUMNS)} --k 4 --epsilon 1 --nominal-n {NOMINAL_N} "
         f"--max-loss {ACCEPTED_LOSS} "
         f"--ledger {path} --out {args.out / 'mine'}"
@@ -96,10 +98,9 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 
 
 def cost_of_privacy(result: Release, records: np.ndarray[Any, Any]) -> Table:
-    """Return released centres beside those of k-means without privacy on all records together.
+    """Return a table of released centres next to those of k-means on all records, without privacy.
 
-    For public records alone: what stands under "without privacy" is exact, and protected by
-    nothing.
+    For public records only: the column "without privacy" is exact and has no protection.
     """
     grid, released = result.plan.grid, result.results
     points = records / grid.one
@@ -109,6 +110,7 @@ def cost_of_privacy(result: Release, records: np.ndarray[Any, Any]) -> Table:
         for centres in (grid.normalise(released["centres"]), best)
     ]
     exact = grid.decode(best)
+    # Clusters have no order, so each released centre is compared with the nearest exact one.
     near = np.abs(exact[None] - released["centres"][:, None]) / grid.half_range
     centres = Estimate(*(released[name] for name in ("centres", "low", "high")))
     rows: list[tuple[Cell, ...]] = [
@@ -117,17 +119,17 @@ def cost_of_privacy(result: Release, records: np.ndarray[Any, Any]) -> Table:
         for c, name in enumerate(result.plan.columns)
     ]
     rows.append(("mean squared distance, scaled", *errors))
-    note = "The last column and the last row are exact, which only public records may be."
-    return Table("What privacy cost here", ("", "released", "without privacy"), tuple(rows), note)
+    note = "The last column and the last row are exact, which only public records allow."
+    return Table("The cost of privacy here", ("", "released", "without privacy"), tuple(rows), note)
 
 
 def without_privacy(points: Floats, n_clusters: int) -> Floats:
     """Return the centres of plain k-means, the best of ten starts, in grid coordinates."""
-    found = weighted.cluster(
+    centres = weighted.cluster(
         weighted.on_lattice(points),
         weighted.parts_of(np.ones(len(points))),
         n_clusters,
         public_seed=0,
         restarts=10,
     )
-    return found / weighted.ONE
+    return centres / weighted.ONE

@@ -1,4 +1,4 @@
-"""``cloister doctor``: look for what would stop a party, and say what to do about it."""
+"""``cloister doctor``: find the problems that would stop a party, and their remedies."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ from cloister.privacy.ledger import Ledger
 from cloister.protocol.plan import PROTOCOL_VERSION
 
 _TIMEOUT = 10.0  # seconds for each step over the network
-_SKEW_WARN, _SKEW_FAIL = 5.0, 300.0  # seconds; certificates are valid from 5 minutes before
-_DESCRIPTORS = 1024  # connections before TLS take up to 640, each silo one
+_SKEW_WARN, _SKEW_FAIL = 5.0, 300.0  # seconds; certificates are valid 5 minutes before issue
+_DESCRIPTORS = 1024  # connections before TLS take up to 640, and each silo takes one
 _DISK_WARN, _DISK_FAIL = 1 << 30, 50 << 20  # bytes
 
 
@@ -60,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     settings = load_settings(args.config)
+    # Offline checks first: a wrong file would make the others fail without a useful message.
     checks = [_versions(), _loops(), *examined(settings, OFFLINE), *examined(settings, _LIVE)]
     return {"file": args.config, "role": settings.role, "checks": show(out, checks)}
 
@@ -78,20 +79,20 @@ def _versions() -> Check:
 
 
 def _loops() -> Check:
-    """Look at what the loops over records run on."""
-    if (found := instruction_set()) != NUMPY:
-        return ok("loops over records", f"compiled, {found}")
+    """Report the instruction set of the loops over records."""
+    if (instructions := instruction_set()) != NUMPY:
+        return ok("loops over records", f"compiled, {instructions}")
     return ok("loops over records", WITHOUT)
 
 
 def _descriptors(_: CoordinatorSettings | ScorerSettings) -> Iterator[Check]:
-    """Look at how many connections and files a service may have, which raises it itself."""
+    """Check the limit of connections and files, which a service raises to its maximum."""
     from cloister.federation.service.listener import descriptors
 
     if (limits := descriptors()) is None:
         return
     now, most = limits
-    found = f"{most} files and connections at once" + f", now {now}" * (now < most)
+    found = f"at most {most} open files and connections" + f", now {now}" * (now < most)
     if most < _DESCRIPTORS:
         hint = "raise the hard limit, with LimitNOFILE=65536 in the unit or with ulimit -Hn."
         yield warn("descriptors", found, hint)
@@ -100,6 +101,7 @@ def _descriptors(_: CoordinatorSettings | ScorerSettings) -> Iterator[Check]:
 
 
 def _disks(settings: CoordinatorSettings | SiloSettings | ScorerSettings) -> Iterator[Check]:
+    # Each file may be on another disk.
     files = [settings.audit_log]
     if isinstance(settings, SiloSettings):
         files += [settings.ledger, settings.results / "a job"]
@@ -112,98 +114,105 @@ def _disks(settings: CoordinatorSettings | SiloSettings | ScorerSettings) -> Ite
         found = f"{free / (1 << 30):.1f} GiB free at {folder}"
         state = fail if free < _DISK_FAIL else warn
         if free < _DISK_WARN:
-            hint = "free some space; a full disk stops rounds, but loses nothing."
+            hint = "free some space; a full disk stops rounds but loses no data."
             yield state("disk", found, hint)
         else:
             yield ok("disk", found)
 
 
 def _existing(folder: Path) -> Path:
-    """Return the nearest folder that is there: results are made when the first job is done."""
+    """Return the nearest existing folder, since the first job creates the folder of results."""
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
     return folder
 
 
 def _ledger(settings: SiloSettings) -> Iterator[Check]:
-    """Look at the ledger, the newest head beside it, and its lifetime cap."""
+    """Check the ledger, the file of its newest head, and its lifetime cap."""
     path = settings.ledger
-    beside = path.with_name(f"{path.name}.head")
+    head = path.with_name(f"{path.name}.head")
     if not path.exists():
-        if beside.exists():
-            found = f"{path} is gone, and {beside.name} beside it says that there was one"
+        if head.exists():
+            found = f"{path} is missing, but {head.name} shows that it existed"
             yield fail("ledger", found, "restore the newest copy; see cloister budget.")
         else:
-            yield ok("ledger", f"none yet at {path}; the first start makes it")
+            yield ok("ledger", f"none yet at {path}; the first start creates it")
         return
     try:
+        # Opened as the agent opens it, so that its refusal appears here.
         ledger = Ledger(path)
         try:
             ledger.verify()
             found = f"{len(ledger.entries())} entries verified, head {ledger.head()[:16]}"
             yield ok("ledger", found)
-            if ledger.export()["countersigned"] and not beside.exists():
-                found = f"{beside} is gone, the newest head that peers counter-signed"
-                hint = "find out who removed it; the next round writes it again."
+            if ledger.export()["countersigned"] and not head.exists():
+                found = f"{head} is missing, the newest head that peers counter-signed"
+                hint = "find out why it was removed; the next round writes it again."
                 yield warn("ledger head", found, hint)
             yield from _cap(ledger, settings)
         finally:
             ledger.dispose()
     except CloisterError as error:
-        hint = "take no part in jobs until it verifies; see cloister budget."
+        hint = "do not run jobs until its verification succeeds; see cloister budget."
         yield fail("ledger", str(error), hint)
 
 
 def _cap(ledger: Ledger, settings: SiloSettings) -> Iterator[Check]:
-    """Compare what stops an agent that starts: cap, limits and unit of the data set."""
+    """Compare cap, limits and unit of the data set, whose differences stop a starting agent."""
     schema = schema_of(settings)
     if schema is None or schema.dataset not in ledger.datasets():
         return
-    has = (str(ledger.cap(schema.dataset)), ledger.unit(schema.dataset))
-    wants = (str(settings.cap), schema.unit)
+    recorded = (str(ledger.cap(schema.dataset)), ledger.unit(schema.dataset))
+    configured = (str(settings.cap), schema.unit)
     split = ledger.limits(schema.dataset).split
+    # None takes the split that the ledger has.
     if settings.split not in (None, split):
-        found = f"{split} in the ledger; {settings.split} here"
-        hint = "mend pure_share and failure_share; the ledger's were fixed when it was made."
+        found = f"{split} in the ledger; {settings.split} in the settings"
+        hint = "correct pure_share and failure_share; those of a ledger cannot change."
         yield fail("limits", found, hint)
-    if has != wants:
-        found = f"{has[0]}, unit {has[1]!r} in the ledger; {wants[0]}, unit {wants[1]!r} here"
-        hint = "mend cap_epsilon and cap_delta, or change the cap with 'cloister budget cap'."
+    if recorded != configured:
+        found = (
+            f"{recorded[0]}, unit {recorded[1]!r} in the ledger; {configured[0]}, unit "
+            f"{configured[1]!r} in the settings"
+        )
+        hint = "correct cap_epsilon and cap_delta, or change the cap with 'cloister budget cap'."
         yield fail("lifetime cap", found, hint)
 
 
 def _data(settings: SiloSettings) -> Iterator[Check]:
-    """Compare the names of columns; no record is read."""
+    """Compare the names of columns, without reading a record."""
     from cloister.data import Baskets, header
 
+    # A wrong schema is reported by an earlier check.
     source, schema = settings.data.source(), schema_of(settings)
     if schema is None:
         return
     wanted = (*schema.names, *filter(None, [schema.unit_column]))
     try:
-        if isinstance(source, Baskets):  # which have a catalogue in place of a header
+        if isinstance(source, Baskets):  # baskets have a catalogue instead of a header
             source.table(schema.names)
-            wanted, have = schema.names, set(schema.names)
+            wanted, available = schema.names, set(schema.names)
         else:
-            have = set(header(source))
+            available = set(header(source))
     except CloisterError as error:
-        yield fail("columns", str(error), "mend the section [data].")
+        yield fail("columns", str(error), "correct the section [data].")
         return
-    if absent := [name for name in wanted if name not in have]:
+    if absent := [name for name in wanted if name not in available]:
         listed = ", ".join(map(repr, absent))
-        yield fail("columns", f"no column {listed}", "mend the header or the schema.")
+        yield fail("columns", f"no column {listed}", "correct the header or the schema.")
     else:
-        yield ok("columns", f"all {len(wanted)} of the schema are there")
+        yield ok("columns", f"all {len(wanted)} columns of the schema exist")
 
 
 def _loss(settings: SiloSettings) -> Iterator[Check]:
-    """Read the records, and say without a number whether too many rows are left out."""
+    """Check the share of rows that are left out; the result contains no count of records."""
     from cloister.federation.silo.site import TOO_MUCH_LOST, Site
 
     try:
+        # The same test as at the agent's start.
         too_much = Site.of(settings).loses_too_much
     except (CloisterError, OSError, ValueError):
-        return  # a check of keys, schema or data
+        return  # the checks of keys, schema and data report it
     if too_much:
         found, _, hint = TOO_MUCH_LOST.partition("; ")
         yield fail("rows left out", found, hint)
@@ -212,7 +221,7 @@ def _loss(settings: SiloSettings) -> Iterator[Check]:
 
 
 def _port(settings: CoordinatorSettings | ScorerSettings) -> Iterator[Check]:
-    """Try to listen; if somebody does already, see whether it is this party."""
+    """Try to listen; if the port is in use, check that this party uses it."""
     host, _, port = settings.listen.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -220,30 +229,31 @@ def _port(settings: CoordinatorSettings | ScorerSettings) -> Iterator[Check]:
         socket.create_server((host, int(port)), family=family).close()
         yield ok("port", f"{settings.listen} is free")
     except OSError as error:
+        # A running party is not a problem, but another program on its port is.
         if error.errno == errno.EADDRINUSE:
             yield _listener(settings, {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host))
             return
-        why = os.strerror(error.errno or 0) if error.errno else str(error)
-        yield fail("port", f"{settings.listen}: {why}", "choose an address of this machine.")
+        text = os.strerror(error.errno or 0) if error.errno else str(error)
+        yield fail("port", f"{settings.listen}: {text}", "choose an address of this machine.")
 
 
 def _listener(settings: CoordinatorSettings | ScorerSettings, host: str) -> Check:
     port, keys = int(settings.listen.rpartition(":")[2]), KeyFolder(settings.keys)
-    there = None
+    peer = None
     with suppress(OSError, CloisterError):
         context = client_context(keys)
-        context.check_hostname = False  # who it is matters, and not how it is reached
+        context.check_hostname = False  # the fingerprint below identifies the party
         with (
             socket.create_connection((host, port), _TIMEOUT) as raw,
             context.wrap_socket(raw) as tls,
         ):
-            there, own = peer_of(tls.getpeercert(True) or b""), keys.peer()
-    if there is None or (there.role, there.fingerprint) != (own.role, own.fingerprint):
-        found = f"{settings.listen} is in use by something else"
-        return fail("port", found, "stop what listens there, or choose another port.")
-    if there.serial != own.serial:
-        found = f"{settings.listen}: this {settings.role} runs with another certificate of its own"
-        return warn("port", found, "restart it, so that it takes the one in its folder.")
+            peer, local = peer_of(tls.getpeercert(True) or b""), keys.peer()
+    if peer is None or (peer.role, peer.fingerprint) != (local.role, local.fingerprint):
+        found = f"{settings.listen} is in use by another program"
+        return fail("port", found, "stop that program, or choose another port.")
+    if peer.serial != local.serial:
+        found = f"{settings.listen}: this {settings.role} runs with an earlier certificate"
+        return warn("port", found, "restart it, so that it loads the one in its folder.")
     return ok("port", f"{settings.listen}: this {settings.role} listens there")
 
 
@@ -253,7 +263,7 @@ def _sqlite_file(url: str) -> Path | None:
 
 
 def _database(settings: CoordinatorSettings) -> Iterator[Check]:
-    """See whether the database answers; nothing is made in it, and no lock is taken."""
+    """Check that the database answers, without a change or a lock in it."""
     from cloister.federation.service.store import reach
 
     url = settings.database
@@ -261,22 +271,23 @@ def _database(settings: CoordinatorSettings) -> Iterator[Check]:
         try:
             yield ok("database", f"{reach(url)} answers")
         except CloisterError as error:
-            hint = "check that the database runs, its address, its rights and firewalls."
+            hint = "check that the database runs, and its address, access rights and firewalls."
             yield fail("database", str(error), hint)
         return
     needed = [(file.parent, os.W_OK | os.X_OK)] + [(file, os.R_OK | os.W_OK)] * file.exists()
+    # Opening it would create the file, and could wait for the lock of a running coordinator.
     if denied := [path for path, mode in needed if not os.access(path, mode)]:
-        hint = "make the folder, and give it and the file to the account that runs this party."
-        yield fail("database", f"{denied[0]} cannot be written to", hint)
+        hint = "create the folder; give it and the file to the account that runs this party."
+        yield fail("database", f"{denied[0]} is not writable", hint)
     else:
-        yield ok("database", f"{file} can be written to")
+        yield ok("database", f"{file} is writable")
 
 
 # Over the network ---------------------------------------------------------------------------------
 
 
 def _network(settings: SiloSettings | AnalystSettings) -> Iterator[Check]:
-    """Go one step after the other towards the coordinator; the first that fails is the last."""
+    """Check each step of a connection to the coordinator, up to the first failure."""
     dns = _dns(settings)
     yield dns
     if failed([dns]):
@@ -284,7 +295,7 @@ def _network(settings: SiloSettings | AnalystSettings) -> Iterator[Check]:
     try:
         context = client_context(KeyFolder(settings.keys))
     except (CloisterError, OSError) as error:
-        yield fail("tls", reason(error), "mend the keys folder, or enrol again.")
+        yield fail("tls", reason(error), "restore the keys folder, or enrol again.")
     else:
         yield from _talk(settings, context)
 
@@ -292,28 +303,29 @@ def _network(settings: SiloSettings | AnalystSettings) -> Iterator[Check]:
 def _dns(settings: SiloSettings | AnalystSettings) -> Check:
     host = urlsplit(settings.proxy or settings.coordinator).hostname or ""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        which = "proxy" if settings.proxy else "coordinator"
-        hint = f"check the name in {which!r} and this machine's DNS."
+        key = "proxy" if settings.proxy else "coordinator"
+        hint = f"check the name in {key!r} and this machine's DNS."
         return fail("dns", f"{host!r} does not resolve", hint)
-    return ok("dns", f"{host} is {', '.join(sorted({str(entry[4][0]) for entry in found}))}")
+    return ok("dns", f"{host} is {', '.join(sorted({str(entry[4][0]) for entry in entries}))}")
 
 
 def _talk(settings: SiloSettings | AnalystSettings, context: ssl.SSLContext) -> Iterator[Check]:
-    """Ask for /healthz, and say how far that came: connection, handshake, answer and clock."""
+    """Request /healthz and check each step: connection, handshake, answer and clock."""
     where, hop = urlsplit(settings.coordinator), "connection"
     reached = f"{where.hostname}:{where.port or 443}"
     if settings.proxy:
         proxy, hop = urlsplit(settings.proxy), "proxy"
         reached += f" by proxy {proxy.hostname}:{proxy.port or (443, 80)[proxy.scheme == 'http']}"
+    # The client reports each step, so that a failure is located without further requests.
     times: dict[str, float] = {}
-    shaken: list[Check] = []
+    handshakes: list[Check] = []
 
     def trace(event: str, info: Mapping[str, Any]) -> None:
         times[event] = time.time()
-        if event == f"{hop}.start_tls.complete":  # later the connection is closed
-            shaken.append(_handshake(info["return_value"].get_extra_info("ssl_object")))
+        if event == f"{hop}.start_tls.complete":  # the certificate is gone with the connection
+            handshakes.append(_handshake(info["return_value"].get_extra_info("ssl_object")))
 
     answer: tuple[int, str] | None = None
     error = CloisterError("no answer")
@@ -322,27 +334,28 @@ def _talk(settings: SiloSettings | AnalystSettings, context: ssl.SSLContext) -> 
     except CloisterError as failure:
         error = failure
     if f"{hop}.start_tls.started" not in times:
-        hint = "check that it runs, address and port, firewalls, and 'proxy' if there is one."
+        hint = "check that it runs, its address and port, firewalls, and 'proxy' if it is set."
         yield fail("tcp", f"{reached}: {_cause(error)}", hint)
         return
     yield ok("tcp", f"{reached} is reachable")
-    yield from shaken
+    yield from handshakes
     if answer is not None:
-        asked = times["http11.send_request_headers.started"]
-        yield from _answered(*answer, (asked + time.time()) / 2)
+        sent = times["http11.send_request_headers.started"]
+        # The middle of request and answer is the best estimate of the time of the answer.
+        yield from _answered(*answer, (sent + time.time()) / 2)
     elif isinstance(root := _root(error), ssl.SSLCertVerificationError):
-        hint = "use the name it was enrolled with, this federation's ca.pem, and a correct clock."
+        hint = "use the enrolled host name, this federation's ca.pem, and a correct clock."
         yield fail("tls", f"its certificate: {root.verify_message}", hint)
-    else:  # TLS 1.3 says that our certificate is refused only when we go on
+    else:  # under TLS 1.3 a server rejects a client's certificate only after the handshake
         hint = (
-            "if it is the coordinator, it does not take this party's certificate: see that it was "
+            "if it is the coordinator, it rejects this party's certificate: check that it was "
             "enrolled, has not expired and was not revoked."
         )
-        yield fail("coordinator" if shaken else "tls", _cause(error), hint)
+        yield fail("coordinator" if handshakes else "tls", _cause(error), hint)
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return the first of the errors that led to this one."""
+    """Return the first error in the chain that led to this one."""
     earlier = error.__cause__ or error.__context__
     return error if earlier is None else _root(earlier)
 
@@ -358,8 +371,9 @@ def _handshake(tls: ssl.SSLObject) -> Check:
     names = [value for kind, value in shown.get("subjectAltName", ()) if kind != "URI"]
     found = f"{tls.version()}, for {', '.join(names)}, until {peer.not_after:%Y-%m-%d}"
     if peer.role != "coordinator":
-        hint = "check the address; something else of the federation listens there."
+        hint = "check the address; another party of the federation listens there."
         return fail("tls", f"the certificate is that of a {peer.role}", hint)
+    # Enough time to renew it before the federation stops.
     if (peer.not_after - datetime.now(UTC)).days < 30:
         return warn("tls", found, "ask the coordinator's operator to renew it.")
     return ok("tls", found)
@@ -367,23 +381,23 @@ def _handshake(tls: ssl.SSLObject) -> Check:
 
 def _answered(status: int, date: str, now: float) -> Iterator[Check]:
     if status != 200:
-        hint = "see that this party is enrolled, has not expired and was not revoked."
+        hint = "check that this party's certificate was issued, not expired and not revoked."
         yield fail("coordinator", f"/healthz answers HTTP {status}", hint)
         return
     yield ok("coordinator", "answers")
     try:
-        theirs = parsedate_to_datetime(date).timestamp()
+        remote = parsedate_to_datetime(date).timestamp()
     except (ValueError, TypeError):
         found = "the coordinator does not send its time"
-        yield warn("clock", found, "compare the clocks by hand.")
+        yield warn("clock", found, "compare the clocks manually.")
         return
-    ahead = now - (theirs + 0.5)  # it sends whole seconds
+    ahead = now - (remote + 0.5)  # it sends whole seconds, rounded down
     found = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the coordinator"
     if abs(ahead) <= _SKEW_WARN:
         yield ok("clock", found)
         return
     state = fail if abs(ahead) > _SKEW_FAIL else warn
-    yield state("clock", found, "set this machine's clock by NTP, and ask the operator to do so.")
+    yield state("clock", found, "set this machine's clock by NTP; ask the operator to do the same.")
 
 
 _LIVE: Mapping[type, tuple[Look, ...]] = {
@@ -392,4 +406,4 @@ _LIVE: Mapping[type, tuple[Look, ...]] = {
     AnalystSettings: (_network,),
     ScorerSettings: (_descriptors, _port, _disks),
 }
-"""What is looked at beyond files, for each role."""
+"""The checks of each role beyond files: services, disks and the network."""

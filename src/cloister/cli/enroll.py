@@ -22,12 +22,12 @@ from cloister.federation.pki import (
 )
 
 _KIND = "ed25519:"
-_GROUP = 8  # digits read in one breath
+_GROUP = 8  # digits in a group, to be read aloud
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = actions(parser)
-    request = add("request", "make keys that stay here, and a public request", _request)
+    request = add("request", "create local keys and a public request", _request)
     request.add_argument("--role", required=True, choices=ROLES)
     request.add_argument("--name", required=True, metavar="NAME")
     request.add_argument(
@@ -35,26 +35,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="HOST",
-        help="where a coordinator or scorer is reached; may be repeated",
+        help="host name of a coordinator or scorer; may be repeated",
     )
     request.add_argument(
         "--new-identity",
         action="store_true",
-        help="make another fingerprint, which every party must pin again",
+        help="create a new fingerprint, which every party must pin again",
     )
     request.add_argument("--out", type=Path, metavar="FILE", help="default: NAME.request.json")
     approve = add("approve", "authority: issue a certificate for a request", _approve)
     approve.add_argument("request", type=Path, metavar="REQUEST")
     chosen = approve.add_mutually_exclusive_group()
-    chosen.add_argument("--fingerprint", metavar="F", help="as the party read it to you")
-    chosen.add_argument("--yes", action="store_true", help="you have compared the fingerprint")
+    chosen.add_argument("--fingerprint", metavar="F", help="fingerprint that the party read to you")
+    chosen.add_argument(
+        "--yes", action="store_true", help="confirm that you compared the fingerprint"
+    )
     approve.add_argument("--days", type=int, default=365, metavar="N", help="default: %(default)s")
     approve.add_argument("--out", type=Path, metavar="FILE", help="default: NAME.grant.json")
-    install = add("install", "put a granted certificate beside its keys", _install)
+    install = add("install", "store an issued certificate with its keys", _install)
     install.add_argument("grant", type=Path, metavar="GRANT")
     revoke = add("revoke", "authority: revoke the certificates of a name", _revoke)
     revoke.add_argument("name", metavar="NAME")
-    show = add("show", "show this party's fingerprint, and when to renew", _show)
+    show = add("show", "show this party's fingerprint and date of renewal", _show)
     for action in (request, install, show):
         action.add_argument("--keys", type=Path, required=True, metavar="KEYS", help="keys folder")
     for action in (approve, revoke):
@@ -65,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _request(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     path: Path = args.out or Path(f"{args.name}.request.json")
-    waited = KeyFolder(args.keys).pending()
+    had_pending = KeyFolder(args.keys).pending()  # before make_request, which replaces it
     request = make_request(
         args.keys, args.role, args.name, args.host, new_identity=args.new_identity
     )
@@ -73,14 +75,15 @@ def _request(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     fingerprint = request_fingerprint(request)
     out.pairs(("request", str(path)), *_fingerprint_lines(fingerprint))
     out.paragraph(
-        "Send the request to whoever keeps the authority. Read the fingerprint to them and to "
-        "every silo's owner by telephone. The keys stay here."
+        "Send the request to the operator of the authority. Read the fingerprint to the operator "
+        "and to every silo's owner by telephone. The keys stay here."
     )
-    if waited:
-        out.warn("an earlier request from this folder was not installed; its grant no longer fits.")
+    if had_pending:
+        # Its key was overwritten by the new one.
+        out.warn("this request replaces an earlier one, whose grant can no longer be installed.")
     if args.new_identity:
         out.warn(
-            "this is a new identity, used once its grant is installed; every peer must pin its "
+            "this is a new identity, in use after its grant is installed; every peer must pin its "
             "fingerprint before the next job."
         )
     return {"file": path, "fingerprint": fingerprint}
@@ -100,14 +103,17 @@ def _approve(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         if f"{_KIND}{typed}" != fingerprint:
             raise PlanError(
                 f"fingerprint of the request is {fingerprint!r}, got {args.fingerprint!r}; "
-                "somebody changed the request, or it was misread."
+                "the request was changed or the fingerprint misread: call the party."
             )
     elif not args.yes and not _confirmed([] if out.for_people else lines):
-        raise PlanError("fingerprint was not confirmed, so nothing was issued; call the party.")
+        raise PlanError(
+            "fingerprint was not confirmed, so no certificate was issued; call the party."
+        )
+    # After the comparison: a request may have been replaced on its way.
     grant = authority.approve(request, days=args.days)
     path: Path = args.out or Path(f"{request['name']}.grant.json")
     write_text(path, _as_text(grant))
-    out.say(f"issued  {path}: send it back; it is public")
+    out.say(f"issued  {path}: send it to the party; it is public")
     return {"file": path, "fingerprint": fingerprint}
 
 
@@ -126,10 +132,10 @@ def _revoke(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     entries = authority.revoke(args.name)
     out.say(f"revoked  {args.name}: {len(entries)} certificate{'s' * (len(entries) > 1)}")
     out.paragraph(
-        f"Copy {authority.path / 'crl.pem'} into the coordinator's keys: it counts at once, "
-        "for open connections too. If the coordinator itself was revoked, copy it into every "
-        "party's keys. Every silo's owner must also take the fingerprint out of their own file: "
-        "that is what keeps a party out of the next job."
+        f"Copy {authority.path / 'crl.pem'} into the coordinator's keys folder: it takes effect "
+        "immediately, also for open connections. If the coordinator itself was revoked, copy it "
+        "into every party's keys folder. Every silo's owner must also remove the fingerprint from "
+        "the silo's configuration file, which excludes the party from the next job."
     )
     return {"name": args.name, "revoked": entries}
 
@@ -147,15 +153,16 @@ def _show(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         ]
         document |= {"name": peer.name, "role": peer.role, "ends": peer.not_after.isoformat()}
         if peer.fingerprint != fingerprint:
-            out.warn("the certificate is of an earlier identity; send the request, then install.")
+            out.warn("the certificate has an earlier identity; send the request, then install.")
         for warning in keys.expiry_warnings(datetime.now(UTC)):
             out.warn(warning)
     else:
         lines.append(
             ("certificate", "none yet; send the request, then 'cloister federation enroll install'")
         )
+    # Two keys exist now, and the old one stays in use until the grant is installed.
     if keys.pending():
-        lines.append(("asked for", "another certificate, not installed yet"))
+        lines.append(("requested", "another certificate, not installed yet"))
     out.pairs(*lines)
     return {**document, "pending": keys.pending()}
 
@@ -167,19 +174,21 @@ def _fingerprint_lines(fingerprint: str) -> list[tuple[str, str]]:
 
 
 def _confirmed(unseen: list[tuple[str, str]]) -> bool:
-    """Ask a person, with what they have not seen yet; if nobody is there, the answer is no."""
+    """Return True if a person confirms, given the lines not shown yet; False without a terminal."""
     shown = "".join(f"{name}: {value}\n" for name, value in unseen)
     answer = ask(f"{shown}Did the party read you this fingerprint? [y/N] ")
+    # No answer counts as no, so a script cannot approve by accident.
     return (answer or "").lower() in ("y", "yes")
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
+    # The text of a request is public, so the error may quote it.
     except (OSError, ValueError) as error:
         raise DataError(f"file {str(path)!r} cannot be read: {error}.") from None
     if not isinstance(document, dict):
-        raise DataError(f"file {str(path)!r} is not a request or grant.")
+        raise DataError(f"file {str(path)!r} is not a request or grant; give the right file.")
     return document
 
 

@@ -1,4 +1,4 @@
-"""What each command looks like when it is used: the end of its help, and a test's input."""
+"""Examples of each command, for the end of its help and for the tests."""
 
 from __future__ import annotations
 
@@ -79,31 +79,31 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "join": ("join hospital-a.invitation --data /srv/data/patients.parquet",),
 }
-"""By command, without the leading ``cloister``."""
+"""Examples by command, without the leading ``cloister``."""
 
 FRONT = """\
 cloister: private data mining for organisations that may not pool their records.
 
-Begin here:
+First steps:
   cloister demo                     three hospitals find groups of real patients, in seconds
-  cloister schema init FILE         draft what your columns mean, without looking at a value
-  cloister check FILE --schema S    count which rows can be used, and why the others cannot
-  cloister plan --schema S ...      what a question costs and how exact its answer is; free
-  cloister describe FILES ...       what is in each column, one file a silo; also: tabulate
+  cloister schema init FILE         draft a schema of your columns, without reading values
+  cloister check FILE --schema S    count usable rows, with the defects of the others
+  cloister plan --schema S ...      show cost and expected error of an analysis, at no cost
+  cloister describe FILES ...       describe each column, one file per silo; also: tabulate
   cloister cluster FILES ...        find groups; also: classify, regress, rules
 
 All commands: cloister --help      One command, with examples: cloister cluster --help
 """
-"""What ``cloister`` says on its own."""
+"""The output of ``cloister`` without arguments."""
 
 
 def examples_of(command: str, prefix: str) -> str:
-    """Return the examples of a command for its help; those of an action if it has any."""
-    lines = EXAMPLES.get(command, ())
-    own = [line for line in lines if line.startswith(prefix)] or list(lines)
-    return "\n".join(["examples:", *(f"  cloister {line}" for line in own)]) if own else ""
+    """Return the examples of a command or, if `prefix` has any, of its action."""
+    all_lines = EXAMPLES.get(command, ())
+    lines = [line for line in all_lines if line.startswith(prefix)] or list(all_lines)
+    return "\n".join(["examples:", *(f"  cloister {line}" for line in lines)]) if lines else ""
 
 
 def example_over_files(command: str, options: str) -> str:
-    """Return the example of a command over files that has these options of its own."""
+    """Return the example of a command over files, with options of its task."""
     return f"examples:\n  cloister {command} {_FILES} {options} {_COST} --out {command}"

@@ -16,6 +16,7 @@ from cloister.core.hooks import MODEL_WRITERS
 
 NUMBERS = "numbers.csv"
 _LABELS = {
+    # Statistical packages show these labels with the columns.
     "table": "Table of the release",
     "row": "Row of that table",
     "column": "Column of that table",
@@ -26,8 +27,8 @@ _LABELS = {
     "population_high": "95% CI with sampling: high",
 }
 PICKLE = (
-    "joblib.load reads this pickle, and a pickle may run any code: load it only where you know who "
-    "wrote it, with this version of scikit-learn; --to onnx writes numbers alone."
+    "joblib.load reads this pickle, and a pickle may run any code: load it only from a source that "
+    "you trust, with this version of scikit-learn; --to onnx writes a file without code."
 )
 _TEXTS = ("table", "row", "column")
 
@@ -39,48 +40,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         choices=("numbers", *MODEL_WRITERS),
         default="numbers",
-        help="every number with its interval, or what predicts as the model does; "
-        "default: %(default)s",
+        help="all numbers with their intervals, or a predictor for other software "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--out",
         type=Path,
         required=True,
         metavar="OUT",
-        help="folder of numbers, or file of a model",
+        help="folder for numbers, or file for a model",
     )
     add_model_task(parser)
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    """Write every released number with its interval and readers, or a model for others."""
+    """Write all released numbers with import scripts, or a model for other software."""
     result = load_model(args)
     if args.to != "numbers":
         return _model(args, result, out)
     shown = displays_of(result.plan.task, result.results, result.plan.columns)
     frame = release_frame(shown).reset_index()
-    readers = {NUMBERS: frame.to_csv(index=False), **_readers(list(frame.columns))}
+    texts = {NUMBERS: frame.to_csv(index=False), **_scripts(list(frame.columns))}
+    # A folder, because each program has a separate script.
     args.out.mkdir(parents=True, exist_ok=True)
-    for name, text in readers.items():
+    for name, text in texts.items():
         write_text(args.out / name, text)
         out.say(f"written  {args.out / name}")
-    return {"files": [args.out / name for name in readers], "numbers": len(frame)}
+    return {"files": [args.out / name for name in texts], "numbers": len(frame)}
 
 
 def _model(args: argparse.Namespace, result: Release, out: Output) -> dict[str, Any]:
-    """Write what predicts without cloister."""
+    """Write a model that predicts without cloister."""
     write_text(args.out, MODEL_WRITERS[args.to].load()(result))
     out.say(f"written  {args.out}")
+    # ONNX files contain only numbers, so they need no warning.
     if args.to == "sklearn":
         out.warn(PICKLE)
     return {"files": [args.out]}
 
 
-def _readers(names: list[str]) -> dict[str, str]:
-    """Return what reads the numbers, with their labels, in R, SAS and Stata."""
+def _scripts(names: list[str]) -> dict[str, str]:
+    """Return scripts that import the numbers with their labels into R, SAS and Stata."""
     labels = {name: _LABELS[name] for name in names}
     quoted = ",\n  ".join(f'{name} = "{label}"' for name, label in labels.items())
     sas = "\n  ".join(f'{name} = "{label}"' for name, label in labels.items())
+    # SAS would otherwise cut text at 8 characters.
     kinds = " ".join(f"{name} :$200." if name in _TEXTS else name for name in names)
     stata = "\n".join(f'label variable {name} "{label}"' for name, label in labels.items())
     return {

@@ -1,4 +1,4 @@
-"""``cloister federation``: found one and invite its parties, or try one on this machine."""
+"""``cloister federation``: create one and invite its parties, or run one on this machine."""
 
 from __future__ import annotations
 
@@ -33,44 +33,50 @@ from cloister.protocol.plan import Plan
 from cloister.tasks.clustering.auto import Auto
 
 STORY = (
-    "Four processes on this machine: a coordinator, and three hospitals that dial out to it over "
-    "mutual TLS with certificates made a moment ago. Each hospital has its own records, keys, "
-    "policy and ledger. Together they compute three groups of patients."
+    "Four processes on this machine: a coordinator, and three hospitals that connect to it over "
+    "mutual TLS with new certificates. Each hospital has its own records, keys, policy and "
+    "ledger. Together they compute three groups of patients."
 )
-DELTA_CAP = 1e-6  # of each silo, for ever
-_ROUNDS = 10  # that `auto` plans for three columns and groups
-_SECONDS = 300.0  # after which the demonstration gives up
+DELTA_CAP = 1e-6  # lifetime delta of each silo
+_ROUNDS = 10  # number of rounds that `auto` plans for three columns and groups
+_SECONDS = 300.0  # limit on each wait of the demonstration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = actions(parser)
-    init = add("init", "make authority, coordinator and what all are invited to", _init)
-    init.add_argument("--name", required=True, metavar="NAME", help="of the federation")
-    init.add_argument("--host", required=True, metavar="HOST", help="what the others will dial")
+    init = add("init", "create the authority, the coordinator and the federation's terms", _init)
+    init.add_argument("--name", required=True, metavar="NAME", help="name of the federation")
+    init.add_argument(
+        "--host", required=True, metavar="HOST", help="the coordinator's address for the others"
+    )
     init.add_argument("--port", type=int, default=8443, metavar="N", help="default: %(default)s")
-    init.add_argument("--schema", type=Path, required=True, metavar="FILE", help="the contract")
+    init.add_argument(
+        "--schema", type=Path, required=True, metavar="FILE", help="the data contract"
+    )
     init.add_argument("--silos", type=comma_separated, required=True, metavar="A,B,C")
     init.add_argument("--analysts", type=comma_separated, default=(), metavar="X,Y")
     init.add_argument(
-        "--tasks", type=comma_separated, required=True, metavar="T,U", help="that may run"
+        "--tasks", type=comma_separated, required=True, metavar="T,U", help="allowed tasks"
     )
     init.add_argument(
-        "--cap-epsilon", type=float, required=True, metavar="E", help="of each silo, for ever"
+        "--cap-epsilon", type=float, required=True, metavar="E", help="lifetime cap of each silo"
     )
     init.add_argument("--max-epsilon-per-job", type=float, required=True, metavar="E")
     init.add_argument(
         "--publish",
         action="store_true",
-        help="let results go to the analysts too, where a job asks for it",
+        help="allow jobs to send their results also to the analysts",
     )
     invite = add("invite", "write one file for each party (default: all)", _invite)
     invite.add_argument("names", nargs="*", metavar="NAME")
     invite.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="default: here")
     opened = add("open", "let the invited parties join, then start the coordinator", _open)
-    opened.add_argument("--again", action="store_true", help="all begin again, with other words")
+    opened.add_argument(
+        "--again", action="store_true", help="restart the joining of all parties, with new words"
+    )
     for action in (init, invite, opened):
-        action.add_argument("--root", type=Path, metavar="DIR", help="everything lies there")
-    ca.add_arguments(add("ca", "make and renew the certificate authority", None))
+        action.add_argument("--root", type=Path, metavar="DIR", help="folder for all files")
+    ca.add_arguments(add("ca", "create and renew the certificate authority", None))
     enroll.add_arguments(add("enroll", "request, approve, install and revoke certificates", None))
     demo = add("demo", "start everything, run a job end to end, tear down", _demo)
     demo.add_argument(
@@ -87,12 +93,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"kill the coordinator with SIGKILL in round T (1 to {_ROUNDS}) and restart it",
     )
     demo.add_argument(
-        "--keep", type=Path, metavar="DIR", help="keep keys, settings, ledgers and logs there"
+        "--keep", type=Path, metavar="DIR", help="keep keys, settings, ledgers and logs in DIR"
     )
 
 
 def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    """Make what a coordinator needs, with an authority beside it."""
+    """Create the files of a coordinator and of the federation's authority."""
     schema = Schema.load(args.schema)
     site = Site.of(args.root, "coordinator")
     authority = Authority.create(_authority(site), args.name)
@@ -100,11 +106,13 @@ def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         "tasks": list(args.tasks),
         "max_epsilon_per_job": args.max_epsilon_per_job,
         "allow_publish": args.publish,
+        # The policy's default of 2, unless the federation is smaller.
         "min_other_silos": max(1, min(2, len(args.silos) - 1)),
     }
     settings = {"cap_epsilon": args.cap_epsilon, "cap_delta": DELTA_CAP, "policy": policy}
     url = f"https://{args.host}:{args.port}"
     ca = (authority.path / "ca.pem").read_text()
+    # The words that the sites compare cover these terms, so all agree to the same.
     federation = Federation(
         args.name, url, ca, schema.to_toml(), args.silos, args.analysts, settings
     )
@@ -115,55 +123,58 @@ def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     )
     values = {
         "role": "coordinator",
+        # On all addresses, because the others connect from their own machines.
         "listen": f"0.0.0.0:{args.port}",
         "keys": site.keys.name,
         "database": f"sqlite:///{site.state / 'coordinator.db'}",
         "audit_log": str(site.state / "coordinator-audit.jsonl"),
     }
     site.write(values, out)
-    out.say(f"made  {authority.path}: keep ca.key there, and a copy of it offline")
+    out.say(f"created  {authority.path}: keep ca.key there, and a copy of it offline")
     out.say("Then: cloister federation invite")
     return {"authority": authority.path, "config": site.config, "coordinator": url}
 
 
 def _invite(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    """Write invitations, each of which lets one party in."""
+    """Write invitations, each of which admits one party."""
     board = Board(_authority(Site.of(args.root, "coordinator")))
     files = {}
     for name in args.names or board.federation.roles:
         files[name] = args.out / f"{name}.invitation"
         text = board.invite(name).text()
+        # Only its owner may read it: an invitation admits its bearer, and a new one voids the old.
         write_secret(files[name], text.encode(), in_place_of_one_that_waits=True)
         out.say(f"written  {files[name]}")
     out.paragraph(
-        "Send each party its own file, over a channel that you would trust with a password: "
-        "whoever has the file first can come in its place, which the call with the words then "
-        "shows. Then: cloister federation open"
+        "Send each party its file over a channel that is safe for a password. Another person with "
+        "the file could join in its place, which the comparison of the words would reveal. Then: "
+        "cloister federation open"
     )
     return {"files": files}
 
 
 def _open(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    """Serve the board until everybody has seen all, then start the coordinator."""
+    """Serve the board until every party has read all entries, then start the coordinator."""
     from cloister.federation.service.joining import serve_board
 
     site = Site.of(args.root, "coordinator")
     board = Board(_authority(site))
+    # The nonces of all parties must be new, else the words would not prove a fresh exchange.
     if args.again:
         board.begin_again()
     settings = load_role(site.config, CoordinatorSettings)
-    waited_for: list[str] | None = None  # nobody before the port is open
+    shown: list[str] | None = None  # missing parties; None until the port is open
 
-    def tell() -> None:
-        nonlocal waited_for
-        if waited_for is None:
-            out.say(f"open at {settings.listen}; Ctrl-C closes it, and nothing is lost")
-        if (now := board.missing("entries")) != waited_for and now:
-            out.say(f"waiting for {', '.join(now)}")
-        waited_for = now
+    def show_missing() -> None:
+        nonlocal shown
+        if shown is None:
+            out.say(f"open at {settings.listen}; Ctrl-C closes it, and all entries are kept")
+        if (missing := board.missing("entries")) != shown and missing:
+            out.say(f"waiting for {', '.join(missing)}")
+        shown = missing
 
-    serve_board(board, settings.listen, KeyFolder(settings.keys), tell)
-    out.say("All have joined. They now compare the words in a call, which you do not host.")
+    serve_board(board, settings.listen, KeyFolder(settings.keys), show_missing)
+    out.say("All have joined. They now compare the words in a call that you do not host.")
     site.start(out)
     return {"joined": list(board.federation.roles), "config": site.config}
 
@@ -173,10 +184,10 @@ def _authority(site: Site) -> Path:
 
 
 def _demo(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    """Run the demonstration, in a folder that is kept or not."""
+    """Run the demonstration in the folder of --keep or in a temporary one."""
     if args.keep:
         if args.keep.exists() and any(args.keep.iterdir()):
-            raise PlanError(f"folder {str(args.keep)!r} must be empty or new.")
+            raise PlanError(f"folder {str(args.keep)!r} is not empty; give an empty or new one.")
         args.keep.mkdir(parents=True, exist_ok=True)
         return _demonstrate(args, args.keep, out)
     with tempfile.TemporaryDirectory(prefix="cloister-federation-") as folder:
@@ -197,7 +208,7 @@ def _demonstrate(args: argparse.Namespace, folder: Path, out: Output) -> dict[st
     schema = Schema.load(folder / SCHEMA)
     with LocalFederation(folder, schema, tables, accept_loss=ACCEPTED_LOSS) as federation:
         federation.start()
-        say("keys and certificates made; coordinator and three silos started")
+        say("keys and certificates created; coordinator and three silos started")
         federation.wait_connected(seconds=_SECONDS)
         say(f"all silos connected to {federation.url}")
         victim = args.kill_coordinator_in_round
@@ -206,26 +217,31 @@ def _demonstrate(args: argparse.Namespace, folder: Path, out: Output) -> dict[st
         )
         job = federation.propose(plan)
         say(f"job {job[:8]} proposed; each silo's policy decides")
+        # SIGKILL leaves no time for a clean end, as in a power cut.
         if victim is not None:
             while federation.job(job)["rounds_done"] < victim - 1:
                 time.sleep(0.05)
-            time.sleep(0.2)  # uploads leave a second after the round opens: it is open now
+            time.sleep(0.2)  # uploads start a second after the round opens, so it is open now
             federation.kill("coordinator", signal.SIGKILL)
             say(f"coordinator killed (SIGKILL) in round {victim} of {plan.rounds}")
             federation.start("coordinator")
             federation.wait_connected(seconds=_SECONDS)
-            say("coordinator restarted; silos are back; the job goes on in the same round")
+            say("coordinator restarted; silos reconnected; the job continues in the same round")
         shown = federation.wait_job(job, seconds=_SECONDS)
         if shown["state"] != "done":
-            raise ProtocolError(f"job ended as {shown['state']}: {shown['reason']}")
+            raise ProtocolError(
+                f"job ended as {shown['state']}: {shown['reason']}; run it again with --keep DIR "
+                "and read the logs there."
+            )
         federation.wait_results(job, seconds=_SECONDS)
         results = [Release.load(federation.results(name, job)) for name in tables]
         same = all(
             np.array_equal(r.results["centres"], results[0].results["centres"]) for r in results
         )
-        say(f"job done in {plan.rounds} rounds; the three silos hold the same result: {same}")
-    say("torn down")
+        say(f"job done in {plan.rounds} rounds; the three silos have the same result: {same}")
+    say("all processes stopped")
     out.say()
+    # One result is enough, because all were compared above.
     show_displays(present(results[0]), out)
     out.pairs(
         ("profile", plan.profile),

@@ -1,7 +1,7 @@
-"""``cloister jobs``: the jobs of a federation, seen from the role of the configuration file.
+"""``cloister jobs``: the jobs of a federation, for the role in the configuration file.
 
-With a silo's file the owner of the data decides on jobs, see `jobs_silo`; with an analyst's or the
-coordinator's they are proposed and watched, see `jobs_rest`.
+With a silo's file, the owner of the data decides on jobs, see `jobs_silo`. With an analyst's or the
+coordinator's file, the user proposes and monitors jobs, see `jobs_rest`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from cloister.federation.silo.site import Site
 
 _SUMMARIES = {
     "list": "list all jobs",
-    "show": "show one job: its plan in plain words, its members and its cost",
+    "show": "show one job: a description of its plan, its members and its cost",
     "approve": "silo: let a job use these records; the agent reserves its whole cost",
     "deny": "silo: decline a job",
-    "withdraw": "silo: leave a job; what left stays charged",
+    "withdraw": "silo: leave a job; sent values stay charged",
     "result": "show the result of a finished job",
     "submit": "analyst: propose a job",
     "cancel": "analyst: cancel a job",
@@ -36,19 +36,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     declared = {name: add(name, summary, _run) for name, summary in _SUMMARIES.items()}
     for name, action in declared.items():
         add_config(action, "configuration file of the silo or analyst")
+        # These two concern no existing job.
         if name not in ("list", "submit"):
-            action.add_argument("job", metavar="JOB", help="its id, or how its id begins")
+            action.add_argument("job", metavar="JOB", help="id of the job, or its first digits")
     add_proposal_arguments(declared["submit"])
     declared["approve"].add_argument(
         "--accept-aggregator-noise",
         action="store_true",
-        help="for profile 'group': accept that only the aggregator can know whether the noise was "
+        help="for profile 'group': accept that only the aggregator can verify that the noise was "
         "added",
     )
-    for name, why in (("deny", "sent to the coordinator"), ("withdraw", "kept with the job here")):
-        declared[name].add_argument("--reason", default="", help=why)
+    for name, use in (("deny", "sent to the coordinator"), ("withdraw", "kept with the job here")):
+        declared[name].add_argument("--reason", default="", help=f"reason, {use}")
     declared["result"].add_argument(
-        "--report", type=Path, metavar="FILE", help="also write it as HTML"
+        "--report", type=Path, metavar="FILE", help="also write the report as HTML"
     )
 
 
@@ -56,16 +57,17 @@ def _run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Run the action as the role of the configuration."""
     settings = load_settings(args.config)
     at_silo = isinstance(settings, SiloSettings)
-    known: dict[str, Any] = jobs_silo.ACTIONS if at_silo else jobs_rest.ACTIONS
-    if args.action not in known or isinstance(settings, ScorerSettings):
+    by_name: dict[str, Any] = jobs_silo.ACTIONS if at_silo else jobs_rest.ACTIONS
+    # Owners decide at the silo only: the coordinator must not be able to approve for them.
+    if args.action not in by_name or isinstance(settings, ScorerSettings):
         role = "an analyst" if at_silo else "a silo, whose owner decides"
         raise PlanError(
             f"jobs {args.action} needs the configuration of {role}, got the role {settings.role!r}."
         )
     if isinstance(settings, SiloSettings):
-        place: Any = nullcontext(Site.of(settings))
+        context: Any = nullcontext(Site.of(settings))
     else:
-        place = jobs_rest.connected(settings)
-    with place as there:
-        document: dict[str, Any] = known[args.action](args, there, out)
+        context = jobs_rest.connected(settings)
+    with context as target:  # a silo's site, or a connection to the coordinator
+        document: dict[str, Any] = by_name[args.action](args, target, out)
         return document

@@ -32,7 +32,7 @@ class Connection:
     keys: KeyFolder
 
     def job(self, begins: str) -> dict[str, Any]:
-        """Return what the coordinator shows of the one job whose id begins so."""
+        """Return the coordinator's document of the only job whose id starts with `begins`."""
         return self.rest.job(self.rest.find(begins))
 
 
@@ -49,14 +49,17 @@ def _address(settings: AnalystSettings | CoordinatorSettings) -> tuple[str, str 
     if isinstance(settings, AnalystSettings):
         return settings.coordinator, settings.proxy
     host, _, port = settings.listen.rpartition(":")
-    own = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}  # any address is no address
-    return f"https://{own.get(host, host)}:{port}", None
+    # A client cannot connect to the address that means all addresses.
+    loopback = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}
+    return f"https://{loopback.get(host, host)}:{port}", None
 
 
 def _submit(args: argparse.Namespace, there: Connection, out: Output) -> dict[str, Any]:
+    # The coordinator knows the fingerprints of silos that were connected.
     plan = proposed_plan(args, there.rest.silos)
     for warning in plan_warnings(plan, Schema.load(args.schema)):
         out.warn(warning)
+    # Signed with the analyst's key, so that silos need not trust the coordinator for its origin.
     job = there.rest.submit(proposal(plan, there.keys.identity(), there.keys.peer().name))
     out.say(f"proposed  {job['id']}")
     out.paragraph(plan.describe())
@@ -67,7 +70,7 @@ def _submit(args: argparse.Namespace, there: Connection, out: Output) -> dict[st
         ("profile", plan.profile),
         ("plan digest", plan.digest.hex()),
     )
-    out.say(f"It waits for the silos to decide; see cloister jobs show {job['id']}.")
+    out.say(f"The silos now decide on it; see cloister jobs show {job['id']}.")
     return {
         "job": job["id"],
         "state": job["state"],
@@ -77,7 +80,7 @@ def _submit(args: argparse.Namespace, there: Connection, out: Output) -> dict[st
 
 
 def _list(_: argparse.Namespace, there: Connection, out: Output) -> dict[str, Any]:
-    jobs = there.rest.jobs()[::-1]
+    jobs = there.rest.jobs()[::-1]  # the newest last, next to the prompt
     rows = tuple(
         (
             job["id"],
@@ -89,7 +92,7 @@ def _list(_: argparse.Namespace, there: Connection, out: Output) -> dict[str, An
         )
         for job in jobs
     )
-    headings = ("job", "state", "asked by", "task and epsilon", "rounds", "proposed")
+    headings = ("job", "state", "proposed by", "task and epsilon", "rounds", "proposed")
     out.table(Table("Jobs at the coordinator", headings, rows))
     return {"jobs": jobs}
 

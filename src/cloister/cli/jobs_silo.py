@@ -1,4 +1,4 @@
-"""``cloister jobs`` at a silo: its owner sees what is asked of the records, and decides."""
+"""``cloister jobs`` at a silo: the owner reviews proposed jobs and decides on them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,14 @@ from cloister.protocol.lifecycle import ACCEPT, DENY, WITHDRAW, SiloState, Step
 def _list(_: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
     jobs = site.store().jobs()
     rows = tuple((job.id, job.state, asker(job), priced(job), job.received_at) for job in jobs)
-    headings = ("job", "state", "asked by", "task and epsilon", "received")
+    headings = ("job", "state", "proposed by", "task and epsilon", "received")
     out.table(Table(f"Jobs at {site.settings.name}", headings, rows))
+    # A job that nobody decides on holds up all its silos.
     if waiting := sum(job.state == SiloState.WAITING for job in jobs):
-        out.say(f"{waiting} wait for your decision: cloister jobs show JOB, then approve or deny")
+        out.say(
+            f"jobs that wait for your decision: {waiting}; cloister jobs show JOB, then approve "
+            "or deny"
+        )
     keys = ("state", "received_at")
     described = [{"job": job.id, **{key: getattr(job, key) for key in keys}} for job in jobs]
     return {"silo": site.settings.name, "jobs": described}
@@ -42,33 +46,35 @@ def _list(_: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
 
 def _show(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
     job = site.store().find(args.job)
-    asked = question(job, site)
-    out.pairs(*asked.facts)
-    if asked.members:
+    request = question(job, site)
+    out.pairs(*request.facts)
+    # Of a job that the policy declined on arrival only the digest is kept.
+    if request.members:
         out.say()
-        out.pairs(*asked.asked)
+        out.pairs(*request.asked)
         out.say()
-        for sentence in asked.sentences:
+        for sentence in request.sentences:
             out.paragraph(sentence)
         out.say()
-        out.table(asked.members)
-        out.pairs(*asked.prices)
+        out.table(request.members)
+        out.pairs(*request.prices)
         if job.state == SiloState.WAITING:
-            flag = " --accept-aggregator-noise" if asked.needs_consent else ""
+            flag = " --accept-aggregator-noise" if request.needs_consent else ""
             out.say()
             out.say(
                 f"to decide: cloister jobs approve {job.id}{flag}, or cloister jobs deny {job.id}"
             )
     keys = ("state", "reason", "decided_by", "received_at", "proposer")
-    return {"job": job.id, **{key: getattr(job, key) for key in keys}, **asked.document}
+    return {"job": job.id, **{key: getattr(job, key) for key in keys}, **request.document}
 
 
 def _approve(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
     job = site.store().find(args.job)
     if job.state == SiloState.WAITING:
         check_approval(site, job, accepts_aggregator_noise=args.accept_aggregator_noise)
+    # Only the decision is recorded here; the agent reserves the cost.
     document = _decide(args, site, out, ACCEPT)
-    out.say("The agent reserves its cost now and then tells the coordinator; see 'jobs show'.")
+    out.say("The agent now reserves its cost and informs the coordinator; see 'jobs show'.")
     return document
 
 
@@ -79,20 +85,21 @@ def _deny(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
 def _withdraw(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
     document = _decide(args, site, out, WITHDRAW, args.reason)
     rest = "the rest is free again."
-    if document["job"] in site.store().ran():  # only the agent knows whether it has seen all of it
+    if document["job"] in site.store().ran():  # only the agent knows the last round that it sent
         rest = "the agent frees the rest."
+    # The agent closes only jobs that it ran.
     elif site.settings.ledger.exists():
         ledger = site.ledger()
         close_job(ledger, document["job"])
         ledger.dispose()
-    out.say(f"Nothing more leaves for it; what left stays charged, {rest}")
+    out.say(f"The silo sends no more values for it; sent values stay charged, {rest}")
     return document
 
 
 def _decide(
     args: argparse.Namespace, site: Site, out: Output, step: Step[SiloState], reason: str = ""
 ) -> dict[str, Any]:
-    """Take a step of a job, if its state has that step."""
+    """Take a step of a job, if its state allows the step."""
     job = decide(site, args.job, step, reason)
     out.say(f"{step.target}  {job}")
     return {"job": job, "state": step.target}
@@ -100,10 +107,14 @@ def _decide(
 
 def _result(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
     job = site.store().find(args.job)
+    # The silo's own copy, which does not depend on the coordinator.
     path = site.settings.results / job.id / MODEL
     if not path.is_file():
-        raise DataError(f"job {job.id} is {job.state} and has no result here.")
+        raise DataError(
+            f"job {job.id} is {job.state} and has no result here; only a finished job has one."
+        )
     result = Release.load(path, site.tasks)
+    # Only the aggregator can know whether it added this noise.
     group = result.noise == AGGREGATOR_NOISE
     for warning in (CONSENT,) if group else warnings_of(result):
         out.warn(warning)

@@ -1,4 +1,4 @@
-"""``cloister join``: from an invitation to a party that runs, with one conference call."""
+"""``cloister join``: set up and start a party from its invitation, with one conference call."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from cloister.federation.joining import Invitation, Party
 from cloister.federation.pki import make_folder
 from cloister.federation.settings import load_settings
 
-_PAUSE = 2.0  # seconds between two looks at who else has come
+_PAUSE = 2.0  # seconds between two requests to the board
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
-    parser.add_argument("invitation", type=Path, metavar="FILE", help="the file you were sent")
+    parser.add_argument("invitation", type=Path, metavar="FILE", help="your invitation file")
     parser.add_argument(
         "--data", type=Path, metavar="FILE", help="a silo's records: CSV, Parquet or a folder"
     )
-    parser.add_argument("--confirm", metavar="WORDS", help="the words, as the others read them")
+    parser.add_argument("--confirm", metavar="WORDS", help="the words that the others read")
     parser.add_argument(
         "--wait", type=float, default=3600.0, metavar="S", help="seconds to wait for the others"
     )
-    parser.add_argument("--again", action="store_true", help="forget an earlier try")
+    parser.add_argument("--again", action="store_true", help="discard an earlier attempt")
     parser.add_argument(
         "--root",
         type=Path,
         metavar="DIR",
-        help="put everything there; no user is made, nothing is started (analyst: ~/cloister)",
+        help="folder for all files; no user is created, and no service is started "
+        "(analyst: ~/cloister)",
     )
 
 
@@ -52,41 +53,45 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         ("analysts", ", ".join(federation.analysts) or "none"),
         *_settings(federation.settings),
     )
+    # Asked before the wait, so that a wrong path does not appear after an hour.
     data = _data(args.data) if invitation.role == "silo" else None
     make_folder(site.keys)
     party = Party(invitation, site.keys, again=args.again)
     _meet(party, args.wait, out)
+    # Computed from the keys of all parties, so equal words mean equal keys.
     words = " ".join(party.words())
     out.say()
     out.say(f"    {words}")
     out.say()
     out.paragraph(
         "Call all other parties, in one conference call that the coordinator does not host. "
-        "Everybody must read the same words in this order. If one does not, somebody has come in "
-        "between: answer no."
+        "All parties must have the same words in this order. If one has other words, an attacker "
+        "is in the connection: answer no."
     )
     document = {"name": invitation.name, "words": words, "confirmed": False}
     if args.confirm is None:
-        answer = ask("Does everybody read the same words? [yes/no] ")
+        answer = ask("Do all parties have the same words? [yes/no] ")
         if answer is None:
             places = {"--data": data, "--root": args.root}
-            given = "".join(f" {option} {path}" for option, path in places.items() if path)
-            out.say(f"Then: cloister join {args.invitation}{given} --confirm '{words}'")
+            options = "".join(f" {option} {path}" for option, path in places.items() if path)
+            out.say(f"Then: cloister join {args.invitation}{options} --confirm '{words}'")
             return document
         if answer.lower() != "yes":
-            raise PlanError("words were not confirmed, so no key was pinned; tell the others.")
+            raise PlanError("words were not confirmed, so no key was pinned; inform the others.")
+    # A typed confirmation lets the command run without a terminal.
     elif args.confirm.lower().split() != words.split():
         raise PlanError(
-            f"words here are {words!r}, got {args.confirm!r}; if they were not misread, somebody "
-            "has come in between: no key was pinned."
+            f"words here are {words!r}, got {args.confirm!r}, so no key was pinned; if they were "
+            "not misread, an attacker is in the connection: inform the others."
         )
     _set_up(site, invitation, party.accept(), data, out)
+    # The new site is checked immediately, while the owner is still there.
     show(out, examined(load_settings(site.config), OFFLINE))
     return {**document, "confirmed": True, "config": site.config}
 
 
 def _settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what this site is asked to agree to, a line for each setting."""
+    """Yield name and value of each setting to which this site agrees."""
     for key, value in settings.items():
         if isinstance(value, dict):
             yield from ((f"{key}.{inner}", text) for inner, text in _settings(value))
@@ -94,35 +99,36 @@ def _settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _data(given: Path | None) -> Path:
-    """Return where the records are, which only the site knows."""
-    path = given or Path(ask("File of records (CSV, Parquet, or a folder of Parquet): ") or "")
+def _data(option: Path | None) -> Path:
+    """Return the path of the records, which the invitation cannot contain."""
+    path = option or Path(ask("File of records (CSV, Parquet, or a folder of Parquet): ") or "")
     if path == Path():
-        raise PlanError("a silo needs its file of records; give --data FILE.")
+        raise PlanError("a silo needs a file of records; give --data FILE.")
     if not path.exists():
         raise PlanError(f"file of records {str(path)!r} does not exist; give another --data.")
     return path.absolute()
 
 
 def _meet(party: Party, wait: float, out: Output) -> None:
-    """Exchange messages with the coordinator until everybody's nonce is here."""
+    """Exchange messages with the coordinator until the nonces of all parties are known."""
     if party.done:
         return
     from cloister.federation.service.client import Joining
 
+    # Monotonic, because an adjustment of the clock must not end the wait.
     deadline = time.monotonic() + wait
     message: dict[str, Any] = {}
-    waited_for: list[str] = []
-    said = ""
+    shown: list[str] = []
+    last_error = ""
     with Joining(party.invitation) as coordinator:
         while True:
             try:
                 board = coordinator.post(message)
-            except TransportError as error:  # not open yet, or the line is down
+            except TransportError as error:  # the board is not open yet, or the network is down
                 if time.monotonic() > deadline:
                     raise
-                if str(error) != said:
-                    out.say(f"waiting: {(said := str(error))}")
+                if str(error) != last_error:
+                    out.say(f"waiting: {(last_error := str(error))}")
                 time.sleep(_PAUSE)
                 continue
             message = party.answer(board)
@@ -130,15 +136,17 @@ def _meet(party: Party, wait: float, out: Output) -> None:
                 return
             missing = [n for n in party.invitation.federation.roles if n not in board["entries"]]
             others = [name for name in missing if name != party.invitation.name]
-            if others and others != waited_for:
+            if others and others != shown:
                 out.say(f"waiting for {', '.join(others)}")
-                waited_for = others
+                shown = others
             if time.monotonic() > deadline:
                 raise TransportError(
-                    "somebody has not joined yet; run the same command again, nothing is lost."
+                    f"not joined yet: {', '.join(missing) or 'a party'}; run the same command "
+                    "again, which continues from here."
                 )
             if others:
                 time.sleep(_PAUSE)
+            # All entries are there, so only the last short steps remain.
             elif party.invitation.name in board["openings"]:
                 time.sleep(_PAUSE / 10)
 
@@ -146,17 +154,19 @@ def _meet(party: Party, wait: float, out: Output) -> None:
 def _set_up(
     site: Site, invitation: Invitation, pins: dict[str, str], data: Path | None, out: Output
 ) -> None:
-    """Write schema, settings and unit, and start the party where root may."""
+    """Write schema, settings and systemd unit; start the party if run as root."""
     federation = invitation.federation
     schema = site.etc / "schema.toml"
+    # From the invitation, so that all sites have the same digest.
     write_text(schema, federation.schema)
-    schema.chmod(0o644)
+    schema.chmod(0o644)  # the service's user must read it, and it is public
     values: dict[str, Any] = {
         "role": invitation.role,
         "name": invitation.name,
         "coordinator": federation.coordinator,
         "keys": site.keys.name,
     }
+    # An analyst has no service and no records.
     if invitation.role == "analyst":
         site.write(values, out)
         silos = ",".join(federation.silos)
@@ -166,7 +176,7 @@ def _set_up(
         )
         return
     make_folder(site.state)
-    written = {
+    state_files = {
         "ledger": "ledger.db",
         "results": "results",
         "labels": "labels.db",
@@ -174,9 +184,10 @@ def _set_up(
     }
     values |= {
         "schema_file": schema.name,
-        **{key: str(site.state / name) for key, name in written.items()},
+        **{key: str(site.state / name) for key, name in state_files.items()},
         **federation.settings,
         "data": {"file": str(data)},
+        # Pins come from the confirmed words, not from the coordinator.
         "peers": {name: pins[name] for name in federation.silos if name != invitation.name},
         "analysts": {name: pins[name] for name in federation.analysts},
     }

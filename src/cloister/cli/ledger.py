@@ -1,4 +1,4 @@
-"""The actions of ``cloister budget`` that keep the file of a ledger safe."""
+"""The actions of ``cloister budget`` on the file of a ledger."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ from cloister.privacy.ledger_file import migrate
 Document = Mapping[str, Any] | None
 _FORMAT = "cloister-statements/1"
 _RESTORE = (
-    "A copy does not know what was sent after it was made. So a silo that is restored from it "
-    "leaves its running jobs, and the whole of their reservations stays charged; its peers notice "
-    "that it is behind. To restore, stop the silo, remove the ledger and the files beside it that "
-    "end in -wal and -shm, and put the copy in its place. A copy that is behind is refused until "
-    "'cloister budget recover' has taken in what its peers hold; the file that ends in .head may "
-    "be removed only if all later spending is lost for good."
+    "A copy lacks all charges after its creation. So a silo restored from it leaves its running "
+    "jobs, their whole reservations stay charged, and its peers notice that it is behind. To "
+    "restore, stop the silo, remove the ledger and its files with the endings -wal and -shm, and "
+    "put the copy in its place. A copy that is behind is refused until 'cloister budget recover' "
+    "has added the charges that its peers know. Remove the file with the ending .head only if all "
+    "later charges are permanently lost."
 )
 
 
 def add_ledger_actions(add: Callable[..., argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """Declare the actions on a ledger's file, and return that of ``export``."""
+    """Declare the actions on a ledger's file; return the parser of ``export``."""
     backup = add(
         "backup", "copy the ledger consistently, even while the silo runs", on_ledger(_backup)
     )
     backup.add_argument("--out", type=Path, required=True, metavar="COPY", help="a new file")
     statements = add(
-        "statements", "write what a peer signed, for that peer", on_ledger(_statements)
+        "statements",
+        "write the statements that a peer signed, for that peer",
+        on_ledger(_statements),
     )
     statements.add_argument(
         "--of", required=True, metavar="FINGERPRINT", help="fingerprint of the peer, as pinned"
@@ -55,14 +57,16 @@ def add_ledger_actions(add: Callable[..., argparse.ArgumentParser]) -> argparse.
         nargs="+",
         default=[],
         metavar="STATEMENTS",
-        help="files of peers, besides what they showed in jobs",
+        help="files of statements from peers, in addition to those received in jobs",
     )
     export = add("export", "write every entry of the ledger as JSON", on_ledger(_export))
     export.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
     others = (
         add("verify", "check every entry, answer and counter-signed head", on_ledger(_verify)),
         add("migrate", "convert a file of an earlier version", _migrate),
-        add("clock", "confirm that the clock is right and was ahead before", on_ledger(_clock)),
+        add(
+            "clock", "confirm that the clock is right now and was ahead earlier", on_ledger(_clock)
+        ),
     )
     for action in (backup, statements, recover, *others):
         action.add_argument("ledger", type=Path, metavar="FILE")
@@ -70,11 +74,12 @@ def add_ledger_actions(add: Callable[..., argparse.ArgumentParser]) -> argparse.
 
 
 def on_ledger(action: Callable[..., Document], *, behind: bool = False) -> Run:
-    """Return what opens the ledger, which must exist, for an action of (args, ledger, out)."""
+    """Return a command that opens the existing ledger for an action of (args, ledger, out)."""
 
     def run(args: argparse.Namespace, out: Output) -> Document:
-        if not args.ledger.is_file():
+        if not args.ledger.is_file():  # Ledger() would create an empty one
             raise LedgerError(f"ledger {str(args.ledger)!r} does not exist; check its path.")
+        # Only recovery may open a copy that is behind the newest head.
         ledger = Ledger(args.ledger, behind=behind)
         try:
             return action(args, ledger, out)
@@ -88,6 +93,7 @@ def _export(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     ledger.verify()
     text = json.dumps(ledger.export(), indent=1) + "\n"
     if args.out is None:
+        # The export is the result itself, so --json changes nothing.
         if not args.quiet:
             sys.stdout.write(text)
         return None
@@ -111,41 +117,45 @@ def _verify(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
 
 
 def _statements(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
-    held = ledger.remembered(args.of)
-    if not held:
-        raise LedgerError(f"ledger {str(args.ledger)!r} has no statement of {args.of}; check it.")
+    statements = ledger.remembered(args.of)
+    if not statements:
+        raise LedgerError(
+            f"ledger {str(args.ledger)!r} has no statement of {args.of}; check the fingerprint."
+        )
     rows = [
-        {"text": one.text, "signature": one.signature.hex(), "public": one.public.hex()}
-        for one in held
+        {"text": stmt.text, "signature": stmt.signature.hex(), "public": stmt.public.hex()}
+        for stmt in statements
     ]
     document = {"format": _FORMAT, "statements": rows}
     write_text(args.out, json.dumps(document, indent=1), new=True)
-    out.say(f"written  {args.out}, {len(held)} statements of {args.of}")
-    return {"file": args.out, "statements": len(held)}
+    out.say(f"written  {args.out}, {len(statements)} statements of {args.of}")
+    return {"file": args.out, "statements": len(statements)}
 
 
 def _recover(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
-    statements = [one for source in args.sources for one in _read(source)]
-    taken = ledger.recover(KeyFolder(args.keys).identity().public, statements)
-    jobs = sorted({said.job for said in taken})
+    statements = [statement for source in args.sources for statement in _read(source)]
+    # Only statements of the silo's own key count, so a peer cannot add charges.
+    added = ledger.recover(KeyFolder(args.keys).identity().public, statements)
+    jobs = sorted({statement.job for statement in added})
     for job in jobs:
-        out.say(f"taken in  {job}, at the full price of its reservation")
-    out.say(f"ledger {args.ledger} now holds every known job; missing jobs added: {len(jobs)}")
+        out.say(f"added  {job}, at the full price of its reservation")
+    out.say(f"ledger {args.ledger} now has every known job; missing jobs added: {len(jobs)}")
     return {"ledger": args.ledger, "jobs": jobs}
 
 
 def _clock(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     ledger.confirm_clock()
     at = ledger.entries()[-1].fields["at"]
-    out.say(f"noted  the clock is right at {at}; entries of a later time were written too early")
+    out.say(f"recorded  the clock is right at {at}; later times in older entries were wrong")
     return {"ledger": args.ledger, "at": at}
 
 
 def _read(source: Path) -> list[SignedStatement]:
-    """Read a file of a peer; whether a statement is genuine, the ledger says."""
+    """Return the statements in a peer's file; the ledger verifies their signatures."""
     try:
         document = json.loads(source.read_text(encoding="utf-8"))
         if document["format"] != _FORMAT:
+            # Caught below, with the other defects of such a file.
             raise ValueError("another format")
         return [
             SignedStatement(
@@ -155,18 +165,19 @@ def _read(source: Path) -> list[SignedStatement]:
         ]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise LedgerError(
-            f"{str(source)!r} is not a file of 'cloister budget statements'; ask the peer for one."
+            f"{str(source)!r} is not a file of 'cloister budget statements'; request one from the "
+            "peer."
         ) from error
 
 
 def _migrate(args: argparse.Namespace, out: Output) -> Document:
-    # An older file cannot be opened before this, so this is the one action that gets none.
+    # Ledger() cannot open an older file, so this action is not under on_ledger.
     changed = migrate(args.ledger)
     ledger = Ledger(args.ledger)
     try:
         ledger.verify()
     finally:
         ledger.dispose()
-    what = "migrated, every entry verified" if changed else "has this version's format already"
-    out.say(f"ledger {args.ledger}: {what}")
+    result = "migrated, every entry verified" if changed else "already has this version's format"
+    out.say(f"ledger {args.ledger}: {result}")
     return {"ledger": args.ledger, "changed": changed}

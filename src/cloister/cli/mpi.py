@@ -1,8 +1,8 @@
-"""One rank of ``cloister run --mpi``: rank 0 is the aggregator, rank i the silo of the i-th file.
+"""One rank of ``cloister run --mpi``: rank 0 is the aggregator, rank i the silo of file i.
 
-Every rank makes the plan from the same command line. The aggregator reads no file and has no ledger
-and no key; each silo reads its own file and charges its own ledger before a vector leaves. All
-silos hold the result in the end, and the first one writes it.
+Every rank makes the plan from the same command line. The aggregator reads no file and has neither
+ledger nor key. Each silo reads its own file and charges its own ledger before it sends a vector. At
+the end all silos have the result, and the first one writes it.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 def run_rank(
     args: argparse.Namespace, out: Output, noise: NoiseSource | None = None
 ) -> dict[str, Any] | None:
-    """Play the part of this rank and return the document, if it writes one.
+    """Run the party of this rank; return the document if this rank writes one.
 
-    An error ends all ranks.
+    An error stops all ranks.
     """
     comm = world()
     source = noise or DiscreteNoise()
@@ -58,12 +58,12 @@ def run_rank(
 
 
 def _aggregate(args: argparse.Namespace, comm: Comm, noise: NoiseSource) -> None:
-    """Make the plan, which the others wait for, and run its rounds."""
+    """Make the plan, for which the other ranks wait, and run its rounds."""
     plan = _agree(args).plan
     transport = MpiTransport(comm, plan.silos)
     hand_out(comm, bytes.fromhex(plan.run_id), 0)
-    comm.Barrier()  # every silo has read its file
-    comm.Barrier()  # every silo can pay
+    comm.Barrier()  # until every silo has read its file
+    comm.Barrier()  # until every silo has reserved the cost
     for _ in run_rounds(Aggregator(plan, noise), transport):
         pass
     transport.close()
@@ -72,18 +72,18 @@ def _aggregate(args: argparse.Namespace, comm: Comm, noise: NoiseSource) -> None
 def _contribute(
     args: argparse.Namespace, comm: Comm, noise: str, out: Output
 ) -> dict[str, Any] | None:
-    """Take part as the silo of this rank; the first silo writes and shows the result."""
+    """Run the silo of this rank; the first silo writes and shows the result."""
     run_id = hand_out(comm, b"", 0).hex()
     job = _agree(args)
     plan = replace(job.plan, run_id=run_id)
     silo, writes = plan.silos[comm.rank - 1], comm.rank == 1
     out = out if writes else Output(quiet=True)
     records = files_of(args).read(job.schema, job.columns, silos=[silo])
-    # each rank sits at its own file; one that refuses ends all before a frame is sent
+    # A rank whose file has too many unusable rows stops all ranks before a frame is sent.
     for notice in job.loss_notices(records):
         out.warn_locally(notice)
     prepare_folder(args.out)
-    comm.Barrier()  # nothing is reserved for a job in which a file cannot be read
+    comm.Barrier()  # no silo reserves budget for a job with an unreadable file
     charge = payment_of(args, out).open(job.schema, plan, silo=silo)
     client = _play(plan, silo, records[silo], comm, charge)
     if writes:
@@ -104,7 +104,7 @@ def _play(plan: Plan, silo: str, records: Records, comm: Comm, charge: Charge | 
         key = hand_out(comm, new_key(), 1)
         ledger = account.ledger if account else None
         client = Client(plan, silo, records, GroupMask(key), ledger)
-        comm.Barrier()  # nothing leaves before every silo can pay
+        comm.Barrier()  # no silo sends a vector before all have reserved the cost
         serve(comm, client.handle)
     finally:
         if account:
@@ -113,14 +113,16 @@ def _play(plan: Plan, silo: str, records: Records, comm: Comm, charge: Charge | 
 
 
 def _agree(args: argparse.Namespace) -> Job:
-    """Return the job of the command line; its plan is the same on every rank but for its run."""
+    """Return the job of the command line, whose plan differs between ranks only in its run id."""
     task, options = named_task(args)
     silos = name_silos(args.files)
     if len(silos) < 2:
-        raise PlanError("mpi needs two or more files; leave --mpi out for a single silo.")
+        raise PlanError(
+            f"--mpi needs two or more files, got {len(silos)}; omit --mpi for a single silo."
+        )
     if task.private and args.nominal_n is None:
         raise PlanError(
-            "nominal_n must be given with --mpi, where no noisy count is bought; agree on a number "
-            "that may be public."
+            "--mpi needs --nominal-n, because it runs no noisy count; agree on a public number of "
+            "records."
         )
     return job_of(args, task, Schema.load(args.schema), silos, options)

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the task, job and payment that they describe."""
+"""Options of several commands, and the task, job and payment that they define."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ from cloister.tasks import TASKS, from_file, installed
 from cloister.tasks.options import check_known, options_of
 
 _METAVARS = {int: "N", float: "X", str: "NAME"}
+# Options without a meaning for a release of exact values.
 _COSTS = ("epsilon", "delta", "ledger", "cap_epsilon")
 
 
-# What is declared ---------------------------------------------------------------------------------
+# Declarations -------------------------------------------------------------------------------------
 
 
 def add_job_arguments(parser: argparse.ArgumentParser, *, catalogue: bool = False) -> None:
-    """Declare what every job over files takes; `catalogue` allows one in place of a schema."""
+    """Declare the options of every job over files; `catalogue` allows one instead of a schema."""
     parser.add_argument(
         "files",
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="CSV or Parquet; each file is a silo, named like the file",
+        help="CSV or Parquet; each file is a silo with the name of the file",
     )
     add_plan_arguments(parser, catalogue=catalogue)
     parser.add_argument(
@@ -52,7 +53,7 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, catalogue: bool = Fals
         "--cache-dir",
         type=Path,
         metavar="DIR",
-        help="keep plain records there while the job runs, and read each file once; for files "
+        help="store unencrypted records there during the job, and read each file once; for files "
         "larger than memory",
     )
     group = parser.add_argument_group("budget")
@@ -60,73 +61,74 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, catalogue: bool = Fals
         "--ledger",
         type=Path,
         metavar="PATH",
-        help=f"ledger to charge (default: {LEDGER_VARIABLE}, or one ledger for all you run)",
+        help=f"ledger to charge (default: {LEDGER_VARIABLE}, or one ledger for all your jobs)",
     )
     group.add_argument(
         "--cap-epsilon",
         type=float,
         metavar="E",
-        help="lifetime cap of a data set that is new in the ledger; asked for at a terminal",
+        help="lifetime cap of a data set that is new in the ledger; prompted for at a terminal",
     )
     group.add_argument(
         "--confirm-same-content",
         action="store_true",
-        help="confirm, as the owner, that records which the ledger knows under another name get "
-        "a budget of their own",
+        help="confirm, as the owner, a separate budget for records that the ledger has under "
+        "another name",
     )
 
 
 def add_baskets_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare how a file holds market baskets; it is never guessed."""
+    """Declare the layout of market baskets, which is never guessed."""
     parser.add_argument(
         "--baskets",
         action="append",
         default=[],
         metavar="[FILE=]lines[:DELIMITER]|long:BASKET,ITEM",
         help="read market baskets, one per line or one item per row; the schema is a catalogue "
-        "of items; with FILE= of that file alone, and may be repeated",
+        "of items; FILE= limits it to that file; may be repeated",
     )
 
 
 def add_max_loss_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare how many rows may be left out."""
+    """Declare the limit on rows that are left out."""
     parser.add_argument(
         "--max-loss",
         type=float,
         metavar="SHARE",
-        help="share of the rows of each file that may be left out (default: 0.05, and no value of "
-        "a target, event or group with all of its rows)",
+        help="share of the rows of each file that may be left out (default: 0.05, and each value "
+        "of a target, event or group keeps at least one row)",
     )
 
 
 def add_reading_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare how each file is written, where files differ."""
+    """Declare the file of reading settings, for files in different formats."""
     parser.add_argument(
         "--reading",
         type=Path,
         metavar="FILE.toml",
-        help="how each file is written: a table of its name with decimal, thousands, encoding, "
+        help="format of each file: a table with its name, with decimal, thousands, encoding, "
         "delimiter, multiline, and format or spellings of columns",
     )
 
 
 def add_model_task(parser: argparse.ArgumentParser) -> None:
-    """Declare whose task a model may be of."""
+    """Declare the class of a model's task, if it is not installed."""
     parser.add_argument(
-        "--task", metavar="FILE.py:CLASS", help="the task of the model, if it is one of your own"
+        "--task", metavar="FILE.py:CLASS", help="the task of the model, if it is your own class"
     )
 
 
 def load_model(args: argparse.Namespace) -> Release:
-    """Return the model that a command names, of a task that ships or of one's own."""
-    own = from_file(args.task) if args.task else None
-    return Release.load(args.model, {own.name: own} if own else None)
+    """Return the model of a command line, of an installed task or of the user's class."""
+    task = from_file(args.task) if args.task else None
+    return Release.load(args.model, {task.name: task} if task else None)
 
 
 def add_plan_arguments(
     parser: argparse.ArgumentParser, *, nominal_n: bool = False, catalogue: bool = False
 ) -> None:
-    """Declare what a plan needs; `nominal_n` says whether that must be given."""
+    """Declare the options of a plan; `nominal_n` makes --nominal-n required."""
+    # A catalogue is a schema: with both, one of them would be ignored.
     contract = parser.add_mutually_exclusive_group(required=True) if catalogue else parser
     contract.add_argument("--schema", type=Path, required=not catalogue, help="the data contract")
     if catalogue:
@@ -134,7 +136,7 @@ def add_plan_arguments(
             "--catalogue",
             type=Path,
             metavar="ITEMS.txt",
-            help="the public items, one per line; their schema is written beside the results",
+            help="the public items, one per line; their schema is written to the results folder",
         )
         parser.add_argument(
             "--dataset", metavar="NAME", help="name of the data in the ledger, with --catalogue"
@@ -146,7 +148,11 @@ def add_plan_arguments(
         help="columns of the schema that the job uses (default: all)",
     )
     parser.add_argument(
-        "--epsilon", type=float, metavar="E", help="privacy budget; there is no default"
+        # A default would be a decision that the data's owner has to make.
+        "--epsilon",
+        type=float,
+        metavar="E",
+        help="privacy budget; there is no default",
     )
     parser.add_argument(
         "--delta", type=float, metavar="D", help="default: min(1e-6, 1 / (100 nominal-n))"
@@ -156,10 +162,10 @@ def add_plan_arguments(
         type=int,
         required=nominal_n,
         metavar="N",
-        help="public number of records in all silos, as agreed in a contract"
-        + ("" if nominal_n else "; without it, 2%% of the budget buy a noisy count"),
+        help="public number of records in all silos, for example from a contract"
+        + ("" if nominal_n else "; if omitted, 2%% of the budget is spent on a noisy count"),
     )
-    parser.add_argument("--study", default="default", help="study whose budget is spent")
+    parser.add_argument("--study", default="default", help="study whose budget is charged")
     parser.add_argument(
         "--min-silos",
         type=int,
@@ -170,7 +176,7 @@ def add_plan_arguments(
 
 
 def add_trust_arguments(group: argparse._ActionsContainer, default: str) -> None:
-    """Declare whom silos have to trust."""
+    """Declare the trust model of the silos."""
     group.add_argument(
         "--profile", choices=("pairwise", "group"), help=f"trust model (default: {default})"
     )
@@ -179,19 +185,19 @@ def add_trust_arguments(group: argparse._ActionsContainer, default: str) -> None
         type=int,
         default=0,
         metavar="T",
-        help="pairwise: how many silos may collude with the coordinator (default: 1)",
+        help="pairwise: number of silos that may collude with the coordinator (default: 1)",
     )
 
 
 def add_kmeans_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Declare what the k-means tasks take."""
+    """Declare the options of the k-means tasks."""
     group = parser.add_argument_group("k-means")
     group.add_argument(
         "--k",
         type=_clusters,
         required=required,
         metavar="K|auto:LOW..HIGH",
-        help="number of clusters; 'auto:2..12' chooses one from released counts",
+        help="number of clusters; 'auto:2..12' selects it from released counts",
     )
     group.add_argument(
         "--algorithm",
@@ -200,24 +206,33 @@ def add_kmeans_arguments(parser: argparse.ArgumentParser, *, required: bool = Tr
         metavar="NAME",
         help="one of %(choices)s (default: auto)",
     )
-    group.add_argument("--alpha", type=float, help="fastlloyd: radius as a part of the box")
     group.add_argument(
-        "--rounds", type=int, help="default: by the method's error model; auto fixes its own"
+        "--alpha", type=float, help="fastlloyd: radius as a fraction of the column ranges"
+    )
+    group.add_argument(
+        "--rounds",
+        type=int,
+        help="number of rounds (default: from the method's error model); not for auto",
     )
     group.add_argument(
         "--keep-empty",
         action="store_true",
-        help="leave empty clusters where they are, as the published methods do (default: move "
-        "them where an average cluster stands well out of the noise)",
+        help="keep the centres of empty clusters, as in the published methods (default: relocate "
+        "them if an average cluster is much larger than the noise)",
     )
     group.add_argument(
-        "--public-seed", type=int, default=0, help="seed of the starting centres, known to all"
+        # Noise never has a seed.
+        "--public-seed",
+        type=int,
+        default=0,
+        help="public seed of the starting centres",
     )
 
 
 class _Algorithms(Collection[str]):
-    """Names of the k-means that are installed; listing them imports all tasks, a look-up one."""
+    """Names of installed k-means tasks; iteration imports all tasks, a look-up only one."""
 
+    # argparse calls this for a given name, and iterates only for help and errors.
     def __contains__(self, name: object) -> bool:
         from cloister.tasks.clustering.algorithms import is_kmeans
 
@@ -233,90 +248,97 @@ class _Algorithms(Collection[str]):
 
 
 def add_task_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Declare how a task is named, and given its options."""
+    """Declare the name of a task and its options."""
     parser.add_argument(
         "--task",
         required=required,
         metavar="NAME|FILE.py:CLASS",
-        help="a task of 'cloister tasks', or a class in a file of yours, which is executed",
+        help="a task of 'cloister tasks', or a class in your own file, which is executed",
     )
     add_set_argument(parser)
     parser.add_argument(
-        "--not-private", action="store_true", help="allow a task whose release is not private"
+        # Explicit, so that exact values are never released by mistake.
+        "--not-private",
+        action="store_true",
+        help="allow a task whose release is not private",
     )
 
 
 def add_set_argument(group: argparse._ActionsContainer) -> None:
-    """Declare how a task is given its own options."""
+    """Declare the option that sets the options of a task."""
     group.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of the task, NAME=VALUE, see 'cloister tasks'; may be repeated",
+        help="set an option of the task, see 'cloister tasks'; may be repeated",
     )
 
 
 def add_options(
     group: argparse._ActionsContainer, task: type[Task], special: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Declare every option of a task by what the task says of it; some in a `special` way."""
-    for one in options_of(task):
-        arguments = {**_argument(one), **special.get(one.name, {})}
-        group.add_argument(f"--{one.name.replace('_', '-')}", **arguments)
+    """Declare every option of a task from its declarations; `special` overrides arguments."""
+    for option in options_of(task):
+        arguments = {**_argument(option), **special.get(option.name, {})}
+        group.add_argument(f"--{option.name.replace('_', '-')}", **arguments)
 
 
-def _argument(one: Declaration) -> dict[str, Any]:
-    """Return what argparse has to know of an option."""
-    kind = _plain(one.kind)
-    shown = "" if one.default in (None, "", ()) or one.required else f" (default: {one.default})"
-    about = {"help": f"{one.help}{shown}".replace("%", "%%"), "required": one.required}
+def _argument(option: Declaration) -> dict[str, Any]:
+    """Return the arguments of add_argument for an option."""
+    kind = _plain(option.kind)
+    has_default = option.default not in (None, "", ()) and not option.required
+    default = f" (default: {option.default})" if has_default else ""
+    # argparse formats the text with %, so a percent sign must be doubled.
+    common = {"help": f"{option.help}{default}".replace("%", "%%"), "required": option.required}
     if get_origin(kind) is Literal:
-        return about | {"choices": get_args(kind)}
+        return common | {"choices": get_args(kind)}
+    # Gives --name and --no-name, so that a default of True can be changed.
     if kind is bool:
-        return about | {"action": argparse.BooleanOptionalAction}
+        return common | {"action": argparse.BooleanOptionalAction}
     if get_origin(kind) is Mapping:
-        return about | {"action": "append", "type": _named, "metavar": "NAME=X,X,..."}
+        return common | {"action": "append", "type": _named, "metavar": "NAME=X,X,..."}
     if get_origin(kind) is tuple:
-        part = _plain(get_args(kind)[0])
-        several = {"action": "append"} if get_origin(part) is tuple else {}
-        numbers = part in (int, float)
+        element = _plain(get_args(kind)[0])
+        several = {"action": "append"} if get_origin(element) is tuple else {}
+        numbers = element in (int, float)
         return (
-            about
+            common
             | several
             | {
                 "type": _numbers if numbers else comma_separated,
                 "metavar": "X,X,..." if numbers else "NAME,NAME,...",
             }
         )
-    return about | {"type": kind, "metavar": _METAVARS.get(kind)}
+    return common | {"type": kind, "metavar": _METAVARS.get(kind)}
 
 
 def _plain(kind: Any) -> Any:
-    """Return the type in an annotation, which may allow None beside it."""
+    """Return the type in an annotation, without its constraints and without None."""
     if get_origin(kind) is Annotated:
         return _plain(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
-        return next(_plain(part) for part in get_args(kind) if part is not NoneType)
+        return next(_plain(member) for member in get_args(kind) if member is not NoneType)
     return kind
 
 
 def options_from(args: argparse.Namespace, task: type[Task]) -> dict[str, Any]:
-    """Return the options of a task whose command line has all of them."""
-    found: dict[str, Any] = {}
-    for one in options_of(task):
-        given = getattr(args, one.name)
-        if given is not None or one.required:
-            repeated = get_origin(_plain(one.kind)) is Mapping
-            found[one.name] = dict(given) if repeated else given
-    return found
+    """Return the options of a task from a command line that declares all of them."""
+    options: dict[str, Any] = {}
+    for option in options_of(task):
+        value = getattr(args, option.name)
+        if value is not None or option.required:
+            is_mapping = get_origin(_plain(option.kind)) is Mapping
+            options[option.name] = dict(value) if is_mapping else value
+    return options
 
 
-# How values are read ------------------------------------------------------------------------------
+# Values -------------------------------------------------------------------------------------------
 
 
 def comma_separated(text: str) -> tuple[str, ...]:
-    """Read names separated by commas; one that has a comma stands in double quotes."""
+    """Read names separated by commas; a name with a comma must be in double quotes."""
+    # Names of columns may contain commas, which CSV can quote.
     names = tuple(name.strip() for row in csv.reader([text]) for name in row)
     if not (names and all(names)):
         raise argparse.ArgumentTypeError(f"must be names separated by commas, got {text!r}")
@@ -326,7 +348,8 @@ def comma_separated(text: str) -> tuple[str, ...]:
 def _numbers(text: str) -> tuple[float, ...]:
     """Read numbers separated by commas."""
     try:
-        return tuple(int(part) if part.isdecimal() else float(part) for part in text.split(","))
+        # An option of integers refuses floats, so whole numbers stay integers.
+        return tuple(int(item) if item.isdecimal() else float(item) for item in text.split(","))
     except ValueError:
         message = f"must be numbers separated by commas, got {text!r}"
         raise argparse.ArgumentTypeError(message) from None
@@ -341,19 +364,19 @@ def _named(text: str) -> tuple[str, tuple[float, ...]]:
 
 
 def _clusters(text: str) -> int | range:
-    """Read a number of clusters, or the numbers to choose from."""
+    """Read a number of clusters, or a range of them."""
     low, dots, high = text.removeprefix("auto:").partition("..")
     try:
         if not (text.startswith("auto:") and dots):
             return int(text)
         return range(int(low), int(high) + 1)
     except ValueError:
-        message = f"must be a number or a choice such as auto:2..12, got {text!r}"
+        message = f"must be a number or a range such as auto:2..12, got {text!r}"
         raise argparse.ArgumentTypeError(message) from None
 
 
 def named_values(pairs: Iterable[str]) -> dict[str, Any]:
-    """Read ``name=value`` pairs; a value is JSON, or else text."""
+    """Read ``name=value`` pairs; a value that is not JSON is text."""
     options: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -362,6 +385,7 @@ def named_values(pairs: Iterable[str]) -> dict[str, Any]:
         try:
             options[name] = json.loads(value)
         except ValueError:
+            # Names of columns and words need no quotes then.
             options[name] = value
     return options
 
@@ -370,7 +394,7 @@ def named_values(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def kmeans_task(args: argparse.Namespace) -> tuple[type[Task], dict[str, Any]]:
-    """Return the k-means task of a command line, and its options."""
+    """Return the k-means task of a command line and its options."""
     options: dict[str, Any] = {"public_seed": args.public_seed}
     if not isinstance(args.k, range):
         task = installed()[args.algorithm]
@@ -379,92 +403,100 @@ def kmeans_task(args: argparse.Namespace) -> tuple[type[Task], dict[str, Any]]:
         task = TASKS["selectk"]
         options |= {"min_clusters": args.k.start, "max_clusters": args.k.stop - 1}
     else:
-        raise PlanError(f"k is chosen by algorithm auto only, got {args.algorithm}; give k.")
-    keep = False if args.keep_empty else None
-    given = {"alpha": args.alpha, "rounds": args.rounds, "relocate_empty": keep}
-    asked = {name: value for name, value in given.items() if value is not None}
-    check_known(task, asked)
-    if any(one.name == "relocate_empty" for one in options_of(task)):
-        asked["relocate_empty"] = keep
-    return task, {**options, **asked}
+        raise PlanError(
+            f"only algorithm auto selects k, got {args.algorithm}; give a number as --k."
+        )
+    relocate = False if args.keep_empty else None
+    arguments = {"alpha": args.alpha, "rounds": args.rounds, "relocate_empty": relocate}
+    explicit = {name: value for name, value in arguments.items() if value is not None}
+    # Only explicit options: a default must not raise for a task without it.
+    check_known(task, explicit)
+    if any(option.name == "relocate_empty" for option in options_of(task)):
+        explicit["relocate_empty"] = relocate
+    return task, {**options, **explicit}
 
 
 def chosen_task(args: argparse.Namespace) -> tuple[type[Task], dict[str, Any]]:
-    """Return the task that --task names, or the k-means that --k asks for, and its options."""
+    """Return the task of --task, or the k-means task of --k, and its options."""
     if bool(args.task) == (args.k is not None):
         raise PlanError(
-            "either k for k-means or a task must be given; a task has its options from --set, such "
-            "as --set n_clusters=3."
+            "give either --k for k-means or --task; set the options of a task with --set, for "
+            "example --set n_clusters=3."
         )
     return named_task(args) if args.task else kmeans_task(args)
 
 
 def named_task(args: argparse.Namespace) -> tuple[type[Task], dict[str, Any]]:
-    """Return the task that a command line names, and its options.
+    """Return the task of --task and its options.
 
     Raises
     ------
     PlanError
-        If there is no such task or option, or it is not private and the user does not accept that.
+        If the task or option does not exist, or it is not private and --not-private is missing.
     """
     task = load_task(args.task)
     if not task.private and not args.not_private:
         raise PlanError(
-            f"task {task.name!r} is NOT PRIVATE: it releases exact values; give --not-private if "
-            "the records may be seen by everybody."
+            f"task {task.name!r} is NOT PRIVATE: it releases exact values; give --not-private only "
+            "if the records are public."
         )
     return task, task_options(task, args.set)
 
 
 def load_task(name: str) -> type[Task]:
-    """Return a task that is installed, or the class that ``path/to/file.py:ClassName`` names."""
-    known = installed()
-    if name in known:
-        return known[name]
+    """Return an installed task, or the class at ``path/to/file.py:ClassName``."""
+    tasks = installed()
+    if name in tasks:
+        return tasks[name]
+    # Only a path ending in .py is executed, never a module name that was mistyped.
     if not name.rpartition(":")[0].endswith(".py"):
         raise PlanError(
-            f"task must be one of {sorted(known)} or path/to/file.py:ClassName, got {name!r}; "
-            f"published methods come with the laboratory: {INSTALL_LAB_HINT}."
+            f"task must be one of {sorted(tasks)} or path/to/file.py:ClassName, got {name!r}; "
+            f"published methods are part of the laboratory: {INSTALL_LAB_HINT}."
         )
     return from_file(name)
 
 
 def task_options(task: type[Task], pairs: Iterable[str]) -> dict[str, Any]:
-    """Read ``name=value`` pairs of a task's own options; a value is JSON, or else text."""
+    """Read ``name=value`` pairs of a task's options; a value that is not JSON is text."""
     options = named_values(pairs)
     check_known(task, options)
     return options
 
 
 def schema_of_model(path: Path, plan: Plan) -> Schema:
-    """Return what the contract that a model was made with says of the model's columns."""
+    """Return the model's columns of its original schema, which must have the plan's digest."""
     schema = Schema.load(path)
+    # Other bounds or categories would shift every value.
     if schema.digest() != plan.schema_digest:
-        raise PlanError("schema is not that of the model: their digests differ; give the original.")
+        raise PlanError(
+            f"schema {str(path)!r} is not that of the model: their digests differ; give the "
+            "original schema."
+        )
     return schema.select(plan.columns)
 
 
 def refuse_given(given: object, rule: str) -> None:
-    """Raise a PlanError if an option is given, though a rule says that it has no place here."""
+    """Raise a PlanError with a rule if an option is given that the rule forbids."""
     if given:
-        raise PlanError(f"{rule}; leave it out.")
+        raise PlanError(f"{rule}; omit it.")
 
 
 def no_predictions(task: Task) -> PlanError:
-    """Return the refusal of a model that predicts nothing."""
+    """Return the error for a model without predictions."""
     return PlanError(
-        f"model is of task {task.name!r}, which predicts nothing for a record; give one that "
+        f"model has task {task.name!r}, which predicts no value of a record; give a model that "
         "classifies, regresses or clusters, or, to predict, one that finds outliers."
     )
 
 
 def trust_of(args: argparse.Namespace) -> Trust:
-    """Return the fields of a plan that do not depend on its task, as a command line has them."""
+    """Return the fields of a plan that do not depend on its task, from a command line."""
     return Trust.taken_from(dict(vars(args)))
 
 
 def files_of(args: argparse.Namespace) -> SiloFiles:
-    """Return the files of a command line, each of which is a silo."""
+    """Return the files of a command line, one for each silo."""
     return SiloFiles(
         paths=name_silos(args.files),
         baskets=args.baskets,
@@ -474,11 +506,12 @@ def files_of(args: argparse.Namespace) -> SiloFiles:
 
 
 def payment_of(args: argparse.Namespace, out: Output) -> Payment:
-    """Return how the job of a command line is paid."""
+    """Return the ledger settings that pay for the job of a command line."""
     return Payment(
         ledger=args.ledger,
         cap_epsilon=args.cap_epsilon,
         confirm_same_content=args.confirm_same_content,
+        # A script must fail instead of waiting for an answer.
         ask=ask if sys.stderr.isatty() else lambda _: None,
         say=out.say,
     )
@@ -491,11 +524,11 @@ def job_of(
     silos: Iterable[str],
     options: Mapping[str, Any],
 ) -> Job:
-    """Return the job that a command line describes; its plan raises what is wrong with it."""
-    given = vars(args)
-    unused = [name for name in _COSTS if given.get(name) is not None and not task.private]
+    """Return the job of a command line; its plan raises for invalid values."""
+    arguments = vars(args)
+    unused = [name for name in _COSTS if arguments.get(name) is not None and not task.private]
     refuse_given(
-        unused, f"{', '.join(unused)} mean nothing for task {task.name!r}, which is not private"
+        unused, f"{', '.join(unused)} cannot be used with task {task.name!r}, which is not private"
     )
     return Job(
         task=task,
@@ -505,7 +538,8 @@ def job_of(
         epsilon=args.epsilon,
         delta=args.delta,
         nominal_n=args.nominal_n,
+        # In the schema's order, which all silos share.
         columns=None if args.columns is None else schema.select(args.columns).names,
-        max_loss=given.get("max_loss"),
+        max_loss=arguments.get("max_loss"),
         trust=trust_of(args),
     )

@@ -1,4 +1,4 @@
-"""What a command says: text and tables for people, one JSON document for programs, or nothing."""
+"""The output of a command: text and tables for people, or one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
     from cloister.app.in_process import OnRound
 
-_WIDTH, _WIDEST = 100, 400  # of text and of tables where there is no terminal
-_MAX_COLUMNS = 9  # of a table on the screen; the report has all
+_WIDTH, _WIDEST = 100, 400  # of text and of tables without a terminal
+_MAX_COLUMNS = 9  # of a table on the screen, since wider ones wrap; the report has all
 
 
 @dataclass
 class Output:
-    """Where the text of a command goes.
+    """The destination of a command's text.
 
     Parameters
     ----------
     json, quiet : bool
-        Write nothing but the document; write nothing at all. Warnings are always written.
+        Write only the document, or write no text. Warnings are always written.
     warnings : list of str
-        Those that the document repeats.
+        Warnings that the document repeats.
     code : int
         Exit code of the process, unless there is an error.
     """
@@ -46,35 +46,36 @@ class Output:
     quiet: bool = False
     warnings: list[str] = field(default_factory=list)
     code: int = 0
-    _rows: int = field(default=0, init=False)  # read so far, where somebody watches
+    _rows: int = field(default=0, init=False)  # read so far, for the bar on a terminal
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Output:
-        """Return the output that a command line asks for."""
+        """Return the output for the options of a command line."""
         return cls(getattr(args, "json", False), getattr(args, "quiet", False))
 
     @property
     def for_people(self) -> bool:
-        """Whether text for people is wanted."""
+        """True if text for people is written."""
         return not (self.json or self.quiet)
 
     def raw(self, text: str) -> None:
-        """Write text of which other programs read every character."""
+        """Write text unchanged, for files and other programs."""
         if self.for_people:
             sys.stdout.write(text)
 
     def say(self, text: str = "") -> None:
-        """Write one line, never broken."""
+        """Write one line without line breaks."""
         if self.for_people:
+            # Names from files may contain control characters for a terminal.
             sys.stdout.write(clean(text) + "\n")
 
     def paragraph(self, text: str) -> None:
-        """Write text broken at words."""
+        """Write text with line breaks between words."""
         if self.for_people:
             _console(_WIDTH).print(clean(text))
 
     def pairs(self, *pairs: tuple[str, str]) -> None:
-        """Write names and values below each other."""
+        """Write names and values in two aligned columns."""
         width = max((len(name) for name, _ in pairs), default=0)
         for name, value in pairs:
             self.say(f"{name:<{width}}  {value}")
@@ -99,26 +100,28 @@ class Output:
             self.say(f"and {hidden} more columns")
 
     def warn(self, text: str) -> None:
-        """Write a warning to standard error; it is part of the document too."""
+        """Write a warning to standard error and add it to the document."""
+        # Programs that read only the document must not miss a warning.
         self.warnings.append(text)
         self.warn_locally(text)
 
     def warn_locally(self, text: str) -> None:
-        """Write what follows from records to standard error, and into no document."""
+        """Write a warning on exact records to standard error only, not to the document."""
         sys.stderr.write(f"cloister: warning: {clean(text)}\n")
 
     def document(self, document: Mapping[str, Any]) -> None:
-        """Write the one JSON document, if asked to."""
+        """Write the JSON document, if --json is given."""
         if self.json:
             values = {**document, "warnings": self.warnings}
+            # Raises instead of writing NaN, which is not JSON.
             json.dump(_plain(values), sys.stdout, indent=1, allow_nan=False)
             sys.stdout.write("\n")
 
     @contextmanager
     def reading(self) -> Iterator[Callable[[str], Callable[[int], None] | None]]:
-        """Show rows and rows a second on a terminal; yield what gives each silo its counter.
+        """Show rows and rows a second on a terminal; yield a function of silo to its counter.
 
-        The line is gone when all is read: an exact count is no release.
+        The line disappears after the reading, because an exact count is not a release.
         """
         if not (self.for_people and is_watched()):
             yield lambda silo: None
@@ -126,10 +129,11 @@ class Output:
         from rich.console import Console
         from rich.progress import Progress, TextColumn
 
-        words = TextColumn("reading {task.description}: {task.fields[done]}", markup=False)
-        with Progress(words, console=Console(stderr=True), transient=True) as bar:
+        text = TextColumn("reading {task.description}: {task.fields[done]}", markup=False)
+        with Progress(text, console=Console(stderr=True), transient=True) as bar:
 
             def counter(silo: str) -> Callable[[int], None]:
+                # The bar over rounds later uses the rows of all silos.
                 start, before = perf_counter(), self._rows
                 task = bar.add_task(silo, total=None, done="")
 
@@ -143,15 +147,15 @@ class Output:
             yield counter
 
     def progress(self) -> AbstractContextManager[OnRound | None]:
-        """Show a bar over rounds on a terminal; yield what is to be called after each."""
+        """Show a bar over rounds on a terminal; yield the function to call after each round."""
         return round_bar(wanted=self.for_people, stays=True, rows=lambda: self._rows)
 
 
 def ask(question: str) -> str | None:
-    """Return what a person at the terminal answers; None if nobody is there."""
+    """Return the answer of a person at the terminal; None without a terminal."""
     if not sys.stdin.isatty():
         return None
-    sys.stderr.write(clean(question))
+    sys.stderr.write(clean(question))  # standard output may be a file
     sys.stderr.flush()
     return sys.stdin.readline().strip()
 
@@ -164,15 +168,15 @@ def _console(width_of_no_terminal: int) -> Console:
 
 
 def _plain(value: Any) -> Any:
-    """Return values that JSON has; what is not finite becomes null."""
+    """Return a value in the types of JSON; a number that is not finite becomes null."""
     match value:
         case Mapping():
-            return {str(key): _plain(part) for key, part in value.items()}
+            return {str(key): _plain(item) for key, item in value.items()}
         case np.ndarray() | np.generic():
             return _plain(value.tolist())
         case list() | tuple():
-            return [_plain(part) for part in value]
-        case float() if not math.isfinite(value):
+            return [_plain(item) for item in value]
+        case float() if not math.isfinite(value):  # standard JSON has neither NaN nor infinity
             return None
         case None | bool() | int() | float() | str():
             return value

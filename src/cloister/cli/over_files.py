@@ -1,4 +1,4 @@
-"""The commands that run one task over files, from ``cluster`` to ``run``."""
+"""The commands that run one task over files: ``cluster``, ``classify``, ..., ``run``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TaskOptions = tuple[type[Task], dict[str, Any]]
 
 @dataclass(frozen=True)
 class TaskCommand:
-    """A command that runs one task over files, each of which is a silo.
+    """A command that runs one task over files, one for each silo.
 
     Parameters
     ----------
@@ -50,11 +50,11 @@ class TaskCommand:
     chosen : function of args
         Returns the task and its options.
     catalogue : bool
-        Whether a catalogue of items may stand in place of a schema.
+        If True, a catalogue of items may replace the schema.
     closing : str
-        What to say at the end.
+        Text to show at the end.
     usage : str
-        Its own options, as the example in its help has them.
+        Options of the task in the example of the help.
     """
 
     declare: Callable[[argparse.ArgumentParser], None]
@@ -71,11 +71,12 @@ class TaskCommand:
             parser.epilog = example_over_files(parser.prog.rpartition(" ")[2], self.usage)
 
     def run(self, args: argparse.Namespace, out: Output) -> Mapping[str, Any] | None:
-        """Release what the task computes."""
+        """Run the job, and write and show its release."""
         if getattr(args, "mpi", False):
-            from cloister.cli.mpi import run_rank
+            from cloister.cli.mpi import run_rank  # mpi4py is an extra
 
             return run_rank(args, out)
+        # Before the run, which reads the schema from this file.
         written = _written_schema(args) if self.catalogue else {}
         release, charge = run_over_files(args, *self.chosen(args), out)
         reruns = getattr(args, "stability", None)
@@ -104,13 +105,14 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=N_RUNS,
         metavar="RUNS",
-        help="simulate reruns from the released values, at no cost, and show how often each "
-        f"cluster is found again and how far it moves ({N_RUNS} reruns if not given)",
+        help="simulate reruns from the released values, at no cost, and show the share that finds "
+        f"each cluster again and its movement (default: {N_RUNS} reruns)",
     )
 
 
 def _reruns(text: str) -> int:
-    """Read a number of reruns, before anything is spent."""
+    """Read a number of reruns; raise for an invalid one before any budget is spent."""
+    # One rerun gives no spread.
     if not text.isdecimal() or int(text) < 2:
         raise argparse.ArgumentTypeError(f"must be an integer >= 2, got {text!r}")
     return int(text)
@@ -128,7 +130,7 @@ def _add_training(methods: Sequence[str], target: str, parser: argparse.Argument
         action="append",
         default=[],
         metavar="COLUMN=CATEGORY",
-        help="linear and logistic: category that the others of its column are compared with "
+        help="linear and logistic: category with which the others of its column are compared "
         "(default: the first); may be repeated",
     )
     group.add_argument(
@@ -136,51 +138,53 @@ def _add_training(methods: Sequence[str], target: str, parser: argparse.Argument
         action="append",
         default=[],
         metavar="STEP[:NAME=VALUE,...]",
-        help="a step before, such as bounds, standardise or pca:n_components=5; may be repeated; "
-        "all steps are one plan with one cost",
+        help="a preparation step, such as bounds, standardise or pca:n_components=5; may be "
+        "repeated; all steps are one plan with one cost",
     )
     group.add_argument(
         "--shares",
         type=_shares,
         metavar="S,S,...",
-        help="parts of the budget, one for each step including the last",
+        help="shares of the budget, one for each step including the last",
     )
     add_set_argument(group)
 
 
 def _shares(text: str) -> list[float]:
     try:
-        return [float(part) for part in text.split(",")]
+        return [float(share) for share in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be numbers such as 0.2,0.8, got {text!r}") from None
 
 
 def _trained(args: argparse.Namespace) -> TaskOptions:
-    """Return the task of a command line, behind the steps that prepare its records, if any."""
+    """Return the task of a command line, after its preparation steps, if any."""
     task = TASKS[args.method]
     options = {"target": args.target, **task_options(task, args.set)}
     if args.reference:
+        # Naive Bayes and forests have no coefficients to compare.
         check_known(task, ["reference"])
         options["reference"] = _references(args.reference)
     if not args.prepare:
-        refuse_given(args.shares, "shares go with --prepare")
+        refuse_given(args.shares, "--shares is valid only with --prepare")
         return task, options
     steps = [_step(text) for text in args.prepare]
-    given = {"shares": args.shares} if args.shares else {}
-    return TASKS["pipeline"], {"steps": [*steps, (task.name, options)], **given}
+    shares = {"shares": args.shares} if args.shares else {}
+    # One plan, so that the steps share one budget and one release.
+    return TASKS["pipeline"], {"steps": [*steps, (task.name, options)], **shares}
 
 
 def _references(texts: Sequence[str]) -> dict[str, str]:
-    """Read ``COLUMN=CATEGORY`` of each column once."""
-    found: dict[str, str] = {}
+    """Read ``COLUMN=CATEGORY``, at most once for each column."""
+    references: dict[str, str] = {}
     for text in texts:
         column, _, category = text.partition("=")
-        if not (column and category) or column in found:
+        if not (column and category) or column in references:
             raise PlanError(
                 f"reference must be COLUMN=CATEGORY, once for each column, got {text!r}."
             )
-        found[column] = category
-    return found
+        references[column] = category
+    return references
 
 
 def _step(text: str) -> tuple[str, dict[str, Any]]:
@@ -200,42 +204,45 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             f"--{name}",
             metavar="COLUMN",
-            help=f"without a model: column of {name}s, each made from its own record alone",
+            help=f"without a model: column of {name}s, each computed from its record alone",
         )
     add_set_argument(group)
 
 
 def _evaluation(args: argparse.Namespace) -> TaskOptions:
-    given = {name: getattr(args, name) for name in ("truth", "prediction", "score")}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    arguments = {name: getattr(args, name) for name in ("truth", "prediction", "score")}
+    options: dict[str, Any] = {k: value for k, value in arguments.items() if value is not None}
     if args.model:
-        task, about = about_model(args)
-        options |= about
+        task, model_options = about_model(args)
+        options |= model_options
     elif options.keys() & {"prediction", "score"}:
         task = TASKS["evaluation"]
     else:
-        raise PlanError("model must be given, or truth with prediction or score.")
+        raise PlanError("give --model, or --truth with --prediction or --score.")
     return task, options | task_options(task, args.set)
 
 
 def about_model(args: argparse.Namespace) -> TaskOptions:
-    """Return the task that measures a released model, and what its plan says of the model.
+    """Return the task that evaluates a released model, and the options that hold the model.
 
-    The job of this command line then takes the columns of the model.
+    The job of this command line then uses the columns of the model.
     """
-    refuse_given(args.columns, "columns are those of the model")
+    # The model defines them.
+    refuse_given(args.columns, "with --model, --columns are those of the model")
     result = Release.load(args.model)
+    # A model can be applied only to its own columns.
     args.columns = schema_of_model(args.schema, result.plan).names
     task = result.plan.task
     if isinstance(task, Classifier | Regressor):
         kind = "evaluation" if isinstance(task, Classifier) else "regression-evaluation"
         return TASKS[kind], {"model": task, "released": result.results}
+    # A clustering is recognised by its results, since many tasks release centres.
     if "centres" not in result.results:
         raise no_predictions(task)
     if task.name == "pipeline":
         raise PlanError(
-            "model clusters what its pipeline makes of the columns, and a measure would need its "
-            "steps; give one that clusters the columns themselves."
+            "model is a pipeline that clusters transformed columns, which cannot be evaluated; "
+            "give a model that clusters the original columns."
         )
     return TASKS["cluster-quality"], {"centres": result.results["centres"]}
 
@@ -244,7 +251,7 @@ def about_model(args: argparse.Namespace) -> TaskOptions:
 
 
 def command_of(name: str) -> TaskCommand:
-    """Return the command that a task of the catalogue is, under its own name."""
+    """Return the command of a task of the catalogue, which has the name of the task."""
     task = TASKS[name]
 
     def declare(parser: argparse.ArgumentParser) -> None:
@@ -261,6 +268,7 @@ def _add_outliers(parser: argparse.ArgumentParser) -> None:
 
 def _add_rules(parser: argparse.ArgumentParser) -> None:
     sensitive = {
+        # Each occurrence is one set of items.
         "action": "append",
         "nargs": "+",
         "default": [],
@@ -272,7 +280,7 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
 
 
 def _chosen_by_options(name: str, args: argparse.Namespace) -> TaskOptions:
-    """Return the task and its options, behind the steps that it says its columns need, if any."""
+    """Return the task and its options, after the steps that its columns require, if any."""
     task, options = TASKS[name], options_from(args, TASKS[name])
     if not hasattr(task, "steps_before"):
         return task, options
@@ -284,15 +292,20 @@ def _chosen_by_options(name: str, args: argparse.Namespace) -> TaskOptions:
 
 
 def _written_schema(args: argparse.Namespace) -> dict[str, Path]:
-    """Write the contract that a catalogue makes beside the results, and return its path."""
+    """Write the schema of a catalogue to the results folder and return its path."""
     if not args.catalogue:
-        refuse_given(args.dataset, "dataset goes with a catalogue, since a schema has its own")
+        refuse_given(
+            args.dataset, "--dataset is valid only with --catalogue, since a schema has a data set"
+        )
         return {}
     schema = catalogue_schema(args.catalogue, dataset=args.dataset or "baskets")
     prepare_folder(args.out)
     path: Path = args.out / "schema.toml"
+    # The results of a folder belong to one schema.
     if path.exists() and Schema.load(path) != schema:
-        raise PlanError(f"file {str(path)!r} is another schema; give another --out, or --schema.")
+        raise PlanError(
+            f"file {str(path)!r} has another schema; give another --out, or use --schema."
+        )
     path.write_text(schema.to_toml(), encoding="utf-8")
     args.schema = path
     return {"schema": path}
@@ -303,7 +316,7 @@ def _add_any(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mpi",
         action="store_true",
-        help="under mpirun: rank 0 is the aggregator, rank i reads the i-th FILE only",
+        help="under mpirun: rank 0 is the aggregator, rank i reads only FILE number i",
     )
 
 
@@ -320,6 +333,6 @@ evaluate = TaskCommand(_add_evaluation, _evaluation)
 outliers = TaskCommand(
     _add_outliers,
     partial(_chosen_by_options, "outliers"),
-    closing="cloister predict flags the records of a file by this model, locally.",
+    closing="To flag the records of a file locally by this model: cloister predict.",
 )
 run = TaskCommand(_add_any, named_task)

@@ -1,4 +1,4 @@
-"""How commands declare actions and the options that all have."""
+"""Declarations of actions and of the options that all commands have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from cloister.cli.output import Output
 
 Run = Callable[[argparse.Namespace, "Output"], Mapping[str, Any] | None]
-"""What a command or an action does; it returns its JSON document."""
+"""The function of a command or an action; it returns the JSON document."""
 
 
 def actions(parser: argparse.ArgumentParser) -> Callable[..., argparse.ArgumentParser]:
@@ -19,6 +19,7 @@ def actions(parser: argparse.ArgumentParser) -> Callable[..., argparse.ArgumentP
     parsers = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
     def add(name: str, summary: str, run: Run | None) -> argparse.ArgumentParser:
+        # The summary serves twice: in the list of actions and as their description.
         description = f"{summary[0].upper()}{summary[1:]}."
         action = parsers.add_parser(name, help=summary, description=description)
         action.set_defaults(run=run)
@@ -28,31 +29,32 @@ def actions(parser: argparse.ArgumentParser) -> Callable[..., argparse.ArgumentP
 
 
 def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yield the parser of each action of a command, or its own if it has none."""
+    """Yield the parser of each action of a command, or the command's parser if it has none."""
+    # argparse has no public way to list its subparsers.
     subparsers = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     if not subparsers:
         yield parser
     for action in subparsers:
-        for below in action.choices.values():
-            yield from leaves(below)
+        for child in action.choices.values():
+            yield from leaves(child)
 
 
 def add_config(parser: argparse.ArgumentParser, meaning: str) -> None:
-    """Declare the configuration file of a party."""
+    """Declare the required configuration file of a party."""
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help=meaning)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the options that every command has, but for services."""
-    if parser.get_default("flags") is False:
+    """Add the output options of all commands except services."""
+    if parser.get_default("flags") is False:  # a service writes logs instead of a document
         return
     group = parser.add_argument_group("output")
     group.add_argument(
-        "--json", action="store_true", help="print one JSON document and nothing else"
+        "--json", action="store_true", help="print only one JSON document, and warnings"
     )
-    group.add_argument("--quiet", action="store_true", help="print warnings and errors only")
+    group.add_argument("--quiet", action="store_true", help="print only warnings and errors")
     group.add_argument(
         "--traceback",
         action="store_true",
-        help="show all of an unexpected error; it may hold records",
+        help="show the traceback of an unexpected error, which may quote records",
     )

@@ -1,4 +1,4 @@
-"""``cloister coordinator``, ``silo`` and ``scorer``: parties that serve until they are stopped."""
+"""``cloister coordinator``, ``silo`` and ``scorer``: services that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SERVICES: Mapping[str, Hook[Service]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    start = actions(parser)("run", "serve until SIGTERM or Ctrl-C", _serve)
+    start = actions(parser)("run", "run the service until SIGTERM or Ctrl-C", _serve)
     add_config(start, "the party's configuration file")
     start.set_defaults(flags=False)
 
 
 def _serve(args: argparse.Namespace, _: Output) -> None:
-    """Serve in the role that the command names."""
+    """Run the service of the role that the command names."""
     settings = load_role(args.config, ROLES[args.command])
-    assert not isinstance(settings, AnalystSettings)  # which has no command here
+    assert not isinstance(settings, AnalystSettings)  # an analyst has no service
     configure(settings.log_level)
     _SERVICES[args.command].load().run(settings, stop=stopped_by_signals())

@@ -1,4 +1,4 @@
-"""``cloister plan``: what a job would cost and give, before anything is spent."""
+"""``cloister plan``: the cost and expected error of a job, without spending budget."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cloister.protocol.plan import Plan
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan_arguments(parser, nominal_n=True)
     parser.add_argument(
-        "--silos", type=_silo_names, default="3", metavar="N|A,B,C", help="how many, or their names"
+        "--silos", type=_silo_names, default="3", metavar="N|A,B,C", help="number or names of silos"
     )
     add_trust_arguments(parser, "local for one silo, else group; jobs submit prefers pairwise")
     add_kmeans_arguments(parser, required=False)
@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     schema = Schema.load(args.schema)
     task, options = chosen_task(args)
+    # From public facts only, so it costs nothing.
     plan = job_of(args, task, schema, args.silos, options).plan
     if not plan.budget:
         out.warn(f"NOT PRIVATE: task {plan.task.name!r} releases exact values.")
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 
 
 def _silo_names(text: str) -> tuple[str, ...]:
-    """Read a number of silos, or their names."""
+    """Return names of silos from a list of names, or from their number."""
     if text.isdecimal():
         return tuple(f"silo-{index + 1}" for index in range(int(text)))
     return tuple(text.split(","))
@@ -65,12 +66,14 @@ def _show(plan: Plan, out: Output) -> None:
         ("rounds", str(plan.rounds)),
         (
             "each silo sends",
+            # The answer of a round has the length of an upload.
             f"{plan.upload_bytes():,} bytes of masked numbers, and receives as many",
         ),
         ("all silos send", f"{len(plan.silos) * plan.upload_bytes():,} bytes"),
         ("plan digest", f"{plan.digest.hex()} (of this plan: every run has a fresh nonce)"),
     ]
     if plan.budget:
+        # First, because the cost is the user's main decision.
         lines.insert(0, ("cost", f"{plan.budget} for all rounds, unit of privacy: {plan.unit}"))
     out.pairs(*lines)
     if plan.budget:
@@ -78,36 +81,39 @@ def _show(plan: Plan, out: Output) -> None:
         out.paragraph(attacker_sentence(plan.events(), plan.unit))
         if limits := _limits(plan):
             out.say()
-            out.paragraph(_limits_in_words(plan, limits))
+            out.paragraph(_limits_sentence(plan, limits))
         rows = tuple(
             (f"round {cost['round']}", cost["words"], cost["epsilon_alone"])
             for cost in _round_costs(plan)
         )
+        # Readers tend to add these numbers.
         note = "Cost of each round; costs compose, so they do not add up"
-        out.table(Table(note, ("", "numbers", "epsilon if it were alone"), rows))
+        out.table(Table(note, ("", "numbers", "epsilon of the round alone"), rows))
     for table in expected(plan):
         out.table(table)
 
 
 def _limits(plan: Plan) -> dict[str, Any] | None:
-    """Return what a ledger needs to accept the plan, if the default limits of its price do not."""
+    """Return the limits that a ledger needs for the plan; None if the default limits suffice."""
     if plan.budget is None:
         return None
     events, cap = plan.events(), plan.budget
-    default, fitting = Split.default(cap), Split.split_for(events, cap)
-    if fitting == default:
+    default, split = Split.default(cap), Split.split_for(events, cap)
+    if split == default:
         return None
-    least = Limits(cap, default).epsilon(PricingRule("covered").cost(events))
-    return {"pure_share": fitting.pure, "failure_share": fitting.failure, "default_cap": least}
+    minimum = Limits(cap, default).epsilon(PricingRule("covered").cost(events))
+    return {"pure_share": split.pure, "failure_share": split.failure, "default_cap": minimum}
 
 
-def _limits_in_words(plan: Plan, limits: Mapping[str, float]) -> str:
-    least = limits["default_cap"]
-    needed = f"a cap of at least epsilon {number(least)}" if isfinite(least) else "another ledger"
+def _limits_sentence(plan: Plan, limits: Mapping[str, float]) -> str:
+    minimum = limits["default_cap"]
+    # Infinite if the default limits cannot pay for the noise at any cap.
+    finite = isfinite(minimum)
+    needed = f"a cap of at least epsilon {number(minimum)}" if finite else "another ledger"
     return (
-        f"A new data set whose lifetime cap is just {plan.budget} gets limits for this plan: pure "
-        f"share {limits['pure_share']:g}, failure share {limits['failure_share']:g}. A data set "
-        f"with the default limits, which are for Gaussian noise, needs {needed}."
+        f"A new data set with a lifetime cap of exactly {plan.budget} gets limits for this plan: "
+        f"pure share {limits['pure_share']:g}, failure share {limits['failure_share']:g}. A data "
+        f"set with the default limits, which are for Gaussian noise, needs {needed}."
     )
 
 

@@ -1,6 +1,6 @@
-"""``cloister predict``: a prediction for each record of a file.
+"""``cloister predict``: predictions for the records of a file.
 
-Local, with a released model; or with ``--private`` by a scorer, who sees ciphertexts alone.
+The model is local, or with ``--private`` that of a scorer, who receives only ciphertexts.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from cloister.estimators.kmeans import DPKMeans
 
 Predictions = tuple[list[str], Iterable[Sequence[Any]], list[bool]]
-"""Heading, predictions, and which rows of the file have one."""
+"""Headings, predictions, and flags of the rows of the file that have one."""
 
-NOTE = "labels are NOT private: each is computed from one record; keep them where the records are."
+NOTE = "labels are NOT private: each is computed from one record; store them with the records."
 NOTE_OF_SCORER = (
-    "the owner of the model saw ciphertexts and how many batches were asked, no value; the "
-    "predictions are NOT private: keep them where the rows are."
+    "the owner of the model received only ciphertexts and the number of batches; the predictions "
+    "are NOT private: store them with the records."
 )
 
 
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--private",
         action="store_true",
-        help="encrypt the rows for a scorer, whose model stays there as the rows stay here",
+        help="encrypt the rows for a scorer; neither the rows nor the model are disclosed",
     )
     parser.add_argument(
         "--keys", type=Path, metavar="KEYS", help="with --private: this party's keys folder"
@@ -64,33 +64,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=comma_separated,
         default=(),
         metavar="KEY,KEY,...",
-        help="columns of FILE to write beside each prediction, to join by",
+        help="columns of FILE to write with each prediction, for example identifiers",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="OUT.csv")
 
 
 def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Write the prediction of each row."""
-    # before anything is asked of a scorer: a column may not be there
+    # Before a scorer counts the rows, because a column may be missing.
     keys = list(read_words(args.file, args.keep)) if args.keep else []
     heading, rows, kept = _by_scorer(args, out) if args.private else _by_model(args)
     predictions = iter(rows)
-    nothing = ("",) * len(heading)
+    empty = ("",) * len(heading)
+    # Written at the end, so that an error leaves no partial file.
     stream = io.StringIO(newline="")
     writer = csv.writer(stream)
     writer.writerow(("row", *args.keep, *heading))
-    for number, (key, there) in enumerate(zip(keys or [()] * len(kept), kept, strict=True), 1):
-        writer.writerow((number, *key, *(next(predictions) if there else nothing)))
+    for number, (key, usable) in enumerate(zip(keys or [()] * len(kept), kept, strict=True), 1):
+        writer.writerow((number, *key, *(next(predictions) if usable else empty)))
     write_text(args.out, stream.getvalue())
     out.say(f"written  {args.out}")
     if without := kept.count(False):
-        out.say(f"rows without a prediction: {without}, because a value of the schema is missing")
+        out.say(f"rows without a prediction: {without}, because a value is missing")
     out.warn(NOTE_OF_SCORER if args.private else NOTE)
     return {"file": args.out, "private": False}
 
 
 def _by_model(args: argparse.Namespace) -> Predictions:
-    """Return the predictions of a model that is here."""
+    """Return the predictions of a local model."""
     args.model = Path(args.model)
     result = load_model(args)
     clusters = "centres" in result.results
@@ -98,7 +99,7 @@ def _by_model(args: argparse.Namespace) -> Predictions:
 
 
 def _predicted(result: Release, args: argparse.Namespace) -> Predictions:
-    """Return the predictions of a model that is not k-means."""
+    """Return the predictions of a local model other than k-means."""
     import numpy as np
 
     from cloister.data import read_rows
@@ -108,42 +109,50 @@ def _predicted(result: Release, args: argparse.Namespace) -> Predictions:
     if not isinstance(task, Classifier | Regressor | Outliers):
         raise no_predictions(task)
     if args.schema is None:
-        raise PlanError(f"schema must be given for a model of task {task.name!r}.")
+        raise PlanError(f"a model of task {task.name!r} needs its schema; give --schema.")
     schema = schema_of_model(args.schema, plan)
     target = None if isinstance(task, Outliers) else task.target
     values = read_rows(args.file, without_target(schema, target))
-    there = np.isfinite(values).all(axis=1)
-    kept: list[bool] = np.asarray(there).tolist()
-    records = with_target(values[there], target, plan.grid)
+    usable = np.isfinite(values).all(axis=1)
+    kept: list[bool] = np.asarray(usable).tolist()
+    records = with_target(values[usable], target, plan.grid)
     if isinstance(task, Outliers):
         scores = task.scores(result.results, records).tolist()
         cutoff = float(result.results["cutoff"][0])
         return ["score", "outlier"], [(s, int(s > cutoff)) for s in scores], kept
     if isinstance(task, Classifier):
-        found = task.probabilities(result.results, records)
-        return *_of_classes(plan.columns[task.target], task.classes, found), kept
+        probabilities = task.probabilities(result.results, records)
+        return *_of_classes(plan.columns[task.target], task.classes, probabilities), kept
     predicted = task.predict(result.results, records).tolist()
     return [plan.columns[task.target]], [(value,) for value in predicted], kept
 
 
-def _of_classes(target: str, classes: Sequence[Any], found: Any) -> tuple[list[str], list[Any]]:
-    """Return the heading, and for each row the most probable class and all probabilities."""
-    best = [classes[i] for i in found.argmax(axis=1)]
-    rows = [(label, *row) for label, row in zip(best, found.tolist(), strict=True)]
+def _of_classes(
+    target: str, classes: Sequence[Any], probabilities: Any
+) -> tuple[list[str], list[Any]]:
+    """Return the headings, and for each row the most probable class and all probabilities."""
+    best = [classes[i] for i in probabilities.argmax(axis=1)]
+    rows = [(label, *row) for label, row in zip(best, probabilities.tolist(), strict=True)]
     return [target, *(f"p({name})" for name in classes)], rows
 
 
 def _by_scorer(args: argparse.Namespace, out: Output) -> Predictions:
-    """Return the predictions of a scorer; nothing is encrypted if one row is refused."""
+    """Return the predictions of a scorer; if one row is invalid, no row is encrypted."""
     if args.keys is None:
-        raise PlanError("keys must be given with --private: this party's folder, see enroll.")
+        raise PlanError(
+            "--private needs --keys, this party's keys folder; see cloister federation enroll."
+        )
     if find_spec("httpx") is None:
-        raise PlanError("--private works over a network: pip install 'cloister[service,he]'.")
-    classes, found = SCORING_CLIENT.load()(args.model, args.keys, args.file, out.warn)
-    kept = [True] * len(found)
+        raise PlanError(
+            "--private needs the network packages; run pip install 'cloister[service,he]'."
+        )
+    # By a hook, because commands do not import the package of shares.
+    classes, values = SCORING_CLIENT.load()(args.model, args.keys, args.file, out.warn)
+    # A scorer gets all rows or none.
+    kept = [True] * len(values)
     if classes:
-        return *_of_classes("class", classes, found), kept
-    return ["prediction"], [(value,) for value in found.tolist()], kept
+        return *_of_classes("class", classes, values), kept
+    return ["prediction"], [(value,) for value in values.tolist()], kept
 
 
 def _clusters(args: argparse.Namespace) -> Predictions:
@@ -154,20 +163,21 @@ def _clusters(args: argparse.Namespace) -> Predictions:
     from cloister.estimators.kmeans import DPKMeans
 
     model = DPKMeans.load(args.model)
-    if args.schema:  # which says what a category stands for, and what is missing
+    if args.schema:  # it defines the numbers of categories and the rules for missing cells
         records = read_rows(args.file, schema_of_model(args.schema, model.plan_))
     else:
         records = read_floats(args.file, model.plan_.columns)
-    there = np.isfinite(records).all(axis=1)
-    labels = model.predict(_named(model, records[there])).tolist() if there.any() else []
-    kept: list[bool] = np.asarray(there).tolist()
+    usable = np.isfinite(records).all(axis=1)
+    labels = model.predict(_named(model, records[usable])).tolist() if usable.any() else []
+    kept: list[bool] = np.asarray(usable).tolist()
     return ["cluster"], [(label,) for label in labels], kept
 
 
 def _named(model: DPKMeans, records: Any) -> Any:
-    """Return records with the names of their columns, if the model knows names."""
+    """Return records with the names of their columns, if the model was fitted with names."""
     if not hasattr(model, "feature_names_in_"):
         return records
+    # scikit-learn warns if a model with names gets an array.
     import pandas as pd
 
     return pd.DataFrame(records, columns=list(model.plan_.columns))

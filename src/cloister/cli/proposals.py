@@ -1,4 +1,4 @@
-"""What ``jobs submit`` and ``flare job`` share: the plan that an analyst proposes."""
+"""The plan that an analyst proposes, for ``jobs submit`` and ``flare job``."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from cloister.protocol.plan import Plan
 
 
 def add_proposal_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what a proposal needs."""
+    """Declare the options of a proposal."""
     add_plan_arguments(parser, nominal_n=True)
     add_kmeans_arguments(parser, required=False)
     add_task_arguments(parser, required=False)
     parser.add_argument(
-        "--model", type=Path, metavar="MODEL", help="model that a task such as evaluation measures"
+        "--model", type=Path, metavar="MODEL", help="model to evaluate, for example by evaluation"
     )
     group = parser.add_argument_group("federation")
     group.add_argument(
@@ -35,32 +35,34 @@ def add_proposal_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=lambda text: tuple(text.split(",")),
         metavar="NAME[=FINGERPRINT],...",
-        help="members; where a fingerprint is left out, the one that the coordinator has seen is "
-        "used, and each silo compares it with its own list",
+        help="members; a missing fingerprint is taken from the coordinator, and each silo "
+        "compares it with its pins",
     )
     add_trust_arguments(group, "pairwise for three or more silos, group for two")
     group.add_argument(
-        "--publish", action="store_true", help="give the analyst the result too (pairwise only)"
+        "--publish", action="store_true", help="send the result also to the analyst (pairwise only)"
     )
     group.add_argument(
         "--upload-slot",
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="silos send at multiples of this, which hides their computing time",
+        help="silos send only at multiples of this time, which hides their computing time",
     )
 
 
 def proposed_plan(
     args: argparse.Namespace, seen: Callable[[], list[dict[str, Any]]] | None = None
 ) -> Plan:
-    """Return the plan of a command line; `seen` asks the coordinator for silos, if there is one."""
+    """Return the plan of a command line; `seen` requests the silos that a coordinator knows."""
     task, options = chosen_task(args)
     if args.model is not None:
-        measure, about = about_model(args)
-        if task is not measure:
-            raise PlanError(f"this model is measured by task {measure.name!r}, got {task.name!r}.")
-        options |= about
+        evaluation, model_options = about_model(args)
+        if task is not evaluation:
+            raise PlanError(
+                f"this model needs --task {evaluation.name}, got {task.name!r}; change --task."
+            )
+        options |= model_options
     members = _members(args.silos, seen)
     names, args.fingerprints = zip(*members, strict=True)
     args.profile = args.profile or ("pairwise" if len(members) > 2 else "group")
@@ -68,18 +70,19 @@ def proposed_plan(
 
 
 def _members(
-    given: tuple[str, ...], seen: Callable[[], list[dict[str, Any]]] | None
+    silos: tuple[str, ...], seen: Callable[[], list[dict[str, Any]]] | None
 ) -> list[tuple[str, str]]:
     """Return the name and the fingerprint of each member."""
-    members = [(name, pin) for name, _, pin in (text.partition("=") for text in given)]
+    members = [(name, pin) for name, _, pin in (text.partition("=") for text in silos)]
+    # A fingerprint from the coordinator is safe to use, since each silo checks it before a job.
     if seen is not None and not all(pin for _, pin in members):
         known = {silo["name"]: silo["fingerprint"] for silo in seen()}
         members = [(name, pin or known.get(name, "")) for name, pin in members]
     for name, pin in members:
         if not pin:
-            why = "was never connected to the coordinator" if seen else "has no fingerprint"
+            reason = "was never connected to the coordinator" if seen else "has no fingerprint"
             raise PlanError(
-                f"silo {name!r} {why}; give its fingerprint as {name}=ed25519:..., or check the "
-                "name."
+                f"silo {name!r} {reason}; give its fingerprint as {name}=ed25519:..., or check "
+                "the name."
             )
     return members

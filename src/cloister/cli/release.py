@@ -1,4 +1,4 @@
-"""The use case of every command over files: plan, read, pay, run, write, show."""
+"""The steps of every command over files: plan, read, charge, run, write and show."""
 
 from __future__ import annotations
 
@@ -24,22 +24,25 @@ from cloister.data.schema import Schema
 from cloister.protocol.task import Task
 from cloister.tasks.clustering.stability import stability
 
-_LONG_CURVE = 15  # places; longer curves are in the report's picture
+_LONG_CURVE = 15  # points; longer curves are only in the report's picture
 
 
 def run_over_files(
     args: argparse.Namespace, task: type[Task], options: Mapping[str, Any], out: Output
 ) -> tuple[Release, Charge | None]:
-    """Run a job over files: all checks first, then the records, then the ledger."""
+    """Run a job over files: first all checks, then the records, then the ledger."""
     files, payment = files_of(args), payment_of(args, out)
     job = job_of(args, task, Schema.load(args.schema), files.paths, options)
+    # Before the records are read: the user may stop a plan that cannot give a useful result.
     for warning in plan_warnings(job.plan, job.schema, sized=job.nominal_n is not None):
         out.warn(warning)
+    # Reading large files takes minutes.
     with out.reading() as counter:
         records = files.read(job.schema, job.columns, counter=counter)
     for notice in job.loss_notices(records):
+        # It counts rows exactly, so it must not be in a document that may be shared.
         out.warn_locally(notice)
-    prepare_folder(args.out)
+    prepare_folder(args.out)  # before the charge, since results must have a place
     charge = payment.open(job.schema, job.plan)
     with out.progress() as on_round, warnings_to(out.warn_locally):
         account = charge.account if charge else None
@@ -59,13 +62,14 @@ def write_results(
 ) -> dict[str, Any]:
     """Write model, tables and report, show the release and its cost; return the document.
 
-    Tables in the categories and units of a schema are written if it is given. Files that were
-    `written` before are listed, too. The stability of a clustering is simulated by so many
-    `reruns`, if any.
+    With a schema, tables have its categories and units. The list of files includes those in
+    `written`. `reruns` is the number of simulated reruns for the stability of a clustering.
     """
-    files = write_release(release, folder, schema)  # before anything else can fail
-    again = None if reruns is None else stability(release, reruns)
-    table = again.table(release.results["centres"], release.plan.columns) if again else None
+    files = write_release(release, folder, schema)  # first, because the release is already charged
+    simulated = None if reruns is None else stability(release, reruns)
+    table = None
+    if simulated:
+        table = simulated.table(release.results["centres"], release.plan.columns)
     shown = present(release, stability=table, comparison=comparison)
     for warning in shown.warnings:
         out.warn(warning)
@@ -76,12 +80,13 @@ def write_results(
     show_presentation(shown, out)
     out.pairs(*_facts(release, charge))
     out.say()
+    # Last, so that the paths stay visible on the terminal.
     for path in files.values():
         out.say(f"written  {path}")
     document = _document(release, shown, charge, files)
     if charge:
         charge.close()
-    return document | ({"stability": asdict(again)} if again else {})
+    return document | ({"stability": asdict(simulated)} if simulated else {})
 
 
 def show_federated(
@@ -90,7 +95,7 @@ def show_federated(
     report: Path | None = None,
     cost: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """Show the release of a job over a network, and write its report with its cost here."""
+    """Show the release of a federated job, and write its report with its cost at this silo."""
     plan, shown = release.plan, present(release)
     show_presentation(shown, out)
     out.pairs(
@@ -101,13 +106,14 @@ def show_federated(
         ("unit of privacy", plan.unit),
     )
     if report:
+        # A report must not claim that all silos ran in one process.
         text = render_report(release, shown=shown, budget_lines=cost, in_process=False)
         write_text(report, text)
         out.say(f"written  {report}")
 
 
 def show_presentation(shown: Presentation, out: Output) -> None:
-    """Show the three sentences, then the tables and short pictures."""
+    """Show the three summary sentences, then the tables and short charts."""
     for name, sentence in shown.lines:
         out.paragraph(f"{name:<9} {sentence}")
     out.say()
@@ -115,13 +121,13 @@ def show_presentation(shown: Presentation, out: Output) -> None:
 
 
 def show_displays(shown: Presentation, out: Output) -> None:
-    """Show the tables and short pictures of a release, and what its values say against them."""
+    """Show the tables and short charts of a release; warn with the remarks on its quality."""
     for remark in shown.remarks:
         out.warn(remark)
     displays = shown.displays
-    # a matrix is wide: it is shown where nothing else has the same numbers
+    # A matrix is wide, so it is shown only if no other display is short.
     matrices = [display for display in displays if isinstance(display, Heatmap)]
-    named = {row[0] for one in displays if isinstance(one, Table) for row in one.rows}
+    named = {row[0] for table in displays if isinstance(table, Table) for row in table.rows}
     for display in [display for display in displays if _is_short(display)] or matrices:
         if not (isinstance(display, Bars) and named.issuperset(display.names)):
             out.table(as_table(display))
@@ -136,7 +142,7 @@ def _is_short(display: Display) -> bool:
 
 
 def _facts(release: Release, charge: Charge | None) -> list[tuple[str, str]]:
-    """Return who took part, and what the job was charged to."""
+    """Return the participants of a job and its charge."""
     plan = release.plan
     lines = [
         ("silos", ", ".join(plan.silos)),
@@ -154,7 +160,7 @@ def _facts(release: Release, charge: Charge | None) -> list[tuple[str, str]]:
 
 
 def _present_silos(release: Release) -> str:
-    """Return how many silos the rounds had."""
+    """Return the number of silos in the rounds, or its range."""
     fewest, most = min(map(len, release.survivors)), max(map(len, release.survivors))
     return str(most) if fewest == most else f"{fewest} to {most}"
 

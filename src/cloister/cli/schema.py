@@ -1,4 +1,4 @@
-"""``cloister schema``: draft the data contract from public facts, and validate it."""
+"""``cloister schema``: draft the data contract from public facts, validate and compare it."""
 
 from __future__ import annotations
 
@@ -29,33 +29,35 @@ _SHOWN = 6  # categories of a column on the screen
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = actions(parser)
-    init = add("init", "draft a schema, by asking you; values are never read", _init)
+    init = add("init", "draft a schema from your answers; values are never read", _init)
     init.add_argument(
         "columns",
         metavar="COLUMNS|FILE",
         help="column names separated by commas, or a file whose header names them",
     )
     init.add_argument("--codebook", type=Path, help="CSV or TOML with name, type, min, max, ...")
-    init.add_argument("--dataset", help="your own name for the data")
+    init.add_argument("--dataset", help="your name for the data")
     init.add_argument("--out", type=Path, metavar="S", help="default: standard output")
     catalogue = add(
-        "catalogue", "make the schema of baskets from a public list of items", _catalogue
+        "catalogue", "write the schema of baskets from a public list of items", _catalogue
     )
     catalogue.add_argument("items", type=Path, metavar="FILE", help="one item per line")
-    catalogue.add_argument("--dataset", required=True, help="your own name for the data")
+    catalogue.add_argument("--dataset", required=True, help="your name for the data")
     catalogue.add_argument("--out", type=Path, required=True, metavar="S")
     for action in (
         add("validate", "check a schema and show its digest", _validate),
         add("hash", "show the digest that all silos must agree on", _hash),
     ):
         action.add_argument("schema", type=Path, metavar="S")
-    diff = add("diff", "show where two schemas differ", _diff)
+    diff = add("diff", "show the differences of two schemas", _diff)
     diff.add_argument("first", type=Path, metavar="A")
     diff.add_argument("second", type=Path, metavar="B")
 
 
 def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    # Types in a Parquet file's metadata are not values of records.
     known = declared_types(Path(args.columns))
+    # Without a person, open entries become placeholders.
     if args.codebook is not None or not sys.stdin.isatty():
         text = init_schema(_names(args.columns), args.codebook or known, dataset=args.dataset)
     else:
@@ -64,54 +66,59 @@ def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     if args.out is None:
         out.raw(text)
     else:
+        # Never overwrites a schema that was completed by hand.
         write_text(args.out, text, new=True)
         out.say(f"written  {args.out}")
     if args.out is not None and not missing:
         out.say(f"Next: cloister check FILE --schema {args.out}")
     if missing:
-        out.warn(f"{missing} entries say {FILL_IN!r}; complete them from a codebook, not the data.")
+        out.warn(
+            f"{missing} entries contain {FILL_IN!r}; complete them from a codebook, not the data."
+        )
     return {"file": args.out, "to_fill_in": missing, "schema": text}
 
 
 def _asked(
     names: Sequence[str], known: Mapping[str, Mapping[str, Any]], dataset: str | None, out: Output
 ) -> str:
-    """Draft a schema from what a person at the terminal says of each column."""
-    out.say("Bounds and categories come from a codebook or a guideline, never from the records.")
-    dataset = dataset or ask("Your own name for the data: ")
-    unit = ask("Column that says whose row it is (Enter if every row is somebody else's): ") or ""
+    """Draft a schema from a person's answers at the terminal."""
+    out.say("Take bounds and categories from a codebook or a guideline, never from the records.")
+    dataset = dataset or ask("Your name for the data: ")
+    unit = ask("Column that identifies the person (Enter if each row is another person): ") or ""
     if unit and unit not in names:
         raise PlanError(f"the unit of privacy must be one of {', '.join(names)}, got {unit!r}.")
-    limit = ask(f"Most rows of one {unit} that may count at a silo (Enter: 1): ") if unit else ""
+    limit = ask(f"Maximum number of rows of one {unit} at a silo (Enter: 1): ") if unit else ""
     if limit and not limit.isdecimal():
         raise PlanError(f"max_rows must be a number of rows, got {limit!r}.")
-    said = {
+    answers = {
         name: _asked_column(name, known.get(name, {}).get("type", ""), out)
         for name in names
         if name != unit
     }
-    entries = {name: entry for name, entry in said.items() if entry}
+    entries = {name: entry for name, entry in answers.items() if entry}
     if not entries:
-        raise PlanError("a schema must have at least one column; say of one what it is.")
+        raise PlanError("a schema must have at least one column; describe at least one.")
     unit, rows = (unit, int(limit or 1)) if unit else ("row", None)
     return init_schema(list(entries), entries, dataset=dataset, unit=unit, max_rows=rows)
 
 
 def _asked_column(name: str, declared: str, out: Output) -> dict[str, Any]:
-    """Return what a person says of a column, asked again until it can be; nothing to leave it."""
+    """Return a person's valid entry for a column; empty if the column is left out."""
     out.say(f"\n{name}" + (f"  ({declared}, as the file declares)" if declared else ""))
     kinds = {kind[0]: kind for kind in ("number", "integer", "boolean", "category", "date")}
-    while said := ask("  number, integer, boolean, category or date (Enter to leave it out): "):
-        entry: dict[str, Any] = {"type": kinds.get(said[0].lower(), said)}
+    # An invalid entry is asked for again, so that earlier answers are not lost.
+    while kind := ask("  number, integer, boolean, category or date (Enter to leave it out): "):
+        entry: dict[str, Any] = {"type": kinds.get(kind[0].lower(), kind)}
         if entry["type"] == "category":
-            listed = ask("  all categories, with commas between: ") or ""
+            listed = ask("  all categories, separated by commas: ") or ""
+            # The same rules as for a codebook.
             entry["categories"] = read_cell("categories", listed, "category")
         elif entry["type"] != "boolean":
             for bound, word in (("min", "lowest"), ("max", "highest")):
-                answer = ask(f"  {word} value that there can be: ") or ""
+                answer = ask(f"  {word} possible value: ") or ""
                 entry[bound] = read_cell(bound, answer, entry["type"])
         if entry["type"] == "date":
-            entry["format"] = ask("  written how, such as %d.%m.%Y (Enter: 2021-07-02): ") or ""
+            entry["format"] = ask("  format, such as %d.%m.%Y (Enter for 2021-07-02): ") or ""
         try:
             Column(name=name, **entry)
             return entry
@@ -121,10 +128,11 @@ def _asked_column(name: str, declared: str, out: Output) -> dict[str, Any]:
 
 
 def _names(columns: str) -> list[str]:
-    """Return names from a text, or from the header of the file that the text names."""
+    """Return column names from a list in text, or from the header of a file."""
     if Path(columns).exists():
         return list(header(columns))
     names = [name.strip() for name in columns.split(",")]
+    # One name with a suffix is a file that does not exist.
     if not all(names) or (len(names) == 1 and Path(columns).suffix):
         raise DataError(f"columns must be names separated by commas, or a file, got {columns!r}.")
     return names
@@ -161,6 +169,7 @@ def _validate(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         )
         for column in schema.columns
     )
+    # The bounds of categories are only their numbers.
     headings = ("column", "type", "min", "max", "measure", "missing", "out of range")
     if any(column.categories for column in schema.columns):
         headings = (*headings[:4], "measure or categories", *headings[5:])
@@ -173,7 +182,7 @@ def _validate(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 
 
 def _listed(categories: Sequence[str]) -> str:
-    """Write categories in a cell of a table."""
+    """Return categories as text for a cell of a table."""
     shown = ", ".join(categories[:_SHOWN])
     return f"{shown}, and {len(categories) - _SHOWN} more" if categories[_SHOWN:] else shown
 
@@ -185,23 +194,23 @@ def _hash(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 
 
 def _diff(args: argparse.Namespace, out: Output) -> dict[str, Any]:
-    """Show what differs; as other tools that compare, return 1 where something does."""
+    """Show the differences of two schemas; the exit code is 1 if there are any, as in diff."""
     first, second = Schema.load(args.first), Schema.load(args.second)
-    found = differences(first, second)
+    facts = differences(first, second)
     digests = {str(args.first): first.digest(), str(args.second): second.digest()}
     out.pairs(*digests.items())
-    if found:
-        rows = tuple((name or "(schema)", key, _cell(a), _cell(b)) for name, key, a, b in found)
+    if facts:
+        rows = tuple((name or "(schema)", key, _cell(a), _cell(b)) for name, key, a, b in facts)
         headings = ("column", "key", str(args.first), str(args.second))
         out.table(Table("Differences", headings, rows))
     else:
         out.say("The schemas agree.")
     keys = ("column", "key", "first", "second")
-    out.code = 1 if found else 0
+    out.code = 1 if facts else 0
     return {
-        "same": not found,
+        "same": not facts,
         "digests": digests,
-        "differences": [dict(zip(keys, row, strict=True)) for row in found],
+        "differences": [dict(zip(keys, row, strict=True)) for row in facts],
     }
 
 

@@ -1,4 +1,4 @@
-"""Where a party's files lie on a machine, whose they are, and what starts it."""
+"""The paths of a party's files on a machine, their owner, and the service that starts it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ USER = "cloister"
 
 @dataclass(frozen=True)
 class Site:
-    """A party's places on this machine.
+    """The paths of a party on this machine.
 
     Parameters
     ----------
     root : Path
-        "/" on a machine of its own; another folder to try things out, where no user is made and
-        nothing is started.
+        "/" for a service of this machine. In another folder, for a trial, no user is created and
+        no service is started.
     """
 
     root: Path
@@ -38,29 +38,30 @@ class Site:
 
     @classmethod
     def of(cls, root: Path | None, role: str) -> Site:
-        """Return the places under a folder, or this machine's."""
+        """Return the paths under a folder, or those of this machine."""
         if root is not None or role == "analyst":
             return cls((root or Path.home() / "cloister").absolute(), role)
         if os.name != "posix" or os.geteuid() != 0:
             raise PlanError(
-                "a service of its own user needs root: run this with sudo, or give --root DIR to "
-                "put everything into a folder and start it yourself."
+                "a service with its own user needs root rights: run this with sudo, or give --root "
+                "DIR to put all files into a folder and start the party yourself."
             )
         return cls(Path("/"), role)
 
     @property
     def etc(self) -> Path:
         """The folder of settings, keys and schema."""
+        # An analyst has a few files in one folder of a user, not in /etc.
         return self.root if self.role == "analyst" else self.root / "etc/cloister"
 
     @property
     def state(self) -> Path:
-        """The folder of what a party writes while it runs."""
+        """The folder of files that a party writes while it runs."""
         return self.root / "var/lib/cloister"
 
     @property
     def keys(self) -> Path:
-        """The folder of keys; two parties on one machine have two."""
+        """The folder of keys, separate for two parties on one machine."""
         return self.etc / f"{self.role}-keys"
 
     @property
@@ -69,31 +70,36 @@ class Site:
         return self.etc / f"{self.role}.toml"
 
     def write(self, values: Mapping[str, Any], out: Output) -> None:
-        """Write the configuration file; one that is there is its owner's and stays."""
+        """Write the configuration file; never replace one, since its owner may have edited it."""
         text = (
             f"# All keys: cloister config init --role {self.role}\n"
             f"# What is set: cloister config check {self.config}\n"
         ) + tomli_w.dumps(values)
         if not self.config.exists():
             write_text(self.config, text, new=True)
-            self.config.chmod(0o644)  # the service's user reads it, and it holds no secret
+            self.config.chmod(0o644)  # the service's user must read it, and it has no secret
             return
+        # Next to it, so that the owner can compare both.
         fresh = self.config.with_suffix(".new.toml")
         write_text(fresh, text)
-        out.warn(f"{self.config} is there and stays; take what is new, such as pins, from {fresh}.")
+        out.warn(
+            f"{self.config} exists and was not changed; copy new settings, such as pins, from "
+            f"{fresh}."
+        )
 
     def start(self, out: Output, readable: Path | None = None) -> None:
-        """Write the systemd unit, and where this is root's machine, give all to a user and start.
+        """Write the systemd unit; under "/" also create the user, set owners and start the service.
 
         Parameters
         ----------
         readable : Path, optional
-            A file of records, which the user must be able to read.
+            A file of records that the user must be able to read.
         """
         units = self.root / "etc/systemd/system"
         units.mkdir(parents=True, exist_ok=True)
         make_folder(self.state)
-        self.etc.chmod(0o755)  # whatever root's umask is; keys have a folder of their own
+        self.etc.chmod(0o755)  # independent of root's umask; the keys are in a private folder
+        # One unit per role, so that two parties can run on one machine.
         unit = f"cloister-{self.role}"
         template = (files("cloister.cli") / "templates" / "cloister.service").read_text("utf-8")
         text = template.format(role=self.role, program=sys.executable, config=self.config)
@@ -108,25 +114,27 @@ class Site:
         ]
         if self.root != Path("/"):
             out.say(
-                f"No user was made and nothing was started, since --root was given. To start it: "
+                "Because of --root, no user was created and no service was started. To start it: "
                 f"cloister {self.role} run --config {self.config}"
             )
             return
+        # Another party on this machine may have created the user.
         if subprocess.run(("id", USER), capture_output=True).returncode == 0:
             commands.pop(0)
-        if not Path("/run/systemd/system").is_dir():  # as systemd itself says to look
+        if not Path("/run/systemd/system").is_dir():  # the test of sd_booted(3)
             commands = commands[:-2]
             out.say(
-                f"No systemd here. To start it, as {USER}: cloister {self.role} run --config "
-                f"{self.config}"
+                f"This machine has no systemd. To start it as {USER}: cloister {self.role} run "
+                f"--config {self.config}"
             )
         for command in commands:
             _run(command)
         if readable is not None and shutil.which("runuser"):
+            # Folders above the file also need rights, so only a real test is reliable.
             test = ("runuser", "-u", USER, "--", "test", "-r", str(readable))
             if subprocess.run(test).returncode:
                 out.warn(
-                    f"user {USER!r} cannot read {readable}; give it the right to, such as by "
+                    f"user {USER!r} cannot read {readable}; grant the right, for example with "
                     f"setfacl -m u:{USER}:r {readable}"
                 )
 
@@ -135,6 +143,8 @@ def _run(command: tuple[str, ...]) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except OSError as error:
-        raise PlanError(f"{command[0]!r} cannot be run: {error.strerror}.") from None
+        raise PlanError(
+            f"{command[0]!r} cannot be run: {error.strerror}; install it, or use --root."
+        ) from None
     if done.returncode:
         raise PlanError(f"{' '.join(command)!r} failed: {done.stderr.strip()}")

@@ -1,4 +1,4 @@
-"""``cloister tasks``: the tasks that ship, and their options."""
+"""``cloister tasks``: the built-in tasks and their options."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ def run(_: argparse.Namespace, out: Output) -> dict[str, Any]:
     for entry in entries:
         out.say(f"{entry['task']}  ({'private' if entry['private'] else 'NOT PRIVATE'})")
         out.paragraph(f"  Example: {entry['example']}")
-        for one in options_of(TASKS[entry["task"]]):
-            out.paragraph(f"  {one.name}: {one.rule}. {one.help[:1].upper()}{one.help[1:]}.")
+        for option in options_of(TASKS[entry["task"]]):
+            text = f"{option.help[:1].upper()}{option.help[1:]}"
+            out.paragraph(f"  {option.name}: {option.rule}. {text}.")
         out.say()
-    out.say("A task of your own: cloister run ... --task path/to/file.py:ClassName")
+    out.say("To run your own task: cloister run ... --task path/to/file.py:ClassName")
     return {"tasks": entries}
 
 
 def _entry(task: type[Task]) -> dict[str, Any]:
-    """Describe a task by what it says of itself for a small example."""
+    """Return the description of a task, from the plan of a small example."""
+    # A task describes only an instance, and an instance needs a plan.
     case = example_of(task, n_features=2, n_clusters=3)
     example = make_plan(
         task,
@@ -48,5 +50,5 @@ def _entry(task: type[Task]) -> dict[str, Any]:
         "profiles": sorted(task.profiles),
         "mechanism": example.mechanism,
         "example": example.describe(),
-        "options": [one.name for one in options_of(task)],
+        "options": [option.name for option in options_of(task)],
     }

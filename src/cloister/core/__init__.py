@@ -1,1 +1,1 @@
-"""What every room uses: errors, arrays, randomness, dates, displays, declarations, pages."""
+"""Shared basics: errors, arrays, randomness, dates, displays, declarations, pages."""

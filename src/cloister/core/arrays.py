@@ -1,6 +1,6 @@
-"""Arrays by the kind of number they hold, and named ones by what tasks use them for.
+"""Types of arrays by their numbers, and of named arrays by their use in tasks.
 
-What shape and unit an array has, the docstring says where it is used.
+Shapes and units are in the docstrings of the functions that use them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+# 32 bits halve the memory of records, the only arrays that grow with the data.
 Records = NDArray[np.int32]
-"""Records on the grid of a contract: a row of grid steps for each."""
+"""Records on the grid of a contract, one row of grid steps per record."""
 State = Mapping[str, Floats]
 """Named public arrays in grid coordinates (1.0 is the edge of the box)."""
 GridState = Mapping[str, Integers]

@@ -1,4 +1,4 @@
-"""Capabilities: each task that ships, and the command, names and question that reach it."""
+"""Capabilities: each task of the package with its command, public names and question."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Question:
     start : mapping of str to str
         Options that the user chooses, with their initial text.
     suits : {"any", "number", "named", "yes-no"}
-        Columns that can be the target or, without one, are selected initially: of any type, of
-        numbers, of categories or booleans, of booleans.
+        Type of the columns that can be the target or, without a target, are selected initially:
+        any type, numbers, categories or booleans, booleans.
     least, most : int
-        Required number of such columns, and number of those selected initially.
+        Required number of such columns, and number of columns selected initially.
     """
 
     title: str
@@ -36,14 +36,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Capability:
-    """A task, and how users reach it.
+    """A task, and its interfaces for users.
 
     Parameters
     ----------
     task : str
         Its place below ``cloister.tasks``.
     command : str
-        The command of its name does this; empty if the task has none.
+        Help text of the command with the task's name; empty if the task has no such command.
     python : tuple of str
         Places of public names below ``cloister.estimators``.
     question : Question, optional
@@ -61,12 +61,13 @@ class Capability:
         return cls(**{**row, "question": question and Question(**question)})
 
 
+# The rows differ, so the type that is inferred for them is too general to use.
 _ROWS: Mapping[str, Any] = ROWS
 CAPABILITIES: Mapping[str, Capability] = {name: Capability.of(row) for name, row in _ROWS.items()}
-"""One for each task that ships, by its name."""
+"""One for each task of the package, by its name."""
 
 COMMANDS = {name: row.command for name, row in CAPABILITIES.items() if row.command}
-"""Tasks that are a command of their own name, and what this does."""
+"""Help texts of the commands that have the name of a task."""
 
 _QUESTIONS = (
     *("describe", "tabulate", "auto", "selectk", "logistic", "linear", "outliers", "apriori"),

@@ -1,13 +1,13 @@
 """The capabilities of the package: one row for each task, with its command, classes and question.
 
-Nothing is imported here, so that a list of names costs nothing.
+The module imports nothing, so that a list of names is fast.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # what type checkers and editors see of the package
+if TYPE_CHECKING:  # the public names, for type checkers and editors
     from cloister.app.job import Job as Job
     from cloister.app.job import make_plan as make_plan
     from cloister.app.job import run_job as run_job
@@ -70,12 +70,12 @@ ROWS = {
     "count": {"task": "count:Count"},
     "cox": {
         "task": "survival.cox:Cox",
-        "command": "what multiplies the hazard of an event: hazard ratios by Cox regression",
+        "command": "estimate hazard ratios of an event by Cox regression",
         "python": ("cox:DPCox",),
     },
     "describe": {
         "task": "tables.describe:Describe",
-        "command": "what is in every column: shares, quantiles, means and deviations",
+        "command": "describe every column: shares, quantiles, means and deviations",
         "python": ("prepare:dp_describe",),
         "question": {"title": "What is in these files?"},
     },
@@ -129,7 +129,7 @@ ROWS = {
     "regression-evaluation": {"task": "evaluation.regression:RegressionEvaluation"},
     "scorecard": {
         "task": "tables.scorecard:Scorecard",
-        "command": "which columns tell who has an event, whether they are stable, who is selected",
+        "command": "rank columns by their power to predict an event; their stability and selection",
         "python": ("scorecard:DPScorecard",),
     },
     "selectk": {
@@ -152,22 +152,22 @@ ROWS = {
     "sulloyd": {"task": "clustering.kmeans:SuLloyd"},
     "survival": {
         "task": "survival.survival:Survival",
-        "command": "how long until an event: curves, medians, rates, log-rank test",
+        "command": "estimate the time until an event: curves, medians, rates, log-rank test",
         "python": ("survival:DPKaplanMeier", "survival:DPLogRank"),
     },
     "synthesise": {
         "task": "synthesis.synthesise:Synthesise",
-        "command": "draw look-alike records from noisy tables",
+        "command": "draw synthetic records from noisy tables",
         "python": ("synthesiser:DPSynthesiser",),
     },
     "tabulate": {
         "task": "tables.tabulate:Tabulate",
-        "command": "count records in tables, means by group, and test what differs",
+        "command": "count records in tables, compute means by group, and test differences",
         "python": ("table:DPTable",),
-        "question": {"title": "How many, by what? (count categories)", "suits": "named", "most": 2},
+        "question": {"title": "How many in each category? (count)", "suits": "named", "most": 2},
     },
 }
-"""One row for each task that ships, by its name; see :mod:`cloister.core.capability`."""
+"""One row for each task of the package, by its name; see :mod:`cloister.core.capability`."""
 
 OTHERS = {
     "Baskets": "cloister.data",

@@ -1,8 +1,8 @@
-"""The loops over records as they were compiled for this machine, if they were.
+"""Compiled loops over records, if the package was compiled for this machine.
 
-NumPy computes the same integers where they were not, and takes longer. So each loop here stands
-behind a function that says what it computes: of `cloister.tasks` and `cloister.data.encoding`.
-``docs/proofs/kernel.md`` says why the integers are the same.
+NumPy computes the same integers, but slower. The function that defines the result of a loop, and
+calls it, is in `cloister.tasks` or `cloister.data.encoding`. ``docs/proofs/kernel.md`` proves that
+the integers are the same.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from cloister.core.arrays import Integers, Records
 from cloister.core.errors import PlanError
 
-try:  # not "from cloister": that would look among the lazy names of the package first
+try:  # not "from cloister": that would search the lazy names of the package first
     import cloister.core._native as _native
-except ImportError:  # nobody compiled it
+except ImportError:  # not compiled
     _native = None  # type: ignore[assignment]  # a module, wherever it is used
 
 CHOICE = "CLOISTER_KERNEL"
@@ -31,14 +31,14 @@ WITHOUT = (
     "in NumPy, several times slower than compiled; install a C++ compiler, then cloister again, "
     "or a wheel for this system"
 )
-_LARGEST = 1 << 24  # of a coordinate that float32 holds
+_LARGEST = 1 << 24  # largest coordinate that float32 holds exactly
 _MOST_COLUMNS = 1 << 16
-_EXACT = 2**53
+_EXACT = 2**53  # a float64 holds each smaller integer
 
 
 @cache
 def instruction_set() -> str:
-    """Return which one the loops over records use: the best of this machine, or ``numpy``.
+    """Return the instruction set of the loops over records: the best here, or ``numpy``.
 
     The environment variable ``CLOISTER_KERNEL`` may name another one.
 
@@ -47,29 +47,30 @@ def instruction_set() -> str:
     PlanError
         If it names one that this machine, or this installation, does not have.
     """
-    there = instruction_sets()
-    asked = os.environ.get(CHOICE) or there[0]
-    if asked not in there:
+    available = instruction_sets()
+    choice = os.environ.get(CHOICE) or available[0]
+    # Another set in its place would make a comparison of speeds wrong without notice.
+    if choice not in available:
         raise PlanError(
-            f"{CHOICE} must be one of {', '.join(there)} here, got {asked!r}; unset it."
+            f"{CHOICE} must be one of {', '.join(available)} here, got {choice!r}; unset it."
         )
-    return asked
+    return choice
 
 
 def instruction_sets() -> list[str]:
-    """Return those that loops over records can use here, the best first, ``numpy`` last."""
+    """Return the instruction sets for loops over records, the best first, ``numpy`` last."""
     return [*(_native.instruction_sets() if _native else ()), NUMPY]
 
 
 @cache
 def say_slow() -> None:
-    """Warn, once a process, if loops over records are not compiled and nobody asked for that."""
+    """Warn once per process if loops over records are not compiled, unless the user chose it."""
     if instruction_set() == NUMPY and CHOICE not in os.environ:
         warnings.warn(f"loops over records run {WITHOUT}.", stacklevel=4)
 
 
 def has_distances(records: Records, centres: Integers, one: int) -> bool:
-    """Return whether the compiled loops over distances can be asked: floats hold them exactly.
+    """Return True if the compiled loops compute these distances exactly in floats.
 
     No coordinate of a record is larger than `one`.
     """
@@ -77,16 +78,18 @@ def has_distances(records: Records, centres: Integers, one: int) -> bool:
         return False
     largest = max(int(centres.max()), -int(centres.min()))
     d = centres.shape[1]
+    # The largest squared distance: below 2**53 each partial sum of squares is an exact float.
     return largest <= _LARGEST and d <= _MOST_COLUMNS and (one + largest) ** 2 * d < _EXACT
 
 
 def near_sums(
     records: Records, centres: Integers, *, radius_squared: int, relative: bool, one: int
 ) -> Integers:
-    """Return sums and, last, numbers of the records near each centre, not less the centres.
+    """Return sums and, last, numbers of the records near each centre; centres are not subtracted.
 
     See :func:`cloister.tasks.clustering.lloyd_kernel.sum_near_centres`.
     """
+    # 64 bits; no squared distance that the loops accept is as large.
     radius_squared, isa = min(radius_squared, 1 << 62), instruction_set()
     tree: _native.Ordered | None = getattr(records, "tree", None)
     if tree is not None:
@@ -102,18 +105,18 @@ def near_sums(
 
 
 class Ordered(np.ndarray[Any, np.dtype[np.int32]]):
-    """Records in an order that keeps neighbours together; to all else an array like any other.
+    """Records in an order that keeps neighbours together; otherwise an ordinary array.
 
-    What is made of it, such as a slice, has no tree of boxes and sums.
+    Arrays made from it, such as slices, have no tree of boxes and sums.
     """
 
     tree: Any = None
 
 
 def can_order() -> bool:
-    """Return whether kept records can be ordered here: it is compiled, and not switched off.
+    """Return True if stored records can be ordered here: compiled, and not switched off.
 
-    The environment variable ``CLOISTER_ORDERED`` may be ``off``; other values are refused.
+    The environment variable ``CLOISTER_ORDERED`` may be ``off``; other values raise a PlanError.
     """
     switch = os.environ.get(ORDER) or "on"
     if switch not in ("on", "off"):
@@ -122,7 +125,7 @@ def can_order() -> bool:
 
 
 def ordered(tables: Sequence[Records]) -> Records:
-    """Return the rows of tables, read-only, so that sums near centres look at few of them.
+    """Return the rows of tables, read-only, in an order that makes sums near centres fast.
 
     The order is a function of the rows, and sums of integers do not depend on it.
     """
@@ -146,11 +149,12 @@ def clipped_sums(
 
 
 def nearest_of(records: Records, centres: Integers, *, one: int) -> Integers:
-    """Return the nearest centre of each record, the first of several."""
+    """Return the nearest centre of each record; the first one if several are equally near."""
     return _native.nearest(*_rows(records, centres), one=one, isa=instruction_set())
 
 
 def _rows(records: Records, centres: Integers) -> tuple[Records, Integers]:
+    # The loops read memory directly, so a slice or another type must be copied first.
     return (
         np.ascontiguousarray(records, dtype=np.int32),
         np.ascontiguousarray(centres, dtype=np.int64),
@@ -158,7 +162,7 @@ def _rows(records: Records, centres: Integers) -> tuple[Records, Integers]:
 
 
 def has_columns(columns: Sequence[NDArray[Any]]) -> bool:
-    """Return whether the compiled loop over cells can be asked: it knows two types of floats."""
+    """Return True if the compiled loop over cells supports the types of all columns."""
     return instruction_set() != NUMPY and all(
         column.dtype in (np.float32, np.float64) and column.dtype.isnative for column in columns
     )
@@ -175,6 +179,6 @@ def encode_into(
     """Write grid steps and flags of all cells; see :mod:`cloister.data.encoding`.
 
     Rules are `low`, `high`, `centre`, `factor`, `known`, `integer` and `boolean` of each column.
-    Flags are 0 before.
+    Flags must be 0 before.
     """
     _native.encode(list(columns), steps, flags, one=one, isa=instruction_set(), **rules)

@@ -1,4 +1,4 @@
-"""Days as numbers: the year with a fraction, which people can read in any table."""
+"""Days as numbers: the year with a fraction, which is readable in any table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloister.core.arrays import Floats
 
 
 def day_of(text: str, form: str = "") -> date:
-    """Return the day that a text says in a format of strptime, or else as ISO 8601 has it."""
+    """Return the day in a text, in a format of strptime or else in ISO 8601."""
     if form:
         with suppress(ValueError):
             return datetime.strptime(text, form).date()
@@ -20,9 +20,10 @@ def day_of(text: str, form: str = "") -> date:
 
 
 def decimal_years(days: NDArray[np.datetime64]) -> Floats:
-    """Return days as years: 2 July 2021 is 2021.5 (rounded); NaN where there is none."""
+    """Return days as years: 2 July 2021 is 2021.5 (rounded); NaN for a missing day."""
     days = days.astype("M8[D]")
     year = days.astype("M8[Y]")
     first = year.astype("M8[D]")
+    # Leap years are longer, so that each year ends where the next begins.
     length = (year + 1).astype("M8[D]") - first
     return np.asarray(year.astype(np.int64) + 1970 + (days - first) / length)

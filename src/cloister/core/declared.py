@@ -1,7 +1,7 @@
-"""Values that say what they may be: options of a task, and the public numbers of a plan.
+"""Dataclasses whose fields declare type, range and help text.
 
-A field declares its type, its range and a line of help once, in its annotation, for whoever makes
-the value, reads it from a plan, lists it or asks for it on a command line.
+They are the options of tasks and the public numbers of plans. A field declares all three once, in
+its annotation. Constructors, plan files, lists of options and command lines use this declaration.
 
 Examples
 --------
@@ -36,12 +36,12 @@ from typing import (
 from cloister.core.errors import PlanError
 
 _LARGEST = sys.float_info.max
-_LONGEST = 200  # letters of a value in a message
+_LONGEST = 200  # most letters of a value in a message
 _Class = TypeVar("_Class", bound=type)
 
 
 def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:g}"  # no digit of 1048576 is lost
+    return str(value) if isinstance(value, int) else f"{value:g}"  # "g" would round 1048576
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ class Range:
     below: float = _LARGEST
 
     def holds(self, value: float) -> bool:
-        """Return whether a number is among them; NaN is not."""
+        """Return True if a number is in the range; NaN is not."""
+        # Open ends at the largest float are no bounds, and must admit that float.
         high_enough = value > self.above or self.above == -_LARGEST
         low_enough = value < self.below or self.below == _LARGEST
         return self.least <= value <= self.most and high_enough and low_enough
@@ -73,13 +74,13 @@ class Range:
 
 @dataclass(frozen=True)
 class Length:
-    """Sequences of at least, and at most, so many parts."""
+    """Bounds on the length of a sequence."""
 
     least: int
     most: int | None = None
 
     def holds(self, value: Sequence[Any]) -> bool:
-        """Return whether a sequence has such a length."""
+        """Return True if the length of a sequence is within the bounds."""
         return self.least <= len(value) <= (self.most or len(value))
 
     def __str__(self) -> str:
@@ -88,7 +89,7 @@ class Length:
 
 @dataclass(frozen=True)
 class Rule:
-    """A further rule: what follows the value's kind in a message, and who keeps to it."""
+    """A further rule: its text in a message, after the type, and its test."""
 
     text: str
     holds: Callable[[Any], bool]
@@ -96,7 +97,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Hint:
-    """A hint: what to do instead, after the message about a value that is refused."""
+    """A remedy that is added to the message about a refused value."""
 
     text: str
 
@@ -108,9 +109,9 @@ Positive = Annotated[float, Range(above=0)]
 AtLeastZero = Annotated[float, Range(0)]
 """A finite number, 0 or more."""
 Share = Annotated[float, Range(above=0, most=1)]
-"""A part of a whole that is not nothing."""
+"""A share above 0 and at most 1."""
 PartBelowOne = Annotated[float, Range(0, below=1)]
-"""A part of a whole that is not everything."""
+"""A share from 0 to below 1."""
 Probability = Annotated[float, Range(above=0, below=1)]
 """A probability that is neither 0 nor 1."""
 Ascending = Rule("the lower first", lambda parts: all(a < b for a, b in pairwise(parts)))
@@ -119,7 +120,7 @@ Ascending = Rule("the lower first", lambda parts: all(a < b for a, b in pairwise
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a field declares: its annotation is the kind, `default` MISSING if it must be given."""
+    """Declaration of a field: its annotation is the kind; `default` is MISSING if required."""
 
     name: str
     kind: Any
@@ -127,36 +128,37 @@ class Declaration:
 
     @property
     def required(self) -> bool:
-        """Whether it must be given."""
+        """True if the field has no default."""
         return self.default is MISSING
 
     @property
     def rule(self) -> str:
-        """What it may be, as a message says it."""
+        """The allowed values, as in a message."""
         return _text(self.kind)
 
     @property
     def help(self) -> str:
-        """The line that explains it."""
+        """The help text of the field."""
         return next((part for part in _notes(self.kind) if isinstance(part, str)), "")
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def declared(cls: _Class) -> _Class:
-    """Make a frozen dataclass of keywords that refuses what its fields do not allow.
+    """Return a frozen dataclass with keyword fields that raises for values its fields forbid.
 
-    Lists become tuples, so that equal values are equal. The rules of a single field come first;
-    ``__post_init__`` is for rules between fields.
+    Lists become tuples, so that equal values are equal. The rules of single fields are checked
+    first; ``__post_init__`` is for rules between fields.
     """
-    further = getattr(cls, "__post_init__", None)
+    rules_between_fields = getattr(cls, "__post_init__", None)
 
     def check(self: Any) -> None:
-        for one in declarations(type(self)):  # type: ignore[arg-type]  # classes are hashable
-            value = as_tuples(getattr(self, one.name))
-            validate(one, value)
-            object.__setattr__(self, one.name, value)
-        if further is not None:
-            further(self)
+        for declaration in declarations(type(self)):  # type: ignore[arg-type]  # classes are hashable
+            value = as_tuples(getattr(self, declaration.name))
+            validate(declaration, value)
+            # The class is frozen, so its own assignment would raise.
+            object.__setattr__(self, declaration.name, value)
+        if rules_between_fields is not None:
+            rules_between_fields(self)
 
     cls.__post_init__ = check  # type: ignore[attr-defined]  # the hook of dataclasses
     dataclass(frozen=True, kw_only=True)(cls)  # in place
@@ -165,7 +167,8 @@ def declared(cls: _Class) -> _Class:
 
 @cache
 def declarations(kind: Any) -> tuple[Declaration, ...]:
-    """Return what each field of a dataclass declares."""
+    """Return the declarations of the fields of a dataclass."""
+    # Cached, since evaluating annotations is slow and each value of a plan is checked.
     hints = get_type_hints(kind, include_extras=True)
     return tuple(
         Declaration(
@@ -178,16 +181,17 @@ def declarations(kind: Any) -> tuple[Declaration, ...]:
 
 
 def validate(one: Declaration, value: Any) -> None:
-    """Raise a PlanError if a value is not what is declared."""
+    """Raise a PlanError if a value violates its declaration."""
     if not _fits(value, one.kind):
         shown = repr(value)
+        # A long list, such as of centres, would hide the rule.
         shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
         hints = "".join(f"; {part.text}" for part in _notes(one.kind) if isinstance(part, Hint))
         raise PlanError(f"{one.name} must be {one.rule}, got {shown}{hints}.")
 
 
 def as_tuples(value: Any) -> Any:
-    """Return a value with tuples for lists, at any depth."""
+    """Return a value with its lists, at any depth, as tuples."""
     if isinstance(value, list | tuple):
         parts = tuple(as_tuples(part) for part in value)
         return value if isinstance(value, tuple) and parts == value else parts
@@ -199,7 +203,7 @@ def _notes(kind: Any) -> tuple[Any, ...]:
 
 
 def _fits(value: Any, kind: Any, within: tuple[Range, ...] = ()) -> bool:
-    """Return whether a value has a kind; every value has one that is not checked here."""
+    """Return True if a value has a kind. A kind that is not checked here admits every value."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         ranges = tuple(part for part in parts[1:] if isinstance(part, Range))
@@ -209,17 +213,20 @@ def _fits(value: Any, kind: Any, within: tuple[Range, ...] = ()) -> bool:
     if origin in (Union, UnionType):
         return any(_fits(value, part, within) for part in parts)
     if origin is Literal:
+        # The type too, since True == 1 and 1.0 == 1.
         return any(type(value) is type(part) and value == part for part in parts)
     if kind in (int, float):
         number = isinstance(value, int if kind is int else int | float)
-        inside = all(one.holds(value) for one in within or (Range(),)) if number else False
-        return inside and not isinstance(value, bool)
+        # Without a range a number must still be finite.
+        inside = all(bounds.holds(value) for bounds in within or (Range(),)) if number else False
+        return inside and not isinstance(value, bool)  # a bool is an int in Python
     if kind in (bool, str, NoneType):
         return isinstance(value, kind)
     if origin is tuple and parts[1:] != (...,):
         same = isinstance(value, tuple) and len(value) == len(parts)
         return same and all(map(_fits, value, parts))
     if origin in (tuple, Sequence):
+        # A text is a sequence of letters, and each letter a text again.
         row = isinstance(value, Sequence) and not isinstance(value, str)
         return row and all(_fits(part, parts[0]) for part in value)
     if origin is Mapping:
@@ -242,7 +249,7 @@ _PLAIN: Mapping[Any, str] = {
 
 
 def _text(kind: Any, whole: bool = True) -> str:
-    """Return what a kind is called; a range of numbers speaks for itself if it is all there is."""
+    """Return the text of a kind; for a number with a range, if `whole`, the range alone."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         ranges = "".join(str(part) for part in parts[1:] if isinstance(part, Range))

@@ -1,9 +1,9 @@
-"""Every public name that moved, and where it is now: one list, kept for one release.
+"""All public names that moved, with their new places: one list, kept for one release.
 
-Importing ``cloister`` installs a finder, so ``import cloister.tasks.balcan`` yields the module of
-today and a `DeprecationWarning` that names it. A name that left a module which still exists is
-resolved by that module's ``__getattr__``, through :func:`resolve`. What moved to the laboratory
-needs the package ``cloister-lab``; without it, one sentence says so.
+Importing ``cloister`` installs a finder. ``import cloister.tasks.balcan`` then yields the current
+module and a `DeprecationWarning` with its name. If a name left a module that still exists, the
+``__getattr__`` of that module calls :func:`resolve`. Names that moved to the laboratory require the
+package ``cloister-lab``; without it, an ImportError names the command to install it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 
 LAB = "cloister_lab"
 INSTALL_LAB_HINT = "pip install cloister-lab (from a clone: pip install ./lab)"
-"""How to get the laboratory."""
+"""Command that installs the laboratory."""
 
-# Old modules that are in a folder now, under their old last name.
+# Old modules that are now in a folder, under their old last name.
 _FOLDERS = {
     "cloister.tasks.clustering": """kmeans kmeans_init lloyd_kernel auto auto_grid auto_mean
         auto_pca auto_rounds gap_statistic select_k synopsis clusters""",
@@ -69,7 +69,7 @@ MODULES: dict[str, str] = {
     "cloister.metrics": "cloister_lab.metrics",
     "cloister.parties": "cloister_lab.parties",
 }
-"""Old modules and those of today; the submodules of a package move with it."""
+"""Old and current names of modules; the submodules of a package move with it."""
 
 # Names that the package itself had before it kept the forty that most programs need.
 _OFF_THE_TOP = {
@@ -151,14 +151,14 @@ NAMES: dict[str, str] = (
         "cloister.audit.audit_method": "cloister_lab.audit.curators.audit_method",
     }
 )
-"""Old names and those of today, in modules that still exist."""
+"""Old and current places of names whose old module still exists."""
 
 STAY = {"cloister.tasks.kmeans"}
-"""Names that checks of others import: they stay, and no warning is given."""
+"""Old names without a warning, since checks outside this repository import them."""
 
 
 def resolve(module: str, name: str) -> Any:
-    """Return what a module's name of old stands for; the body of a module's ``__getattr__``.
+    """Return the value of an old name of a module; the body of a module's ``__getattr__``.
 
     Raises
     ------
@@ -169,18 +169,19 @@ def resolve(module: str, name: str) -> Any:
     if old not in NAMES:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     home, _, today = NAMES[old].rpartition(".")
+    # Before the warning: a name that cannot be imported must not be advertised.
     value = getattr(_module(old, home), today)
     _warn(old, NAMES[old], stacklevel=4)
     return value
 
 
 def _module(old: str, today: str) -> ModuleType:
-    """Import the module of today, or say what it needs."""
+    """Import the current module. Raise an ImportError with the remedy if it is not installed."""
     try:
         return import_module(today)
     except ModuleNotFoundError as error:
         if error.name != LAB:
-            raise
+            raise  # another module is missing, so the hint would be wrong
         raise ImportError(
             f"{old} is part of the laboratory now; {INSTALL_LAB_HINT}.", name=old
         ) from None
@@ -192,7 +193,7 @@ def _warn(old: str, today: str, stacklevel: int) -> None:
 
 
 class _MovedModules(MetaPathFinder, Loader):
-    """Finds modules under their old names; ``sys.modules`` then holds today's under both."""
+    """Finder of modules under old names; ``sys.modules`` has the module under both names."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -202,13 +203,14 @@ class _MovedModules(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         old = module.__name__
         today = _today(old)
+        # The same module under both names, so that its classes exist once.
         sys.modules[old] = _module(old, today)
         if old not in STAY:
             _warn(old, today, stacklevel=3)
 
 
 class _DissolvedPackages(MetaPathFinder, Loader):
-    """Finds packages that are gone, as empty ones: Python looks in them for what moved."""
+    """Finder of removed packages, as empty ones: Python imports a package before its modules."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -221,7 +223,7 @@ class _DissolvedPackages(MetaPathFinder, Loader):
 
 
 def _today(old: str) -> str:
-    """Return today's name of a module that moved, by itself or within its package, or ``""``."""
+    """Return the current name of a module that moved, alone or with its package, or ``""``."""
     if old in MODULES:
         return MODULES[old]
     package, _, name = old.rpartition(".")
@@ -231,6 +233,6 @@ def _today(old: str) -> str:
 def install() -> None:
     """Let Python find modules under their old names; called by ``import cloister``."""
     if not any(isinstance(finder, _MovedModules) for finder in sys.meta_path):
-        # first, or a submodule of a package that moved would be loaded a second time
+        # First, or a submodule of a package that moved would be loaded a second time.
         sys.meta_path.insert(0, _MovedModules())
-        sys.meta_path.append(_DissolvedPackages())  # last: the packages of today are found before
+        sys.meta_path.append(_DissolvedPackages())  # last, so that existing packages are found

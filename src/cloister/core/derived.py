@@ -1,4 +1,4 @@
-"""What is shown of a task that says nothing about it: all that its results hold."""
+"""Default displays of a task without `displays`: all numbers of its results."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from cloister.core.display import Bars, Cell, Display, Heatmap, Table
 from cloister.core.estimate import ENDS, Estimate, around, bare
 
 MARGIN = "half_width"
-"""The result that is the margin of error of all others, or ends the name of that of one."""
+"""Name of the margin of error of all results, or suffix of the margin of one result."""
 _ENDS = ("_low", "_high", *ENDS, f"_{MARGIN}")
 
 
 def displays_of(task: Any, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
     """Return the displays of a task, or those that are derived from its results."""
-    own = getattr(task, "displays", None)
-    shown: tuple[Display, ...] = own(results, columns) if own else derived(results, columns)
-    return shown
+    displays_of_task = getattr(task, "displays", None) or derived
+    displays: tuple[Display, ...] = displays_of_task(results, columns)
+    return displays
 
 
 def derived(results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
@@ -27,19 +27,20 @@ def derived(results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
     A result has an interval where there are ``NAME_low`` and ``NAME_high``, or a margin of error,
     ``NAME_half_width`` or ``half_width``. An axis as long as `columns` has their names.
     """
-    found = {name: _estimate(results, name) for name in results if _stands_alone(results, name)}
+    estimates = {name: _estimate(results, name) for name in results if _is_value(results, name)}
+    # Single numbers share a table, since one table for each would fill the page.
     numbers: tuple[tuple[Cell, ...], ...] = tuple(
-        (_title(n), *e.cells()) for n, e in found.items() if e.values.size == 1
+        (_title(n), *e.cells()) for n, e in estimates.items() if e.values.size == 1
     )
     table = (Table("Results", ("", "value"), numbers),) if numbers else ()
-    pictures = (_picture(_title(n), e, columns) for n, e in found.items() if e.values.size > 1)
+    pictures = (_picture(_title(n), e, columns) for n, e in estimates.items() if e.values.size > 1)
     return (*table, *pictures)
 
 
-def _stands_alone(results: Results, name: str) -> bool:
-    """Return whether a result is no end and no margin of another one."""
+def _is_value(results: Results, name: str) -> bool:
+    """Return True if a result is neither an interval end nor a margin of another result."""
     if name == MARGIN:
-        return len(results) == 1
+        return len(results) == 1  # alone it is the margin of nothing
     return not any(name.endswith(end) and name.removesuffix(end) in results for end in _ENDS)
 
 
@@ -47,6 +48,7 @@ def _estimate(results: Results, name: str) -> Estimate:
     margin = results.get(f"{name}_{MARGIN}", results.get(MARGIN))
     if f"{name}_low" in results and f"{name}_high" in results:
         return Estimate.of(results, name)
+    # A margin of another shape belongs to another result.
     fits = margin is not None and margin.shape in (results[name].shape, (1,), ())
     if name == MARGIN or margin is None or not fits:
         return bare(results[name])
@@ -59,10 +61,11 @@ def _picture(title: str, estimate: Estimate, columns: tuple[str, ...]) -> Bars |
     if len(shape) == 1:
         return Bars(title, replace(estimate, labels=(_places(shape[0], columns),)))
 
-    def flat(part: Floats) -> Floats:
-        return part.reshape(-1, shape[-1])
+    def flat(array: Floats) -> Floats:
+        return array.reshape(-1, shape[-1])
 
     matrix = estimate.mapped(flat)
+    # `mapped` drops the margin, since most functions are not linear; a new shape is.
     margin = None if estimate.margin is None else flat(estimate.margin)
     labels = (_places(len(matrix.values), columns), _places(shape[-1], columns))
     return Heatmap(title, replace(matrix, margin=margin, labels=labels))

@@ -1,4 +1,4 @@
-"""What a task shows of its results: tables and pictures, as values that the report draws."""
+"""Displays of a task's results: tables and pictures as values that the report draws."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cloister.core.deprecated import resolve
 from cloister.core.estimate import Estimate
 
 Cell = str | float | Estimate
-"""What may stand in a table; an estimate is of a single number."""
+"""A cell of a table; an estimate in it has a single number."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Heatmap:
-    """A matrix as colours; intervals are written beside the values.
+    """A matrix as colours; intervals are written next to the values.
 
     Parameters
     ----------
     estimate : Estimate of shape (n_rows, n_columns)
         Its labels name rows and columns.
     shade : ndarray of the same shape in [-1, 1], optional
-        0 is white and the two signs have two colours.
+        0 is white, and the two signs have two colours.
     absent : str
-        Is written where a value is not a number.
+        The text in place of a value that is not a number.
     """
 
     title: str
@@ -46,7 +46,7 @@ class Heatmap:
 
     @property
     def headings(self) -> tuple[str, ...]:
-        """Of the columns of its numbers, that of their names first."""
+        """Headings for :meth:`numbers`, that of the names first."""
         return ("", *self.estimate.labels[1])
 
     def numbers(self) -> Iterator[tuple[str, tuple[Estimate, ...]]]:
@@ -64,7 +64,7 @@ class Bars:
     estimate : Estimate of shape (n_bars,)
         Its label names the bars.
     absent : str
-        Is written where a value is not a number.
+        The text in place of a value that is not a number.
     """
 
     title: str
@@ -79,7 +79,7 @@ class Bars:
 
     @property
     def headings(self) -> tuple[str, ...]:
-        """Of the columns of its numbers, that of their names first."""
+        """Headings for :meth:`numbers`, that of the names first."""
         return ("", self.estimate.unit or "value")
 
     def numbers(self) -> Iterator[tuple[str, tuple[Estimate, ...]]]:
@@ -107,10 +107,10 @@ class Curve:
     ----------
     places : ndarray of shape (n_places,)
     estimate : Estimate of shape (n_places,), or (n_curves, n_places) whose first label names them
-        Its last axis and its unit name the axes of the picture. A curve is not shown where it is
-        not a number. The population interval is a wider band.
+        Its last axis and its unit name the axes of the picture. A curve has a gap at values that
+        are not a number. The population interval is a wider band.
     chosen : float, optional
-        The place that is marked.
+        The marked place.
     """
 
     title: str
@@ -118,11 +118,11 @@ class Curve:
     estimate: Estimate
     note: str = ""
     chosen: float | None = None
-    absent: ClassVar[str] = ""
+    absent: ClassVar[str] = ""  # an empty cell, since curves may have many gaps
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the curves; none of a single one."""
+        """Names of the curves; empty for a single curve."""
         return self.estimate.labels[0] if self.estimate.labels else ()
 
     @property
@@ -132,7 +132,7 @@ class Curve:
 
     @property
     def headings(self) -> tuple[str, ...]:
-        """Of the columns of its numbers, that of the places first."""
+        """Headings for :meth:`numbers`, that of the places first."""
         x, y = self.axes
         return (x or "x", *(self.names or (y or "value",)))
 
@@ -146,7 +146,7 @@ class Curve:
 class Graph:
     """Named nodes with relative areas `sizes`, and arrows between them.
 
-    An edge says from, to, its relative strength, and what is written at the arrow.
+    An edge is (from, to, relative strength, label of the arrow).
     """
 
     title: str
@@ -161,16 +161,16 @@ Display = Table | Heatmap | Bars | Scatter | Curve | Graph
 
 @dataclass(frozen=True)
 class Summary:
-    """Sentences of a task on its results; an empty one is made as for every other task.
+    """Sentences of a task on its results; an empty sentence is replaced by the default one.
 
     Parameters
     ----------
     title : str
-        Of the report.
+        Title of the report.
     result : str
         The result in one sentence.
     reliability : str
-        Which values stand out of the noise.
+        The values that differ from zero beyond the noise.
     remarks : tuple of str
         Reasons not to rely on the values, without a capital letter and a full stop.
     """
@@ -181,7 +181,7 @@ class Summary:
     remarks: tuple[str, ...] = ()
 
 
-if not TYPE_CHECKING:  # type checkers shall see today's names only
+if not TYPE_CHECKING:  # type checkers see today's names only
 
     def __getattr__(name: str) -> Any:
         return resolve(__name__, name)

@@ -1,4 +1,4 @@
-"""Every error the package raises.
+"""All errors and warnings of the package.
 
 ::
 
@@ -8,17 +8,17 @@
     ├── BudgetExceeded       a release would cost more than is left
     ├── LedgerError          the ledger was changed, rolled back or is not readable
     ├── ProtocolError
-    │   ├── LocalProtocolError    we broke a rule of the protocol
-    │   └── RemoteProtocolError   another party did
+    │   ├── LocalProtocolError    this party broke a rule of the protocol
+    │   └── RemoteProtocolError   another party broke a rule of the protocol
     └── TransportError       a frame could not be carried
 
-    PrivacyWarning           a result that is not, or is less, private than a reader may think
-    AccuracyWarning          a result that says less of the records than a reader may think
-    DataLossWarning          rows of a source are left out; raised in the owner's own process
+    PrivacyWarning           a result that is not private, or less than a reader may expect
+    AccuracyWarning          a result that is less accurate than a reader may expect
+    DataLossWarning          rows of a source are excluded; raised in the owner's process
 
-A message is one sentence: the name, the rule, the value, the way out. It never contains a record,
-a key or a value before noise. Two are for the owner of a file alone, count rows and quote words: a
-`DataLossWarning`, and the `DataError` of a run that would lose too many rows.
+A message is one sentence: the name, the rule, the value, the remedy. It never contains a record, a
+key or a value before noise. Only its owner sees rows counted and words of a file quoted: in a
+`DataLossWarning`, and in the `DataError` of a run that would lose too many rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class PlanError(CloisterError, ValueError):
 
 
 def raise_if_any(sentences: Iterable[str]) -> None:
-    """Raise a PlanError if a rule is broken; of several, the first counts."""
+    """Raise a PlanError with the first sentence, if there is one."""
+    # The iterable may be lazy, and a later rule may rely on the earlier ones.
     for sentence in sentences:
         raise PlanError(sentence)
 
@@ -57,7 +58,7 @@ class ProtocolError(CloisterError):
 
 
 class LocalProtocolError(ProtocolError):
-    """We were asked to do something that the protocol forbids."""
+    """A caller asked this party for an action that the protocol forbids."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -69,16 +70,16 @@ class TransportError(CloisterError):
 
 
 class PrivacyWarning(UserWarning):
-    """A result is not private, or is so under conditions the reader should know."""
+    """A result is not private, or is private under conditions that the reader should know."""
 
 
 class UncountedWarning(UserWarning):
-    """A release is private, but no ledger adds its cost to that of others."""
+    """A release is private, but no ledger adds its cost to that of other releases."""
 
 
 class AccuracyWarning(UserWarning):
-    """A result is private, but says less of the records than the reader may think."""
+    """A result is private, but less accurate than the reader may expect."""
 
 
 class DataLossWarning(UserWarning):
-    """Some rows of a source are left out; counts rows and quotes words, for their owner alone."""
+    """Some rows of a source are excluded; it counts rows and quotes words for their owner alone."""

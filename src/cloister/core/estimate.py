@@ -19,23 +19,23 @@ ENDS = ("_population_low", "_population_high")
 class Estimate:
     """Values with the ends of their 95 % confidence intervals (privacy noise only).
 
-    A single number is an estimate of shape (). A value may lie outside of its interval, as a mean
-    that was shrunk does.
+    A single number is an estimate of shape (). A value may be outside its interval, such as a mean
+    that was shrunk.
 
     Parameters
     ----------
     values, low, high : ndarray of one shape
         Without an interval, `low` and `high` are not a number.
     population : (low, high), optional
-        Ends of the interval that includes sampling; tables give it a column.
+        Ends of the interval that includes the error of sampling; tables give it a column.
     margin : ndarray of the same shape, optional
         Half the width of a symmetric interval, which is written as ``value ± margin``.
     distinct : ndarray of the same shape, bool, optional
-        Which values stand out of the noise, where that is not a matter of 0.
+        True for values beyond the noise, if the criterion is not the difference from zero.
     axes, labels : tuple
         A name, and the names of all places, for each axis.
     unit : str
-        Of the values.
+        Unit of the values.
     """
 
     values: Floats
@@ -50,7 +50,7 @@ class Estimate:
 
     @classmethod
     def of(cls, results: Results, name: str, **more: Any) -> Self:
-        """Read the estimate that results hold under a name and its suffixes."""
+        """Return the estimate that results hold under a name and its suffixes."""
         low, high, *wide = (results.get(name + end) for end in ("_low", "_high", *ENDS))
         bare = np.full_like(results[name], np.nan)
         return cls(
@@ -62,11 +62,12 @@ class Estimate:
         )
 
     def named(self, name: str) -> dict[str, Floats]:
-        """Return the arrays as results hold them: under a name and its suffixes."""
+        """Return the arrays under a name and its suffixes, as in results."""
         parts = {name: self.values, f"{name}_low": self.low, f"{name}_high": self.high}
         if self.population is not None:
-            parts |= {name + end: part for end, part in zip(ENDS, self.population, strict=True)}
-        return {key: np.atleast_1d(part).astype(np.float64) for key, part in parts.items()}
+            parts |= {name + end: array for end, array in zip(ENDS, self.population, strict=True)}
+        # Results are vectors at least, since a saved model stores lists.
+        return {key: np.atleast_1d(array).astype(np.float64) for key, array in parts.items()}
 
     @property
     def value(self) -> float:
@@ -75,22 +76,24 @@ class Estimate:
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """The value, both ends, and those of the population interval if there is one."""
+        """The value and both ends of its interval and, if present, its population interval."""
         parts = (self.values, self.low, self.high, *(self.population or ()))
         return tuple(float(np.asarray(part).item()) for part in parts)
 
     @property
     def distinct_from_noise(self) -> Flags:
-        """Where a value stands out of the noise: by `distinct`, or 0 is outside of the interval."""
+        """True for values beyond the noise: by `distinct`, or if 0 is outside the interval."""
         if self.distinct is not None:
             return self.distinct
+        # By the margin, since rounding of value - margin could move an end across 0.
         if self.margin is not None:
             return np.asarray((self.margin == 0) | (np.abs(self.values) > self.margin))
+        # An interval of no width is exact. One of nan holds no 0, so a bare value has no mark.
         within = np.logical_and(self.low <= 0, self.high >= 0)
         return np.asarray((self.low == self.high) | np.logical_not(within))
 
     def __getitem__(self, at: Any) -> Self:
-        """Return a part of all arrays, without names of places."""
+        """Return a slice of all arrays, without names of places."""
         return type(self)(
             self.values[at],
             self.low[at],
@@ -106,16 +109,18 @@ class Estimate:
         return map(self.__getitem__, np.ndindex(np.shape(self.values)))
 
     def mapped(self, function: Callable[[Floats], Floats]) -> Self:
-        """Apply a function to values and ends alike."""
+        """Return the estimate with a function applied to values and ends."""
+        # Neither margin nor `distinct` survives a function that is not linear.
         ends = self.population and (function(self.population[0]), function(self.population[1]))
         parts = map(function, (self.values, self.low, self.high))
         return type(self)(*parts, population=ends, unit=self.unit)
 
     def joined(self, other: Estimate) -> Self:
-        """Return the values with intervals that hold those of another estimate, too."""
+        """Return the values with intervals that include those of another estimate."""
         low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
         ends = self.population
         if ends is not None:
+            # Without sampling error, the other's interval is the least that must be included.
             far = other.population or (low, high)
             ends = np.minimum(ends[0], far[0]), np.maximum(ends[1], far[1])
         return type(self)(self.values, low, high, population=ends)

@@ -1,4 +1,4 @@
-"""How files are written: as they are, durably, and refused in one sentence."""
+"""Writing of files: exact bytes, durable names, and one sentence for an error."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from cloister.core.errors import DataError, PlanError
 
 
 def write_text(path: Path, text: str | bytes, *, new: bool = False) -> None:
-    """Write a file without changing line ends; with `new`, never replace one."""
+    """Write a file with its line ends unchanged; if `new`, raise rather than replace a file."""
     try:
+        # Bytes: text mode would change line ends on Windows, and so digests of files.
         with path.open("xb" if new else "wb") as stream:
             stream.write(text.encode() if isinstance(text, str) else text)
     except FileExistsError:
@@ -22,9 +23,9 @@ def write_text(path: Path, text: str | bytes, *, new: bool = False) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make the names of files in a folder durable, so that a new file survives a crash."""
     if not hasattr(os, "O_DIRECTORY"):
-        return  # Windows keeps names durable by itself
+        return  # Windows makes names durable without a call
     descriptor = os.open(folder, os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

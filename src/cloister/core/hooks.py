@@ -1,7 +1,7 @@
-"""What other rooms call of ``shares``, which none of them imports.
+"""Interface of ``shares`` for other packages, which must not import it.
 
-A hook has a type, declared here, and a place. ``shares`` implements the type; its module is loaded
-by the first call of :meth:`Hook.load`.
+A hook has a type, declared here, and a place. ``shares`` implements the type. The first call of
+:meth:`Hook.load` imports its module.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ class Service(Protocol):
 
 
 class ScoringClient(Protocol):
-    """A function that has a scorer predict the rows of a file."""
+    """A function that requests predictions for the rows of a file from a scorer."""
 
     def __call__(
         self, url: str, keys: Path, file: Path, warn: Callable[[str], None]
     ) -> tuple[tuple[Any, ...], Floats]:
-        """Return the classes, none for a regression, and predictions or probabilities.
+        """Return the classes, empty for a regression, and predictions or probabilities.
 
-        The scorer sees ciphertexts alone. `keys` is the caller's folder; `warn` takes a sentence
-        on what this does not hide.
+        The scorer sees ciphertexts alone. `keys` is the caller's folder; `warn` receives a sentence
+        on the facts that remain visible.
         """
 
 
 ModelEntries = Callable[[Path], int]
 """Returns the number of entries of a scorer's model file."""
 ModelWriter = Callable[[Any], bytes]
-"""Returns a released model as another library reads it."""
+"""Returns a released model in the format of another library."""
 
 
 class Hook(NamedTuple, Generic[T]):
@@ -63,6 +63,7 @@ class Hook(NamedTuple, Generic[T]):
 
     def load(self) -> T:
         """Import the module and return the value."""
+        # A late import: commands without shares do not load its libraries of arithmetic.
         module, _, name = self.place.partition(":")
         value: T = import_module(module)  # type: ignore[assignment]
         return getattr(value, name) if name else value
@@ -76,4 +77,4 @@ MODEL_WRITERS: Mapping[str, Hook[ModelWriter]] = {
     "sklearn": Hook("cloister.shares.inference.export:to_pickle"),
     "onnx": Hook("cloister.shares.inference.export:to_onnx"),
 }
-"""By format, as ``cloister export --to`` names it."""
+"""Writers by the format of ``cloister export --to``."""

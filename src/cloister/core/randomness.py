@@ -1,8 +1,8 @@
 """The only module that creates randomness.
 
-Two kinds that never meet: *secret* randomness (noise, keys, nonces) comes from the operating
-system and takes no seed; *public* randomness (starting centres, simulated splits) comes from a
-seed that every party may know.
+It has two separate kinds. *Secret* randomness (noise, keys, nonces) comes from the operating
+system and has no seed. *Public* randomness (starting centres, simulated splits) comes from a seed
+that every party may know.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 ByteSource = Callable[[int], bytes]
 
 KEY_BYTES = 32
-_COUNTER_BYTES = 4  # of the 16 that ChaCha20 takes as its nonce, the first ones
+_COUNTER_BYTES = 4  # the first of the 16 bytes of the nonce of ChaCha20
 _REKEY_BYTES = 1 << 30  # a fresh operating-system key long before ChaCha20's 2^38-byte counter ends
 
 
@@ -43,16 +43,16 @@ def drawn_below(end: int) -> int:
 
 
 def drawn_places(end: int, count: int) -> NDArray[np.int64]:
-    """Return `count` integers in ``[0, end)`` from the operating system; none if `end` is 0."""
-    drawn = np.frombuffer(os.urandom(8 * count * (end > 0)), dtype=np.uint64)
-    return (drawn % max(end, 1)).astype(np.int64)
+    """Return `count` integers in ``[0, end)`` from the operating system, or none if `end` is 0."""
+    numbers = np.frombuffer(os.urandom(8 * count * (end > 0)), dtype=np.uint64)
+    return (numbers % max(end, 1)).astype(np.int64)
 
 
 class SecretStream:
     """A fast byte source: ChaCha20 under a key from the operating system.
 
-    The key is drawn anew after a fork, so that two processes never share a stream, and after
-    every gibibyte. There is no seed and no way to read the key back.
+    The key is renewed after a fork, so that two processes never share a stream, and after every
+    gibibyte. The stream has no seed, and its key cannot be read.
     """
 
     def __init__(self) -> None:
@@ -61,8 +61,8 @@ class SecretStream:
     def _rekey(self) -> None:
         self._process = os.getpid()
         self._left = _REKEY_BYTES
-        # The counter of blocks starts at 0: from a random start it could end within any draw, and
-        # the library then refuses to go on.
+        # The counter of blocks starts at 0. From a random start it could end within a draw, and
+        # the library would then raise.
         nonce = bytes(_COUNTER_BYTES) + os.urandom(16 - _COUNTER_BYTES)
         cipher = Cipher(algorithms.ChaCha20(os.urandom(KEY_BYTES), nonce), mode=None)
         self._encryptor = cipher.encryptor()
@@ -87,7 +87,7 @@ def public_generator(*parts: int | str) -> np.random.Generator:
     Parameters
     ----------
     parts : int or str
-        The public seed and what it is used for, for example ``(7, "start")``. Different parts give
+        The public seed and its purpose, for example ``(7, "start")``. Different parts give
         independent streams.
 
     Returns
@@ -95,6 +95,7 @@ def public_generator(*parts: int | str) -> np.random.Generator:
     numpy.random.Generator
         The same for every party; never use it for noise, masks or keys.
     """
+    # With types and a separator, so that (1, "2") and ("12",) differ.
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
     digest = hashlib.sha256(text.encode()).digest()
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "big")))

@@ -1,9 +1,9 @@
 """SQLite files of a party: the ledger, a silo's jobs, a coordinator's jobs, a scorer's counts.
 
-One rule holds for all of them. Only the owner of a file can read it. A commit is durable when it
+All files follow the same rules. Only the owner of a file can read it. A commit is durable when it
 returns: ``synchronous=FULL``, with a write-ahead log. A transaction takes the write lock when it
-begins: to read, decide and then ask for the lock could fail half-way. A connection waits for a lock
-for `BUSY_SECONDS`. Deleted content is overwritten.
+begins, since a later request for the lock could fail. A connection waits for a lock for
+`BUSY_SECONDS`. Deleted content is overwritten.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from cloister.core.errors import LedgerError
 
 BUSY_SECONDS = 30
-# Without recursive triggers INSERT OR REPLACE would delete rows past the triggers on DELETE.
+# Without recursive triggers, INSERT OR REPLACE deletes rows without the triggers on DELETE.
 _PRAGMAS = ("synchronous=FULL", "secure_delete=ON", "recursive_triggers=ON")
 
 
@@ -28,7 +28,7 @@ def connect(file: Path | None, *, log: bool = False) -> sqlite3.Connection:
     Parameters
     ----------
     log : bool
-        Choose the write-ahead log, which the file keeps; not for a file of somebody else.
+        Choose the write-ahead log, which the file keeps. Do not use it for another party's file.
     """
     name = ":memory:" if file is None else file
     connection = sqlite3.connect(name, BUSY_SECONDS, check_same_thread=False)
@@ -43,14 +43,14 @@ def connect(file: Path | None, *, log: bool = False) -> sqlite3.Connection:
 def configure(
     connection: sqlite3.Connection, *, log: bool = False, exclusive: bool = False
 ) -> None:
-    """Set what a connection keeps to.
+    """Set the isolation, locking and durability of a connection.
 
     Parameters
     ----------
     exclusive : bool
-        The first transaction locks the file until the process ends.
+        If True, the first transaction locks the file until the process ends.
     """
-    connection.isolation_level = None  # who begins a transaction says how
+    connection.isolation_level = None  # the driver would begin transactions without the lock
     first = ["locking_mode=EXCLUSIVE"] * exclusive + ["journal_mode=WAL"] * log
     for pragma in (*first, *_PRAGMAS):
         connection.execute(f"PRAGMA {pragma}")
@@ -65,21 +65,21 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 
 def keep_private(file: str | os.PathLike[str]) -> None:
-    """Create a file, or close it to others. SQLite gives its log the same mode."""
+    """Create a private file, or remove other users' access. SQLite's log gets the same mode."""
     path = os.fspath(file)
-    with suppress(OSError):  # SQLite reports what is wrong with the file
-        if not os.path.exists(path):  # to open and close it would take its locks from another
+    with suppress(OSError):  # SQLite reports the error of the file
+        if not os.path.exists(path):  # closing an open file would release SQLite's locks on it
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-        for part in (path, f"{path}-wal", f"{path}-shm"):
-            if os.path.exists(part):
-                os.chmod(part, os.stat(part).st_mode & 0o700)
+        for file_path in (path, f"{path}-wal", f"{path}-shm"):
+            if os.path.exists(file_path):
+                os.chmod(file_path, os.stat(file_path).st_mode & 0o700)
 
 
 def check_pages(execute: Callable[[str], Any], name: str) -> None:
-    """Let SQLite look for damage in a file before anything is read from it."""
-    (found,) = execute("PRAGMA quick_check(1)").fetchone()
-    if found != "ok":
-        raise LedgerError(f"{name} is damaged ({found}); restore its newest copy.")
+    """Raise a LedgerError if SQLite finds damage in a file, before anything is read from it."""
+    (result,) = execute("PRAGMA quick_check(1)").fetchone()
+    if result != "ok":
+        raise LedgerError(f"{name} is damaged ({result}); restore its newest copy.")
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def explained(
 
 def cause_of(error: BaseException) -> str:
     """Return the first line of a driver's message, without the statement and its values."""
-    if isinstance(error, UnicodeDecodeError):  # it would quote a byte
+    if isinstance(error, UnicodeDecodeError):  # its message would quote a byte of the file
         return "text in it is not UTF-8"
     cause = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
     return cause.splitlines()[0].rstrip(".")

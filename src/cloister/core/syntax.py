@@ -1,11 +1,11 @@
-"""The canonical text of a Python source: what it computes, without how it is written.
+"""The canonical text of a Python source: its computation, independent of its style.
 
-Two sources with the same text compute the same. Comments, docstrings, layout, annotations of
-functions and variables, and the bodies of ``if TYPE_CHECKING`` leave no trace in it. Annotations
-in the body of a class stay, because dataclasses and declared options read them as rules.
+Two sources with the same text compute the same. The text does not contain comments, docstrings,
+layout, annotations of functions and variables, or the bodies of ``if TYPE_CHECKING``. It contains
+annotations in the body of a class, because dataclasses and declared options use them as rules.
 
-The text is the same in every Python from 3.11 on: it is written here, field by field, and not by
-``ast.dump``, whose output changes between versions. Only the standard library is imported, so that
+The text is the same in every Python from 3.11 on. It is therefore written here, field by field:
+the output of ``ast.dump`` changes between versions. Only the standard library is imported, so that
 any interpreter can check ``tests/vectors/syntax.json``.
 """
 
@@ -22,30 +22,30 @@ from typing import Any, Literal, TypeGuard
 Scope = Literal["module", "class", "function"]
 
 _WITHOUT_MEANING = {"ctx", "kind", "type_comment", "type_ignores"}
-"""Fields that follow from the place of a node, or that Python does not read."""
+"""Fields that follow from the place of a node, or that Python ignores."""
 _HARMLESS = (
     *(ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Tuple, ast.List, ast.Starred),
     *(ast.BinOp, ast.BitOr, ast.expr_context),
 )
-"""What an annotation may be made of if it shall not count, although Python may evaluate it."""
+"""Nodes of an annotation without effect, although Python may evaluate it."""
 _BY_NAME = {"getattr", "hasattr", "setattr", "delattr"}
 _TEMPLATES = {"format", "format_map"}
 _DUNDER = re.compile(r"__\w+__")
 _NAMESPACES = {"globals", "locals", "vars", "exec", "eval"}
-"""Functions that may bind a name of a module without a statement that says so."""
+"""Functions that may bind a name of a module without a visible statement."""
 GUARD = "TYPE_CHECKING"
 
 
 @dataclass(frozen=True)
 class Import:
-    """An import statement that runs, wherever it stands.
+    """An import statement that runs, at any place of a source.
 
     Parameters
     ----------
     module : str
         As written: ``"a.b"``, or ``""`` in ``from . import c``.
     name : str or None
-        What is taken from the module; None where the module itself is imported.
+        The imported name of the module; None if the module itself is imported.
     level : int
         Number of leading dots.
     alias : str or None
@@ -60,7 +60,7 @@ class Import:
 
 @dataclass(frozen=True)
 class Syntax:
-    """What a source says to Python.
+    """The canonical text of a source, with its imports, names and strings.
 
     Parameters
     ----------
@@ -68,11 +68,11 @@ class Syntax:
         Equal for sources that compute the same way.
     imports : tuple of Import
     words : frozenset of str
-        Names that are used: ``"name"``, ``".attribute"``, ``"def name"`` of functions and classes
+        The names in use: ``"name"``, ``".attribute"``, ``"def name"`` of functions and classes
         outside of classes, and names with two underscores on each side within strings.
-        ``"getattr()"`` and its like stand for attributes whose name is computed.
+        ``"getattr()"`` and the like are attributes with a computed name.
     bound : frozenset of str
-        Names that are assigned, defined or imported anywhere in the source.
+        Names that the source assigns, defines or imports anywhere.
     strings : frozenset of str
         Constants that are text.
     """
@@ -85,7 +85,7 @@ class Syntax:
 
 
 def read_syntax(source: bytes) -> Syntax:
-    """Return what a source says to Python.
+    """Return the syntax of a source.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def read_syntax(source: bytes) -> Syntax:
     tree = ast.parse(source)
     text: list[str] = []
     kept: list[tuple[ast.AST, Scope]] = []
-    # Most sources name no guard, and need no search for what binds it.
+    # Most sources have no guard, so the search for its bindings is not needed.
     rules = _Rules.of(tree) if GUARD.encode() in source else _Rules(lazy=_is_lazy(tree))
     _write(tree, rules, text, kept)
     nodes = [node for node, _ in kept]
@@ -114,16 +114,16 @@ def read_syntax(source: bytes) -> Syntax:
 
 @dataclass(frozen=True)
 class _Rules:
-    """What is known of a whole source before its statements are read.
+    """Facts about a whole source that decide which of its statements count.
 
     Parameters
     ----------
     guards : frozenset of str
-        Names that are ``typing.TYPE_CHECKING`` wherever they are used.
+        Names that are ``typing.TYPE_CHECKING`` in the whole source.
     modules : frozenset of str
-        Names that are the module ``typing`` wherever they are used.
+        Names that are the module ``typing`` in the whole source.
     lazy : bool
-        Whether no annotation is ever evaluated (``from __future__ import annotations``).
+        True if no annotation is ever evaluated (``from __future__ import annotations``).
     """
 
     guards: frozenset[str] = frozenset()
@@ -132,7 +132,7 @@ class _Rules:
 
     @classmethod
     def of(cls, tree: ast.Module) -> _Rules:
-        """Trust a name only if the top of the source imports it and nothing binds it again."""
+        """Return the rules; a name is trusted if only the top of the source binds it."""
         bound: Counter[str] = Counter()
         tampered = False
         for node in ast.walk(tree):
@@ -146,6 +146,7 @@ class _Rules:
                 modules.update(a.asname or a.name for a in node.names if a.name == "typing")
             elif isinstance(node, ast.ImportFrom) and node.module == "typing" and not node.level:
                 guards.update(a.asname or a.name for a in node.names if a.name == GUARD)
+        # If the source may rebind the guard, its branches may run and must stay in the text.
         if tampered or bound["*"]:
             return cls(lazy=_is_lazy(tree))
 
@@ -155,7 +156,7 @@ class _Rules:
         return cls(only(guards), only(modules), _is_lazy(tree))
 
     def is_guard(self, node: object) -> bool:
-        """Return whether an expression is ``typing.TYPE_CHECKING``, which is false at run time."""
+        """Return True if an expression is ``typing.TYPE_CHECKING``, which is False at run time."""
         if isinstance(node, ast.Name):
             return node.id in self.guards
         return (
@@ -166,20 +167,20 @@ class _Rules:
         )
 
     def dropped(self, annotation: ast.expr | None) -> bool:
-        """Return whether an annotation changes nothing: never evaluated, or to no effect."""
+        """Return True if an annotation changes nothing: not evaluated, or without effect."""
         if annotation is None or self.lazy:
             return True
         return all(isinstance(node, _HARMLESS) for node in ast.walk(annotation))
 
     def statements(self, body: Iterable[ast.stmt], scope: Scope) -> Iterator[ast.stmt]:
-        """Yield the statements that run, each without what does not count.
+        """Yield the statements that run, without their parts that change nothing.
 
-        Within a function even a statement that never runs makes its names local, so that bodies
-        of ``if TYPE_CHECKING`` and bare annotations keep their place there.
+        In a function, a statement that never runs still makes its names local. Bodies of
+        ``if TYPE_CHECKING`` and bare annotations are therefore kept there.
         """
         for node in body:
             if isinstance(node, ast.Expr) and _is_text(node.value):
-                continue
+                continue  # a docstring, or a text that Python drops
             if isinstance(node, ast.If) and scope != "function":
                 if self.is_guard(node.test):
                     yield from self.statements(node.orelse, scope)
@@ -197,7 +198,7 @@ class _Rules:
                 yield node
 
     def _unannotated(self, node: ast.AnnAssign, scope: Scope) -> Iterator[ast.stmt]:
-        """Yield an assignment without its annotation, or nothing where nothing remains."""
+        """Yield an assignment without its annotation, or nothing if nothing remains."""
         if not self.dropped(node.annotation):
             yield node
         elif node.value is not None:
@@ -207,6 +208,7 @@ class _Rules:
 
     def fields(self, node: ast.AST, scope: Scope) -> Iterator[tuple[str, object, Scope]]:
         """Yield name, value and scope of each field that counts and is not empty."""
+        # Empty fields are omitted, since later versions of Python add fields with defaults.
         for name in _field_names(node._fields):
             value: Any = getattr(node, name, None)
             inner = scope
@@ -215,6 +217,7 @@ class _Rules:
             elif name == "body" and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 inner = "function"
             if name in {"annotation", "returns"}:
+                # In a class the annotation may be a rule, as of a dataclass.
                 rule = scope == "class" and isinstance(node, ast.AnnAssign)
                 if not rule and self.dropped(value):
                     continue
@@ -255,7 +258,10 @@ def _is_template(node: ast.AST) -> bool:
 
 
 def _joined(values: Iterable[ast.expr]) -> list[ast.expr]:
-    """Return the parts of an f-string; versions of Python cut the text between them differently."""
+    """Return the parts of an f-string with adjacent texts joined.
+
+    Versions of Python divide the text of an f-string differently.
+    """
     parts: list[ast.expr] = []
     for part in values:
         last = parts[-1] if parts else None
@@ -271,9 +277,9 @@ def _joined(values: Iterable[ast.expr]) -> list[ast.expr]:
 def _write(
     tree: ast.Module, rules: _Rules, text: list[str], kept: list[tuple[ast.AST, Scope]]
 ) -> None:
-    """Append the text of a source, and the nodes that it is of with the scope of each.
+    """Append the text of a source to `text`, and its nodes with their scopes to `kept`.
 
-    A stack of its own takes the place of recursion: Python reads longer sums than it can recurse.
+    An explicit stack replaces recursion, since Python parses longer sums than it can recurse into.
     """
     guarded = bool(rules.guards or rules.modules)
     stack: list[str | tuple[object, Scope]] = [(tree, "module")]
@@ -292,6 +298,7 @@ def _write(
             kept.append((value, scope))
             text.append(f"{type(value).__name__}(")
             stack.append(")")
+            # Reversed, since the stack returns the last item first.
             for name, field, inner in reversed(list(rules.fields(value, scope))):
                 stack += [",", (field, inner), f"{name}="]
         elif isinstance(value, list):
@@ -299,7 +306,7 @@ def _write(
             stack.append("]")
             for part in reversed(value):
                 stack += [",", (part, scope)]
-        else:  # a name, a number of dots, or an absent entry of a list
+        else:  # a name, a number of dots, or None in a list
             text.append(_literal(value))
 
 
@@ -308,19 +315,19 @@ def _constant(value: object) -> str:
 
 
 def _literal(value: object) -> str:
-    """Return a text that only equal values of one type have, and that all versions write."""
+    """Return a text that identifies a value and its type, the same in all versions of Python."""
     kind = type(value).__name__
     match value:
         case bool() | None:
             return str(value)
         case int():
-            return f"{kind} {value:x}"  # decimal digits are limited
+            return f"{kind} {value:x}"  # Python limits the length of decimal texts
         case float():
             return f"{kind} {value.hex()}"
         case complex():
             return f"{kind} {value.real.hex()} {value.imag.hex()}"
         case str():
-            return ascii(value)  # `repr` asks which characters this version can print
+            return ascii(value)  # `repr` depends on the version's printable characters
     return repr(value)
 
 
@@ -335,7 +342,7 @@ def _imports(nodes: Iterable[ast.AST]) -> Iterator[Import]:
 
 
 def _names_bound(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a node binds in its scope, ``"*"`` for names that it does not say."""
+    """Yield the names that a node binds in its scope; ``"*"`` for names that are not visible."""
     if isinstance(node, ast.Name):
         if not isinstance(node.ctx, ast.Load):
             yield node.id
@@ -352,7 +359,7 @@ def _names_bound(node: ast.AST) -> Iterator[str]:
 
 
 def _sets_guard(node: ast.AST) -> bool:
-    """Return whether a node may change the guard of a module, from within or from outside."""
+    """Return True if a node may change the guard of this module or of another one."""
     match node:
         case ast.Attribute(attr=name, ctx=ast.Store() | ast.Del()):
             return name == GUARD
@@ -362,8 +369,8 @@ def _sets_guard(node: ast.AST) -> bool:
 
 
 def _words(kept: Iterable[tuple[ast.AST, Scope]]) -> Iterator[str]:
-    named: set[int] = set()  # `getattr` where its second argument says which attribute
-    for node, scope in kept:  # a call comes before its parts
+    named: set[int] = set()  # `getattr` with a constant name as second argument
+    for node, scope in kept:  # a call precedes its parts
         if _sets_guard(node):
             yield f"{GUARD} ="
         match node:

@@ -1,16 +1,18 @@
-"""Records in: tables and files become integers of the grid, by public rules, cell by cell.
+"""The reader: it encodes the cells of tables and files as grid integers, by public rules.
 
-Which columns a source has is checked before anything else, and a mistake there is a `DataError`.
-What the records hold is never an error: a cell that is missing, of the wrong type, no category of
-the schema or out of range follows the schema's rule, so that nothing about a record can stop a job.
-What a cell means depends on the cell, the schema and public settings alone: see the table of
-`cloister.data.cells`.
+The columns of a source are checked first; a mistake there is a `DataError`. The content of a record
+is never an error, so no record can stop a job. The schema's rules apply to a cell that is missing,
+of the wrong type, in no category or out of range. The meaning of a cell depends only on the cell,
+the schema and public settings: see the table of `cloister.data.cells`.
 
-A source is an array, a list of rows, a table of pandas, polars (also lazy), DuckDB or Arrow, a
-file (text ``.csv``, ``.tsv``, ``.txt``, ``.data``, also ``.gz``, ``.bz2``, ``.zst``; Parquet;
-``.xlsx``), a folder of Parquet files, an Arrow dataset, a `SqlQuery`, a `Labelled` table, or
-`Baskets`. The first line of a text table names its columns; its delimiter is found there or
-declared.
+A source is one of these:
+
+- an array, a list of rows, or a table of pandas, polars (also lazy), DuckDB or Arrow;
+- a file: text (``.csv``, ``.tsv``, ``.txt``, ``.data``, also ``.gz``, ``.bz2``, ``.zst``),
+  Parquet, or ``.xlsx``;
+- a folder of Parquet files, an Arrow dataset, a `SqlQuery`, a `Labelled` table, or `Baskets`.
+
+The first line of a text table names its columns. Its delimiter is detected there or declared.
 """
 
 from cloister.data.baskets import Baskets

@@ -1,4 +1,4 @@
-"""Grid records that are kept in a file without a name instead of memory."""
+"""Grid records in a file without a name instead of memory."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _CELL_BYTES = 4
 
 
 class GridCache:
-    """A file of grid records: written once, then read as often as needed at the speed of memory.
+    """A file of grid records: written once, then read repeatedly at the speed of memory.
 
     Parameters
     ----------
     folder : path
-        Where the file takes its room: 4 bytes a cell.
+        Folder whose disk stores the file, 4 bytes per cell.
     cells : int, optional
-        The most that there will be, where that is known: they must have room now.
+        Maximum number of cells, if known; the disk must have room for them now.
 
     Raises
     ------
     DataError
-        If the folder is not there, cannot be written or has too little room.
+        If the folder does not exist, cannot be written or has too little room.
 
     Notes
     -----
-    The file holds plain records. Only its owner may open it, and it has no name in the folder, so
-    that it is gone with the process, however that ends. Nobody else can change it: it needs no
-    seal.
+    The file holds records without encryption. Only its owner may open it. It has no name in the
+    folder, so it disappears with the process, even after a crash. No other user can change it, so
+    it needs no seal.
     """
 
     def __init__(self, folder: str | os.PathLike[str], cells: int = 0) -> None:
@@ -47,7 +47,7 @@ class GridCache:
         try:
             if shutil.disk_usage(self._folder).free < cells * _CELL_BYTES:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            # Of mode 0600; where the system makes no file without a name, it is unlinked at once.
+            # Of mode 0600. A system without nameless files unlinks it immediately after creation.
             self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
         except OSError as error:
             raise self._refusal(error) from None
@@ -64,10 +64,10 @@ class GridCache:
             try:
                 for chunk in chunks:
                     left = np.ascontiguousarray(chunk).reshape(-1).view(np.uint8).data
-                    while left:  # a disk that is nearly full takes a part
+                    while left:  # a nearly full disk may accept only part of a write
                         left = left[file.write(left) :]
                 size = file.tell()
-                if not size:  # nothing cannot be mapped
+                if not size:  # an empty file cannot be mapped
                     return np.empty((0, n_columns), dtype=np.int32)
                 mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
             except OSError as error:
@@ -76,6 +76,6 @@ class GridCache:
 
     def _refusal(self, error: OSError) -> DataError:
         return DataError(
-            f"cache_dir {str(self._folder)!r} cannot hold the records: {error.strerror}; give a "
-            "folder that you can write, with 4 bytes of room for each cell."
+            f"cache_dir {str(self._folder)!r} cannot store the records: {error.strerror}; give a "
+            "folder with write permission and 4 bytes of free space for each cell."
         )

@@ -1,6 +1,6 @@
-"""What a cell means: a function of the cell, its column's declared type and public settings alone.
+"""The meaning of a cell, which depends only on the cell, its column's type and public settings.
 
-Containers hold one cell in many ways. Each cell is first sorted into a kind, whatever holds it:
+Containers store one cell in many ways. Each cell is first assigned a kind, in any container:
 
 =============  =====================================================================
 kind           cells
@@ -8,34 +8,33 @@ kind           cells
 missing        None, null, NA, NaT, a masked cell; NaN and infinite numbers
 truth value    ``bool`` of Python, NumPy, Arrow
 number         integers, floats, decimals, fractions; complex numbers that are real
-day            dates and moments; the day is that of the moment's own clock and zone
+day            dates and moments; the day of a moment by its own clock and zone
 text           texts and bytes
 other          everything else: lists, durations, times of day, ...
 =============  =====================================================================
 
-The declared type then says what the kind means. ``wrong`` is a cell of a wrong type; both it and a
-missing cell follow the column's rule ``missing``.
+The declared type then gives the kind a meaning. ``wrong`` is a cell of a wrong type. The column's
+rule ``missing`` applies to it and to a missing cell.
 
 ===========  ==================  ================  =================  =====================
 kind         number, integer     boolean           category           date
 ===========  ==================  ================  =================  =====================
 truth value  1 or 0              itself            the word true or   wrong
                                                    false, else 1 or 0
-number       itself; wrong for   1 or 0, or as     the category that  as its digits; four of
-             ``integer`` if not  spelled; else     says this number;  them, or a number in the
-             whole               wrong             else wrong         bounds, are a year
+number       itself; wrong for   1 or 0, or as     the category with  as its digits; four of
+             ``integer`` if not  spelled; else     this number as     them, or a number in the
+             whole               wrong             name; else wrong   bounds, are a year
 day          wrong               wrong             its ISO text       itself
-text         the number or       a spelling, yes,  the category, or   a date by `format` or
-             truth value it      no, y, n, t, f;   the number or      ISO 8601, or the number
-             says; else wrong    or as a number    truth value it     it says; else wrong
-                                                   says; else wrong
+text         its number or       a spelling, yes,  the category, or   a date by `format` or
+             truth value; else   no, y, n, t, f;   its number or      ISO 8601, or its number;
+             wrong               or its number     truth value; else  else wrong
+                                                   wrong
 other        wrong               wrong             wrong              wrong
 ===========  ==================  ================  =================  =====================
 
-A text says a number as ``[+-]digits[.digits][e[+-]digits]``, with the signs that the settings
-declare. It says a truth value as true or false, and nothing (missing) as an empty text, ``?``,
-``-``, na, n/a, nan, nat, null, none, <na> or an infinity; letters may be of any case and blanks
-around do not count.
+The number of a text is ``[+-]digits[.digits][e[+-]digits]``, with the signs that the settings
+declare. Its truth value is true or false. It is missing if it is empty, ``?``, ``-``, na, n/a, nan,
+nat, null, none, <na> or an infinity. Case and blanks around the text do not matter.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ if TYPE_CHECKING:
     from cloister.data.schema import Column
 
 Words = Sequence[tuple[str, int]]
-"""Each word that a cell may hold, with the number of its category."""
+"""Each word that a cell may contain, with the number of its category."""
 
 _NUMBER = r"\A\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*\z"
 _MISSING = r"(?i)\A\s*(na|n/a|nan|nat|<na>|null|none|\?|-|[+-]?inf(inity)?)?\s*\z"
@@ -77,21 +76,21 @@ _YEARS = (1000.0, 10000.0)  # numbers of four digits before the point
 
 
 class Read(NamedTuple):
-    """Cells as numbers, and which of them are of a wrong type; None where none can be."""
+    """Cells as numbers, and flags for a wrong type; None if the type cannot be wrong."""
 
-    values: NDArray[Any]  # NaN where there is none; of a category its code, of a day its year
+    values: NDArray[Any]  # NaN for none; the code of a category, the year of a day
     wrong: Flags | None = None
 
 
 class Days(NamedTuple):
     """Cells that are days or moments, by their own clock."""
 
-    days: NDArray[np.datetime64]  # M8[D]; NaT where there is none
-    seconds: NDArray[np.int64] | None = None  # since midnight; None where all are at midnight
+    days: NDArray[np.datetime64]  # M8[D]; NaT for none
+    seconds: NDArray[np.int64] | None = None  # since midnight; None if all are at midnight
 
 
 class Coded(NamedTuple):
-    """Cells that are some of the different cells of a column, by place; -1 where there is none."""
+    """Cells as places in a list of the distinct cells of a column; -1 for no cell."""
 
     distinct: Any
     places: NDArray[np.int64]
@@ -99,15 +98,15 @@ class Coded(NamedTuple):
 
 @dataclass(frozen=True)
 class CellType:
-    """How the cells of a column are read: the declared type with its words and settings.
+    """The declared type of a column, with its words and settings.
 
     Parameters
     ----------
     kind : {"number", "integer", "boolean", "category", "date"}
     words : sequence of (str, int)
-        Of a category or of a boolean with spellings: each word and its code.
+        Each word and its code, for a category or for a boolean with spellings.
     form : str
-        Of a date: its format of strptime; ISO 8601 is always read.
+        Format of a date for strptime; ISO 8601 is always read.
     low, high : float
         Public bounds. A number within those of a date is a year.
     dialect : Dialect
@@ -123,16 +122,16 @@ class CellType:
 
     @classmethod
     def of(cls, column: Column, dialect: Dialect = PLAIN) -> CellType:
-        """Return how the cells of a column of a schema are read."""
+        """Return the type of the cells of a schema's column."""
         return cls(column.type, column.words, column.format, column.min, column.max, dialect)
 
     def read(self, cells: Any) -> Read:
-        """Read cells that a source holds.
+        """Read cells as a source stores them.
 
         Parameters
         ----------
         cells : ndarray, Arrow array, list of objects, or Coded
-            A NumPy array holds truth values, numbers or moments; a list may hold anything.
+            A NumPy array of truth values, numbers or moments; a list may contain any objects.
         """
         if isinstance(cells, Coded):
             return _spread(self.read(cells.distinct), cells.places)
@@ -140,7 +139,7 @@ class CellType:
             return self._of_array(cells)
         return self._of_objects(cells) if isinstance(cells, list) else self._of_arrow(cells)
 
-    # What holds the cells -------------------------------------------------------------------------
+    # Containers -----------------------------------------------------------------------------------
 
     def _of_array(self, cells: NDArray[Any]) -> Read:
         match cells.dtype.kind:
@@ -150,7 +149,7 @@ class CellType:
                 return self.of_numbers(cells)
             case "M":
                 return self.of_days(_days_of(cells))
-            case "m":  # as a list, they would be numbers
+            case "m":  # tolist() would turn durations into numbers
                 return self._of_objects(list(cells))
             case _:
                 return self._of_objects(cells.tolist())
@@ -169,22 +168,22 @@ class CellType:
             return _nulled(cells, self.of_truths(array_of(cells, absent=0).astype(np.bool_)))
         if types.is_integer(kind) or types.is_floating(kind):
             return self.of_numbers(array_of(cells))
-        if types.is_decimal(kind):  # as texts, which are rounded once
+        if types.is_decimal(kind):  # through texts, so that a value is rounded only once
             return self.of_numbers(array_of(cells.cast(pa.large_string()).cast(pa.float64())))
         if is_text(kind):
             return self.of_texts(cells)
         if types.is_date(kind) or types.is_timestamp(kind):
-            with suppress(pa.ArrowInvalid):  # of a zone that is not known here
+            with suppress(pa.ArrowInvalid):  # a time zone that this system does not know
                 return self.of_days(_days_of(moments_of(cells)))
-        there = array_of(cells.is_valid()).astype(np.bool_)
-        return Read(np.full(len(cells), np.nan), there)
+        present = array_of(cells.is_valid()).astype(np.bool_)
+        return Read(np.full(len(cells), np.nan), present)
 
     def _of_objects(self, cells: list[Any]) -> Read:
         """Read objects, each by its own class."""
         import pyarrow as pa
 
-        classes = set(map(id, map(type, cells)))  # a class itself need not have a hash
-        if classes <= _PLAIN_NUMBERS:  # the common case, at a tenth of the price
+        classes = set(map(id, map(type, cells)))  # a class may be unhashable
+        if classes <= _PLAIN_NUMBERS:  # the common case, in a tenth of the time
             with suppress(OverflowError):
                 return self.of_numbers(np.array(cells, dtype=np.float64))
         if classes <= _PLAIN_TEXTS:
@@ -202,22 +201,22 @@ class CellType:
         for kind, read in readers.items():
             at = np.flatnonzero(kinds == kind)
             if len(at):
-                found = read([plain[i][1] for i in at.tolist()])
-                values[at] = found.values
-                wrong[at] = False if found.wrong is None else found.wrong
+                cells_of_kind = read([plain[i][1] for i in at.tolist()])
+                values[at] = cells_of_kind.values
+                wrong[at] = False if cells_of_kind.wrong is None else cells_of_kind.wrong
         return Read(values, wrong)
 
-    # What each kind of cell means -----------------------------------------------------------------
+    # Kinds of cells -------------------------------------------------------------------------------
 
     def of_numbers(self, values: NDArray[Any]) -> Read:
-        """Read numbers; shape (rows,), NaN where there is none."""
+        """Read numbers; shape (rows,), NaN for a missing cell."""
         match self.kind:
             case "category" | "boolean":
                 codes = self._codes(values.astype(np.float64, copy=False))
                 return Read(codes, np.isnan(codes) & np.isfinite(values))
             case "date":
                 return self._years(values.astype(np.float64, copy=False))
-        return Read(values)  # whether an integer is whole is judged as it is encoded
+        return Read(values)  # the encoder flags an integer that is not whole
 
     def of_truths(self, values: Flags) -> Read:
         """Read truth values; shape (rows,)."""
@@ -226,24 +225,24 @@ class CellType:
                 return Read(np.full(len(values), np.nan), np.ones(len(values), dtype=np.bool_))
             case "category":
                 both = self.of_numbers(np.array([0.0, 1.0])).values
-                for said, code in self._truth_words.items():
-                    both[said] = code
-                found = both[values.astype(np.int64)]
-                return Read(found, np.isnan(found))
+                for truth, code in self._truth_words.items():
+                    both[truth] = code
+                codes = both[values.astype(np.int64)]
+                return Read(codes, np.isnan(codes))
         return Read(values.astype(np.float64))
 
-    def of_days(self, found: Days) -> Read:
+    def of_days(self, cells: Days) -> Read:
         """Read days."""
-        there = ~np.isnat(found.days)
+        present = ~np.isnat(cells.days)
         match self.kind:
             case "date":
-                return Read(decimal_years(found.days))
+                return Read(decimal_years(cells.days))
             case "category":
-                codes = np.full(len(there), np.nan)
-                for i in np.flatnonzero(there).tolist():
-                    codes[i] = self._named.get(_iso(found, i), math.nan)
-                return Read(codes, there & np.isnan(codes))
-        return Read(np.full(len(there), np.nan), there)
+                codes = np.full(len(present), np.nan)
+                for i in np.flatnonzero(present).tolist():
+                    codes[i] = self._named.get(_iso(cells, i), math.nan)
+                return Read(codes, present & np.isnan(codes))
+        return Read(np.full(len(present), np.nan), present)
 
     def of_texts(self, texts: Any) -> Read:
         """Read an Arrow array of texts or bytes, which need not be valid UTF-8."""
@@ -252,15 +251,16 @@ class CellType:
         texts = texts.cast(pa.large_binary())
         if self.kind in ("number", "integer"):
             return self._numbers_of(texts)
-        encoded = texts.dictionary_encode()  # a few words, each often
+        encoded = texts.dictionary_encode()  # such columns repeat few distinct words
         places = array_of(encoded.indices.cast(pa.int64()), absent=-1).astype(np.int64)
         words = encoded.dictionary
-        return _spread(_said(self.dialect.plain(words)).read_as(self, self._own(words)), places)
+        values = _text_values(self.dialect.plain(words))
+        return _spread(values.read_as(self, self._type_values(words)), places)
 
     # ----------------------------------------------------------------------------------------------
 
     def _numbers_of(self, texts: Any) -> Read:
-        """Read texts as Arrow does where it reads numbers only, which is ten times as fast."""
+        """Read texts; if all are numbers, with Arrow's reader, which is ten times as fast."""
         import pyarrow as pa
 
         if not self.dialect.has_signs:
@@ -268,45 +268,45 @@ class CellType:
                 values = array_of(texts.cast(pa.large_string()).cast(pa.float64()))
                 if all_plain(texts, values):
                     return Read(values)
-        return _said(self.dialect.plain(texts)).read_as(self)
+        return _text_values(self.dialect.plain(texts)).read_as(self)
 
-    def _own(self, texts: Any) -> Floats:
-        """Return what each text says to this type alone; NaN where it says nothing."""
+    def _type_values(self, texts: Any) -> Floats:
+        """Return the value of each text that only this type reads; NaN for other texts."""
         words = [text_of(text).strip(_BLANKS) for text in texts.to_pylist()]
         if self.kind == "date":
             return decimal_years(np.array([_day(word, self.form) for word in words], "M8[D]"))
-        found = np.full(len(words), np.nan)
+        values = np.full(len(words), np.nan)
         if self.kind == "boolean":
-            found[_matches(texts, _YES)], found[_matches(texts, _NO)] = 1.0, 0.0
+            values[_matches(texts, _YES)], values[_matches(texts, _NO)] = 1.0, 0.0
         for i, word in enumerate(words):
-            found[i] = self._named.get(unicodedata.normalize("NFC", word), found[i])
-        return found
+            values[i] = self._named.get(unicodedata.normalize("NFC", word), values[i])
+        return values
 
     @cached_property
     def _named(self) -> dict[str, float]:
-        """The code of each word, in Unicode's composed form; of two that are one, the first."""
+        """The code of each word in Unicode's composed form; of equal words, the first code."""
         pairs = [(unicodedata.normalize("NFC", word), code) for word, code in self.words]
-        return dict(reversed(pairs))
+        return dict(reversed(pairs))  # the first of equal words is written last
 
     @cached_property
     def _truth_words(self) -> dict[int, float]:
         """The codes of the words true and false, by 1 and 0."""
         named = {word.lower(): code for word, code in reversed(self.words)}
-        return {said: named[word] for said, word in enumerate(("false", "true")) if word in named}
+        return {truth: named[word] for truth, word in enumerate(("false", "true")) if word in named}
 
     @cached_property
     def _by_number(self) -> tuple[Floats, Floats]:
-        """The numbers that words say, ascending, and the code of each."""
+        """The numbers among the words, ascending, and the code of each."""
         implied = {0.0: 0.0, 1.0: 1.0} if self.kind == "boolean" else self._truth_words
-        said = {float(number): float(code) for number, code in implied.items()}
-        said |= {_value(word): float(code) for word, code in reversed(self.words)}
-        # a word that says no number has no place in an order
-        known = sorted((number, code) for number, code in said.items() if math.isfinite(number))
-        pairs = np.array(known).reshape(-1, 2)
+        codes = {float(number): float(code) for number, code in implied.items()}
+        codes |= {_value(word): float(code) for word, code in reversed(self.words)}
+        # NaN, the value of a word that is no number, has no place in a sorted array.
+        finite = sorted((number, code) for number, code in codes.items() if math.isfinite(number))
+        pairs = np.array(finite).reshape(-1, 2)
         return pairs[:, 0], pairs[:, 1]
 
     def _codes(self, numbers: Floats) -> Floats:
-        """Return the code of the word that says each number; NaN where none does."""
+        """Return the code of the word that is each number; NaN if there is no such word."""
         keys, codes = self._by_number
         if not len(keys):
             return np.full(len(numbers), np.nan)
@@ -314,7 +314,7 @@ class CellType:
         return np.where(keys[at] == numbers, codes[at], np.nan)
 
     def _years(self, numbers: Floats) -> Read:
-        """Read numbers as dates: as their digits say, or as years."""
+        """Read numbers as dates, by their digits, or as years."""
         is_year = (numbers >= _YEARS[0]) & (numbers < _YEARS[1])
         is_year |= (numbers >= self.low) & (numbers <= self.high)
         years = np.where(is_year, numbers, np.nan)
@@ -326,49 +326,49 @@ class CellType:
 
 
 @dataclass(frozen=True)
-class _Said:
-    """What texts say to every type; shape (texts,) each."""
+class _TextValues:
+    """The values of texts that every type reads; shape (texts,) each."""
 
-    numbers: Floats  # NaN where a text says none
-    truths: Floats  # 1 or 0, NaN where a text says none
+    numbers: Floats  # NaN for a text that is no number
+    truths: Floats  # 1 or 0; NaN for a text that is no truth value
     missing: Flags
 
-    def read_as(self, kind: CellType, own: Floats | None = None) -> Read:
-        """Return what the texts are to a declared type; what they say to it alone comes first."""
+    def read_as(self, kind: CellType, type_values: Floats | None = None) -> Read:
+        """Return the texts as a declared type reads them; `type_values` take precedence."""
         is_number, is_truth = ~np.isnan(self.numbers), ~np.isnan(self.truths)
         values, wrong = np.full(len(self.missing), np.nan), ~self.missing
-        for at, found in (
+        for at, read in (
             (is_number, kind.of_numbers(self.numbers[is_number])),
             (is_truth, kind.of_truths(self.truths[is_truth] == 1)),
         ):
-            values[at] = found.values
-            wrong[at] = False if found.wrong is None else found.wrong
-        if own is not None:
-            is_own = ~np.isnan(own)
-            values[is_own], wrong[is_own] = own[is_own], False
+            values[at] = read.values
+            wrong[at] = False if read.wrong is None else read.wrong
+        if type_values is not None:
+            read_by_type = ~np.isnan(type_values)
+            values[read_by_type], wrong[read_by_type] = type_values[read_by_type], False
         return Read(values, wrong)
 
 
-def _said(texts: Any) -> _Said:
+def _text_values(texts: Any) -> _TextValues:
     """Read an Arrow array of bytes in which numbers are written with a point."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     numbers, truths = np.full(len(texts), np.nan), np.full(len(texts), np.nan)
-    # only what matched is read as text: the rest need not even be valid UTF-8
+    # Only the matches are decoded, since the other bytes may be invalid UTF-8.
     is_number = _matches(texts, _NUMBER)
     digits = pc.ascii_trim_whitespace(texts.filter(_mask(is_number)).cast(pa.large_string()))
     numbers[is_number] = array_of(digits.cast(pa.float64()))
     truths[_matches(texts, _TRUE)], truths[_matches(texts, _FALSE)] = 1.0, 0.0
     missing = _matches(texts, _MISSING) | array_of(texts.is_null()).astype(np.bool_)
-    return _Said(numbers, truths, missing)
+    return _TextValues(numbers, truths, missing)
 
 
 def _matches(texts: Any, pattern: str) -> Flags:
     import pyarrow.compute as pc
 
-    found = pc.match_substring_regex(texts, pattern=pattern)
-    return array_of(found, absent=False).astype(np.bool_)
+    matches = pc.match_substring_regex(texts, pattern=pattern)
+    return array_of(matches, absent=False).astype(np.bool_)
 
 
 def _mask(flags: Flags) -> Any:
@@ -380,12 +380,13 @@ def _mask(flags: Flags) -> Any:
 
 
 def _nulled(cells: Any, read: Read) -> Read:
-    """Return cells as they were read, but where Arrow has none."""
+    """Return cells as they were read, with the nulls of Arrow as missing cells."""
     if not cells.null_count:
         return read
-    there = array_of(cells.is_valid()).astype(np.bool_)
+    present = array_of(cells.is_valid()).astype(np.bool_)
     return Read(
-        np.where(there, read.values, np.nan), None if read.wrong is None else read.wrong & there
+        np.where(present, read.values, np.nan),
+        None if read.wrong is None else read.wrong & present,
     )
 
 
@@ -399,15 +400,15 @@ def _spread(read: Read, places: NDArray[np.int64]) -> Read:
 
 
 def all_plain(cells: Any, values: NDArray[Any]) -> bool:
-    """Return whether Arrow's `values` of text cells are right: finite, but where no cell is.
+    """Return True if Arrow's `values` of text cells are correct: all cells present are finite.
 
-    Of what it reads as a number, the rules of this module deny only words such as inf and nan.
+    The rules of this module differ from Arrow's only for texts such as inf and nan.
     """
     return bool(np.isfinite(values).sum() == len(cells) - cells.null_count)
 
 
 def _value(word: str) -> float:
-    """Return the number that a word says, NaN if none."""
+    """Return a word as a number, NaN if it is none."""
     return float(word) if _IS_NUMBER.fullmatch(word.strip(_BLANKS)) else math.nan
 
 
@@ -417,14 +418,14 @@ def _digits(number: float) -> str:
 
 
 def _day(text: str, form: str) -> datetime.date | None:
-    """Return the day that a text says, or None."""
+    """Return a text as a day, or None if it is none."""
     with suppress(ValueError, OverflowError):
         return day_of(text, form)
     return None
 
 
 def text_of(cell: bytes) -> str:
-    """Return the text of a cell of bytes: UTF-8 or, where it is not that, Latin-1."""
+    """Return the text of a cell of bytes, decoded as UTF-8 or, if that fails, as Latin-1."""
     try:
         return cell.decode()
     except UnicodeDecodeError:
@@ -444,16 +445,16 @@ def _plain(cell: Any) -> tuple[int, Any]:
     try:
         cls: type = type(cell)
         kind = _kind_of(cls)
-        if kind == _COMPLEX:  # pandas writes numbers beside a complex one so
+        if kind == _COMPLEX:  # one complex number makes all numbers of a pandas column complex
             number = complex(cell)
             return (_REAL, number.real) if number.imag == 0 else (_OTHER, None)
         return kind, _PLAIN[kind](cell)
-    except Exception:  # whatever the code of a class that is not ours does
+    except Exception:  # the code of a foreign class may raise anything
         return _OTHER, None
 
 
 def is_absent(cell: Any) -> bool:
-    """Return whether an object stands for no cell, such as pandas' NA, which is not compared."""
+    """Return True if an object marks a missing cell; by name, since NA cannot be compared."""
     return type(cell).__name__ in _ABSENT
 
 
@@ -464,7 +465,7 @@ def _kind_of(cls: type) -> int:
         return _NOTHING
     for kind, classes in (
         (_TRUTH, (bool, np.bool_)),
-        (_OTHER, (np.timedelta64,)),  # which NumPy calls an integer
+        (_OTHER, (np.timedelta64,)),  # first, since NumPy makes it a subclass of its integers
         (_REAL, (Real, Decimal, np.integer, np.floating)),
         (_DAY, (datetime.date, np.datetime64)),
         (_COMPLEX, (complex, np.complexfloating)),
@@ -477,10 +478,10 @@ def _kind_of(cls: type) -> int:
 
 def _float(cell: Any) -> float:
     try:
-        if isinstance(cell, float):  # not as a class may write it: containers do not ask it either
+        if isinstance(cell, float):  # a subclass may override it, but containers ignore that too
             return float.__float__(cell)
         return int.__float__(cell) if isinstance(cell, int) else float(cell)
-    except OverflowError:  # beyond all floats, so infinite to every rule
+    except OverflowError:  # beyond all floats, so every rule treats it as infinite
         return math.inf
     except (ValueError, ArithmeticError):  # a signalling NaN
         return math.nan
@@ -497,7 +498,7 @@ def _moment(cell: Any) -> tuple[np.datetime64, int]:
     if isinstance(cell, np.datetime64):
         days, seconds = _days_of(np.array([cell]))
         return days[0], 0 if seconds is None else int(seconds[0])
-    # pandas has years that Python has not
+    # Built from its fields, since pandas supports years that Python's dates do not.
     month = np.datetime64(cell.year - 1970, "Y").astype("M8[M]") + (cell.month - 1)
     day = month.astype("M8[D]") + (cell.day - 1)
     if not isinstance(cell, datetime.datetime):
@@ -506,11 +507,11 @@ def _moment(cell: Any) -> tuple[np.datetime64, int]:
 
 
 def shown(cell: Any) -> str:
-    """Write a cell for its owner, whatever it is."""
+    """Return any cell as text for its owner."""
     try:
         cell = cell.as_py() if hasattr(cell, "as_py") else cell
         return (text_of(cell) if isinstance(cell, bytes) else str(cell)).strip()
-    except Exception:  # of days that Python has not, of lists in themselves, of classes not ours
+    except Exception:  # a year outside Python's range, a list that contains itself, a foreign class
         return f"({type(cell).__name__})"
 
 
@@ -538,7 +539,7 @@ def _days_of(moments: NDArray[Any]) -> Days:
         return Days(moments.astype("M8[D]"))
     if count != 1:
         moments = moments.astype(f"M8[{unit}]")
-    # in whole numbers: NumPy refuses to write the finest units as days
+    # In integers, since NumPy cannot convert the finest units to days.
     ticks = moments.view(np.int64) if moments.dtype.isnative else moments.astype(np.int64)
     if unit in _SECONDS:
         days, since = np.divmod(ticks, _DAY_SECONDS // _SECONDS[unit])
@@ -560,30 +561,30 @@ def moments_of(cells: Any) -> NDArray[np.datetime64]:
 
     kind, is_days = cells.type, pa.types.is_date32(cells.type)
     if pa.types.is_timestamp(kind):
-        cells = pc.local_timestamp(cells)  # without a zone they stay as they are
+        cells = pc.local_timestamp(cells)  # moments without a zone stay unchanged
     unit = "D" if is_days else "ms" if pa.types.is_date64(kind) else kind.unit
     ticks = array_of(cells.cast(pa.int32() if is_days else pa.int64()).fill_null(0))
     moments = ticks.astype(np.int64).view(f"M8[{unit}]")
-    there = array_of(cells.is_valid()).astype(np.bool_)
-    return np.where(there, moments, np.datetime64("NaT"))
+    present = array_of(cells.is_valid()).astype(np.bool_)
+    return np.where(present, moments, np.datetime64("NaT"))
 
 
-def _iso(found: Days, i: int) -> str:
-    """Write a day as ISO 8601 has it; a moment with its time, as text tables do."""
-    text = str(found.days[i])
-    if found.seconds is None or not found.seconds[i]:
+def _iso(cells: Days, i: int) -> str:
+    """Return a day in ISO 8601; a moment with its time, as in text tables."""
+    text = str(cells.days[i])
+    if cells.seconds is None or not cells.seconds[i]:
         return text
-    rest, second = divmod(int(found.seconds[i]), 60)
-    return f"{text} {rest // 60:02}:{rest % 60:02}:{second:02}"
+    minutes, second = divmod(int(cells.seconds[i]), 60)
+    return f"{text} {minutes // 60:02}:{minutes % 60:02}:{second:02}"
 
 
 # Arrow --------------------------------------------------------------------------------------------
 
 
 def array_of(cells: Any, absent: float = math.nan) -> NDArray[Any]:
-    """Return an Arrow array of numbers or truth values as it lies in memory, and not to be written.
+    """Return an Arrow array of numbers or truth values as a read-only view of its memory.
 
-    Where a cell is null stands `absent`. Arrow's own conversion would import pandas.
+    A null becomes `absent`. Arrow's conversion is not used, because it would import pandas.
     """
     import pyarrow as pa
 
@@ -596,25 +597,25 @@ def array_of(cells: Any, absent: float = math.nan) -> NDArray[Any]:
         return np.from_dlpack(cells)
     memory = [None, cells.buffers()[1]]
     bare = pa.Array.from_buffers(cells.type, len(cells), memory, offset=cells.offset)
-    is_there = np.from_dlpack(cells.is_valid().cast(pa.uint8())).view(np.bool_)
-    return np.where(is_there, np.from_dlpack(bare), absent)
+    present = np.from_dlpack(cells.is_valid().cast(pa.uint8())).view(np.bool_)
+    return np.where(present, np.from_dlpack(bare), absent)
 
 
 def coded_of(cells: Any) -> Coded | None:
-    """Return an Arrow array that stores each different cell once as such; else None."""
+    """Return an Arrow array that stores each distinct cell once in that form; else None."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(cells.type):
         places = array_of(cells.indices.cast(pa.int64()), absent=-1).astype(np.int64)
         return Coded(cells.dictionary, places)
-    if pa.types.is_run_end_encoded(cells.type):  # not of all types can Arrow decode these
+    if pa.types.is_run_end_encoded(cells.type):  # Arrow cannot decode runs of every type
         rows = np.arange(cells.offset, cells.offset + len(cells))
         return Coded(cells.values, np.searchsorted(array_of(cells.run_ends), rows, side="right"))
     return None
 
 
 def is_text(kind: Any) -> bool:
-    """Return whether an Arrow type is text, or bytes, which is what text tables are read as."""
+    """Return True if an Arrow type is text, or bytes, the type of cells of text tables."""
     import pyarrow.types as types
 
     return bool(

@@ -1,4 +1,4 @@
-"""What the rules of a schema find in a source: exact counts, for local eyes."""
+"""Check of a source by the rules of a schema: exact counts for local use, not a release."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ if TYPE_CHECKING:
 
 
 def check_file(source: Any, schema: Schema, columns: Iterable[str] | None = None) -> ReadingReport:
-    """Count what the schema's rules find in whatever `read_source` takes; local, not a release.
+    """Return the exact counts of a source under a schema's rules, for local use only.
 
     Parameters
     ----------
     source, schema, columns
-        As in `read_source`: a bad cell in another column than these leaves no row out.
+        As in `read_source`. A bad cell in a column outside `columns` excludes no row.
     """
     rules = Rules.of(schema, used=None if columns is None else tuple(columns))
     table = open_by_schema(source, schema)
     layout = proposed_layout(source, schema.names)
     tally = Tally(table.label, schema, rules, layout=layout)
+    # The owner reviews identifiers that merge into one unit, so their spellings are kept here.
     limit = UnitLimit(rules.max_rows, spellings=True)
     for raw in table.chunks(default_rows(len(schema.names))):
         judged = rules.judge(raw)

@@ -1,4 +1,4 @@
-"""Partitions at the workers of a Dask cluster of the silo's own."""
+"""Partitions at the workers of a silo's private Dask cluster."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ class DaskWorkers:
     Parameters
     ----------
     address : str
-        Of the scheduler: ``tls://HOST:PORT``, with the certificates that Dask's own configuration
-        names; on this machine also ``tcp://localhost:PORT``.
+        Address of the scheduler: ``tls://HOST:PORT``, with the certificates in Dask's
+        configuration. On this machine also ``tcp://localhost:PORT``.
 
     Raises
     ------
     PlanError
-        If the address is another one.
+        If the address has another form.
 
     Notes
     -----
-    Whoever reaches the scheduler or a worker reads the records and runs code as their owner: all
-    of the cluster belongs to the silo.
+    A program that reaches the scheduler or a worker can read the records and run code as their
+    owner. The whole cluster must therefore belong to the silo.
     """
 
     def __init__(self, address: str) -> None:
         self._address = checked_address(address)
         self._client: Any = None
-        self._held: WeakKeyDictionary[Read, Any] = WeakKeyDictionary()  # while its job goes on
+        # Weak, so that the workers free a partition when its job ends.
+        self._held: WeakKeyDictionary[Read, Any] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
         return f"DaskWorkers({self._address!r})"
@@ -45,26 +46,26 @@ class DaskWorkers:
     def answers(
         self, label: str, reads: Mapping[str, Read], function: Callable[[Held | Failure], T]
     ) -> Iterator[tuple[str, T]]:
-        """Yield what the function gives for each partition beside its id, as it comes."""
+        """Yield the id of each partition and the function's result for it, as workers finish."""
         client = self._connected()
         from distributed import as_completed
 
         for name, read in reads.items():
             if read not in self._held:
                 self._held[read] = client.submit(read, key=f"cloister-read-{name}-{new_nonce()}")
-        run = new_nonce()
-        asked = {
+        run = new_nonce()  # Dask would answer a repeated key from an earlier call
+        futures = {
             client.submit(function, self._held[read], key=f"cloister-{label}-{name}-{run}"): name
             for name, read in reads.items()
         }
         try:
-            for future in as_completed(list(asked), loop=client.loop):  # type: ignore[no-untyped-call]
-                yield asked[future], future.result()
-        except Exception as error:  # of the cluster; functions of ours do not raise
+            for future in as_completed(list(futures), loop=client.loop):  # type: ignore[no-untyped-call]
+                yield futures[future], future.result()
+        except Exception as error:  # from the cluster: functions of this package return Failure
             self._held.clear()
             raise DataError(
-                f"the workers of {self._address} gave no answer ({type(error).__name__}); look at "
-                "the scheduler's log."
+                f"the workers of {self._address} gave no answer ({type(error).__name__}); read the "
+                "scheduler's log."
             ) from None
 
     def _connected(self) -> Any:
@@ -84,21 +85,21 @@ class DaskWorkers:
             )
         except (OSError, TypeError, ValueError) as error:
             raise DataError(
-                f"no connection to the scheduler at {self._address} ({type(error).__name__}); "
-                "check that it runs, and Dask's certificates."
+                f"cannot connect to the scheduler at {self._address} ({type(error).__name__}); "
+                "check that it runs, and check Dask's certificates."
             ) from None
         return self._client
 
 
 def checked_address(address: str) -> str:
-    """Return the address of a scheduler, or refuse one to which records would go unencrypted."""
-    host, named, scheme, here = "", False, "", False
-    with suppress(ValueError):  # of a port that is none, or a host with a name
+    """Return the address of a scheduler; raise if records would travel unencrypted to it."""
+    host, has_port, scheme, is_local = "", False, "", False
+    with suppress(ValueError):  # an invalid port, or a host name in place of an IP address
         parts = urlsplit(address)
         scheme, host = parts.scheme, parts.hostname or ""
-        named = bool(parts.port)
-        here = host == "localhost" or ip_address(host).is_loopback
-    if not (named and host and (scheme == "tls" or (scheme == "tcp" and here))):
+        has_port = bool(parts.port)
+        is_local = host == "localhost" or ip_address(host).is_loopback
+    if not (has_port and host and (scheme == "tls" or (scheme == "tcp" and is_local))):
         raise PlanError(
             f"workers must be tls://HOST:PORT, or tcp://localhost:PORT on this machine, got "
             f"{address!r}; records never leave a machine unencrypted."

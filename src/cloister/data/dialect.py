@@ -1,4 +1,4 @@
-"""How a text table is written: its encoding and the signs in its numbers."""
+"""The dialect of a text table: its encoding, delimiter and number signs."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from dataclasses import dataclass
 from typing import Any
 
 _COMMA = r"\A\s*[+-]?(\d+,\d*|,\d+)([eE][+-]?\d+)?\s*\z"
-_SPACES = (" ", "\u00a0", "\u202f")  # a space between digits is one of these
+_SPACES = (" ", "\u00a0", "\u202f")  # programs write a space between digits as one of these
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """What a silo's schema says of how its file is written.
+    """The settings in a silo's schema for the format of its text file.
 
     Parameters
     ----------
     decimal : "." or ","
-        Sign before the fraction of a number. A point that does not group digits is one, too.
+        Decimal sign of a number. A point that does not group digits is always a decimal sign.
     thousands : str
         The sign between groups of three digits; empty if there is none.
     encoding : str
-        As Python names it; empty for UTF-8, or Latin-1 in cells that are not UTF-8.
+        Python's name of the encoding; empty for UTF-8, or Latin-1 in cells that are not UTF-8.
     delimiter : str
-        Between the fields of a line; empty for the one that the header line shows.
+        The sign between the fields of a line; empty to detect it in the header line.
     multiline : bool
-        Whether a cell in quotes may hold line ends. Otherwise a line end closes the record.
+        If True, a cell in quotes may contain line ends. Otherwise a line end closes the record.
     """
 
     decimal: str = "."
@@ -38,17 +38,17 @@ class Dialect:
 
     @property
     def has_signs(self) -> bool:
-        """Whether numbers are written in another way than 1234.5."""
+        """True if numbers are written in another form than 1234.5."""
         return (self.decimal, self.thousands) != (".", "")
 
     def plain(self, texts: Any) -> Any:
         """Return an Arrow column of bytes in which numbers are written as 1234.5."""
         for sign in _SPACES if self.thousands == " " else filter(None, [self.thousands]):
-            for seen in {sign, sign.encode().decode("latin1")}:  # UTF-8 that was read as Latin-1
-                part, rest = re.escape(seen), re.escape(self.decimal)
-                # a group does not begin with 0: of 0.819 the point is a decimal sign
-                grouped = rf"\A\s*[+-]?[1-9]\d{{0,2}}({part}\d{{3}})+({rest}\d*)?\s*\z"
-                texts = _replaced(texts, grouped, seen, "")
+            for form in {sign, sign.encode().decode("latin1")}:  # UTF-8 that was read as Latin-1
+                group, decimal = re.escape(form), re.escape(self.decimal)
+                # A group does not begin with 0: the point of 0.819 is a decimal sign.
+                grouped = rf"\A\s*[+-]?[1-9]\d{{0,2}}({group}\d{{3}})+({decimal}\d*)?\s*\z"
+                texts = _replaced(texts, grouped, form, "")
         return _replaced(texts, _COMMA, ",", ".") if self.decimal == "," else texts
 
 
@@ -64,7 +64,7 @@ def _replaced(texts: Any, pattern: str, old: str, new: str) -> Any:
 
 
 class Recoded(io.RawIOBase):
-    """A stream of bytes in some encoding, read as UTF-8; what cannot be decoded never stops it."""
+    """A stream in another encoding, read as UTF-8; invalid bytes are replaced and never raise."""
 
     def __init__(self, stream: Any, encoding: str) -> None:
         self._stream = stream
@@ -76,8 +76,8 @@ class Recoded(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer with the next bytes and return how many; 0 at the end."""
-        # As full as can be: a block of Arrow's that is short could not hold a long line.
+        """Fill a buffer with the next bytes and return their number; 0 at the end."""
+        # Filled completely: Arrow cannot parse a line that is longer than a short block.
         while len(self._rest) < len(buffer) and not self._ended:
             block = self._stream.read(len(buffer))
             self._ended = not block

@@ -1,4 +1,4 @@
-"""Columns of numbers become grid records in one pass: judged, clipped and rounded in the cache."""
+"""Encoder of columns of numbers as grid records: one pass flags, clips and rounds each cell."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from cloister.hazmat.fixedpoint import Grid
 Columns = NDArray[Any] | Sequence[NDArray[Any]]
 """A table of numbers of any real types: shape (rows, n_features), or one array per column."""
 CellFlags = NDArray[np.uint8]
-"""What is wrong with each cell, shape (rows, n_features): some of the three bits, else 0."""
+"""Defects of each cell, shape (rows, n_features): a sum of the three bits, or 0."""
 
 MISSING, WRONG, OUTSIDE = np.uint8(1), np.uint8(2), np.uint8(4)
-ABSENT = MISSING | WRONG  # no number that counts: filled in, or the reason to drop the record
-_BLOCK_VALUES = 1 << 14  # 128 KiB of floats: what one step writes, the next finds in the cache
-_COLUMN_ROWS = 256  # of a column at least, or wide tables would pay for the calls
-_TABLES = 8  # in a block of memory, at most
+ABSENT = MISSING | WRONG  # no usable number: the cell is filled in, or its record is dropped
+_BLOCK_VALUES = 1 << 14  # 128 KiB of floats, so that the steps of a block stay in the CPU cache
+_COLUMN_ROWS = 256  # least rows per block, so that the calls are a small cost for wide tables
+_TABLES = 8  # the most tables in a block of memory
 
 
 @dataclass(frozen=True, eq=False)
 class CellRules:
-    """What a schema says of the cells of each column.
+    """The rules of a schema for the cells of each column.
 
     Parameters
     ----------
     fill : ndarray of shape (n_features,), float64, data units, within the bounds
-        Stands for a cell without a number that counts; NaN where its record is dropped.
+        Replaces a cell without a usable number; NaN if the record is dropped.
     integer, boolean : ndarray of shape (n_features,), bool
-        Whose cells must be whole; and of these, whose cells must be 0 or 1.
+        Columns whose cells must be whole, and those of them whose cells must be 0 or 1.
     """
 
     grid: Grid
@@ -59,15 +59,15 @@ class CellRules:
 
     @cached_property
     def tiles(self) -> tuple[NDArray[Any], ...]:
-        """The rules of each column, repeated for each row of a block: one loop serves all cells."""
+        """The rules of each column, repeated for each row of a block, for one loop over cells."""
         rows = max(_COLUMN_ROWS, _BLOCK_VALUES // self.grid.n_features)
         return tuple(np.tile(rule, rows) for rule in self.columns.values())
 
 
 class StepTables:
-    """Memory for the tables of one reading, in blocks that grow to some tables each.
+    """Memory for the tables of one reading, in blocks that grow to at most eight tables.
 
-    A system maps a block of 16 MiB in large pages, which takes half the time of eight tables. A
+    A system maps a block of 16 MiB in large pages, in half the time of eight separate tables. A
     block is freed with the last of its tables.
     """
 
@@ -76,7 +76,7 @@ class StepTables:
         self._taken = 0
 
     def take(self, rows: int, columns: int) -> Records:
-        """Return a table that is not filled, shape (rows, columns), int32."""
+        """Return an uninitialised table of shape (rows, columns), int32."""
         size = rows * columns
         if len(self._left) < size:
             self._left = np.empty(max(size, min(self._taken, _TABLES * size)), dtype=np.int32)
@@ -88,12 +88,12 @@ class StepTables:
 def encode_columns(
     columns: Columns, rules: CellRules, tables: StepTables | None = None
 ) -> tuple[Records, CellFlags]:
-    """Return the grid record of every row, and what is wrong with its cells; no row is left out.
+    """Return the grid record of every row and the defects of its cells; exclude no row.
 
     Parameters
     ----------
     tables : StepTables, optional
-        Where the records are written.
+        Memory for the records.
 
     Returns
     -------
@@ -102,8 +102,8 @@ def encode_columns(
 
     Notes
     -----
-    This is exact to the last bit, in IEEE double precision, for a cell ``x`` (converted to float64,
-    to nearest, ties to even) of a column with ``low, high, fill``::
+    A cell ``x`` is converted to float64, to nearest, ties to even. For a column with
+    ``low, high, fill`` the result is exact to the last bit, in IEEE double precision::
 
         centre, half = (high + low) / 2, (high - low) / 2
         factor = one / half
@@ -131,26 +131,26 @@ def encode_columns(
     for start in range(0, n, rows):
         block = slice(start, start + rows)
         if matrix:
-            found = np.ascontiguousarray(columns[block], dtype=np.float64).reshape(-1)
+            cells = np.ascontiguousarray(columns[block], dtype=np.float64).reshape(-1)
         else:
-            parts = [column[block] for column in columns]
-            found = np.stack(parts, axis=1, dtype=np.float64).reshape(-1)
-        size = len(found)
-        value = np.maximum(found, low[:size])
+            slices = [column[block] for column in columns]
+            cells = np.stack(slices, axis=1, dtype=np.float64).reshape(-1)
+        size = len(cells)
+        value = np.maximum(cells, low[:size])
         np.minimum(value, high[:size], out=value)
-        moved = value != found  # where there is no number, too
+        moved = value != cells  # also True where a cell is NaN
         if typed or moved.any():
-            judged = np.where(np.isfinite(found), moved * OUTSIDE, MISSING)
+            defects = np.where(np.isfinite(cells), moved * OUTSIDE, MISSING)
             if typed:
-                other = integer[:size] & (np.floor(found) != found)
-                other |= boolean[:size] & (found != 0) & (found != 1)
-                judged[other & (judged != MISSING)] = WRONG
-            np.copyto(value, known[:size], where=(judged & ABSENT).astype(np.bool_))
-            flags[block] = judged.reshape(-1, d)
+                wrong = integer[:size] & (np.floor(cells) != cells)
+                wrong |= boolean[:size] & (cells != 0) & (cells != 1)
+                defects[wrong & (defects != MISSING)] = WRONG
+            np.copyto(value, known[:size], where=(defects & ABSENT).astype(np.bool_))
+            flags[block] = defects.reshape(-1, d)
         value -= centre[:size]
         value *= factor[:size]
         step = steps[block].reshape(-1)
         step[:] = np.rint(value, out=value)
-        # the bounds of a box that is a few float64 numbers wide may lie beyond the grid
+        # If a box is only a few float64 numbers wide, rounding may put its bounds outside the grid.
         np.clip(step, -one, one, out=step)
     return steps, flags

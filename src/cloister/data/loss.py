@@ -1,7 +1,7 @@
-"""How much of a source may be lost: what a desk refuses and an agent does not serve.
+"""Limits on the rows of a source that may be excluded, at a desk and in a silo's agent.
 
-Whoever holds the files hears of a loss before anything is spent. A job of a federation is never
-stopped or changed by one: that would be an answer about records that nobody paid for.
+The owner of the files is informed of excluded rows before any budget is spent. Excluded rows never
+stop or change a job of a federation, because that would disclose facts about records unpaid.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from cloister.core.errors import DataError, DataLossWarning, PlanError
 from cloister.data.reading import ReadingReport
 
 MAX_LOSS = 0.05
-"""Share of the rows of a source that may be left out where nobody accepts more."""
+"""Share of the rows of a source that may be excluded unless the owner accepts more."""
 MAX_UNKNOWN_ITEMS = 0.49
-"""Likewise of the items of baskets: a catalogue may hold only some goods.
+"""The same for the items of baskets, since a catalogue may list only some goods.
 
-Half of the items of a table read as lines are outside, since each line has an identifier.
+If a long table is read as lines, half of the items are unknown, since each line has an identifier.
 """
 ROLES = frozenset({"target", "event", "by", "group", "truth", "over", "tables"})
 """Options of tasks that name a target, an event or groups."""
@@ -31,7 +31,7 @@ def check_max_loss(max_loss: float | None) -> None:
     if max_loss is None:
         return
     if isinstance(max_loss, bool | str) or not 0 <= max_loss <= 1:
-        raise PlanError(f"max_loss must be a share from 0 to 1, got {max_loss!r}.")
+        raise PlanError(f"max_loss must be a number from 0 to 1, got {max_loss!r}.")
 
 
 def roles_of(options: Mapping[str, Any], names: Sequence[str] = ()) -> frozenset[str]:
@@ -40,18 +40,18 @@ def roles_of(options: Mapping[str, Any], names: Sequence[str] = ()) -> frozenset
     Parameters
     ----------
     options : mapping
-        Of a task, or of a pipeline with `steps`; a value is a name, a place in `names`, or nested
-        sequences of them. A released `model` has the place of its target.
+        Options of a task, or of a pipeline with `steps`. A value is a name, an index into `names`,
+        or a nested sequence of these. A released `model` has the index of its target.
     names : sequence of str
         The columns of the job.
     """
     values: list[Any] = [value for name, value in options.items() if name in ROLES]
     values.append(getattr(options.get("model"), "target", None))
-    found = frozenset(name for value in values for name in _names(value, names))
+    roles = frozenset(name for value in values for name in _names(value, names))
     for step in options.get("steps", ()):
-        inner = [part for part in step if isinstance(part, Mapping)]
-        found = found.union(*(roles_of(part, names) for part in inner))
-    return found
+        step_options = [entry for entry in step if isinstance(entry, Mapping)]
+        roles = roles.union(*(roles_of(entry, names) for entry in step_options))
+    return roles
 
 
 def _names(value: Any, names: Sequence[str]) -> Iterator[str]:
@@ -60,28 +60,29 @@ def _names(value: Any, names: Sequence[str]) -> Iterator[str]:
     elif isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(names):
         yield names[value]
     elif isinstance(value, list | tuple | set | frozenset):
-        for part in value:
-            yield from _names(part, names)
+        for entry in value:
+            yield from _names(entry, names)
 
 
 def reports_of(silos: Mapping[str, Any]) -> list[ReadingReport]:
-    """Return the reports of the records of silos, each source with a name of its own."""
-    found = [(name, report) for name in silos for report in getattr(silos[name], "reports", ())]
-    if len({report.source for _, report in found}) == len(found):
-        return [report for _, report in found]
-    return [replace(report, source=f"{report.source} of {name}") for name, report in found]
+    """Return the reports of the records of silos, each source with a distinct name."""
+    pairs = [(name, report) for name in silos for report in getattr(silos[name], "reports", ())]
+    if len({report.source for _, report in pairs}) == len(pairs):
+        return [report for _, report in pairs]
+    # Two tables in memory have the same name, so the silo's name makes the difference.
+    return [replace(report, source=f"{report.source} of {name}") for name, report in pairs]
 
 
 def whole_of(reports: Sequence[ReadingReport]) -> ReadingReport:
-    """Return one report with the sums of several, such as of partitions; its columns are none."""
+    """Return one report with the sums of several, for example of partitions, without columns."""
     counted = ("rows", "used", "bad_lines", "items", "unknown_items", "without_unit")
-    sums = {name: sum(getattr(one, name) for one in reports) for name in counted}
-    beyond = sum(one.beyond_max_rows for one in reports)
+    sums = {name: sum(getattr(report, name) for report in reports) for name in counted}
+    beyond = sum(report.beyond_max_rows for report in reports)
     return replace(reports[0], **sums, beyond_max_rows=beyond, merged_units=(), columns=())
 
 
 def is_above(report: ReadingReport, max_loss: float | None = None) -> bool:
-    """Return whether more of a source is left out than `max_loss`, 5 % of the rows by default."""
+    """Return True if more rows are excluded than `max_loss`, 5 % of a source by default."""
     limit = MAX_LOSS if max_loss is None else max_loss
     return report.row_share > limit or report.item_share > max(limit, MAX_UNKNOWN_ITEMS)
 
@@ -91,62 +92,68 @@ def refuse_loss(
     roles: Collection[str] = (),
     max_loss: float | None = None,
 ) -> None:
-    """Raise a DataError for the owner where too much of a source would be left out.
+    """Raise a DataError for the owner if too many rows of a source would be excluded.
 
     Parameters
     ----------
     reports : iterable of ReadingReport
     roles : collection of str
-        Columns that are a target, an event or groups. Unless `max_loss` is given, no value of
-        theirs may be lost with all of its rows.
+        Columns that are a target, an event or groups. Unless `max_loss` is given, each of their
+        values must keep at least one row.
     max_loss : float in [0, 1], optional
-        Share of the rows of each source that may be left out, 5 % by default.
+        Share of the rows of each source that may be excluded, 5 % by default.
 
     Raises
     ------
     DataError
-        It counts rows and quotes words, so it is for a desk, before anything is spent.
+        Its text counts rows and quotes cells, so only a desk may show it, before a job starts.
     """
     check_max_loss(max_loss)
-    found = [(one, list(_problems(one, roles, max_loss))) for one in reports]
-    stopping = [one for one, problems in found if problems]
+    checked = [(report, list(_problems(report, roles, max_loss))) for report in reports]
+    stopping = [report for report, problems in checked if problems]
     if stopping:
-        sentences = [sentence for _, problems in found for sentence in problems]
-        raise DataError(" ".join([*dict.fromkeys(sentences), _way_out(stopping, max_loss)]))
+        sentences = [sentence for _, problems in checked for sentence in problems]
+        raise DataError(" ".join([*dict.fromkeys(sentences), _advice(stopping, max_loss)]))
 
 
 def _problems(
     report: ReadingReport, roles: Collection[str], max_loss: float | None
 ) -> Iterator[str]:
-    """Yield what stops a run."""
+    """Yield a sentence for each reason to refuse a run."""
     if report.float_unit:
         yield report.float_units
-    gone = [one for one in report.columns if one.name in roles and one.lost_values]
-    if not (is_above(report, max_loss) or (gone and max_loss is None)):
+    with_losses = [
+        column for column in report.columns if column.name in roles and column.lost_values
+    ]
+    # A given max_loss is the owner's consent to lose all rows of a value.
+    if not (is_above(report, max_loss) or (with_losses and max_loss is None)):
         return
     yield from report.sentences()
     if report.rows and not report.used:
-        yield f"No row of {report.source} is left."
+        yield f"All rows of {report.source} are left out."
         return
-    for column in gone:
+    for column in with_losses:
         values = ", ".join(repr(value[:40]) for value in column.lost_values)
-        yield f"No row of {report.source} with {column.name!r} = {values} is left."
+        yield f"All rows of {report.source} with {column.name!r} = {values} are left out."
 
 
-def _way_out(reports: Sequence[ReadingReport], max_loss: float | None) -> str:
-    """Return what the owner can do about sources that stop a run."""
-    if any(one.float_unit or (one.rows and not one.used) for one in reports):
-        return "Mend this and run it again."
-    over = [max(one.row_share, one.item_share) for one in reports if is_above(one, max_loss)]
+def _advice(reports: Sequence[ReadingReport], max_loss: float | None) -> str:
+    """Return the options of the owner of sources that stop a run."""
+    # With no usable row, or with merged identifiers, a larger max_loss could not help.
+    if any(report.float_unit or (report.rows and not report.used) for report in reports):
+        return "Correct this and run it again."
+    over = [
+        max(report.row_share, report.item_share) for report in reports if is_above(report, max_loss)
+    ]
     share = (int(100 * max(over)) + 1) / 100 if over else MAX_LOSS
-    accept = f"Mend this, or accept it with --max-loss {share:g} (max_loss={share:g} in Python)"
-    return f"{accept}." if over else f"{accept}, by which shares of rows alone count."
+    accept = f"Correct this, or accept it with --max-loss {share:g} (max_loss={share:g} in Python)"
+    return f"{accept}." if over else f"{accept}, which limits only the share of rows."
 
 
 def loss_notice(report: ReadingReport) -> str:
-    """Return what the owner should know of rows that are left out or absent; empty if nothing.
+    """Return a notice for the owner on excluded or absent rows; empty if there are none.
 
-    Items outside a catalogue are named where they are more than 5 %.
+    It reports items outside a catalogue if they are more than 5 %.
     """
     is_lossy = report.lost or report.item_share > MAX_LOSS or not report.rows
     return " ".join(report.sentences()) if is_lossy else ""
@@ -158,12 +165,12 @@ def loss_notices(
     columns: Sequence[str],
     max_loss: float | None = None,
 ) -> list[str]:
-    """Return a sentence for each source of which rows, or more than 5 % of the items, are left out.
+    """Return a sentence for each source with excluded rows, or more than 5 % unknown items.
 
     Parameters
     ----------
     silos : mapping of name to records
-        Records without a report pass.
+        Records without a report are accepted.
     options : mapping
         Options of the task.
     columns : sequence of str
@@ -174,7 +181,7 @@ def loss_notices(
     Raises
     ------
     DataError
-        If more is left out than `max_loss` allows.
+        If more is excluded than `max_loss` allows.
     """
     reports = reports_of(silos)
     refuse_loss(reports, roles_of(options, columns), max_loss)
@@ -187,13 +194,14 @@ def watch_loss(
     columns: Sequence[str],
     max_loss: float | None = None,
 ) -> None:
-    """Warn the owner of each sentence of :func:`loss_notices`, which has the same parameters."""
+    """Warn the owner with each sentence of :func:`loss_notices`, which has the same parameters."""
     for notice in loss_notices(silos, options, columns, max_loss):
         warnings.warn(notice, DataLossWarning, stacklevel=_caller())
 
 
 def _caller() -> int:
-    """Return the stack level of the first frame outside this package, seen from the caller."""
+    """Return the stack level of the first frame outside this package, as seen by the caller."""
+    # By default Python shows a warning once per line, so it must point at the user's line.
     frame, level = sys._getframe(1), 1
     while frame.f_back and str(frame.f_globals.get("__name__")).split(".")[0] == "cloister":
         frame, level = frame.f_back, level + 1

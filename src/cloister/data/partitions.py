@@ -28,16 +28,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Held:
-    """The records of one partition where they were read."""
+    """The records of one partition in the worker that read them."""
 
     chunks: tuple[Chunk, ...] = field(repr=False)
-    seal: bytes = field(repr=False)  # of all columns, so that reading it again can be checked
+    seal: bytes = field(repr=False)  # of all columns, to check a repeated reading
     report: ReadingReport
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a worker has no answer, in a sentence that repeats nothing of the records."""
+    """The reason why a worker has no answer, in a sentence without content of the records."""
 
     reason: str
 
@@ -46,39 +46,39 @@ Read = Callable[[], Held | Failure]
 
 
 class Workers(Protocol):
-    """Whatever applies a function to partitions elsewhere: the one hook for a cluster."""
+    """Workers that apply a function to partitions: the interface to a cluster."""
 
     def answers(
         self, label: str, reads: Mapping[str, Read], function: Callable[[Held | Failure], T]
     ) -> Iterable[tuple[str, T]]:
-        """Yield what the function gives for each partition beside its id, in any order.
+        """Yield the id of each partition and the function's result for it, in any order.
 
         Parameters
         ----------
         label : str
-            Names the call in logs and pages of the cluster, as ids do.
+            Name of the call in the logs and pages of the cluster, where ids appear too.
         reads : mapping of id to function
-            A partition is the same whoever reads it and however often, so a worker may keep it,
-            and another one read it again if that one is lost.
+            A partition is the same in every worker and every reading. So a worker may keep it, and
+            another worker may read it again if the first is lost.
         function : function
-            Like those of `reads` it never raises, so that nothing of the records comes to the
+            Like those of `reads` it never raises, so that no content of the records enters the
             cluster's logs.
 
         Raises
         ------
         DataError
-            If no worker could do it.
+            If no worker gave an answer.
         """
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PartitionedRecords:
-    """Records of one silo that workers hold; a job takes them like `Records`.
+    """Records of one silo in the memory of workers; a job accepts them like `Records`.
 
     Notes
     -----
-    Each partition has an id and counts once, or the round does not go on: however often its sum
-    was computed, also after a worker was lost, one of the equal answers is taken.
+    Each partition has an id and counts exactly once, else the round stops. If its sum was computed
+    repeatedly, for example after the loss of a worker, one of the equal answers is used.
     """
 
     contract: Contract
@@ -86,7 +86,7 @@ class PartitionedRecords:
     _reads: Mapping[str, Read]
     _seals: Mapping[str, bytes]
     reports: tuple[ReadingReport, ...] = ()
-    """What reading each partition found: exact counts, for the owner alone."""
+    """The report on each partition: exact counts, for the owner alone."""
 
     def __repr__(self) -> str:
         return f"PartitionedRecords(n_features={self.n_features})"
@@ -104,15 +104,16 @@ class PartitionedRecords:
         return self.contract.grid.n_features
 
     def checked(self, step: LocalStep) -> tuple[Integers, Manner]:
-        """Return the sums of all partitions, each once, and the manner that all of them need."""
+        """Return the sums of all partitions, each once, and the strictest manner among them."""
         total, manner = step.checked([])
         for sums, needed in self._each(f"{step.task.name}-{step.t}", _Checked(step)).values():
             total += step.whole(sums)
+            # One partition whose kernel failed its check decides for the silo.
             manner = max(manner, needed, key=MANNERS.index)
         return total, manner
 
     def fingerprint(self, key: bytes) -> bytes:
-        """Return 32 bytes that only the same records in the same partitions and the same key give.
+        """Return 32 bytes that identify the records, their partitions and the key.
 
         Parameters
         ----------
@@ -132,8 +133,8 @@ class PartitionedRecords:
     def _check(self, seals: Mapping[str, bytes]) -> None:
         if changed := [name for name, seal in seals.items() if seal != self._seals[name]]:
             raise DataError(
-                f"partition {changed[0]!r} changed while it was in use; records are frozen when a "
-                "job starts, so start a new job."
+                f"partition {changed[0]!r} changed while it was in use; records must stay the same "
+                "during a job, so start a new job."
             )
 
 
@@ -145,26 +146,26 @@ def read_partitions(
     columns: Sequence[str] | None = None,
     frac_bits: int = 16,
 ) -> PartitionedRecords:
-    """Have workers read the partitions of one silo by the rules of a schema.
+    """Read the partitions of one silo with workers, by the rules of a schema.
 
     Parameters
     ----------
     sources : mapping of id to path or SqlQuery
-        Each as in `read_source`, and the same at every worker.
+        Sources as in `read_source`, the same in every worker.
     columns, frac_bits
         As in `read_source`.
 
     Raises
     ------
     DataError
-        If a partition cannot be read, or no worker could do it.
+        If a partition cannot be read, or no worker gave an answer.
     PlanError
-        If the schema keeps so many rows of a unit, which may lie in several partitions.
+        If the schema limits the rows of a unit, which may be in several partitions.
     """
     if schema.unit_column is not None:
         raise PlanError(
-            f"the schema keeps max_rows of each {schema.unit_column!r}, whose rows may lie in "
-            "several partitions; let one process read all files, without workers."
+            f"the schema limits the rows of each {schema.unit_column!r} by max_rows, but these may "
+            "be in several partitions; read all files in one process, without workers."
         )
     if not sources:
         raise DataError("there are no partitions; give at least one.")
@@ -173,25 +174,26 @@ def read_partitions(
         name: _Reading(source, schema, contract.columns, frac_bits)
         for name, source in sources.items()
     }
-    found = _once(reads, workers.answers("read", reads, _Safe(attrgetter("report"))))
-    seals = {name: seal for name, (seal, _) in found.items()}
-    reports = tuple(report for _, (_, report) in sorted(found.items()))
+    answers = _once(reads, workers.answers("read", reads, _Safe(attrgetter("report"))))
+    seals = {name: seal for name, (seal, _) in answers.items()}
+    reports = tuple(report for _, (_, report) in sorted(answers.items()))
     return PartitionedRecords(contract, workers, reads, seals, reports)
 
 
 def partitions_of(folder: Path) -> dict[str, Path]:
-    """Return the Parquet files of a folder, each a partition with its path there as id."""
+    """Return the Parquet files of a folder, each a partition with its relative path as id."""
     if not folder.is_dir():
         raise DataError(
-            f"{str(folder)!r} must be a folder of Parquet files, one for each partition, where "
-            "workers sum them."
+            f"{str(folder)!r} is not a folder; workers need a folder of Parquet files, one for "
+            "each partition."
         )
     return {str(file.relative_to(folder)): file for file in parquet_files(folder)}
 
 
-@dataclass(frozen=True, eq=False)  # of another job it is another one: files may have changed
+# Compared by identity: between two jobs the file may have changed.
+@dataclass(frozen=True, eq=False)
 class _Reading:
-    """Reads a partition; errors are answers."""
+    """A function that reads a partition and returns errors as answers."""
 
     source: Any = field(repr=False)
     schema: Schema
@@ -210,7 +212,7 @@ class _Reading:
 
 @dataclass(frozen=True)
 class _Safe:
-    """Applies a function to a partition and gives its seal, too; errors are answers."""
+    """A function of a partition that also returns its seal, and returns errors as answers."""
 
     function: Callable[[Held], Any]
 
@@ -231,10 +233,10 @@ class _Checked:
 def _safely(work: Callable[[], T]) -> T | Failure:
     try:
         return work()
-    except CloisterError as error:
+    except CloisterError as error:  # the texts of this package quote no records
         return Failure(str(error))
-    except Exception as error:  # its text may repeat a record
-        return Failure(f"a worker had a {type(error).__name__}.")
+    except Exception as error:  # its text may quote a record
+        return Failure(f"a worker raised a {type(error).__name__}.")
 
 
 def _read(answer: T | Failure, name: str) -> T:
@@ -244,19 +246,19 @@ def _read(answer: T | Failure, name: str) -> T:
 
 
 def _once(ids: Iterable[str], answers: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the one answer of each partition, or refuse all where there is not exactly one."""
-    wanted, found = set(ids), {}
+    """Return the answer of each partition; raise unless each has exactly one."""
+    pending, accepted = set(ids), {}
     for name, answer in answers:
-        if name not in wanted:
+        if name not in pending:
             raise DataError(
-                f"partition {name!r} is none of this job or was answered twice; each must count "
-                "once, so restart the workers."
+                f"partition {name!r} does not belong to this job or was answered twice, but each "
+                "must count once; restart the workers."
             )
-        wanted.remove(name)
-        found[name] = _read(answer, name)
-    if wanted:
+        pending.remove(name)
+        accepted[name] = _read(answer, name)
+    if pending:
         raise DataError(
-            f"partition {min(wanted)!r} has no answer; each must count once, so restart the "
+            f"partition {min(pending)!r} has no answer, but each must count once; restart the "
             "workers."
         )
-    return found
+    return accepted

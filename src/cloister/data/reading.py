@@ -1,8 +1,8 @@
-"""What reading a source lost, and what may mend it: for the eyes of its owner alone.
+"""Reports on the cells that a reader could not use and their remedies, for the owner alone.
 
-No record may stop a job, so a file that was saved with decimal commas joins one as if it were
-empty. Whoever sits at the file must hear of it. A report has exact counts and may quote cells: it
-belongs in the owner's channel (terminal, notebook, console), and is never written or sent.
+No record may stop a job, so a file with decimal commas would join a job as if it were empty. The
+owner of the file must be informed. A report has exact counts and may quote cells, so it appears
+only in the owner's terminal, notebook or console. It is never stored or sent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cloister.data.units import UnitLimit
 
 LOCAL_NOTE = "local only: exact counts of the records, not a release"
-_LOOKED_AT = 1000  # cells of a column and chunk that are searched for words
+_LOOKED_AT = 1000  # cells per column and chunk that are searched, so that a report stays cheap
 _SHOWN_WORDS = 5
 _YES = frozenset(
     [
@@ -43,7 +43,7 @@ _NO = frozenset(
         *("neen", "net", "falso"),
     ]
 )
-_DATES = (  # how dates look, and their format where that is certain
+_DATES = (  # patterns of dates, and their formats unless day and month are ambiguous
     (r"\d{1,2}\.\d{1,2}\.\d{4}", "%d.%m.%Y"),
     (r"\d{1,2}\.\d{1,2}\.\d{2}", "%d.%m.%y"),
     (r"\d{4}/\d{1,2}/\d{1,2}", "%Y/%m/%d"),
@@ -54,14 +54,14 @@ _DATES = (  # how dates look, and their format where that is certain
 
 @dataclass(frozen=True)
 class Remedy:
-    """A reading setting that may mend a column. It is local: silos do not agree on it.
+    """A reading setting that may correct a column. It is local: silos need not agree on it.
 
     Parameters
     ----------
     key : str
-        Of the schema or, where `column` is given, of that column.
+        Key of the schema or, if `column` is given, of that column.
     value : object
-        As a schema has it; None where the owner must choose it.
+        The key's value in a schema; None if the owner must choose it.
     """
 
     key: str
@@ -73,7 +73,7 @@ class Remedy:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the owner has nothing to choose."""
+        """True if the owner has no value left to choose."""
         parts = self.value.values() if isinstance(self.value, Mapping) else (self.value,)
         return None not in parts
 
@@ -99,39 +99,39 @@ class ColumnReading:
     name: str
     missing: int
     type_errors: int
-    unknown: int  # cells that are none of the categories
+    unknown: int  # cells in no category of the schema
     out_of_range: int
     out_of_range_share: float  # of all rows
-    lost: int  # rows that are left out for this column
-    lost_values: tuple[str, ...]  # of several rows, all of which are left out
-    constant: bool  # every value that is there is the same
-    cause: str | None = None  # what the cells that were not understood have in common
+    lost: int  # rows that are left out because of this column
+    lost_values: tuple[str, ...]  # values of several rows, all of which are left out
+    constant: bool  # all values present are the same
+    cause: str | None = None  # the common feature of the cells that could not be read
     remedy: Remedy | None = None
-    needed: bool = True  # by the job; a bad cell in another column leaves no row out
+    needed: bool = True  # by the job; a bad cell in another column excludes no row
     drops: tuple[bool, bool] = (True, True)  # rows: for an absent cell, for one out of range
 
     @property
     def cause_and_remedy(self) -> str:
-        """The cause and, as a schema has it, the setting that may mend it."""
+        """The cause and the setting that may correct it, as in a schema."""
         remedy = "" if self.remedy is None else f": {self.remedy}"
         return f"{self.cause or ''}{remedy}"
 
     @property
     def sentence(self) -> str:
-        """What the owner should know of the column; empty if there is nothing."""
+        """A sentence for the owner on the column; empty if it has no problem."""
         rows = f" ({self.lost:,} rows)" if self.lost else ""
         if self.cause:
             return f"{_capital(self.cause_and_remedy)}{rows}."
         if not self.lost:
             return ""
         absent, outside = self.drops
-        found = [
+        defects = [
             ("missing", self.missing * absent),
             ("of the wrong type", self.type_errors * absent),
-            ("of no known category", self.unknown * absent),
+            ("in no category", self.unknown * absent),
             ("out of range", self.out_of_range * outside),
         ]
-        cells = ", ".join(f"{count:,} {what}" for what, count in found if count)
+        cells = ", ".join(f"{count:,} {what}" for what, count in defects if count)
         return (
             f"Column {self.name!r}: {cells}{rows}; leave the column out, or give it another "
             "rule for such cells."
@@ -144,11 +144,11 @@ def _capital(text: str) -> str:
 
 @dataclass(frozen=True)
 class ReadingReport:
-    """What reading a source found: local only, exact counts of the records, not a release."""
+    """Exact counts of the records of a source: local only, not a release."""
 
     source: str
     rows: int
-    used: int  # rows that are left for the columns that were asked for
+    used: int  # rows that are usable for the columns of the job
     bad_lines: Annotated[int, "lines with too many fields or open quotes, or rows without a basket"]
     unknown_items: Annotated[int, "items outside the catalogue"]
     without_unit: Annotated[int, "rows without a unit"]
@@ -161,7 +161,7 @@ class ReadingReport:
 
     @property
     def lost(self) -> int:
-        """Rows that are left out, but for those beyond ``max_rows``."""
+        """Number of rows that are left out, without those beyond ``max_rows``."""
         return self.rows - self.used - self.beyond_max_rows
 
     @property
@@ -176,36 +176,37 @@ class ReadingReport:
 
     @property
     def float_units(self) -> str:
-        """What the owner should know of identifiers that are floats; empty if none are."""
+        """A sentence for the owner on identifiers that are floats; empty if there are none."""
         if not self.float_unit:
             return ""
         return (
-            f"Unit column {self.float_unit!r} of {self.source} holds floats, which cannot tell "
-            "identifiers from 2^53 on apart; give integers or texts."
+            f"Unit column {self.float_unit!r} of {self.source} has floats, which cannot "
+            "distinguish identifiers of 2^53 or more; give integers or texts."
         )
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """Sentences on columns whose cells were not understood, for the owner."""
+        """Sentences for the owner on columns whose cells could not be read."""
         return tuple(column.cause_and_remedy for column in self.columns if column.cause)
 
     @property
     def remedies(self) -> tuple[Remedy, ...]:
-        """Settings that may mend the reading."""
-        found = [column.remedy for column in self.columns if column.remedy]
-        return tuple(one for i, one in enumerate(found) if one not in found[:i])
+        """Settings that may correct the reading, each once."""
+        remedies = [column.remedy for column in self.columns if column.remedy]
+        # Not a set: the value of a remedy may be a mapping, which has no hash.
+        return tuple(remedy for i, remedy in enumerate(remedies) if remedy not in remedies[:i])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, marked as local."""
         return {"note": LOCAL_NOTE, **asdict(self), "causes": self.causes}
 
     def counts(self) -> list[tuple[str, int]]:
-        """Return what was left out of the rows, each with its name for people."""
-        named = [one for one in declarations(ReadingReport) if one.help]
-        return [(one.help, getattr(self, one.name)) for one in named]
+        """Return the counts of excluded rows and items, each with a description."""
+        described = [field for field in declarations(ReadingReport) if field.help]
+        return [(field.help, getattr(self, field.name)) for field in described]
 
     def sentences(self) -> Iterator[str]:
-        """Yield what the owner should know, the most important first."""
+        """Yield sentences for the owner, the most important first."""
         if not self.rows:
             yield _capital(f"{self.source} has no rows.")
         if self.lost:
@@ -220,16 +221,16 @@ class ReadingReport:
             )
         if self.layout and 2 * self.unknown_items >= self.items:
             yield f"Its first line looks like another layout of baskets: {self.layout!r}."
-        for column in sorted(self.columns, key=lambda one: -one.lost):
+        for column in sorted(self.columns, key=lambda column: -column.lost):
             if column.needed and column.sentence:
                 yield column.sentence
         if self.without_unit:
-            yield f"{self.without_unit:,} rows have no unit of privacy."
+            yield f"{self.without_unit:,} rows have no privacy unit."
         if self.float_unit:
             yield self.float_units
         if self.bad_lines:
             yield (
-                f"{self.bad_lines:,} lines have too many fields, open quotes or no basket; look at "
+                f"{self.bad_lines:,} lines have too many fields, open quotes or no basket; check "
                 "the delimiter and the header line."
             )
 
@@ -241,14 +242,14 @@ class ReadingReport:
             lines.append(
                 f"{column.name}: {column.out_of_range_share:.2%} out of range, {column.missing} "
                 f"missing, {column.type_errors} of the wrong type"
-                + (f", {column.unknown} of no known category" if column.unknown else "")
+                + (f", {column.unknown} in no category" if column.unknown else "")
                 + (", constant" if column.constant else "")
             )
         return "\n".join([*lines, *self.causes])
 
 
 class Tally:
-    """Counts what one pass over a source finds; exact, so they stay in this process."""
+    """Exact counts of one pass over a source, which stay in this process."""
 
     def __init__(
         self,
@@ -270,7 +271,7 @@ class Tally:
         self._kept = [np.zeros(size, dtype=np.int64) for size in sizes]
 
     def add(self, raw: Raw, judged: Judged, keep: Flags) -> None:
-        """Count a chunk, of which the rows in `keep` are used."""
+        """Count a chunk whose rows in `keep` are used."""
         flags, n = judged.flags, len(judged.flags)
         self._rows += n + raw.bad_lines
         self._bad_lines += raw.bad_lines
@@ -284,13 +285,13 @@ class Tally:
         rows, columns, marks = judged.marked
         if len(rows):
             d = flags.shape[1]
-            for counts, which in (
+            for counts, selected in (
                 (self._missing, marks & ABSENT == MISSING),
                 (self._wrong, marks & WRONG != 0),
                 (self._outside, marks & OUTSIDE != 0),
                 (self._lost, marks & self._rules.dropping[columns] != 0),
             ):
-                counts += np.bincount(columns[which], minlength=d)
+                counts += np.bincount(columns[selected], minlength=d)
             wrong = marks & WRONG != 0
             for j in np.unique(columns[wrong]).tolist():
                 self._look_at(j, raw.cells, rows[wrong & (columns == j)])
@@ -300,24 +301,24 @@ class Tally:
         for j, seen in enumerate(self._seen):
             if not len(seen) or not len(keep):
                 continue
-            there = (judged.flags[:, j] & (ABSENT | OUTSIDE)) == 0
+            present = (judged.flags[:, j] & (ABSENT | OUTSIDE)) == 0
             codes = np.asarray(judged.cells[j], dtype=np.float64)
-            seen += _counts(codes, there, len(seen))
-            self._kept[j] += _counts(codes, there & judged.usable, len(seen))
+            seen += _counts(codes, present, len(seen))
+            self._kept[j] += _counts(codes, present & judged.usable, len(seen))
 
     def _look_at(self, j: int, cells: Any, at: Integers) -> None:
-        """Note the words of a column that were not understood."""
+        """Count the words of a column that could not be read."""
         column = cells[:, j] if isinstance(cells, np.ndarray) else cells[j]
         self._words[j].update(_words_at(column, at[:_LOOKED_AT]))
 
     def spans(self, judged: Judged) -> None:
-        """Note the least and the largest number of each column, of cells that count."""
+        """Update the least and the largest number of each column from its usable cells."""
         values = np.where(judged.flags & ABSENT, np.nan, judged.values)
         self._low = np.fmin(self._low, np.fmin.reduce(values, axis=0, initial=np.inf))
         self._high = np.fmax(self._high, np.fmax.reduce(values, axis=0, initial=-np.inf))
 
     def report(self, limit: UnitLimit) -> ReadingReport:
-        """Return what was found."""
+        """Return the report of the pass."""
         return ReadingReport(
             source=self._label,
             rows=self._rows,
@@ -338,13 +339,13 @@ class Tally:
         lost = int(self._lost[j])
         names = [_value_name(column, i) for i in np.flatnonzero(self._seen[j]).tolist()]
         cause, remedy = why(column, self._schema, words, names) if words else (None, None)
-        gone = [
+        lost_values = [
             (_value_name(column, i), int(self._seen[j][i]))
             for i in np.flatnonzero(self._kept[j] == 0).tolist()
         ]
         if lost and len(self._seen[j]) and np.isnan(column.fill_value):
-            gone += words.most_common(_SHOWN_WORDS)
-        values = [value for value, count in gone if count > 1]  # one is an odd cell
+            lost_values += words.most_common(_SHOWN_WORDS)
+        values = [value for value, count in lost_values if count > 1]  # once may be a typing error
         return ColumnReading(
             name=column.name,
             missing=int(self._missing[j]),
@@ -363,13 +364,13 @@ class Tally:
 
 
 def _is_float(units: Any) -> bool:
-    """Return whether a column of identifiers has a float type; of objects, each is by itself."""
+    """Return True if a column of identifiers has a float type; objects have no common type."""
     kind = str(getattr(units, "dtype", getattr(units, "type", "")))
     return kind.lower().startswith(("float", "double", "halffloat"))
 
 
 def _n_values(column: Column) -> int:
-    """Return how many values a column has that a reader would count by; 0 for numbers."""
+    """Return the number of values of a boolean or category; 0 for other columns."""
     return 2 if column.type == "boolean" else len(column.categories)
 
 
@@ -382,7 +383,7 @@ def _counts(codes: Floats, rows: Flags, size: int) -> Integers:
 
 
 def _words_at(column: Any, at: Integers) -> Iterator[str]:
-    """Yield cells of a column as texts that an owner would recognise."""
+    """Yield cells of a column as texts that the owner recognises."""
     if isinstance(column, Coded):
         column, at = column.distinct, column.places[at]
     for i in at.tolist():
@@ -395,30 +396,31 @@ def _words_at(column: Any, at: Integers) -> Iterator[str]:
 def why(
     column: Column, schema: Schema, words: Counter[str], understood: Sequence[str] = ()
 ) -> tuple[str, Remedy | None]:
-    """Return what the words that were not understood have in common, and what may mend it.
+    """Return the likely cause of the words that could not be read, and its remedy.
 
     Parameters
     ----------
     understood : sequence of str
-        Categories, or ``"false"`` and ``"true"``, that other cells of the column hold.
+        Categories, or ``"false"`` and ``"true"``, in other cells of the column.
 
     Returns
     -------
     sentence : str
-        Without the remedy. It quotes words, so it is for the owner alone.
+        The cause. It quotes words, so it is for the owner alone.
     remedy : Remedy or None
     """
-    shown = ", ".join(repr(word[:40]) for word, _ in words.most_common(_SHOWN_WORDS))
-    head = f"column {column.name!r}: {shown} not understood"
+    quoted = ", ".join(repr(word[:40]) for word, _ in words.most_common(_SHOWN_WORDS))
+    head = f"column {column.name!r}: {quoted} not understood"
     if column.type == "boolean" and "false" not in understood and _are_one_and_two(words):
         remedy = Remedy("spellings", {"true": ("2",), "false": ("1",)}, column.name)
-        return f"{head}; 1 and 2 may stand for no and yes, as in R", remedy
+        return f"{head}; 1 and 2 may mean no and yes, as in R", remedy
+    # Bytes of another encoding appear as control characters or as the replacement character.
     if any(re.search("[\ufffd\x80-\x9f]", word) for word in words):
-        return f"{head}; name the encoding of the file", Remedy("encoding", None)
-    for find in (_as_booleans, _as_dates, _as_numbers, _as_categories):
-        if found := find(column, schema, words):
-            text, remedy_found = found
-            return f"{head}; {text}", remedy_found
+        return f"{head}; set the encoding of the file", Remedy("encoding", None)
+    for diagnose in (_as_booleans, _as_dates, _as_numbers, _as_categories):
+        if finding := diagnose(column, schema, words):
+            text, its_remedy = finding
+            return f"{head}; {text}", its_remedy
     return f"{head} as {column.type}", None
 
 
@@ -426,7 +428,7 @@ Finding = tuple[str, Remedy | None]
 
 
 def _are_one_and_two(words: Iterable[str]) -> bool:
-    """Return whether 2 was not understood, and nothing else: a boolean takes 1 for true."""
+    """Return True if only the words 2 and perhaps 1 were not read: a boolean reads 1 as true."""
     numbers = {word.removesuffix(".0") for word in words}
     return "2" in numbers and numbers <= {"1", "2"}
 
@@ -434,35 +436,37 @@ def _are_one_and_two(words: Iterable[str]) -> bool:
 def _as_booleans(column: Column, _: Schema, words: Counter[str]) -> Finding | None:
     if column.type != "boolean":
         return None
-    also = {key: list(value) for key, value in column.spellings.items()}
-    found = False
+    spellings = {key: list(value) for key, value in column.spellings.items()}
+    is_boolean = False
     for key, known in (("true", _YES), ("false", _NO)):
-        if said := sorted(word for word in words if word.lower() in known):
-            also[key], found = [*also.get(key, []), *said], True
-    if found:
-        remedy = Remedy("spellings", {k: tuple(value) for k, value in also.items()}, column.name)
+        if matches := sorted(word for word in words if word.lower() in known):
+            spellings[key], is_boolean = [*spellings.get(key, []), *matches], True
+    if is_boolean:
+        remedy = Remedy(
+            "spellings", {k: tuple(value) for k, value in spellings.items()}, column.name
+        )
         return "they look like a boolean", remedy
-    if len(words) > 2:
+    if len(words) > 2:  # a boolean has at most two words
         return None
     remedy = Remedy("spellings", {"true": None, "false": None}, column.name)
-    return "say which of them is true", remedy
+    return "set which of them is true", remedy
 
 
 def _as_dates(column: Column, _: Schema, words: Counter[str]) -> Finding | None:
     for pattern, form in _DATES:
         if _most(words, rf"\s*{pattern}(\s.*)?"):
             if column.type != "date":
-                return 'they look like dates; give it type = "date"', None
+                return 'they look like dates; set type = "date"', None
             form = form or _day_or_month_first(words)
             remedy = Remedy("format", form or None, column.name)
-            return "say how dates are written", remedy
+            return "set the format of the dates", remedy
     return None
 
 
 def _day_or_month_first(words: Iterable[str]) -> str:
-    """Return the format of dates such as 31/12/2021, where a day beyond 12 shows it."""
-    parts = [re.split(r"([/-])", word.strip())[:5] for word in words]
-    triples = [(int(a), sign, int(b)) for a, sign, b, *_ in parts if a.isdigit() and b.isdigit()]
+    """Return the format of dates such as 31/12/2021, if a day above 12 determines it."""
+    fields = [re.split(r"([/-])", word.strip())[:5] for word in words]
+    triples = [(int(a), sign, int(b)) for a, sign, b, *_ in fields if a.isdigit() and b.isdigit()]
     if any(first > 12 for first, _, _ in triples):
         return f"%d{triples[0][1]}%m{triples[0][1]}%Y"
     if any(second > 12 for _, _, second in triples):
@@ -484,35 +488,38 @@ def _as_numbers(column: Column, schema: Schema, words: Counter[str]) -> Finding 
                 remedy = Remedy("thousands", sign)
                 return "they have signs between thousands", remedy
     if _most(words, r"\s*[+-]?\d+([.,]\d*)?\s*[^\d\s.,]+\s*"):
-        return "they have units behind the numbers; save them without", None
+        return "they have units after the numbers; save them without units", None
     return None
 
 
 def _as_categories(column: Column, _: Schema, words: Counter[str]) -> Finding | None:
     if not column.categories:
         return None
-    plain = {name.casefold(): name for name in column.categories}
-    also = {key: list(value) for key, value in column.spellings.items()}
+    by_folded = {name.casefold(): name for name in column.categories}
+    spellings = {key: list(value) for key, value in column.spellings.items()}
     for word in sorted(words):
-        if near := _category_near(word.casefold(), plain):
-            also[near] = [*also.get(near, []), word]
-    if also == {key: list(value) for key, value in column.spellings.items()}:
+        if category := _similar_category(word.casefold(), by_folded):
+            spellings[category] = [*spellings.get(category, []), word]
+    if spellings == {key: list(value) for key, value in column.spellings.items()}:
+        # A template for many words or categories would be longer than the codebook.
         if len(words) > len(column.categories) or len(column.categories) > _SHOWN_WORDS:
-            return "they are none of its categories", None
+            return "they are not among its categories", None
         remedy = Remedy("spellings", dict.fromkeys(column.categories), column.name)
-        return "say which category each of them is", remedy
-    remedy = Remedy("spellings", {key: tuple(value) for key, value in also.items()}, column.name)
+        return "assign each of them to a category", remedy
+    remedy = Remedy(
+        "spellings", {key: tuple(value) for key, value in spellings.items()}, column.name
+    )
     return "list them as other spellings of categories", remedy
 
 
-def _category_near(word: str, plain: Mapping[str, str]) -> str | None:
-    """Return the category that a word is almost, or that alone begins with it."""
-    near = difflib.get_close_matches(word, plain, 1, 0.8)
-    near = near or [name for name in plain if word and name.startswith(word)]
-    return plain[near[0]] if len(near) == 1 else None
+def _similar_category(word: str, by_folded: Mapping[str, str]) -> str | None:
+    """Return the category similar to a word, or the only category that begins with it."""
+    similar = difflib.get_close_matches(word, by_folded, 1, 0.8)
+    similar = similar or [name for name in by_folded if word and name.startswith(word)]
+    return by_folded[similar[0]] if len(similar) == 1 else None
 
 
 def _most(words: Counter[str], pattern: str) -> bool:
-    """Return whether most cells with these words match a pattern as a whole."""
-    found = sum(count for word, count in words.items() if re.fullmatch(pattern, word))
-    return 2 * found > words.total()
+    """Return True if a full match of the pattern covers most cells with these words."""
+    matches = sum(count for word, count in words.items() if re.fullmatch(pattern, word))
+    return 2 * matches > words.total()

@@ -1,8 +1,8 @@
-"""From the rows of a source to the records of one silo on the grid: the one door for records.
+"""The reader of a source's rows as the records of one silo on the grid, for every interface.
 
-What a cell becomes depends on the cell, the schema and public settings, and on nothing else in the
-source. Adding or removing one privacy unit changes at most ``max_rows`` records and no other one;
-`docs/proofs/reader.md` is the proof.
+The grid value of a cell depends only on the cell, the schema and public settings. Adding or
+removing one privacy unit changes at most ``max_rows`` records; `docs/proofs/reader.md` is the
+proof.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ from cloister.hazmat.fixedpoint import Contract
 if TYPE_CHECKING:
     from cloister.hazmat.fixedpoint import Grid
 
-MEMORY_LIMIT = 1 << 30  # bytes of grid records of one file that are kept; beyond, it is read again
+MEMORY_LIMIT = 1 << 30  # bytes of grid records kept per file; a larger file is read again
 _CHUNK_CELLS = 1 << 19
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Records:
-    """The records of one silo on the grid; iterate over them as often as you like.
+    """The records of one silo on the grid, which can be iterated repeatedly.
 
-    Each pass gives the same int32 chunks of shape (rows, n_features), read-only, in file order, or
-    a `DataError` if a file that is read again has changed. It does not say how many records there
-    are: that is for a paid count.
+    Each pass yields the same read-only int32 chunks of shape (rows, n_features) in file order. It
+    raises a `DataError` if a file that is read again has changed. The object does not disclose the
+    number of records, which only a noisy count may release.
     """
 
     contract: Contract
-    """By what they were read; a job of another contract refuses them."""
+    """The contract by which they were read; a job of another contract refuses them."""
     _passes: Callable[[], Iterator[Chunk]]
     report: ReadingReport
-    """What reading found: exact counts, for the owner alone."""
+    """The reader's report: exact counts, for the owner alone."""
     _seal: bytes  # of all columns of all rows
     _kept: bool = False  # in memory, for every pass
 
@@ -81,41 +81,43 @@ class Records:
 
     @property
     def reports(self) -> tuple[ReadingReport, ...]:
-        """The report, as a tuple of one: records of several partitions have several."""
+        """The report as a tuple of one, since records in partitions have several."""
         return (self.report,)
 
     @cached_property
     def in_order(self) -> Records:
-        """The same records in an order that saves time; these where they cannot be ordered.
+        """The same records in an order that saves time; `self` if they cannot be ordered.
 
-        Made by the first pass, and once. Only for who sees no time that is not to be seen: how long
-        sums take then depends on where records lie.
+        The first pass orders them, once. The time of a sum then depends on the records, so use it
+        only where no other party can measure this time.
         """
         if not (self._kept and can_order()):
             return self
 
         @cache
         def tables() -> tuple[Chunk, ...]:
-            parts = list(self)
-            return (ordered(parts),) if parts else ()
+            chunks = list(self)
+            return (ordered(chunks),) if chunks else ()
 
         return replace(self, _passes=lambda: iter(tables()))
 
     def fingerprint(self, key: bytes) -> bytes:
-        """Return 32 bytes that only the same data and the same key give, however chunked.
+        """Return 32 bytes that identify the data and the key, independent of the chunks.
 
         Parameters
         ----------
         key : bytes, 16 to 64, secret of the owner
-            Without it, the fingerprint says nothing about the records.
+            Without the key, the fingerprint discloses nothing about the records.
 
         Notes
         -----
-        Keyed BLAKE2b over a digest of the grid integers of all columns and rows, also of those that
-        a job leaves out, so that data are recognised in every job. Other bounds give another one.
+        Keyed BLAKE2b over a digest of the grid integers of all columns and rows. It includes those
+        that a job excludes, so that it identifies the data in every job. It depends on the bounds.
         """
         if not 16 <= len(key) <= 64:
-            raise PlanError(f"key must have 16 to 64 bytes, got {len(key)}; use new_key().")
+            raise PlanError(
+                f"key must have 16 to 64 bytes, got {len(key)}; create one with new_key()."
+            )
         return hashlib.blake2b(self._seal, key=key, digest_size=32, person=b"records").digest()
 
 
@@ -135,41 +137,41 @@ def read_source(
     Parameters
     ----------
     source : array, table, path, SqlQuery, Labelled, Baskets or Records
-        See :mod:`cloister.data`. A table or file is matched by column name, other columns are left
-        unread; an array or a list of rows has the schema's columns in the schema's order. Records
-        that were read by this contract are returned as they are. What a cell means is the table of
-        :mod:`cloister.data.cells`.
+        See :mod:`cloister.data`. Columns of a table or file are matched by name, and other columns
+        are not read. An array or a list of rows must have the schema's columns in the schema's
+        order. Records that were read by this contract are returned unchanged. The table of
+        :mod:`cloister.data.cells` defines the meaning of a cell.
     columns : iterable of str, optional
-        Those that a job uses, in the schema's order; all by default. A record is left out only for
-        a bad cell in one of them.
+        Columns that a job uses, in the schema's order; all by default. Only a bad cell in one of
+        them excludes a record.
     frac_bits : int
         The lattice has step ``2**-frac_bits``.
     chunk_rows : int, optional
         Largest number of records in a chunk; by default about half a million cells.
     memory_limit : int, bytes
-        A file whose records take more than this on the grid is read again at every pass.
+        A file whose records take more than this on the grid is read again in every pass.
     cache_dir : path, optional
-        A folder for the grid records of a file or query, whatever `memory_limit`: it is read once,
-        takes no memory to speak of, and later changes of it do not count. They lie there unsealed
-        and unencrypted, in a file without a name that ends with the records or the process; give a
-        folder on an encrypted disk or in memory (tmpfs).
+        A folder for the grid records of a file or query, for any `memory_limit`. The source is then
+        read once and needs almost no memory, and its later changes are ignored. The records are
+        stored without seal or encryption, in a file without a name that exists as long as the
+        records and the process. Use a folder on an encrypted disk or in memory (tmpfs).
     on_rows : function of int, optional
-        Called with the number of rows read so far, now and then, while the source is first read.
-        For the eyes of the owner: it is an exact count.
+        Called repeatedly with the number of rows read so far, while the source is first read. It is
+        an exact count, for the owner alone.
 
     Raises
     ------
     DataError
-        If the source cannot be read or lacks a column, or `cache_dir` cannot hold the records.
-        Never for what a record holds.
+        If the source cannot be read or lacks a column, or `cache_dir` cannot store the records.
+        Never because of the content of a record.
 
     Notes
     -----
-    With a unit column, bad rows are left out first; then the first ``max_rows`` rows of each unit
-    in file order are kept. A record without a unit is dropped. Whether one is kept depends on
-    records of its own unit alone, so a unit changes at most ``max_rows`` records.
+    With a unit column, bad rows are excluded first. Then the first ``max_rows`` rows of each unit
+    in file order are kept. A record without a unit is dropped. The choice depends only on records
+    of the same unit, so a unit changes at most ``max_rows`` records.
     """
-    contract = schema.contract(frac_bits, columns)  # refuses unknown columns before a file is read
+    contract = schema.contract(frac_bits, columns)  # raises for unknown columns before reading
     if isinstance(source, Records):
         contract.check(source)
         return source
@@ -193,7 +195,7 @@ def array_records(
     Parameters
     ----------
     source : array, table or path
-        All of its columns are used, in their order; each must hold numbers.
+        All of its columns are used, in their order; each must contain numbers.
     grid : Grid
         The public bounds of each column.
     chunk_rows, memory_limit, cache_dir
@@ -202,10 +204,10 @@ def array_records(
     table = _open(source, None, None)
     if table.n_columns != grid.n_features:
         raise DataError(
-            f"{table.label} has {table.n_columns} columns, but the bounds describe "
+            f"{table.label} has {table.n_columns} columns, but there are bounds for "
             f"{grid.n_features}; give one pair of bounds per column."
         )
-    # built without its checks: a grid may be wider than a schema that people write
+    # Built without validation, because a grid may have wider bounds than a schema allows.
     columns = tuple(
         Column.model_construct(name=name, type="number", min=low, max=high)
         for name, low, high in zip(table.names, grid.low, grid.high, strict=True)
@@ -219,7 +221,7 @@ def array_records(
 def read_floats(
     source: Any, names: Sequence[str] | None = None, schema: Schema | None = None
 ) -> Floats:
-    """Return every cell of a source as it is: no schema, no clipping, no row left out.
+    """Return every cell of a source as a number, without clipping and without excluding rows.
 
     Parameters
     ----------
@@ -227,13 +229,13 @@ def read_floats(
     names : sequence of str, optional
         Columns to read, in this order; all of them by default.
     schema : Schema, optional
-        Of exactly these columns: says which hold categories.
+        A schema of exactly these columns, which defines their types.
 
     Returns
     -------
     ndarray of shape (n_samples, n_features), float64, data units
-        NaN where a cell holds no number; a category is its number, NaN if it is unknown. For
-        local use: this is the data, not a release.
+        NaN if a cell is no number; a category is its number, NaN if it is unknown. For local use:
+        this is the data, not a release.
     """
     rules = Rules.of(schema) if schema else None
     number = CellType()
@@ -242,19 +244,21 @@ def read_floats(
         if rules:
             return matrix(rules.read(raw)[0])
         is_matrix = isinstance(raw.cells, np.ndarray)
-        return matrix(raw.cells if is_matrix else [number.read(part).values for part in raw.cells])
+        return matrix(
+            raw.cells if is_matrix else [number.read(cells).values for cells in raw.cells]
+        )
 
     return _all_rows(source, names, read, schema)
 
 
 def read_rows(source: Any, schema: Schema) -> Floats:
-    """Return every row of a source as the rules of a schema have it, none left out.
+    """Return every row of a source under the rules of a schema, without excluding rows.
 
     Returns
     -------
     ndarray of shape (n_samples, n_features), float64, data units
-        Missing cells are filled, nothing is clipped. NaN where a cell is the reason why the schema
-        drops its record. For local use: this is the data, not a release.
+        Missing cells are filled, and no cell is clipped. NaN if the schema drops a record because
+        of the cell. For local use: this is the data, not a release.
     """
     rules = Rules.of(schema)
 
@@ -272,21 +276,22 @@ def _all_rows(
     read: Callable[[Raw], Floats],
     schema: Schema | None,
 ) -> Floats:
-    """Return every row: what is said of the n-th must be of the n-th line of a file."""
+    """Return every row, so that row n of the result belongs to row n of the source."""
     table = _open(source, names, schema)
-    parts = [np.empty((0, table.n_columns))]
+    chunks = [np.empty((0, table.n_columns))]
     for raw in table.chunks(default_rows(table.n_columns)):
+        # A line without a record would shift all results after it by one row.
         if raw.no_record is not None or (raw.bad_lines and is_path(source)):
             raise DataError(
-                f"{table.label} has rows with too many fields or open quotes; mend or remove them, "
-                "so that rows can be counted."
+                f"{table.label} has rows with too many fields or open quotes; correct or remove "
+                "them, so that each result matches its row."
             )
-        parts.append(read(raw))
-    return np.concatenate(parts)
+        chunks.append(read(raw))
+    return np.concatenate(chunks)
 
 
 def read_words(path: str | os.PathLike[str], names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of some columns of a file as words, row by row; for local use."""
+    """Yield the cells of some columns of a file as texts, row by row; for local use."""
     table = open_source(path, names, None, frozenset(names))
     for raw in table.chunks(default_rows(table.n_columns)):
         yield from zip(*(map(_word, column) for column in raw.cells), strict=True)
@@ -299,23 +304,25 @@ def _word(cell: Any) -> str:
 
 
 def header(source: Any, encoding: str = "") -> tuple[str, ...]:
-    """Return the column names of a source and nothing else; arrays have x0, x1, ...
+    """Return only the column names of a source; those of an array are x0, x1, ...
 
-    A text table is read in an `encoding` if one is given, and else found out.
+    The encoding of a text table is detected unless `encoding` is given.
     """
     try:
         "".encode(encoding or "utf-8")
     except LookupError:
-        raise DataError(f"encoding must be one that Python knows, got {encoding!r}.") from None
+        raise DataError(
+            f"encoding must be one that Python knows, such as 'cp1252', got {encoding!r}."
+        ) from None
     if encoding and is_path(source):
         return open_source(source, None, None, dialect=Dialect(encoding=encoding)).names
     return _open(source, None, None).names
 
 
 def declared_types(path: Path) -> dict[str, dict[str, str]]:
-    """Return what a Parquet file declares of its columns, as ``{name: {"type": ...}}``.
+    """Return the column types that a Parquet file declares, as ``{name: {"type": ...}}``.
 
-    Its values are not read; other files declare nothing.
+    The values are not read. The result of another file is empty.
     """
     if path.suffix.lower() not in PARQUET_SUFFIXES or not path.is_file():
         return {}
@@ -336,22 +343,22 @@ def declared_types(path: Path) -> dict[str, dict[str, str]]:
 
 
 def as_silos(data: Any) -> list[Any]:
-    """Return one source per silo, of a list of tables and paths or of one silo's data.
+    """Return one source per silo from a list of tables and paths, or from one silo's data.
 
-    A list of numbers, or of rows of numbers, is one silo. What can be read only once, such as a
-    lazy table, is read here.
+    A list of numbers, or of rows of numbers, is one silo. A source that can be read only once, such
+    as a lazy table, is read here.
     """
     if not isinstance(data, list | tuple):
         return [settled(data)]
     if not data:
-        raise DataError("data must hold at least one silo, got an empty list.")
-    silos = [settled(part) for part in data]
+        raise DataError("data must have at least one silo, got an empty list.")
+    silos = [settled(source) for source in data]
     tables = [
-        is_path(part)
-        or is_dataset(part)
-        or isinstance(part, SqlQuery | Baskets | Labelled | Records)
-        or len(getattr(part, "shape", ())) == 2
-        for part in silos
+        is_path(source)
+        or is_dataset(source)
+        or isinstance(source, SqlQuery | Baskets | Labelled | Records)
+        or len(getattr(source, "shape", ())) == 2
+        for source in silos
     ]
     if any(tables) and not all(tables):
         raise DataError(
@@ -363,7 +370,7 @@ def as_silos(data: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class _Reading:
-    """A source whose columns were found, with the rules by which its rows become records."""
+    """A source whose columns were found, with the rules that encode its rows."""
 
     table: Table
     rules: Rules
@@ -376,7 +383,7 @@ class _Reading:
         memory_limit: int,
         cache_dir: str | os.PathLike[str] | None,
     ) -> Records:
-        """Encode the source once; keep the result, or remember how a large file looked."""
+        """Encode the source once; keep the result, or only a digest of a large file."""
         table, n_features = self.table, self.contract.grid.n_features
         rows = default_rows(table.n_columns) if chunk_rows is None else chunk_rows
         if rows < 1:
@@ -402,13 +409,14 @@ class _Reading:
         expected = seal.digest()
 
         def read_again() -> Iterator[Chunk]:
-            found = _Seal(table.n_columns)
-            yield from self.encoded(rows, UnitLimit(self.rules.max_rows), found)
-            # At the end of a pass is soon enough: its sum has not left yet.
-            if found.digest() != expected:
+            seal = _Seal(table.n_columns)
+            yield from self.encoded(rows, UnitLimit(self.rules.max_rows), seal)
+            # The end of a pass is early enough, because its sum is not sent before.
+            if seal.digest() != expected:
                 raise DataError(
-                    f"{table.label} changed while it was in use; records are frozen when a job "
-                    "starts, so start a new job, with a cache_dir if rows come in no fixed order."
+                    f"{table.label} changed while it was in use, but records must stay the same "
+                    "during a job; start a new job, with a cache_dir if the rows have no fixed "
+                    "order."
                 )
 
         return self._as(limit, seal, read_again)
@@ -426,12 +434,13 @@ class _Reading:
     def encoded(
         self, rows: int, limit: UnitLimit, seal: _Seal, tally: Tally | None = None
     ) -> Iterator[Chunk]:
-        """Yield the records of one pass, in chunks that are not empty."""
+        """Yield the records of one pass, in non-empty chunks."""
         positions = np.flatnonzero(self.rules.used)
         every = bool(self.rules.used.all())
         tables = StepTables()
         for raw in self.table.chunks(rows):
             judged = self.rules.judge(raw, tables)
+            # Before rows are excluded, so that the seal is the same for every choice of columns.
             seal.add(judged)
             keep = limit.keep(raw.units, judged.usable)
             if tally:
@@ -439,18 +448,18 @@ class _Reading:
             if keep.any():
                 chunk = judged.steps if every else judged.steps[:, positions]
                 chunk = np.ascontiguousarray(chunk if keep.all() else chunk[keep])
-                chunk.flags.writeable = False
+                chunk.flags.writeable = False  # a task must not change the records of later rounds
                 yield chunk
 
 
 class _Seal:
-    """A digest of all rows of a source on the grid, also of those that no job uses.
+    """A digest of all rows of a source on the grid, including those that no job uses.
 
-    It is worked out beside the reading, which it would slow by a third.
+    A second thread computes it, because it would slow the reading by a third.
     """
 
     def __init__(self, n_columns: int) -> None:
-        # With the width: the same numbers in rows of another length are other records.
+        # Includes the width, because the same numbers in rows of another length differ.
         self._steps = hashlib.sha256(n_columns.to_bytes(8, "little"))
         self._marked = hashlib.sha256()
         self._rows = 0
@@ -460,7 +469,7 @@ class _Seal:
     def add(self, judged: Judged) -> None:
         """Add the rows of a chunk."""
         self._waiting.append(self._worker.submit(self._update, judged.steps, judged.marked))
-        while len(self._waiting) > 2:  # or chunks would wait in memory
+        while len(self._waiting) > 2:  # otherwise chunks would accumulate in memory
             self._waiting.popleft().result()
 
     def _update(self, steps: Chunk, marked: Marked) -> None:
@@ -474,7 +483,7 @@ class _Seal:
         self._rows += len(steps)
 
     def digest(self) -> bytes:
-        """Return 32 bytes; unkeyed, so they stay in this process."""
+        """Return 32 bytes without a key, which therefore stay in this process."""
         while self._waiting:
             self._waiting.popleft().result()
         self._worker.shutdown()
@@ -482,7 +491,7 @@ class _Seal:
 
 
 def open_by_schema(source: Any, schema: Schema) -> Table:
-    """Find the columns of a schema, and its unit, in a source."""
+    """Open a source and find the columns and the unit of a schema in it."""
     if isinstance(source, Baskets):
         return open_baskets(source, schema)
     try:
@@ -493,9 +502,10 @@ def open_by_schema(source: Any, schema: Schema) -> Table:
         if not (is_path(source) and is_catalogue(schema)):
             raise
         reason = str(error)
-    raise DataError(  # baskets are never guessed: their first line would be a header
-        f"{reason[:-1]}; a file of baskets is read as such where that is said, with "
-        "Baskets(path), --baskets lines or --baskets long:BASKET,ITEM."
+    # Baskets are never guessed, because the first line of a table is a header.
+    raise DataError(
+        f"{reason[:-1]}; if the file has baskets, declare them with Baskets(path), "
+        "--baskets lines or --baskets long:BASKET,ITEM."
     )
 
 
@@ -505,18 +515,18 @@ def _texts(schema: Schema) -> frozenset[str]:
 
 
 def _open(source: Any, names: Sequence[str] | None, schema: Schema | None) -> Table:
-    """Find columns in a source: those named, or all."""
+    """Open a source and find the given columns, or all."""
     if not isinstance(source, Baskets):
         if schema is None:
             return open_source(source, names, None)
         return open_source(source, names, None, _texts(schema), dialect_of(schema))
     if names is None:
-        raise DataError("baskets have no columns of their own; give a schema of their items.")
+        raise DataError("baskets have no column names; give a schema of their items.")
     return source.table(names)
 
 
 def default_rows(n_columns: int) -> int:
-    """Return how many rows a chunk has where nobody says so."""
+    """Return the default number of rows in a chunk."""
     return min(max(_CHUNK_CELLS // max(n_columns, 1), 1024), 65536)
 
 

@@ -1,4 +1,4 @@
-"""A schema as rules for cells: what each row of a source becomes, judged by itself."""
+"""A schema as rules for cells, which encode each row of a source independently."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Marked(NamedTuple):
 
 @dataclass(frozen=True)
 class Judged:
-    """Rows after the rules of a schema, none left out."""
+    """All rows of a chunk under the rules of a schema, including unusable ones."""
 
     cells: Columns
     steps: Chunk
@@ -70,11 +70,11 @@ class Rules:
     fatal : ndarray of shape (n_features,), uint8
         The flags of a cell that drop its record.
     types : tuple of CellType
-        How the cells of each column are read.
+        Type of the cells of each column.
     used : ndarray of shape (n_features,), bool
-        The columns that a job uses: a bad cell in another one drops no record.
+        Columns that a job uses; a bad cell in another column drops no record.
     max_rows : int, optional
-        So many usable rows of one unit are kept.
+        Number of usable rows of one unit that are kept.
     """
 
     cells: CellRules
@@ -106,30 +106,32 @@ class Rules:
 
     @cached_property
     def dropping(self) -> CellFlags:
-        """The flags of a cell in each column that leave its record out of the job."""
+        """The flags of a cell in each column that exclude its record from the job."""
         return np.where(self.used, self.fatal, 0).astype(np.uint8)
 
     def read(self, raw: Raw) -> tuple[Columns, Flags | None]:
-        """Return cells as numbers, NaN where there is none, and which are of a wrong type."""
+        """Return cells as numbers, NaN for a missing one, and flags for a wrong type."""
         is_matrix = isinstance(raw.cells, np.ndarray)
+        # The encoder takes a matrix of numbers in one pass, without a copy per column.
         if is_matrix and all(kind.kind in ("number", "integer") for kind in self.types):
             return raw.cells, None
         columns = list(raw.cells.T) if isinstance(raw.cells, np.ndarray) else raw.cells
-        found = [kind.read(cells) for kind, cells in zip(self.types, columns, strict=True)]
-        values = [read.values for read in found]
-        if all(read.wrong is None for read in found):
+        reads = [kind.read(cells) for kind, cells in zip(self.types, columns, strict=True)]
+        values = [read.values for read in reads]
+        if all(read.wrong is None for read in reads):
             return values, None
-        right = np.zeros(len(values[0]), dtype=bool)
-        wrong = [right if read.wrong is None else read.wrong for read in found]
+        no_wrong = np.zeros(len(values[0]), dtype=bool)
+        wrong = [no_wrong if read.wrong is None else read.wrong for read in reads]
         return values, np.stack(wrong, axis=1)
 
     def judge(self, raw: Raw, tables: StepTables | None = None) -> Judged:
-        """Apply the rules for missing cells, types and range, each record by itself."""
+        """Apply the rules for missing cells, types and range to each record independently."""
         cells, wrong = self.read(raw)
         steps, flags = encode_columns(cells, self.cells, tables)
         if wrong is not None:
             flags |= wrong * WRONG
         usable: Flags = np.ones(len(steps), dtype=bool)
+        # Few cells have flags, so the rules below look only at these.
         marked = Marked.of(flags)
         usable[marked.rows[(marked.flags & self.dropping[marked.columns]) != 0]] = False
         if raw.no_record is not None:
@@ -145,7 +147,7 @@ def matrix(cells: Columns) -> Floats:
 
 
 def dialect_of(schema: Schema) -> Dialect:
-    """Return how the text tables of the owner of a schema are written."""
+    """Return the dialect of the text tables that a schema describes."""
     return Dialect(
         schema.decimal, schema.thousands, schema.encoding, schema.delimiter, schema.multiline
     )

@@ -1,6 +1,6 @@
-"""The data contract: what every silo agrees on before any record is read.
+"""The data contract on which all silos agree before any record is read.
 
-A schema names the columns, their public bounds, what happens to a value that is missing or out of
+A schema defines the columns, their public bounds, the rules for values that are missing or out of
 range, and the unit of privacy. All of it is public; silos compare it by `Schema.digest`.
 """
 
@@ -30,27 +30,23 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Contract, Grid
 from cloister.protocol.task import PublicColumn
 
-FILL_IN = "FILL IN"  # how a placeholder of `init_schema` begins
-_WRITING = (
-    "decimal",
-    "thousands",
-    "encoding",
-    "delimiter",
-    "multiline",
-)  # of the schema, how a silo's own file writes
-_OF_FILES = ("format", "spellings")  # of a column, likewise
+FILL_IN = "FILL IN"  # prefix of a placeholder of `init_schema`
+# Settings for the format of one silo's file, which the silos need not agree on.
+_WRITING = ("decimal", "thousands", "encoding", "delimiter", "multiline")
+_OF_FILES = ("format", "spellings")  # the same for a column
+# Codecs of Python that do not encode a file of text, or raise for some bytes in any error mode.
 _NO_CHARSETS = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7")
-_FORMAT = 1  # enters the digest: raise it when the meaning of a key changes
-_LARGEST = 1e100  # |bound|; far from overflow in any arithmetic on the box
-_NARROWEST = 1e-100  # max - min; far from underflow
+_FORMAT = 1  # part of the digest: increase it if the meaning of a key changes
+_LARGEST = 1e100  # |bound|; avoids overflow in all arithmetic on the box
+_NARROWEST = 1e-100  # max - min; avoids underflow
 _DELIMITERS = ",;\t|"
-_OTHER_TYPES = {  # what codebooks call them
+_OTHER_TYPES = {  # names of the types in codebooks
     **dict.fromkeys(("numeric", "float", "decimal", "continuous"), "number"),
     **dict.fromkeys(("int", "count"), "integer"),
     **dict.fromkeys(("bool", "binary", "yes/no"), "boolean"),
     **dict.fromkeys(("nominal", "ordinal", "categorical", "factor"), "category"),
 }
-_MOST_ITEMS = 10_000  # of a catalogue; a record has an integer of 4 bytes for each
+_MOST_ITEMS = 10_000  # of a catalogue, since each item takes 4 bytes of every record
 
 
 Bound = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False)]
@@ -58,7 +54,7 @@ Silos = Annotated[int, Field(ge=1)]
 
 
 class _Contract(BaseModel):
-    """A frozen value whose mistakes are one sentence, a `PlanError`."""
+    """A frozen value whose validation raises a `PlanError` of one sentence."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -76,26 +72,27 @@ class Column(_Contract):
     Parameters
     ----------
     name : str
-        As in the header of every file.
+        Name in the header of every file.
     type : {"number", "integer", "boolean", "category", "date"}
-        A cell that is not of this type counts as missing. A date is a number: its year with a
-        fraction, so that 2 July 2021 is 2021.5.
+        A cell of another type counts as missing. A date is a number: its year with a fraction, so
+        that 2 July 2021 is 2021.5.
     min, max : float, data units, ``min < max``
-        Public bounds: from a codebook, a guideline, physics; never from the records. Those of a
-        date may be dates. Categories and booleans have none.
+        Public bounds: from a codebook, a guideline or physics; never from the records. Those of a
+        date may be dates. Categories and booleans have no bounds.
     categories : sequence of str, at least 2, only for a category
-        Every category a cell may hold, from the codebook; the i-th stands for the number i, from 0.
-        Anything else in a cell counts as missing.
+        All categories of the codebook; category i has the number i, from 0. Any other text in a
+        cell counts as missing.
     measure : str
-        Unit of measure, free text, agreed like the rest.
+        Unit of measure, free text. All silos must agree on it.
     missing : {"drop", "min", "max", "midpoint"} or float in [min, max]
-        Drop the record, or put this value in; for a category "drop" or one of the categories.
+        Drop the record, or insert this value; for a category "drop" or one of the categories.
     out_of_range : {"clip", "drop"}
         Move the value to the nearer bound, or drop the record.
     format : str, only for a date
-        How this silo's file writes dates, as strptime has it; by default as 2021-07-02. Not agreed.
+        Format of dates in this silo's file, for strptime; by default as 2021-07-02. Silos need not
+        agree on it.
     spellings : mapping of a category to other words for it; of "true" and "false" for a boolean
-        Words by which this silo's file writes it. Not agreed.
+        Other words for it in this silo's file. Silos need not agree on them.
     """
 
     name: str
@@ -112,7 +109,7 @@ class Column(_Contract):
     @model_validator(mode="before")
     @classmethod
     def _public_bounds(cls, values: Any) -> Any:
-        """Refuse absent bounds, and text in place of bounds, and say where bounds come from."""
+        """Raise if a bound is absent or text; the message names the sources of public bounds."""
         if not isinstance(values, Mapping):
             return values
         values = dict(values)
@@ -125,16 +122,17 @@ class Column(_Contract):
             values = {"min": 0.0, "max": _last_code(values.get("categories")), **values}
         kind = str(values.get("type"))
         known = kind.startswith(FILL_IN) or kind in get_args(cls.model_fields["type"].annotation)
-        for bound in ("min", "max") if known else ():  # else the type is what is wrong
-            given = values[bound] = _as_bound(values.get(bound), kind)
-            if given is None or isinstance(given, str):
+        # Of an unknown type, pydantic's message on the type comes first.
+        for bound in ("min", "max") if known else ():
+            value = values[bound] = _as_bound(values.get(bound), kind)
+            if value is None or isinstance(value, str):
                 raise ValueError(
-                    f"{bound} must be a public number, got {given!r}; write the bound that a "
-                    "codebook, a guideline or physics gives, because a bound read from the "
-                    "records discloses one of them."
+                    f"{bound} must be a public number, got {value!r}; use the bound from a "
+                    "codebook, a guideline or physics, because a bound read from the records "
+                    "discloses one of them."
                 )
-            if not isinstance(given, bool) and isinstance(given, int | float):
-                values[bound] = float(given) + 0.0  # one zero, one digest
+            if not isinstance(value, bool) and isinstance(value, int | float):
+                values[bound] = float(value) + 0.0  # -0.0 and 0.0 must give the same digest
         return values
 
     @model_validator(mode="after")
@@ -142,9 +140,9 @@ class Column(_Contract):
         if not self.max - self.min >= _NARROWEST:
             raise ValueError(f"min must be below max, got ({self.min}, {self.max}).")
         if self.type == "boolean" and (self.min, self.max) != (0.0, 1.0):
-            raise ValueError("a boolean has the bounds 0 and 1; leave min and max out.")
+            raise ValueError("a boolean has the bounds 0 and 1; remove min and max.")
         if self.format and self.type != "date":
-            raise ValueError('format goes with type = "date" and only there; leave it out.')
+            raise ValueError('format is valid only for type = "date"; remove it.')
         self._check_categories()
         self._check_spellings()
         self._check_missing()
@@ -152,15 +150,20 @@ class Column(_Contract):
 
     def _check_spellings(self) -> None:
         named = self.categories or (("false", "true") if self.type == "boolean" else ())
-        if strange := [name for name in self.spellings if name not in named]:
-            raise ValueError(f"spellings must be of its categories, got {strange[0]!r}.")
+        if unknown := [name for name in self.spellings if name not in named]:
+            raise ValueError(
+                f"spellings must have categories of the column as keys, got {unknown[0]!r}."
+            )
         words = [*named, *(word for also in self.spellings.values() for word in also)]
-        if twice := [word for word in words if not word.strip() or words.count(word) > 1]:
-            raise ValueError(f"a spelling must be one word of one category, got {twice[0]!r}.")
+        if repeated := [word for word in words if not word.strip() or words.count(word) > 1]:
+            raise ValueError(
+                "a spelling must not be blank and must belong to one category, got "
+                f"{repeated[0]!r}."
+            )
 
     @property
     def words(self) -> tuple[tuple[str, int], ...]:
-        """Each word that a cell may hold, with its category's number; none if it needs no list."""
+        """Each word that a cell may contain, with its category's number; empty for other types."""
         named = self.categories
         if self.spellings and not named:
             named = ("false", "true")
@@ -173,12 +176,15 @@ class Column(_Contract):
     def _check_categories(self) -> None:
         if (self.type == "category") != bool(self.categories):
             raise ValueError(
-                'categories go with type = "category" and only there; list all a cell may hold.'
+                'categories are required for type = "category" and valid only there; list all '
+                "categories that a cell may have."
             )
         if self.categories and (self.min, self.max) != (0.0, _last_code(self.categories)):
-            raise ValueError("a category has the bounds of its numbers; leave min and max out.")
+            raise ValueError("the bounds of a category are its numbers; remove min and max.")
         if bad := [name for name in self.categories if not name or name != name.strip()]:
-            raise ValueError(f"a category must not be empty or have blanks around, got {bad[0]!r}.")
+            raise ValueError(
+                f"a category must not be empty, nor begin or end with blanks, got {bad[0]!r}."
+            )
 
     def _check_missing(self) -> None:
         if isinstance(self.missing, float):
@@ -192,7 +198,7 @@ class Column(_Contract):
 
     @property
     def fill_value(self) -> float:
-        """What a missing cell becomes, data units; NaN where the record is dropped."""
+        """Value of a missing cell, data units; NaN if the record is dropped."""
         if isinstance(self.missing, float):
             return self.missing
         if self.missing == "drop":
@@ -204,41 +210,41 @@ class Column(_Contract):
 
     @property
     def public(self) -> PublicColumn:
-        """What a task may know of the column."""
+        """The public part of the column, which a task may use."""
         names = ("0", "1") if self.type == "boolean" else self.categories
         return PublicColumn(self.name, self.min, self.max, names)
 
 
 class Schema(_Contract):
-    """What the records of every silo look like, and whom the guarantee protects.
+    """The columns of the records of every silo, their rules, and the unit of privacy.
 
     Parameters
     ----------
     dataset : str
-        The owner's own name for the data, under which the ledger books; not part of the digest.
+        The owner's name for the data, under which the ledger charges; not part of the digest.
     unit : str
         Unit of privacy: ``"row"``; ``"silo"``, all records of a silo together; or the column that
-        says whose record it is. If that is one of `columns`, all rows of a silo with one value are
-        one privacy unit, as federated learning needs it, and no other task takes the schema.
+        identifies the person. If this is one of `columns`, all rows of a silo with the same value
+        are one privacy unit. Federated learning requires this, and no other task accepts it.
     columns : sequence of Column or of mappings
         The features, in the order of every vector.
     max_rows : int >= 1, required with a unit column that is not one of the columns
-        At most this many records of one unit are used at each silo: the first ones of the file.
+        Maximum number of records of one unit at each silo; the first ones of the file are used.
     max_silos_per_person : int >= 1
-        At how many silos one person's records may be.
+        Maximum number of silos that may have records of one person.
     decimal : {".", ","}
-        Sign before the fraction of a number in this silo's file. Not agreed.
+        Decimal sign of numbers in this silo's file. Silos need not agree on it, nor on the
+        following settings.
     thousands : str
-        Sign between groups of three digits: ``"."``, ``","``, ``"'"`` or a blank. Not agreed.
+        Sign between groups of three digits: ``"."``, ``","``, ``"'"`` or a blank.
     encoding : str
-        Of this silo's text file, as Python names it, where names or words are not in UTF-8, UTF-16
-        or Latin-1. Not agreed.
+        Python's name of the encoding of this silo's text file, if it is not UTF-8, UTF-16 or
+        Latin-1.
     delimiter : str, one character
-        Between the fields of this silo's text file, where its header line does not show it. Not
-        agreed.
+        Sign between the fields of this silo's text file, if its header line does not show it.
     multiline : bool
-        Whether a quoted cell of this silo's text file may hold line ends. Otherwise a line end
-        closes the record. Not agreed.
+        If True, a quoted cell of this silo's text file may contain line ends. Otherwise a line end
+        closes the record.
     """
 
     dataset: str = Field(min_length=1)
@@ -255,17 +261,18 @@ class Schema(_Contract):
     @model_validator(mode="before")
     @classmethod
     def _all_columns(cls, values: Any) -> Any:
-        """Refuse every wrong column at once; those of one mistake together."""
+        """Raise one error for all wrong columns, grouped by mistake."""
         columns = values.get("columns") if isinstance(values, Mapping) else None
         if not isinstance(columns, list | tuple):
             return values
-        made: list[Any] = []
+        valid: list[Any] = []
         wrong: dict[str, list[str]] = {}
-        for one in columns:
+        # All mistakes together, so that the author need not correct and rerun for each column.
+        for column in columns:
             try:
-                made.append(Column(**one) if isinstance(one, Mapping) else one)
+                valid.append(Column(**column) if isinstance(column, Mapping) else column)
             except PlanError as error:
-                name, mistake = repr(one.get("name")), str(error)
+                name, mistake = repr(column.get("name")), str(error)
                 wrong.setdefault(mistake.removeprefix(f"column {name}: "), []).append(name)
         if wrong:
             raise ValueError(
@@ -274,13 +281,13 @@ class Schema(_Contract):
                     for mistake, names in wrong.items()
                 )
             )
-        return {**values, "columns": made}
+        return {**values, "columns": valid}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         _refuse_twice(self.names)
         if self.decimal == self.thousands:
-            raise ValueError(f"thousands must be another sign than decimal, got {self.decimal!r}.")
+            raise ValueError(f"thousands and decimal must differ, got {self.decimal!r} for both.")
         if self.encoding and not _is_charset(self.encoding):
             raise ValueError(
                 f"encoding must be one that Python knows, such as 'cp1252', got {self.encoding!r}."
@@ -291,36 +298,36 @@ class Schema(_Contract):
             or not self.delimiter.isascii()
         ):
             raise ValueError(
-                "delimiter must be one ASCII character, no quote and no line end, got "
+                "delimiter must be one ASCII character other than a quote or a line end, got "
                 f"{self.delimiter!r}."
             )
         if self.dataset.startswith(FILL_IN):
-            raise ValueError("dataset still holds a placeholder; write your own name for the data.")
+            raise ValueError("dataset is still a placeholder; choose a name for the data.")
         if self.unit in self.names:
             self._check_unit(self.columns[self.names.index(self.unit)])
         if self.unit_column is None and self.max_rows is not None:
             raise ValueError(
-                f'max_rows goes with a unit column; leave it out where unit = "{self.unit}".'
+                f'max_rows is valid only with a unit column; remove it for unit = "{self.unit}".'
             )
         if self.unit_column is not None and self.max_rows is None:
             raise ValueError(
-                f"max_rows is required with unit = {self.unit!r}; say how many rows of one unit "
-                "may count at each silo."
+                f"max_rows is required with unit = {self.unit!r}; set the maximum number of rows "
+                "of one unit at each silo."
             )
         return self
 
     def _check_unit(self, column: Column) -> None:
-        """Refuse a column of privacy units in which two of them could become one."""
+        """Raise if the rules of a unit column could merge two privacy units."""
         named = column.type in ("integer", "category")
         if not named or (column.out_of_range, column.missing) != ("drop", "drop"):
             raise ValueError(
-                f"unit {self.unit!r} must not be one of the columns, unless its type is "
-                '"integer" or "category" and its missing and out_of_range are "drop".'
+                f"unit {self.unit!r} is one of the columns, so its type must be "
+                '"integer" or "category", and its missing and out_of_range must be "drop".'
             )
 
     @property
     def unit_column(self) -> str | None:
-        """The column beside the others whose values say whose a record is."""
+        """The separate column whose values identify the person, or None."""
         return None if self.unit in ("row", "silo", *self.names) else self.unit
 
     @property
@@ -334,7 +341,7 @@ class Schema(_Contract):
         return (self.max_rows or 1) * self.max_silos_per_person
 
     def describe_unit(self) -> str:
-        """Say in plain words whom the guarantee protects."""
+        """Return a short description of the unit that the guarantee protects."""
         silos = f"at up to {self.max_silos_per_person} silos"
         if self.max_silos_per_person == 1:
             silos = "at one silo only"
@@ -348,29 +355,31 @@ class Schema(_Contract):
 
     @property
     def public(self) -> tuple[PublicColumn, ...]:
-        """What a task may know of the columns, in order."""
+        """The public parts of the columns, in order, which a task may use."""
         return tuple(column.public for column in self.columns)
 
     def select(self, names: Iterable[str]) -> Self:
-        """Return what the schema says of some columns.
+        """Return a schema of some of the columns.
 
-        It is another contract, with another digest: it would keep records that the whole drops. A
-        job over some columns is planned and read by the whole one, see the `columns` of
+        It is another contract with another digest, because it would keep records that the whole
+        schema drops. A job over some columns uses the whole schema, see the `columns` of
         :func:`~cloister.app.job.make_plan` and :func:`~cloister.data.read_source`. Columns keep
-        their order; one that is the privacy unit must not be left out.
+        their order; a column that is the privacy unit must be selected.
         """
         wanted = frozenset(_names_of(names))
         if unknown := wanted.difference(self.names):
-            raise PlanError(f"columns must be of the schema, which has no {min(unknown)!r}.")
+            raise PlanError(
+                f"the schema has no column {min(unknown)!r}; select some of its columns."
+            )
         if self.unit in self.names and self.unit not in wanted:
-            raise PlanError(f"columns must hold the unit of privacy, {self.unit!r}.")
+            raise PlanError(f"columns must include the unit of privacy, {self.unit!r}.")
         chosen = tuple(column for column in self.columns if column.name in wanted)
         return type(self)(**{**dict(self), "columns": chosen})
 
     def written_as(
         self, *, columns: Mapping[str, Mapping[str, Any]] | None = None, **settings: Any
     ) -> Self:
-        """Return the schema for a file that is written in another way; its digest is the same.
+        """Return the schema for a file in another format; its digest is the same.
 
         Parameters
         ----------
@@ -382,7 +391,7 @@ class Schema(_Contract):
         Raises
         ------
         PlanError
-            If the schema has no such column, or a setting is no setting of reading.
+            If the schema has no such column, or a setting does not concern the file format.
 
         Examples
         --------
@@ -395,19 +404,22 @@ class Schema(_Contract):
         if not (isinstance(changes, Mapping) and all(map(_is_mapping, changes.values()))):
             raise PlanError(f"columns must be a table of settings for each name, got {columns!r}.")
         if unknown := [name for name in changes if name not in self.names]:
-            raise PlanError(f"columns must be of the schema, which has no {unknown[0]!r}.")
-        given = [*settings, *(f"columns.{name}.{key}" for name in changes for key in changes[name])]
+            raise PlanError(f"the schema has no column {unknown[0]!r}; change some of its columns.")
+        keys = [*settings, *(f"columns.{name}.{key}" for name in changes for key in changes[name])]
         known = [*_WRITING, *(f"columns.{name}.{key}" for name in changes for key in _OF_FILES)]
-        if strange := [key for key in given if key not in known]:
+        # Any other key would change the digest, on which the silos agreed.
+        if invalid := [key for key in keys if key not in known]:
             raise PlanError(
-                f"{strange[0]!r} is no setting of how a file is written; take one of "
+                f"{invalid[0]!r} is not a setting of the file format; use "
                 f"{', '.join(_WRITING)}, or format or spellings of a column."
             )
-        written = tuple(
-            type(one)(**{**dict(one), **changes[one.name]}) if one.name in changes else one
-            for one in self.columns
+        changed = tuple(
+            type(column)(**{**dict(column), **changes[column.name]})
+            if column.name in changes
+            else column
+            for column in self.columns
         )
-        return type(self)(**{**dict(self), **settings, "columns": written})
+        return type(self)(**{**dict(self), **settings, "columns": changed})
 
     def grid(self, frac_bits: int = 16) -> Grid:
         """Return the public box of the columns with its lattice."""
@@ -416,7 +428,7 @@ class Schema(_Contract):
         return Grid(low=low, high=high, frac_bits=frac_bits)
 
     def contract(self, frac_bits: int = 16, columns: Iterable[str] | None = None) -> Contract:
-        """Return by what records of the schema, or of some of its columns, are read."""
+        """Return the contract of records that are read by the schema or some of its columns."""
         chosen = self if columns is None else self.select(columns)
         return Contract(
             grid=chosen.grid(frac_bits),
@@ -431,6 +443,7 @@ class Schema(_Contract):
         agreed = self.model_dump(mode="json", exclude={"dataset", *_WRITING})
         for column in agreed["columns"]:
             del column["format"], column["spellings"]
+            # Only a category has the key, so that digests from before categories stay valid.
             if not column["categories"]:
                 del column["categories"]
         return {"schema": _FORMAT, **agreed}
@@ -442,7 +455,7 @@ class Schema(_Contract):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a schema from a TOML file, or from JSON where the name ends in ``.json``."""
+        """Read a schema from a TOML file, or from JSON if the name ends in ``.json``."""
         content = _read(path)
         try:
             return cls(**content)
@@ -450,15 +463,15 @@ class Schema(_Contract):
             raise PlanError(f"schema {os.fspath(path)!r}: {error}") from None
 
     def to_toml(self) -> str:
-        """Return the text that `load` reads back to an equal schema."""
+        """Return TOML text that `load` reads as an equal schema."""
         head = self.model_dump(exclude={"columns"}, exclude_none=True)
         head = {key: value for key, value in head.items() if key not in _WRITING or value}
-        return tomli_w.dumps({**head, "columns": [_written(column) for column in self.columns]})
+        return tomli_w.dumps({**head, "columns": [_toml_keys(column) for column in self.columns]})
 
 
 def schema_of(columns: Sequence[PublicColumn]) -> Schema:
-    """Return a schema with these columns, for records that are made up."""
-    made = [
+    """Return a schema with these columns, for generated records."""
+    schema_columns = [
         Column(
             name=public.name,
             type="category" if public.categories else "number",
@@ -468,7 +481,7 @@ def schema_of(columns: Sequence[PublicColumn]) -> Schema:
         )
         for public in columns
     ]
-    return Schema(dataset="example", unit="row", columns=tuple(made))
+    return Schema(dataset="example", unit="row", columns=tuple(schema_columns))
 
 
 def init_schema(
@@ -479,16 +492,16 @@ def init_schema(
     unit: str = "row",
     max_rows: int | None = None,
 ) -> str:
-    """Draft a schema from column names and a public codebook; values are never looked at.
+    """Draft a schema from column names and a public codebook, without reading any values.
 
     Parameters
     ----------
     columns : sequence of str
         Names from a file's header, see `cloister.data.header`.
     codebook : path, or mapping of a column's name to its keys, optional
-        CSV with the header ``name,type,min,max,measure`` (and ``categories``, ``missing``,
-        ``out_of_range`` if wanted), or TOML with the same keys in ``[[columns]]`` or in one table
-        per column. Categories stand in one cell with ``|`` between.
+        CSV with the header ``name,type,min,max,measure`` (and optionally ``categories``,
+        ``missing``, ``out_of_range``), or TOML with the same keys in ``[[columns]]`` or in one
+        table per column. In a CSV cell, ``|`` separates categories.
     dataset : str, optional
         The owner's name for the data.
     unit, max_rows : str and int, optional
@@ -497,7 +510,8 @@ def init_schema(
     Returns
     -------
     str
-        TOML. What the codebook does not say is a placeholder, which `Schema.load` refuses.
+        TOML. It has a placeholder, which `Schema.load` refuses, for each value that the codebook
+        does not give.
     """
     _refuse_twice(_names_of(columns))
     entries = {} if codebook is None else codebook
@@ -505,7 +519,7 @@ def init_schema(
         entries = read_codebook(entries)
     head = tomli_w.dumps({"dataset": dataset or f"{FILL_IN}: your own name for the data"})
     if max_rows is None:
-        head += 'unit = "row"  # or the column that says whose record it is, with max_rows = ...\n'
+        head += 'unit = "row"  # or the column that identifies the person, with max_rows = ...\n'
     else:
         head += tomli_w.dumps({"unit": unit, "max_rows": max_rows})
     head += "max_silos_per_person = 1\n"
@@ -518,21 +532,21 @@ def catalogue_schema(
     dataset: str,
     max_silos_per_person: int = 1,
 ) -> Schema:
-    """Make the schema of market baskets from the public names of the items.
+    """Return the schema of market baskets from the public names of the items.
 
     Parameters
     ----------
     items : sequence of str, or path of a text file with one on each line
-        From a price list or a range of goods; never from the baskets, whose rare items identify
-        somebody. At most 10000. Their order is part of the digest.
+        Items of a price list or a range of goods, at most 10000. Never from the baskets, whose
+        rare items identify a person. Their order is part of the digest.
     dataset, max_silos_per_person
         As in `Schema`; the unit of privacy is one basket.
 
     Returns
     -------
     Schema
-        One boolean column for each item. Read baskets by it with `cloister.data.Baskets`, or a
-        table that has a column of truth values for each item.
+        One boolean column for each item. It reads `cloister.data.Baskets`, or a table with a column
+        of truth values for each item.
     """
     where = ""
     if isinstance(items, str | os.PathLike):
@@ -542,8 +556,8 @@ def catalogue_schema(
     names = [str(item).strip() for item in items]
     if not 1 <= len(names) <= _MOST_ITEMS:
         raise PlanError(
-            f"items{where} must be 1 to {_MOST_ITEMS}, got {len(names)}; leave out what no "
-            "question is about."
+            f"items{where} must be 1 to {_MOST_ITEMS}, got {len(names)}; list only items that the "
+            "analyses need."
         )
     _refuse_twice(names, f"items{where} must be different")
     columns = tuple(Column(name=name, type="boolean", min=0.0, max=1.0) for name in names)
@@ -553,29 +567,29 @@ def catalogue_schema(
 
 
 def differences(first: Schema, second: Schema) -> list[tuple[str, str, Any, Any]]:
-    """Return what two schemas do not agree on; empty exactly where their digests are equal.
+    """Return the differences of two schemas; empty if and only if their digests are equal.
 
     Returns
     -------
-    list of (column, key, of the first, of the second)
-        The column is "" for what holds for the schema as a whole. A value is None where one of
-        them has none. A column's "place" is its number in the order, from 1; it is compared where
-        both have the column.
+    list of (column, key, value in the first, value in the second)
+        The column is "" for a key of the schema as a whole. A value is None if one of them has
+        none. A column's "place" is its number in the order, from 1; it is compared if both have the
+        column.
     """
-    left, right = _facts(first), _facts(second)
-    found: list[tuple[str, str, Any, Any]] = []
-    for name in {**left, **right}:
-        one, two = left.get(name), right.get(name)
-        if one is None or two is None:
-            found.append((name, "column", "yes" if one else None, "yes" if two else None))
+    facts_1, facts_2 = _facts(first), _facts(second)
+    rows: list[tuple[str, str, Any, Any]] = []
+    for name in {**facts_1, **facts_2}:
+        left, right = facts_1.get(name), facts_2.get(name)
+        if left is None or right is None:
+            rows.append((name, "column", "yes" if left else None, "yes" if right else None))
             continue
-        keys = [key for key in {**one, **two} if one.get(key) != two.get(key)]
-        found += [(name, key, one.get(key), two.get(key)) for key in keys]
-    return found
+        keys = [key for key in {**left, **right} if left.get(key) != right.get(key)]
+        rows += [(name, key, left.get(key), right.get(key)) for key in keys]
+    return rows
 
 
 def _facts(schema: Schema) -> dict[str, dict[str, Any]]:
-    """Return what is agreed of the schema as a whole, under "", and of each column."""
+    """Return the agreed keys of the schema as a whole, under "", and of each column."""
     agreed = schema.agreed()
     columns = enumerate(agreed.pop("columns"), start=1)
     return {"": agreed} | {column["name"]: {**column, "place": at} for at, column in columns}
@@ -585,19 +599,19 @@ def _names_of(columns: Iterable[str]) -> tuple[str, ...]:
     names = () if isinstance(columns, str | os.PathLike) else tuple(columns)
     if not names:
         raise PlanError(
-            f"columns must be a list of one or more names, got {columns!r}; header() reads those "
-            "of a file."
+            f"columns must be a list of one or more names, got {columns!r}; use header() to read "
+            "those of a file."
         )
     return names
 
 
 def _refuse_twice(names: Iterable[str], rule: str = "columns must have different names") -> None:
-    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
-        raise PlanError(f"{rule}, {twice[0]!r} stands twice; remove one.")
+    if repeated := sorted(name for name, times in Counter(names).items() if times > 1):
+        raise PlanError(f"{rule}, got {repeated[0]!r} more than once; remove one.")
 
 
 def _draft(name: str, entry: Mapping[str, Any] | None) -> str:
-    """Return the block of one column, with placeholders for what the codebook leaves open."""
+    """Return the TOML of one column, with placeholders for values not in the codebook."""
     needed = {
         "type": f"{FILL_IN}: number, integer, boolean, category or date",
         "min": f"{FILL_IN}: lowest value a codebook allows, not the lowest in the file",
@@ -606,17 +620,17 @@ def _draft(name: str, entry: Mapping[str, Any] | None) -> str:
     if (entry or {}).get("type") == "category":
         listed = f"{FILL_IN}: a list of all categories a codebook allows, not those in the file"
         needed = {"type": "category", "categories": listed}
-    given = {key: value for key, value in (entry or {}).items() if value not in ("", None)}
-    if given.get("type") == "boolean":
-        given = {"min": 0.0, "max": 1.0, **given}
-    if needed.keys() <= given.keys():
-        return "\n" + tomli_w.dumps({"columns": [_written(Column(**{**given, "name": name}))]})
+    keys = {key: value for key, value in (entry or {}).items() if value not in ("", None)}
+    if keys.get("type") == "boolean":
+        keys = {"min": 0.0, "max": 1.0, **keys}
+    if needed.keys() <= keys.keys():
+        return "\n" + tomli_w.dumps({"columns": [_toml_keys(Column(**{**keys, "name": name}))]})
     note = "\n# complete this block, or delete it if the column is not to be used\n"
-    return note + tomli_w.dumps({"columns": [{"name": name, **needed, **given}]})
+    return note + tomli_w.dumps({"columns": [{"name": name, **needed, **keys}]})
 
 
-def _written(column: Column) -> dict[str, Any]:
-    """Return what a file says of a column; bounds and categories only where they say something."""
+def _toml_keys(column: Column) -> dict[str, Any]:
+    """Return the keys of a column in a file, without bounds of a category and empty settings."""
     values = column.model_dump()
     for key in ("min", "max") if column.categories else ("categories",):
         del values[key]
@@ -628,7 +642,7 @@ def _is_mapping(value: Any) -> bool:
 
 
 def _is_charset(name: str) -> bool:
-    """Return whether an encoding is of characters, and takes any bytes when told to replace."""
+    """Return True if a name is an encoding of text whose decoder can replace invalid bytes."""
     try:
         "".encode(name)
         return codecs.lookup(name).name not in _NO_CHARSETS
@@ -636,19 +650,19 @@ def _is_charset(name: str) -> bool:
         return False
 
 
-def _as_bound(given: Any, kind: str) -> Any:
-    """Return the bound of a column; that of a date may be a day, or say one."""
-    if kind == "date" and isinstance(given, str):
-        with suppress(ValueError):
-            given = day_of(given)
-    return float(decimal_years(np.array(given))) if isinstance(given, date) else given
+def _as_bound(value: Any, kind: str) -> Any:
+    """Return the bound of a column; that of a date may be a day, or text in ISO 8601."""
+    if kind == "date" and isinstance(value, str):
+        with suppress(ValueError):  # the caller's message covers text that is no date
+            value = day_of(value)
+    return float(decimal_years(np.array(value))) if isinstance(value, date) else value
 
 
 def _last_code(categories: Any) -> float:
-    """Return the number of the last category; there are at least two different ones."""
+    """Return the number of the last category; raise unless there are two different ones."""
     names = list(categories) if isinstance(categories, list | tuple) else []
     if len(names) < 2 or len(set(map(str, names))) != len(names):
-        raise ValueError("categories must be at least 2 different texts.")
+        raise ValueError(f"categories must be at least 2 different texts, got {categories!r}.")
     return len(names) - 1.0
 
 
@@ -656,9 +670,9 @@ def read_text(path: str | os.PathLike[str], label: str) -> str:
     """Return the text of a file that messages call `label`, or raise a PlanError."""
     try:
         return Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:  # a ValueError is of the path, or of its text
-        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise PlanError(f"{label} cannot be read: {why}.") from None
+    except (OSError, ValueError) as error:  # a ValueError comes from the path or its content
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise PlanError(f"{label} cannot be read: {reason}.") from None
 
 
 def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -667,15 +681,15 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
     text = read_text(path, repr(name))
     try:
         content = json.loads(text) if name.lower().endswith(".json") else tomllib.loads(text)
-    except ValueError as error:  # of tomllib and json alike
+    except ValueError as error:  # base class of the errors of tomllib and json
         raise PlanError(f"{name!r} is not valid: {error}.") from None
     if not isinstance(content, dict):
-        raise PlanError(f"{name!r} must hold a table of keys, got a {type(content).__name__}.")
+        raise PlanError(f"{name!r} must be a table of keys, got a {type(content).__name__}.")
     return content
 
 
 def read_codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """Return what a codebook, or a schema, says of each column, by its name."""
+    """Return the keys of each column in a codebook or a schema, by its name."""
     name = os.fspath(path)
     if name.lower().endswith((".toml", ".json")):
         content = _read(path)
@@ -689,7 +703,7 @@ def read_codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     if "name" not in (table.fieldnames or ()):
         raise PlanError(f"codebook {name!r} needs a header with name,type,min,max,measure.")
     known = set(Column.model_fields)
-    found: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
     for row in table:
         kind = str(read_cell("type", row.get("type") or "", ""))
         entry = {
@@ -697,21 +711,21 @@ def read_codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
             for key, value in row.items()
             if key in known and isinstance(value, str)
         }
-        if kind == "boolean" and entry.get("categories"):  # its words are its own
+        if kind == "boolean" and entry.get("categories"):  # a boolean column has fixed words
             entry["type"] = "category"
-        found[str(row["name"]).strip()] = entry
-    return found
+        entries[str(row["name"]).strip()] = entry
+    return entries
 
 
 def read_cell(key: str, text: str, kind: str) -> str | float | tuple[str, ...]:
-    """Read a cell of a codebook, in the row of a column of some type.
+    """Return the value of a cell of a codebook, in the row of a column of type `kind`.
 
-    Between categories stands ``|`` or, if there is none, a semicolon, a comma or a slash.
+    Categories are separated by ``|`` or, if there is none, by a semicolon, a comma or a slash.
     """
     text = text.strip()
     if key == "categories":
-        parts = text.split("|") if "|" in text else re.split("[;,/]", text)
-        return tuple(part.strip() for part in parts) if text else ""
+        names = text.split("|") if "|" in text else re.split("[;,/]", text)
+        return tuple(name.strip() for name in names) if text else ""
     if key == "type":
         return _OTHER_TYPES.get(text.lower(), text)
     if key not in ("min", "max", "missing") or (key == "missing" and kind == "category"):
@@ -723,7 +737,7 @@ def read_cell(key: str, text: str, kind: str) -> str | float | tuple[str, ...]:
 
 
 def _sentence(error: ValidationError) -> str:
-    """Return the first mistake as a sentence; a schema is public, so its values may be shown."""
+    """Return the first mistake as a sentence; it may quote values, since a schema is public."""
     first = error.errors(include_url=False)[0]
     where = str(first["loc"][0]) if first["loc"] else ""
     if first["type"] == "value_error":
@@ -731,7 +745,7 @@ def _sentence(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         return f"{where!r} is not a key of a schema; remove it, or correct its spelling."
     if first["type"] == "missing":
-        return f"{where!r} is missing; every schema has to give it."
+        return f"{where!r} is missing, but every schema must have it; add it."
     rule = re.sub(r"^\w+ should", "must", first["msg"])
     value = first["input"]
     shown = f", got {value!r}" if isinstance(value, str | int | float | None) else ""

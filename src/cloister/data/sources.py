@@ -1,7 +1,7 @@
-"""Whatever holds a table: its columns are found by name first, then its rows are read in chunks.
+"""Sources of tables: their columns are first found by name, then their rows are read in chunks.
 
-A source hands on cells as it holds them. What they mean is for `cloister.data.cells` to say, so no
-source looks at the type of a whole column to decide what becomes of a cell.
+A source passes on cells as it stores them. Only `cloister.data.cells` gives them a meaning, so no
+source uses the type of a whole column to interpret a cell.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from cloister.data.units import as_text
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
 _TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")
-# by default Arrow reads the whole file ahead into memory
+# By default Arrow reads the whole file ahead into memory.
 _IN_PARTS: dict[str, Any] = {"pre_buffer": False, "buffer_size": 1 << 20}
 _PACKED_SUFFIXES = (".gz", ".bz2", ".zst")
 
 
 @dataclass(frozen=True)
 class SqlQuery:
-    """The rows that a database gives to a query; a source like a file with the same rows.
+    """The rows of a database query; a source like a file with the same rows.
 
     Parameters
     ----------
     url : str
-        A SQLAlchemy URL; it may hold a password and is never shown.
+        A SQLAlchemy URL; it may contain a password and is never displayed.
     query : str
-        A SELECT with the schema's columns, as the database's driver takes it. With a unit column,
-        let it ORDER BY something, so that the first ``max_rows`` rows of a unit are always the
-        same ones.
+        A SELECT with the schema's columns, in the SQL of the database's driver. With a unit column,
+        use ORDER BY, so that the first ``max_rows`` rows of a unit are always the same.
 
     Notes
     -----
-    The rows are fetched in chunks and nothing is committed, so that nothing can be changed.
+    The rows are fetched in chunks. The transaction is never committed, so the query cannot change
+    the database.
     """
 
     url: str = field(repr=False)
@@ -57,13 +57,13 @@ class SqlQuery:
 
 @dataclass(frozen=True)
 class Labelled:
-    """A table in memory with one more column, such as the labels beside it.
+    """A table in memory with one more column, for example its labels.
 
     Parameters
     ----------
     table : array, frame or list of rows
     name : str
-        Of the column.
+        Name of the additional column.
     cells : array_like of shape (n_rows,)
     """
 
@@ -73,35 +73,35 @@ class Labelled:
 
     @cached_property
     def column(self) -> Any:
-        """The cells in a form that has slices."""
+        """The cells in a form that can be sliced."""
         return _column_cells(self.cells)
 
 
 @dataclass(frozen=True)
 class Raw:
-    """Some rows as they were found: one matrix of numbers, or the cells of each column."""
+    """Some rows of a source: one matrix of numbers, or the cells of each column."""
 
     cells: NDArray[Any] | list[Any]
-    units: Any = None  # cells of the unit column, where the schema has one
+    units: Any = None  # cells of the unit column, if the schema has one
     bad_lines: int = 0
     items: int = 0  # of baskets
     unknown_items: int = 0  # of these, outside the catalogue
-    no_record: Flags | None = None  # rows that are here for their place only
+    no_record: Flags | None = None  # rows that only keep the positions of the others
 
 
 @dataclass(frozen=True)
 class Table:
-    """A source whose columns were found: its rows can be read again and again."""
+    """A source whose columns were found; its rows can be read repeatedly."""
 
-    label: str  # what messages call it
+    label: str  # name of the source in messages
     names: tuple[str, ...]  # of the columns to be used
-    chunks: Callable[[int], Iterator[Raw]]  # at most so many rows at a time
+    chunks: Callable[[int], Iterator[Raw]]  # of the largest number of rows per chunk
     is_file: bool = False
-    most_rows: int = 0  # where a file says at once how many it has
+    most_rows: int = 0  # upper bound, if the metadata of a file contain one
 
     @property
     def n_columns(self) -> int:
-        """How many features each row has."""
+        """Number of features of each row."""
         return len(self.names)
 
 
@@ -112,10 +112,10 @@ def open_source(
     texts: frozenset[str] = frozenset(),
     dialect: Dialect = PLAIN,
 ) -> Table:
-    """Find out what a source is and find its columns; `names` None means all of them.
+    """Open a source of any kind and find its columns; `names` None means all of them.
 
-    Columns in `texts` are those whose cells may be words. A text table leaves them as they are:
-    "01" is a word as well as a number.
+    The cells of columns in `texts` may be words. A text table keeps these unchanged, since "01" is
+    a word as well as a number.
     """
     if isinstance(source, Labelled):
         return _open_labelled(source, names, unit, texts, dialect)
@@ -125,7 +125,7 @@ def open_source(
         return _open_query(source, names, unit)
     if _is_pandas(source):
         return _open_pandas(source, names, unit)
-    if is_dataset(source):
+    if is_dataset(source):  # before in_memory, which would load all of it
         return _open_dataset(source, names, unit)
     source = in_memory(source)
     if hasattr(type(source), "column_names"):
@@ -134,18 +134,18 @@ def open_source(
 
 
 def is_path(source: Any) -> bool:
-    """Return whether a source is the path of a file, as against a table."""
+    """Return True if a source is the path of a file instead of a table."""
     return isinstance(source, str | os.PathLike)
 
 
 def is_dataset(source: Any) -> bool:
-    """Return whether a source is an Arrow dataset, which is read from its files each time."""
+    """Return True if a source is an Arrow dataset, which is read from its files in each pass."""
     return hasattr(source, "to_batches") and hasattr(source, "get_fragments")
 
 
 def is_frame(source: Any) -> bool:
-    """Return whether a source is a table in memory whose columns have names."""
-    # asked of the class: pandas and DuckDB take the name of a column for an attribute, too
+    """Return True if a source is a table in memory whose columns have names."""
+    # The class, because objects of pandas and DuckDB also have their columns as attributes.
     kind = type(source)
     return hasattr(kind, "column_names") or (hasattr(kind, "columns") and hasattr(kind, "shape"))
 
@@ -155,7 +155,7 @@ def _is_pandas(source: Any) -> bool:
 
 
 def settled(source: Any) -> Any:
-    """Return a table that is worked out, or read once, as a table of Arrow; all else as it is."""
+    """Return a lazy or one-pass table as a table of Arrow, and any other source unchanged."""
     import pyarrow as pa
 
     kind = type(source)
@@ -166,15 +166,16 @@ def settled(source: Any) -> Any:
 
 
 def in_memory(source: Any) -> Any:
-    """Return a table of polars, DuckDB or Arrow as a table of Arrow, and all else as it is."""
+    """Return a table of polars, DuckDB or Arrow as a table of Arrow, others unchanged."""
     import pyarrow as pa
 
     kind = type(source)
-    if hasattr(kind, "collect") and hasattr(kind, "collect_schema"):  # lazy, of polars
+    if hasattr(kind, "collect") and hasattr(kind, "collect_schema"):  # a lazy frame of polars
         source = source.collect()
         kind = type(source)
+    # polars infers 128-bit integers, a type that Arrow does not support.
     if wide := [name for name, kind in _types_of(source) if kind in ("Int128", "UInt128")]:
-        source = source.cast(dict.fromkeys(wide, str))  # which Arrow has not; polars infers them
+        source = source.cast(dict.fromkeys(wide, str))
     if isinstance(source, pa.Table) or _is_pandas(source):
         return source
     if isinstance(source, pa.RecordBatch):
@@ -187,30 +188,30 @@ def in_memory(source: Any) -> Any:
 
 
 def _types_of(source: Any) -> list[tuple[str, str]]:
-    """Return the columns of a frame of polars and their types; of all else, none."""
+    """Return the columns of a frame of polars and their types; none for other sources."""
     is_polars = type(source).__module__.startswith("polars.") and hasattr(source, "schema")
     return [(name, str(kind)) for name, kind in source.schema.items()] if is_polars else []
 
 
 def find_columns(
-    label: str, found: Sequence[Any], names: Sequence[str] | None, unit: str | None
+    label: str, source_names: Sequence[Any], names: Sequence[str] | None, unit: str | None
 ) -> tuple[list[int], tuple[str, ...]]:
-    """Return where the needed columns (the unit last) stand, and the names of the features.
+    """Return the positions of the needed columns (the unit last) and the names of the features.
 
-    Blanks around a name do not count, nor how Unicode composes its letters.
+    Names match without surrounding blanks and in any Unicode composition of their letters.
     """
-    have = [_composed(str(name).strip()) for name in found]
-    names = tuple(have if names is None else names)
+    available = [_composed(str(name).strip()) for name in source_names]
+    names = tuple(available if names is None else names)
     needed = (*names, unit) if unit is not None else names
-    looked_for = [_composed(name) for name in needed]
-    if absent := [name for name in looked_for if name not in have]:
+    wanted = [_composed(name) for name in needed]
+    if absent := [name for name in wanted if name not in available]:
         listed = ", ".join(repr(name) for name in absent[:5]) + (", ..." if absent[5:] else "")
         raise DataError(
-            f"{label} has no column {listed}; mend the header, the delimiter or the schema."
+            f"{label} has no column {listed}; correct the header, the delimiter or the schema."
         )
-    if twice := [name for name in looked_for if have.count(name) > 1]:
-        raise DataError(f"{label} has more than one column {twice[0]!r}; rename all but one.")
-    return [have.index(name) for name in looked_for], names
+    if repeated := [name for name in wanted if available.count(name) > 1]:
+        raise DataError(f"{label} has more than one column {repeated[0]!r}; rename all but one.")
+    return [available.index(name) for name in wanted], names
 
 
 def _composed(name: str) -> str:
@@ -227,7 +228,8 @@ def _open_array(source: Any, names: Sequence[str] | None, unit: str | None) -> T
         raise DataError("sparse data are not supported; give a dense table.")
     if unit is not None:
         raise DataError(
-            f"an array has no column {unit!r}, the unit of the schema; give a table or a file."
+            f"an array has no column names, so it has no unit column {unit!r}; give a table or a "
+            "file."
         )
     if isinstance(source, list | tuple) and (any(map(_is_row, source)) or (names and not source)):
         return _open_rows(source, names)
@@ -238,19 +240,21 @@ def _open_array(source: Any, names: Sequence[str] | None, unit: str | None) -> T
             "your data."
         )
     if X.dtype.kind not in "biufOUSM":
-        raise DataError(f"records must be real numbers, got the data type {X.dtype}.")
+        raise DataError(
+            f"records must be real numbers, got the data type {X.dtype}; convert the array."
+        )
     names = _names_of(label, X.shape[1], names)
 
     def chunks(rows: int) -> Iterator[Raw]:
         for start in range(0, len(X), rows):
-            part = X[start : start + rows]
-            is_masked = isinstance(part, np.ma.MaskedArray)
+            block = X[start : start + rows]
+            is_masked = isinstance(block, np.ma.MaskedArray)
             if X.dtype.kind in "OUSM" or (is_masked and X.dtype.kind == "b"):
-                yield Raw([_listed(column) for column in part.T])
+                yield Raw([_listed(column) for column in block.T])
             elif is_masked:
-                yield Raw(np.ma.filled(part.astype(np.float64), np.nan))
+                yield Raw(np.ma.filled(block.astype(np.float64), np.nan))
             else:
-                yield Raw(np.asarray(part))
+                yield Raw(np.asarray(block))
 
     return Table(label, names, chunks)
 
@@ -259,7 +263,7 @@ def _listed(column: Any) -> Any:
     """Return a NumPy column in a form in which each cell keeps its kind."""
     if column.dtype.kind != "M":
         return column.tolist()
-    # as a list, moments of nanoseconds would be numbers
+    # tolist() would turn moments of nanoseconds into numbers.
     return column.filled(np.datetime64("NaT")) if isinstance(column, np.ma.MaskedArray) else column
 
 
@@ -270,36 +274,36 @@ def _is_row(row: Any) -> bool:
 
 
 def _names_of(label: str, n_columns: int, names: Sequence[str] | None) -> tuple[str, ...]:
-    found = tuple(names or (f"x{j}" for j in range(n_columns)))
-    if n_columns != len(found):
+    names = tuple(names or (f"x{j}" for j in range(n_columns)))
+    if n_columns != len(names):
         raise DataError(
-            f"{label} has {n_columns} columns, but the schema has {len(found)}; give the schema's "
+            f"{label} has {n_columns} columns, but the schema has {len(names)}; give the schema's "
             "columns in its order."
         )
-    return found
+    return names
 
 
 def _open_rows(source: Sequence[Any], names: Sequence[str] | None) -> Table:
-    """Open a list of rows, each of which is read by itself.
+    """Open a list of rows, each of which is read independently.
 
-    NumPy would give all cells one type. A row that is too short lacks its last cells; one that is
-    too long, or no row, is no record.
+    NumPy would give all cells one type. A row that is too short has missing last cells. A row that
+    is too long, or an element that is no row, is no record.
     """
     label = "the list of rows"
-    if names is None:  # as many as most rows have cells
+    if names is None:  # the most frequent number of cells
         widths = Counter(map(_width, source)).most_common()
         names = _names_of(label, widths[0][0], None)
     names = tuple(names)
 
     def chunks(rows: int) -> Iterator[Raw]:
         for start in range(0, len(source), rows):
-            part = source[start : start + rows]
-            bad = np.array([not 0 <= _width(row) <= len(names) for row in part], dtype=np.bool_)
+            block = source[start : start + rows]
+            bad = np.array([not 0 <= _width(row) <= len(names) for row in block], dtype=np.bool_)
             filled = [
                 [None] * len(names)
                 if is_bad
                 else [*_cells_of(row), *[None] * (len(names) - _width(row))]
-                for row, is_bad in zip(part, bad.tolist(), strict=True)
+                for row, is_bad in zip(block, bad.tolist(), strict=True)
             ]
             columns = [list(column) for column in zip(*filled, strict=True)]
             yield Raw(columns, no_record=bad if bad.any() else None)
@@ -329,18 +333,18 @@ def _open_pandas(frame: Any, names: Sequence[str] | None, unit: str | None) -> T
 
 
 def _pandas_cells(column: Any) -> Any:
-    """Return the cells of a pandas column as they are: where pandas chose the type, as objects."""
+    """Return the cells of a pandas column unchanged, as objects unless their type is explicit."""
     kind = column.dtype
     if isinstance(kind, np.dtype) and kind.kind in "biufM":
         return column.to_numpy()
-    if hasattr(kind, "tz"):  # the moments of its own clock
+    if hasattr(kind, "tz"):  # the day of a moment is that of its own clock
         return _own_clock(column)
     if hasattr(kind, "categories") and hasattr(column, "cat"):
         places = column.cat.codes.to_numpy().astype(np.int64)
         return Coded(kind.categories.tolist(), places)
     if hasattr(kind, "pyarrow_dtype"):
-        found = column.array.__arrow_array__()
-        return found.combine_chunks() if hasattr(found, "combine_chunks") else found
+        cells = column.array.__arrow_array__()
+        return cells.combine_chunks() if hasattr(cells, "combine_chunks") else cells
     if getattr(kind, "kind", "") == "f":
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
     return column.tolist()
@@ -350,7 +354,7 @@ def _own_clock(column: Any) -> Any:
     """Return the moments of a pandas column by the clock of its zone."""
     try:
         return column.dt.tz_localize(None).to_numpy()
-    except (ValueError, OverflowError):  # one is by its clock beyond what its type can hold
+    except (ValueError, OverflowError):  # the local time of one cell exceeds the range of its type
         if len(column) > 1:
             return [cell for i in range(len(column)) for cell in _own_clock(column.iloc[i : i + 1])]
         return column.dt.as_unit("s").dt.tz_localize(None).to_numpy()
@@ -369,9 +373,9 @@ def _open_arrow(table: Any, names: Sequence[str] | None, unit: str | None) -> Ta
 def _open_dataset(dataset: Any, names: Sequence[str] | None, unit: str | None) -> Table:
     from pyarrow.dataset import ParquetFileFormat, ParquetFragmentScanOptions
 
-    label, found = "the Arrow dataset", dataset.schema
-    positions, names = find_columns(label, found.names, names, unit)
-    columns = [found.names[position] for position in positions]
+    label, schema = "the Arrow dataset", dataset.schema
+    positions, names = find_columns(label, schema.names, names, unit)
+    columns = [schema.names[position] for position in positions]
     # In the order of the files. With threads, Arrow reads ahead of a slow consumer without bound.
     options: dict[str, Any] = {"batch_readahead": 1, "fragment_readahead": 1, "use_threads": False}
     if isinstance(getattr(dataset, "format", None), ParquetFileFormat):
@@ -394,24 +398,24 @@ def _open_labelled(
     texts: frozenset[str],
     dialect: Dialect,
 ) -> Table:
-    """Open a table in memory, with one more column at its end or where `names` has it."""
-    beside = None if names is None else [name for name in names if name != source.name]
-    table = open_source(source.table, beside, unit, texts, dialect)
+    """Open a table in memory with one more column, at its end or at its position in `names`."""
+    table_names = None if names is None else [name for name in names if name != source.name]
+    table = open_source(source.table, table_names, unit, texts, dialect)
     if table.is_file:
         raise DataError(
-            f"labels beside a file cannot be matched to its rows; add them as column "
-            f"{source.name!r}."
+            "labels in memory cannot be matched to the rows of a file; add them to the file as "
+            f"column {source.name!r}."
         )
     names = (*table.names, source.name) if names is None else tuple(names)
-    at, more = names.index(source.name), source.column
+    at, labels = names.index(source.name), source.column
 
     def chunks(rows: int) -> Iterator[Raw]:
         start = 0
         for raw in table.chunks(rows):
             cells = raw.cells
             columns = list(cells.T) if isinstance(cells, np.ndarray) else list(cells)
-            n = len(columns[0]) if columns else len(more)
-            columns.insert(at, _sliced(more, start, start + n))
+            n = len(columns[0]) if columns else len(labels)
+            columns.insert(at, _sliced(labels, start, start + n))
             start += n
             yield replace(raw, cells=columns)
 
@@ -419,7 +423,7 @@ def _open_labelled(
 
 
 def _column_cells(cells: Any) -> Any:
-    """Return one column of cells that stands by itself, in a form that has slices."""
+    """Return one separate column of cells, in a form that can be sliced."""
     if hasattr(cells, "iloc"):
         return cells.iloc[:, 0] if hasattr(cells, "columns") else cells
     if hasattr(cells, "to_arrow"):  # polars
@@ -442,7 +446,7 @@ def _sliced(cells: Any, start: int, stop: int) -> Any:
 
 
 def _slices(batches: Iterable[Any], rows: int, unit: str | None) -> Iterator[Raw]:
-    """Cut Arrow batches, whose last column is the unit if there is one, to at most `rows` rows."""
+    """Yield Arrow batches, whose last column may be the unit, as slices of at most `rows` rows."""
     for batch in batches:
         for start in range(0, batch.num_rows, rows):
             columns = list(batch.slice(start, rows).columns)
@@ -454,7 +458,7 @@ def _slices(batches: Iterable[Any], rows: int, unit: str | None) -> Iterator[Raw
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a file's name is that of a table which can be read."""
+    """Return True if the suffix of a file is that of a supported table."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in _PACKED_SUFFIXES:
         return len(suffixes) > 1 and suffixes[-2] in _TEXT_SUFFIXES
@@ -481,8 +485,9 @@ def _open_path(
     if suffixes and suffixes[-1] == ".xlsx":
         return _open_workbook(path, names, unit)
     raise DataError(
-        f"file {str(path)!r} is of no known kind; it must end in "
-        f"{', '.join((*_TEXT_SUFFIXES, *PARQUET_SUFFIXES, '.xlsx'))}, text also packed as .gz."
+        f"file {str(path)!r} has no known suffix; its name must end in "
+        f"{', '.join((*_TEXT_SUFFIXES, *PARQUET_SUFFIXES, '.xlsx'))}, and text may be packed "
+        f"as {', '.join(_PACKED_SUFFIXES)}."
     )
 
 
@@ -493,20 +498,22 @@ def _open_workbook(path: Path, names: Sequence[str] | None, unit: str | None) ->
         import python_calamine
     except ImportError:
         raise DataError(
-            f"{label} is a workbook; pip install 'cloister[excel]', or save its sheet as CSV."
+            f"{label} is a workbook; run pip install 'cloister[excel]', or save its sheet as CSV."
         ) from None
     try:
         rows = python_calamine.load_workbook(path).get_sheet_by_index(0).to_python()
     except (OSError, python_calamine.CalamineError, IndexError):
-        raise DataError(f"{label} cannot be read; it is damaged, or no workbook.") from None
+        raise DataError(
+            f"{label} cannot be read; it is damaged or not a workbook. Save it again, or as CSV."
+        ) from None
     if not rows:
         raise DataError(f"{label} is empty; the first row must name the columns.")
     positions, names = find_columns(label, rows.pop(0), names, unit)
 
     def chunks(most: int) -> Iterator[Raw]:
         for start in range(0, len(rows), most):
-            found = list(zip(*rows[start : start + most], strict=True))
-            columns = [list(found[position]) for position in positions]
+            sheet_columns = list(zip(*rows[start : start + most], strict=True))
+            columns = [list(sheet_columns[position]) for position in positions]
             yield Raw(columns, columns.pop() if unit is not None else None)
 
     return Table(label, names, chunks)
@@ -518,9 +525,9 @@ def _open_query(source: SqlQuery, names: Sequence[str] | None, unit: str | None)
 
     def chunks(rows: int) -> Iterator[Raw]:
         with _result(source, rows) as (_, result):
-            for part in result.partitions(rows):
-                found = list(zip(*part, strict=True))
-                columns = [list(found[position]) for position in positions]
+            for block in result.partitions(rows):
+                result_columns = list(zip(*block, strict=True))
+                columns = [list(result_columns[position]) for position in positions]
                 yield Raw(columns, columns.pop() if unit is not None else None)
 
     return Table(label, names, chunks, is_file=True)
@@ -528,23 +535,23 @@ def _open_query(source: SqlQuery, names: Sequence[str] | None, unit: str | None)
 
 @contextmanager
 def _result(source: SqlQuery, rows: int) -> Iterator[tuple[str, Any]]:
-    """Run a query and yield a label and its rows; whatever it changed is undone."""
+    """Run a query and yield a label and its result; then roll back any changes."""
     import sqlalchemy as sa
 
     label = "the database"
     try:
         url = sa.make_url(source.url)
         sqlite = url.get_backend_name() == "sqlite"
-        # Without user and password, since messages and logs show it.
+        # Without user and password, because messages and logs contain the label.
         public = sa.URL.create(url.get_backend_name(), host=url.host, database=url.database)
         label = f"database {str(public)!r}"
         engine = sa.create_engine(url, poolclass=sa.NullPool, hide_parameters=True)
     except (sa.exc.ArgumentError, ImportError, ValueError) as error:
         raise DataError(
-            f"{label} cannot be opened: {type(error).__name__}; url must be a SQLAlchemy URL whose "
-            "driver is installed, for PostgreSQL with pip install 'cloister[postgres]'."
+            f"{label} cannot be opened: {type(error).__name__}; url must be a SQLAlchemy URL with "
+            "an installed driver, for PostgreSQL from pip install 'cloister[postgres]'."
         ) from None
-    if sqlite and not Path(url.database or "").is_file():  # SQLite would make an empty one
+    if sqlite and not Path(url.database or "").is_file():  # SQLite would create an empty database
         raise DataError(f"{label} does not exist; check the url.")
     try:
         with engine.connect() as connection:
@@ -556,7 +563,7 @@ def _result(source: SqlQuery, rows: int) -> Iterator[tuple[str, Any]]:
             if not result.returns_rows:
                 raise DataError(f"the query of {label} returns no rows; write a SELECT.")
             yield label, result
-    except sa.exc.SQLAlchemyError as error:  # its text may repeat a record
+    except sa.exc.SQLAlchemyError as error:  # its text may quote a record
         raise DataError(
             f"the query of {label} failed: {type(error).__name__}; try it with the database's own "
             "client."
@@ -564,7 +571,7 @@ def _result(source: SqlQuery, rows: int) -> Iterator[tuple[str, Any]]:
 
 
 def parquet_files(folder: Path) -> list[Path]:
-    """Return the Parquet files of a folder and of those in it, in order."""
+    """Return the Parquet files of a folder and its subfolders, in sorted order."""
     return sorted(
         file
         for file in folder.rglob("*")
@@ -580,16 +587,16 @@ def _open_parquet(path: Path, names: Sequence[str] | None, unit: str | None) -> 
     if path.is_dir():
         files = parquet_files(path)
         if not files:
-            raise DataError(f"folder {str(path)!r} holds no Parquet file.")
-    wanted = names
+            raise DataError(f"folder {str(path)!r} has no Parquet file; give another folder.")
+    wanted = names  # after the first file, its columns are required of the others
     labels: list[list[str]] = []
     most_rows = 0
     for file in files:
         with readable(label), pq.ParquetFile(file) as opened:
-            found = opened.schema_arrow
+            file_names = opened.schema_arrow.names
             most_rows += opened.metadata.num_rows
-        positions, wanted = find_columns(label, found.names, wanted, unit)
-        labels.append([found.names[position] for position in positions])
+        positions, wanted = find_columns(label, file_names, wanted, unit)
+        labels.append([file_names[position] for position in positions])
 
     def chunks(rows: int) -> Iterator[Raw]:
         for file, columns in zip(files, labels, strict=True):

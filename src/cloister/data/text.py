@@ -1,9 +1,9 @@
-"""Text tables: the header names the columns, and every line after it is one record.
+"""Text tables: the header names the columns, and every other line is one record.
 
-What a line becomes depends on that line alone. A line end closes a record, also within quotes,
-unless the settings declare `multiline`. A line whose quotes do not match, that has more fields than
-the header or more than 4 MiB is left out alone; one that has fewer fields lacks its last cells,
-which are missing. Empty lines are no records.
+The record of a line depends on that line alone. A line end closes a record, even within quotes,
+unless the settings declare `multiline`. A line is excluded if its quotes do not match, if it has
+more fields than the header, or if it is longer than 4 MiB. The last cells of a line with fewer
+fields are missing. Empty lines are no records.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from cloister.core.errors import DataError
 from cloister.data.cells import all_plain, array_of, text_of
 from cloister.data.dialect import Dialect, Recoded
 
-BLOCK_BYTES = 1 << 22  # of a text table; the longest line that can be read
+BLOCK_BYTES = 1 << 22  # of a text table; also the length of the longest line
 _MOST_HEADER_BYTES = 1 << 28
-_MOST_LINES = 10_000  # of one record, where cells may hold line ends
+_MOST_LINES = 10_000  # of one record, if cells may contain line ends
 _DELIMITERS = ",;\t|:~^ "
-# what says in a column of numbers that there is none; Arrow takes these as they are written
+# Words for no number in a column of numbers; Arrow compares them exactly, so all cases are listed.
 _NO_NUMBER = [
     blank + "".join(letters)
     for blank in ("", " ")
@@ -38,34 +38,35 @@ _NO_NUMBER = [
 
 @contextmanager
 def readable(label: str) -> Iterator[None]:
-    """Turn a failure to read into a `DataError` that repeats nothing of the file's content."""
+    """Convert a failure to read into a `DataError` without content of the file."""
     import pyarrow as pa
 
     try:
         yield
     except (OSError, EOFError, UnicodeError, pa.ArrowException):
         raise DataError(
-            f"{label} cannot be read; it is damaged, no such file any more, or not of the kind its "
-            "name says."
+            f"{label} cannot be read; it is damaged or removed, or its suffix does not match its "
+            "format."
         ) from None
 
 
 @dataclass(frozen=True)
 class Header:
-    """The first line of a text table, and how the lines after it are written."""
+    """The column names in the first line of a text table, and the dialect of its lines."""
 
     names: tuple[str, ...]
     dialect: Dialect  # with a delimiter
 
 
 def read_header(path: Path, label: str, dialect: Dialect, names: Sequence[str] | None) -> Header:
-    """Read the first line of a text table, whatever its length.
+    """Return the header of a text table from its first line.
 
-    Unless the settings name a delimiter, it is the one that shows the most of the wanted names in
+    Unless the settings name a delimiter, it is the one that yields the most of the wanted names in
     this line, else the most names.
     """
     with readable(label), stream_of(path, "") as stream:
-        if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):  # it says so itself
+        # A byte order mark of UTF-16 overrides the settings.
+        if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             dialect = replace(dialect, encoding="utf-16")
     with readable(label), stream_of(path, dialect.encoding) as stream:
         line = _first_line(stream)
@@ -79,15 +80,16 @@ def read_header(path: Path, label: str, dialect: Dialect, names: Sequence[str] |
     except UnicodeDecodeError:
         title = line.decode("latin1")
 
-    def worth(delimiter: str) -> tuple[int, bool, int]:
-        found = _names(title, delimiter)
-        return len(set(found) & set(names or ())), delimiter != " ", len(found)
+    def score(delimiter: str) -> tuple[int, bool, int]:
+        columns = _names(title, delimiter)
+        # A blank last, because names may contain blanks.
+        return len(set(columns) & set(names or ())), delimiter != " ", len(columns)
 
-    delimiter = dialect.delimiter or max(_DELIMITERS, key=worth)
-    found = _names(title, delimiter)
-    if not any(found):
+    delimiter = dialect.delimiter or max(_DELIMITERS, key=score)
+    columns = _names(title, delimiter)
+    if not any(columns):
         raise DataError(f"{label} is empty; its first line must name the columns.")
-    return Header(found, replace(dialect, delimiter=delimiter))
+    return Header(columns, replace(dialect, delimiter=delimiter))
 
 
 def _first_line(stream: Any) -> bytes | None:
@@ -107,15 +109,15 @@ def _names(title: str, delimiter: str) -> tuple[str, ...]:
 
 
 def split_fields(line: str, delimiter: str) -> list[str]:
-    """Return the fields of a line without their quotes; one whose quote stays open ends with it."""
+    """Return the fields of a line without quotes; the end of the line closes an open quote."""
     fields, at = [], 0
     pattern = _field_pattern(delimiter)
     while at <= len(line):
-        found = pattern.match(line, at)
-        assert found is not None  # it matches nothing, too
-        said = found["quoted"] if found["quoted"] is not None else found["open"]
-        fields.append(found[0] if said is None else said.replace('""', '"'))
-        at = found.end() + 1
+        match = pattern.match(line, at)
+        assert match is not None  # the pattern also matches the empty string
+        quoted = match["quoted"] if match["quoted"] is not None else match["open"]
+        fields.append(match[0] if quoted is None else quoted.replace('""', '"'))
+        at = match.end() + 1
     return fields
 
 
@@ -127,7 +129,7 @@ def _field_pattern(delimiter: str) -> re.Pattern[str]:
 
 
 def stream_of(path: Path, encoding: str) -> Any:
-    """Return the bytes of a file, as UTF-8 if its encoding is known."""
+    """Return the bytes of a file, recoded as UTF-8 if its encoding is known."""
     import pyarrow as pa
 
     stream = pa.input_stream(str(path))
@@ -142,9 +144,9 @@ class TextTable:
     ----------
     header : Header
     positions : list of int
-        Of the columns to be read.
+        Positions of the columns to be read.
     numbers : list of bool
-        Which of these hold numbers, where no text may be a word.
+        True for each of these that is numeric, so that no cell is a word.
     """
 
     path: Path
@@ -153,35 +155,36 @@ class TextTable:
     numbers: list[bool]
 
     def batches(self, bad_lines: list[None]) -> Iterator[Any]:
-        """Yield the records as Arrow batches, and put an entry in a list for each that is left out.
+        """Yield the records as Arrow batches; add an entry to `bad_lines` for each excluded line.
 
-        Columns of numbers are read as such by Arrow, and as text from the first block on in which
-        a cell is neither a plain number nor missing: the rules of `cloister.data.cells` decide.
-        Fields are counted line by line from the first block on in which a line is too short.
+        Arrow reads columns of numbers as numbers. From the first block with a cell that is neither
+        a plain number nor missing, it reads them as text for the rules of `cloister.data.cells`.
+        Fields are counted line by line from the first block in which a line is too short.
         """
         import pyarrow as pa
 
-        done, way = 0, _Way()
+        done, mode = 0, _Mode()
         while True:
-            found, at, again = _Found(), 0, None
+            counts, at, again = _LineCounts(), 0, None
             try:
-                for batch in self._read(way, found):
-                    again = self._other_way(way, found, batch)
+                for batch in self._read(mode, counts):
+                    again = self._other_mode(mode, counts, batch)
                     if again:
                         break
+                    # A file is read again from its start, so rows yielded before are skipped.
                     yield self._as_written(batch).slice(min(max(done - at, 0), batch.num_rows))
                     at += batch.num_rows
                     done = max(done, at)
             except pa.ArrowInvalid:
-                if not way.numbers:
+                if not mode.numbers:
                     raise
-                again = replace(way, numbers=False)
-            if again is None and found.short:
-                again = replace(way, padded=True)
+                again = replace(mode, numbers=False)
+            if again is None and counts.short:
+                again = replace(mode, padded=True)
             if again is None:
-                bad_lines += [None] * found.bad
+                bad_lines += [None] * counts.bad
                 return
-            way = again
+            mode = again
 
     def _as_written(self, batch: Any) -> Any:
         """Return a batch in which texts are UTF-8."""
@@ -189,43 +192,43 @@ class TextTable:
 
         if self.header.dialect.encoding:
             return batch
-        columns = [_in_utf8(part) if pa.types.is_binary(part.type) else part for part in batch]
+        columns = [_in_utf8(cells) if pa.types.is_binary(cells.type) else cells for cells in batch]
         return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
-    def _other_way(self, way: _Way, found: _Found, batch: Any) -> _Way | None:
-        """Return how the file must be read instead, if this batch was not read by the rules."""
-        if found.short:
-            return replace(way, padded=True)
+    def _other_mode(self, mode: _Mode, counts: _LineCounts, batch: Any) -> _Mode | None:
+        """Return the mode to use instead, if the mode of this batch violated the rules."""
+        if counts.short:
+            return replace(mode, padded=True)
         columns = zip(batch.columns, self.numbers, strict=True)
-        if way.numbers and not all(
+        if mode.numbers and not all(
             all_plain(cells, array_of(cells)) for cells, is_number in columns if is_number
         ):
-            return replace(way, numbers=False)
+            return replace(mode, numbers=False)
         return None
 
-    def _read(self, way: _Way, found: _Found) -> Iterable[Any]:
+    def _read(self, mode: _Mode, counts: _LineCounts) -> Iterable[Any]:
         import pyarrow as pa
         import pyarrow.csv as pacsv
 
         def skip(row: Any) -> str:
-            found.bad += 1
-            found.short |= row.actual_columns < row.expected_columns
+            counts.bad += 1
+            counts.short |= row.actual_columns < row.expected_columns
             return "skip"
 
         dialect, width = self.header.dialect, len(self.header.names)
-        lines = Lines(stream_of(self.path, dialect.encoding), dialect, width, padded=way.padded)
+        lines = Lines(stream_of(self.path, dialect.encoding), dialect, width, padded=mode.padded)
         if lines.is_empty:
             return ()
-        number = pa.float64() if way.numbers else pa.binary()
+        number = pa.float64() if mode.numbers else pa.binary()
         order = [str(position) for position in self.positions]
         types = [number if is_number else pa.binary() for is_number in self.numbers]
         return pacsv.open_csv(  # type: ignore[no-any-return]
             pa.PythonFile(lines, "r"),
             read_options=pacsv.ReadOptions(
                 column_names=[str(position) for position in range(width)],
-                # for lines that are filled up; it must hold the longest
+                # A block must contain the longest line, with the fields that are added to it.
                 block_size=2 * BLOCK_BYTES + width,
-                # Latin-1 never fails, and numbers read the same
+                # Latin-1 decodes any bytes, and does not change numbers.
                 encoding="utf8" if dialect.encoding else "latin1",
             ),
             parse_options=pacsv.ParseOptions(delimiter=dialect.delimiter, invalid_row_handler=skip),
@@ -240,7 +243,7 @@ class TextTable:
 
 
 def _in_utf8(cells: Any) -> Any:
-    """Return texts of bytes that were read as Latin-1 as `text_of` has those bytes."""
+    """Return texts that were decoded as Latin-1 as `text_of` decodes their bytes."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -253,32 +256,32 @@ def _in_utf8(cells: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Way:
-    """How Arrow is asked: for numbers or texts, of lines as they are or filled up with cells."""
+class _Mode:
+    """The mode of Arrow's reader: numbers or texts, original or padded lines."""
 
     numbers: bool = True
     padded: bool = False
 
 
 @dataclass
-class _Found:
-    """What Arrow met in a pass: lines that it left out, and whether one was too short."""
+class _LineCounts:
+    """The number of lines that Arrow skipped in a pass; `short` if one had too few fields."""
 
     bad: int = 0
     short: bool = False
 
 
 class Lines(io.RawIOBase):
-    """The lines after the header, so that no line changes how Arrow parses another one.
+    """The lines after the header, prepared so that no line affects how Arrow parses another.
 
-    A line that is no record becomes one with too many fields, which Arrow leaves out and counts.
+    A line that is no record becomes a line with too many fields, which Arrow skips and counts.
 
     Parameters
     ----------
     width : int
-        How many fields the header has.
+        Number of fields in the header.
     padded : bool
-        Whether lines with fewer fields get empty ones.
+        If True, empty fields are added to lines with too few.
     """
 
     def __init__(self, stream: Any, dialect: Dialect, width: int, *, padded: bool) -> None:
@@ -295,7 +298,7 @@ class Lines(io.RawIOBase):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no line at all."""
+        """True if there is no line after the header."""
         return not self._ready
 
     def readable(self) -> bool:
@@ -303,45 +306,45 @@ class Lines(io.RawIOBase):
         return True
 
     def read(self, size: int = -1, /) -> bytes:
-        """Return the next lines; as many as fit, or a part of a line that is longer."""
+        """Return the next lines, as many as fit, or a part of a longer line."""
         size = BLOCK_BYTES if size < 0 else size
         self._fill(min(size, BLOCK_BYTES))
-        part, self._ready = self._ready[:size], self._ready[size:]
-        return part
+        block, self._ready = self._ready[:size], self._ready[size:]
+        return block
 
     def _fill(self, size: int) -> None:
-        """Have at least one line ready, if there is one."""
+        """Read until at least one line is ready, or the stream ends."""
         while not self._ready and not self._ended:
-            # so much that only the first line can be longer than a block
+            # Limited so that only the first line can be longer than a block.
             is_long = len(self._rest) > BLOCK_BYTES
             block = self._stream.read(size if is_long else max(size - len(self._rest), 1))
             self._ended = not block
             self._ready = self._cleaned(block)
 
     def _past_header(self) -> None:
-        """Read up to the first line end; a byte order mark is part of the header."""
+        """Skip the header up to the first line end, including a byte order mark."""
         while block := self._stream.read(BLOCK_BYTES):
             if (end := _END.search(block)) is not None:
-                self._rest = block[end.start() :]  # its line end makes an empty line
+                self._rest = block[end.start() :]  # the line end gives an empty line, no record
                 return
         self._ended = True
 
     def _cleaned(self, block: bytes) -> bytes:
-        """Return the whole lines that a block completes."""
+        """Return the complete lines after a block is added."""
         text = self._rest + block
-        # a last \r waits: it may be half of a line end
+        # A last \r stays in the rest, because it may be the first half of \r\n.
         stop = len(text) - text.endswith(b"\r")
         cut = (
             max(text.rfind(b"\n", 0, stop), text.rfind(b"\r", 0, stop)) + 1 if block else len(text)
         )
         lines, self._rest = text[:cut], text[cut:]
-        if len(self._rest) > BLOCK_BYTES + 1:  # too long already: what follows is part of that line
+        if len(self._rest) > BLOCK_BYTES + 1:  # a line that is too long need not be kept whole
             half = b"\r" if self._rest.endswith(b"\r") else b""
             self._rest = self._rest[: BLOCK_BYTES + 1] + half
         first = _END.search(lines)
         if (end := first.start() if first else len(lines)) > BLOCK_BYTES:
             before = b""
-            while self._open:  # a record with such a line is too long, too
+            while self._open:  # a record with such a line is also too long
                 before += self._given_up()
             lines = before + self._no_record + lines[end:]
         if b'"' in lines or self._open:
@@ -353,7 +356,7 @@ class Lines(io.RawIOBase):
         return lines
 
     def _filled_up(self, line: bytes) -> bytes:
-        """Return a line with empty fields in place of those that it lacks."""
+        """Return a line padded with empty fields to the width of the header."""
         if not line:
             return line
         n = line.count(self._delimiter) + 1
@@ -363,36 +366,36 @@ class Lines(io.RawIOBase):
 
     def _matched(self, text: bytes) -> bytes:
         """Return lines in which all quotes match."""
-        parts, at = [], 0
+        pieces, at = [], 0
         while at < len(text):
             end = at if self._open else self._good.match(text, at).end()  # type: ignore[union-attr]
-            parts.append(text[at:end])
+            pieces.append(text[at:end])
             at = end
             if end < len(text):
                 stop = _END.search(text, end)
-                parts.append(self._continued(text[end : stop.start() if stop else len(text)]))
+                pieces.append(self._continued(text[end : stop.start() if stop else len(text)]))
                 at = stop.end() if stop else len(text)
-        return b"".join(parts)
+        return b"".join(pieces)
 
     def _continued(self, line: bytes) -> bytes:
-        """Return what a line whose quotes do not match completes: one record, several or none."""
+        """Return the records that a line with unmatched quotes completes: none, one or several."""
         if self._open:
             self._open.append(line)
             self._open_bytes += len(line) + 1
             if self._open_bytes > BLOCK_BYTES:
                 return self._given_up()
             if self._closes.fullmatch(line):
-                whole, self._open = b" ".join(self._open), []
-                return whole + b"\n"
-            goes_on = self._reopens.fullmatch(line) or b'"' not in line.replace(b'""', b"")
-            return b"" if goes_on and len(self._open) < _MOST_LINES else self._given_up()
+                record, self._open = b" ".join(self._open), []
+                return record + b"\n"
+            is_inside = self._reopens.fullmatch(line) or b'"' not in line.replace(b'""', b"")
+            return b"" if is_inside and len(self._open) < _MOST_LINES else self._given_up()
         if self._multiline and self._opens.fullmatch(line):
             self._open, self._open_bytes = [line], len(line)
             return b""
         return self._no_record + b"\n"
 
     def _given_up(self) -> bytes:
-        """Leave out the line whose quote nothing closes, and read those after it again."""
+        """Exclude the line whose quote is never closed, and parse the lines after it again."""
         rest, self._open = self._open[1:], []
         return self._no_record + b"\n" + self._matched(b"\n".join([*rest, b""]))
 
@@ -402,7 +405,7 @@ _END = re.compile(rb"\r\n|[\r\n]")
 
 @cache
 def _line_patterns(delimiter: bytes) -> tuple[re.Pattern[bytes], ...]:
-    """Return patterns of lines: with quotes that match; that open a quote, close it, or both."""
+    """Return patterns of lines: with matching quotes; that open a quote, close it, or both."""
     d = re.escape(delimiter)
     quoted = rb'"[^"\r\n]*+(?:""[^"\r\n]*+)*+'
     one = rb"(?:" + quoted + rb'"|[^"\r\n' + d + rb"][^\r\n" + d + rb"]*+|)"

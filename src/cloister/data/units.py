@@ -1,8 +1,8 @@
-"""Privacy units: one spelling for each identifier, and the rows of each that count.
+"""Privacy units: one spelling for each identifier, and a limit on the rows of each unit.
 
-The unit of privacy is the normalised identifier. Two persons who have one normalised identifier are
-one unit: removing one of the two may also change which rows of the other are kept, so that each of
-them has twice the bound. `cloister check` lists such identifiers to their owner.
+The unit of privacy is the normalised identifier. Two persons with the same normalised identifier
+are one unit. Removal of one of them may also change which rows of the other are kept, so the bound
+doubles for both. `cloister check` lists such identifiers for the owner.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from cloister.core.arrays import Flags, Integers
 from cloister.data.cells import Coded, array_of, coded_of, is_absent, moments_of, text_of
 
 _WHOLE = re.compile(r"([+-]?)(\d+)(?:\.0*)?")
-# characters that show nothing, besides those of the categories Cc and Cf
+# Invisible characters outside the categories Cc and Cf.
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]"
 )
 _WRITERS = ("__str__", "__repr__")
-_LONGEST = 1 << 16  # characters of an identifier; Python writes no integer of so many digits
+_LONGEST = 1 << 16  # characters; Python refuses to convert integers of so many digits to text
 
 
 def unit_name(cell: Any) -> str | None:
-    """Write an identifier as text, the same for 7, 7.0, b"7" and " 7 "; None where there is none.
+    """Return an identifier as text, equal for 7, 7.0, b"7" and " 7 "; None if there is none.
 
-    A float is none from the number on at which its type skips integers (2^53 of float64): what
-    was written there may be another identifier. Neither is what is longer than 65,536 characters.
+    A float is no identifier from 2^53 on (for float64), where its type skips integers and the
+    original identifier may be another one. Nor is text of more than 65,536 characters.
     """
     try:
         name = None if is_absent(cell) else _name(cell)
-    except Exception:  # of an integer too long to be written, of classes that are not ours
+    except Exception:  # from an integer that is too long, or the code of a foreign class
         return None
     name = name.strip() if name else ""
     return name if 0 < len(name) <= _LONGEST else None
 
 
 def _name(cell: Any) -> str | None:
-    """Write an object as its own class has it, not as a class made of that one may write it."""
+    """Return an object as text in its built-in form, which a subclass cannot change."""
     match cell:
         case str():
             return str.__str__(cell)
@@ -51,7 +51,7 @@ def _name(cell: Any) -> str | None:
             key = memoryview(cell).tobytes()
             try:
                 return key.decode()
-            except UnicodeDecodeError:  # identifiers that are not text must not become one
+            except UnicodeDecodeError:  # distinct identifiers must stay distinct
                 return f"0x{key.hex()}"
         case bool():
             return str(cell)
@@ -64,25 +64,26 @@ def _name(cell: Any) -> str | None:
                 return None
             return str(int(number)) if number.is_integer() else repr(number)
         case complex() | np.complexfloating() if cell.imag == 0:
-            return _name(float(cell.real))  # as pandas writes numbers beside a complex one
+            # One complex number makes all numbers of a pandas column complex.
+            return _name(float(cell.real))
         case Decimal():
             is_short = cell.is_finite() and -_LONGEST < cell.adjusted() < _LONGEST
-            # not normalised, which would round it to the digits of the context
+            # Without normalize(), which would round to the digits of the context.
             return _shortest(format(cell, "f")) if is_short else None
         case np.datetime64() | datetime.date():
             return _day_name(cell)
     if [getattr(type(cell), name) for name in _WRITERS] == [getattr(object, n) for n in _WRITERS]:
-        return None  # its text would be where it is in memory
+        return None  # the default text is the address in memory, which differs in every run
     return str.__str__(str(cell))
 
 
 def _shortest(number: str) -> str:
-    """Return a number without the zeros that end its fraction."""
+    """Return a number without trailing zeros in its fraction."""
     return number.rstrip("0").rstrip(".") if "." in number else number
 
 
 def _day_name(cell: Any) -> str | None:
-    """Write a day or moment by its own clock; midnight is how some containers hold a day."""
+    """Return a day or moment as text by its own clock; midnight counts as a day."""
     if isinstance(cell, np.datetime64):
         if np.isnat(cell):
             return None
@@ -99,10 +100,10 @@ def _day_name(cell: Any) -> str | None:
 
 
 def one_unit(name: str) -> str:
-    """Write a unit as its person would be known by: "7", "7.0", "07" and "\u200b7" are one."""
+    """Return the normalised identifier of a unit: equal for "7", "7.0", "07" and "\u200b7"."""
     plain = unicodedata.normalize("NFKC", name)
     seen = _UNSEEN.sub("", "".join(c for c in plain if unicodedata.category(c) != "Cf")).strip()
-    # keys of bytes may be nothing but control characters, and are units all the same
+    # A key of bytes may consist of control characters only, and is still a unit.
     text = "".join(c for c in seen if unicodedata.category(c) != "Cc").strip() or seen
     if not (whole := _WHOLE.fullmatch(text)):
         return text
@@ -112,12 +113,12 @@ def one_unit(name: str) -> str:
 
 
 def unit_names(cells: Any) -> tuple[list[str | None], Integers]:
-    """Return the different names in a column of identifiers, and the place of each row's, or -1.
+    """Return the distinct names in a column of identifiers and the index of each row, or -1.
 
     Parameters
     ----------
     cells : ndarray, Arrow array, list of objects, or Coded
-        As sources give them; bytes of a text table are text.
+        Cells as the source stores them; bytes of a text table are text.
     """
     if isinstance(cells, Coded):
         distinct, places = _present(cells.places)
@@ -126,38 +127,38 @@ def unit_names(cells: Any) -> tuple[list[str | None], Integers]:
     if isinstance(cells, np.ndarray):
         if cells.dtype.kind == "O":
             return unit_names(cells.tolist())
-        found, rows = np.unique(cells, return_inverse=True)
-        # Python has neither float32 nor nanoseconds
-        objects = list(found) if cells.dtype.kind in "fM" else found.tolist()
+        distinct_cells, rows = np.unique(cells, return_inverse=True)
+        # Stay NumPy objects: Python has neither float32 nor nanoseconds.
+        objects = list(distinct_cells) if cells.dtype.kind in "fM" else distinct_cells.tolist()
         return unit_names(Coded(objects, rows))
     if isinstance(cells, list):
-        written = [unit_name(cell) for cell in cells]
-        order = {name: i for i, name in enumerate(dict.fromkeys(written))}
-        return list(order), np.array([order[name] for name in written], dtype=np.int64)
+        row_names = [unit_name(cell) for cell in cells]
+        order = {name: i for i, name in enumerate(dict.fromkeys(row_names))}
+        return list(order), np.array([order[name] for name in row_names], dtype=np.int64)
     import pyarrow as pa
 
     coded = coded_of(cells)
     if coded is None:
         try:
             coded = coded_of(cells.dictionary_encode())
-        except pa.ArrowException:  # of types that have no dictionary, such as lists
+        except pa.ArrowException:  # types without a dictionary form, such as lists
             return unit_names(_objects_of(cells))
     assert coded is not None
     return unit_names(Coded(_objects_of(coded.distinct), coded.places))
 
 
 def _present(places: Integers) -> tuple[Integers, Integers]:
-    """Return the places that occur, in order of appearance, and the number of each row's; or -1."""
-    found, first, inverse = np.unique(places, return_index=True, return_inverse=True)
+    """Return the places that occur, in order of appearance, and each row's index in them, or -1."""
+    distinct, first, inverse = np.unique(places, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    order = order[found[order] >= 0]
-    number = np.full(len(found), -1, dtype=np.int64)
+    order = order[distinct[order] >= 0]
+    number = np.full(len(distinct), -1, dtype=np.int64)
     number[order] = np.arange(len(order))
-    return found[order], number[inverse]
+    return distinct[order], number[inverse]
 
 
 def as_text(cells: Any) -> Coded:
-    """Return the bytes that a text table was read as, an Arrow array, as the texts they are."""
+    """Return the cells of a text table, an Arrow array of bytes, as texts."""
     import pyarrow as pa
 
     encoded = cells.dictionary_encode()
@@ -170,34 +171,35 @@ def _objects_of(cells: Any) -> list[Any]:
     import pyarrow as pa
 
     types, kind = pa.types, cells.type
-    if (coded := coded_of(cells)) is not None:  # in a dictionary
+    if (coded := coded_of(cells)) is not None:  # nested in a dictionary
         distinct = [*_objects_of(coded.distinct), None]
         return [distinct[place] for place in coded.places.tolist()]
-    if types.is_floating(kind):  # as they are: Python has no float32
+    if types.is_floating(kind):  # stay NumPy numbers: Python has no float32
         return list(array_of(cells))
     if types.is_date(kind) or types.is_timestamp(kind):
         with suppress(pa.ArrowInvalid):
             return list(moments_of(cells))
-        return list(moments_of(cells.cast(pa.timestamp(kind.unit))))  # of a zone not known here
+        # A time zone that this system does not know.
+        return list(moments_of(cells.cast(pa.timestamp(kind.unit))))
     return [_object_of(cell) for cell in cells] if types.is_temporal(kind) else cells.to_pylist()
 
 
 def _object_of(cell: Any) -> Any:
     try:
         return cell.as_py()
-    except (OverflowError, ValueError):  # a time that Python has not
+    except (OverflowError, ValueError):  # a time outside Python's range
         return cell.value
 
 
 class UnitLimit:
-    """Keep the first `max_rows` usable records of each unit, through all chunks of one pass.
+    """Selection of the first `max_rows` usable records of each unit, over the chunks of one pass.
 
-    Bad rows are left out first: a row that a job cannot use takes no place of its unit.
+    Bad rows are excluded first: a row that a job cannot use does not count for its unit.
 
     Parameters
     ----------
     spellings : bool
-        Whether to remember in which ways each unit was written, for its owner.
+        If True, the spellings of each unit are kept for its owner.
     """
 
     def __init__(self, max_rows: int | None, *, spellings: bool = False) -> None:
@@ -208,21 +210,26 @@ class UnitLimit:
 
     @property
     def merged(self) -> tuple[tuple[str, ...], ...]:
-        """Identifiers that are one unit though they were written in several ways."""
+        """The spellings of each unit that has several."""
         return tuple(tuple(ways) for ways in (self._ways or {}).values() if len(ways) > 1)
 
     def keep(self, units: Any, usable: Flags) -> Flags:
-        """Return which rows of the next chunk stay; `units` is a column of cells, or None."""
+        """Return flags of the rows of the next chunk that are kept.
+
+        Parameters
+        ----------
+        units : column of cells, or None
+        """
         if self._max_rows is None or not len(usable):
             return usable
-        written, places = unit_names(units)
-        names = [one_unit(name) if name else None for name in written]
+        spellings, places = unit_names(units)
+        names = [one_unit(name) if name else None for name in spellings]
         number = {name: i for i, name in enumerate(dict.fromkeys(filter(None, names)))}
         if self._ways is not None:
-            for name, way in zip(names, written, strict=True):
-                if name and way:
-                    self._ways.setdefault(name, {})[way] = None
-        # two spellings of one unit share a number; -1 stands for no unit
+            for name, spelling in zip(names, spellings, strict=True):
+                if name and spelling:
+                    self._ways.setdefault(name, {})[spelling] = None
+        # Two spellings of one unit share a number; -1 means no unit.
         numbers = np.array([number.get(name or "", -1) for name in names] + [-1], dtype=np.int64)
         codes = numbers[places]
         self.without_unit += int((usable & (codes < 0)).sum())
@@ -240,7 +247,7 @@ class UnitLimit:
 
 
 def _rank(codes: Integers) -> Integers:
-    """Return how often each entry's value occurred before it."""
+    """Return the number of earlier entries that are equal to each entry."""
     order = np.argsort(codes, kind="stable")
     arranged = codes[order]
     rank = np.empty(len(codes), dtype=np.int64)

@@ -1,11 +1,11 @@
-"""The scikit-learn face; the kernels stay in :mod:`cloister.tasks`."""
+"""Estimators and functions in the style of scikit-learn, over :mod:`cloister.tasks`."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# At once, or the module of that name would hide the function.
+# Imported here, because the module of the same name would otherwise hide the function.
 from cloister.estimators.select_k import KSelection, select_k
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from cloister.estimators.survival import DPKaplanMeier, DPLogRank
 
-# Loaded when first used, so that one estimator does not pay for all.
+# Loaded at first use, so that an import of one estimator does not import all.
 _NAMES = {
     "association": "RuleSet mine_rules",
     "ensemble": "DPSiloEnsemble combined_probabilities",
@@ -72,6 +72,7 @@ __all__ = [
 ]
 
 
+# Called only for names that are not loaded yet.
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

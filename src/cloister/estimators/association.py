@@ -1,4 +1,4 @@
-"""``mine_rules``: association rules over baskets that stay where they are."""
+"""``mine_rules``: association rules over baskets that stay in their silos."""
 
 from __future__ import annotations
 
@@ -31,22 +31,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RuleSet(ReleasedModel):
-    """Released itemsets, and the rules that follow from them.
+    """Released itemsets, and the rules computed from them.
 
     Parameters
     ----------
     result : Release
-        Of a job with the task ``apriori``.
+        Release of a job with the task ``apriori``.
 
     Examples
     --------
-    ``rules.itemsets`` and ``rules.rules`` are tuples, ``rules.itemsets_frame()`` and
-    ``rules.to_frame()`` tables; ``rules.displays()`` is what a report shows.
+    ``rules.itemsets`` and ``rules.rules`` are tuples. ``rules.itemsets_frame()`` and
+    ``rules.to_frame()`` are tables, and ``rules.displays()`` are the displays of a report.
     """
 
+    # A release from a file may come from any task.
     def __post_init__(self) -> None:
         if not isinstance(self.plan.task, Apriori):
-            raise PlanError(f"result must be of the task 'apriori', got {self.plan.task.name!r}.")
+            raise PlanError(
+                f"result must come from the task 'apriori', got {self.plan.task.name!r}."
+            )
 
     @property
     def _task(self) -> Apriori:
@@ -59,18 +62,19 @@ class RuleSet(ReleasedModel):
 
     @cached_property
     def counted(self) -> tuple[Itemset, ...]:
-        """All sets that were counted, frequent or not."""
+        """All counted sets, frequent or not."""
         return itemsets_of(self.result.results, self.plan.columns)
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
-        """The rules between frequent sets that reach the minima, largest lift first."""
-        least = {name: getattr(self._task, name) for name in ("min_confidence", "min_lift")}
-        return rules_of(self.itemsets, self.baskets, **least)
+        """The rules between frequent sets that reach the minimums, largest lift first."""
+        # Rules follow from released supports, so these limits need no budget.
+        minimums = {name: getattr(self._task, name) for name in ("min_confidence", "min_lift")}
+        return rules_of(self.itemsets, self.baskets, **minimums)
 
     @property
     def baskets(self) -> float:
-        """Noisy number of baskets; supports are parts of it."""
+        """Noisy number of baskets; supports are fractions of it."""
         return float(self.result.results["baskets"][0])
 
     def itemsets_frame(self) -> pd.DataFrame:
@@ -78,7 +82,7 @@ class RuleSet(ReleasedModel):
         return itemsets_frame(self.itemsets)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the rules as a table: antecedent, consequent, and each measure with both ends."""
+        """Return the rules as a table: antecedent, consequent, and measures with intervals."""
         return rules_frame(self.rules)
 
     def save(self, path: str | Path) -> None:
@@ -105,23 +109,24 @@ def mine_rules(
     max_loss: float | None = None,
     **options: Any,
 ) -> RuleSet:
-    """Find itemsets and association rules under one budget, in as many rounds as sets are large.
+    """Release itemsets and association rules under one budget, in one round for each set size.
 
     Parameters
     ----------
     X : table of 0 and 1, path, Baskets, SqlQuery, or list of these; or list of baskets
-        One row for each basket and one column for each item; a list is one silo each. A list of
-        lists or sets of items is the baskets of one silo. Lines of items in a file, one item a
-        row, and baskets of several silos are read by :class:`cloister.data.Baskets`.
+        One row for each basket and one column for each item; a list has one element per silo. A
+        list of lists or sets of items is the baskets of one silo. Use
+        :class:`cloister.data.Baskets` for files with lines of items, for tables with one item per
+        row, and for baskets of several silos.
     catalogue : Schema, sequence of str, or path of a file with an item on each line
-        The public items. Without it the header of the tables, which is public then; baskets have
-        none, and their items are not public.
+        The public items. By default the header of the tables, which is then public. Baskets have no
+        header, and their items are not public.
     min_support, max_size, min_confidence, min_lift, min_count, sensitive
         As for :class:`~cloister.tasks.patterns.apriori.Apriori`. All silos see `sensitive`.
     epsilon, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
     options
-        Of the task: `most_candidates`, `basket_size`, `limit`, `public_seed`.
+        Further options of the task: `most_candidates`, `basket_size`, `limit`, `public_seed`.
 
     Examples
     --------
@@ -161,32 +166,35 @@ def mine_rules(
 def _with_baskets(X: Any) -> Any:
     """Return :class:`Baskets` for a list of lists or sets of items in memory.
 
-    Several silos say so themselves, as a list of Baskets: of nested lists without an item nobody
-    could say whether they are silos or baskets, and how many silos there are is public.
+    Several silos must be a list of Baskets. Nested lists without an item could be silos or baskets,
+    and the number of silos is public.
     """
     if not isinstance(X, list | tuple) or not X or not all(isinstance(p, _BASKET) for p in X):
         return X
     if any(isinstance(item, _BASKET) for basket in X for item in basket):
         raise PlanError(
-            "silos of baskets in memory must be a list of Baskets, one for each; write "
+            "silos of baskets in memory must be a list of Baskets, one for each silo; write "
             "[Baskets(first), Baskets(second)]."
         )
     named = any(isinstance(item, str) for basket in X for item in basket)
-    return Baskets(X) if named or not any(map(len, X)) else X  # a list of rows of 0 and 1 is none
+    # Rows without any text are rows of 0 and 1 of a table.
+    return Baskets(X) if named or not any(map(len, X)) else X
 
 
+# Sets too, because a basket has no order.
 _BASKET = (list, tuple, set, frozenset)
 
 
 def _schema(silos: Sequence[Any], catalogue: Any, dataset: str | None) -> Schema:
-    """Return the contract that a catalogue makes, or else the header of all tables."""
+    """Return the schema of a catalogue or, without one, of the header of all tables."""
     if isinstance(catalogue, Schema):
         return catalogue
     if catalogue is None:
+        # Their items are known only from records, so they are not public.
         if any(isinstance(silo, Baskets | SqlQuery) for silo in silos):
             raise PlanError(
-                "catalogue must be given: the public items, from a price list or a range of goods; "
-                "only tables with the same columns need none."
+                "give a catalogue of the public items, from a price list or a range of goods; only "
+                "tables with the same columns do not need one."
             )
         _, catalogue, _ = matched(silos)
     return catalogue_schema(catalogue, dataset=dataset or "unnamed")

@@ -1,4 +1,4 @@
-"""What our estimators have in common: what they may spend, how they run, are saved and loaded."""
+"""The base classes of all estimators: their budget, fit, storage and predictions."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 
 _OF_COLUMNS = frozenset({"target", "group", "time", "event", "by", "covariates"})
-"""Parameters that name columns, which a plan has by their places."""
+"""Parameters that name columns, which a plan identifies by position."""
 
 
 def public_seed(random_state: Any) -> int:
-    """Return the seed of public choices; noise takes none."""
+    """Return the seed of public choices; the noise has no seed."""
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
@@ -53,9 +53,9 @@ def public_seed(random_state: Any) -> int:
 class PrivateEstimator(ReleaseMixin, BaseEstimator):
     """An estimator whose fit is one private release.
 
-    The parameters below are those of every estimator of ours; each adds its own. An estimator that
-    has `prepare`, a list of (name, options) of steps such as ``[("standardise", {})]``, runs them
-    before its own task, in one plan with one cost.
+    Every estimator of this package has the parameters below and adds others. Some have `prepare`, a
+    list of (name, options) of steps such as ``[("standardise", {})]``. These run before the task of
+    the estimator, in one plan with one cost.
 
     Parameters
     ----------
@@ -63,26 +63,26 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         Privacy budget of one fit. There is no default.
     bounds : (low, high), list of (low, high), mapping of names to (low, high), or Schema
         Public bounds of each column, data units; records are clipped to them. Never take them from
-        the records. A tuple is of two numbers, for all columns, or of two sequences; a list has one
-        tuple for each column. A schema also has categories, booleans and the privacy unit, and says
-        what happens to missing values.
+        the records. A tuple has two numbers, for all columns, or two sequences; a list has one
+        tuple for each column. A schema also has categories, booleans, the privacy unit and rules
+        for missing values.
     nominal_n : int, optional
-        Public contract value for the number of records. Without it, 2 % of the budget pay for a
+        Public contract value for the number of records. If omitted, 2 % of the budget is spent on a
         noisy count.
     delta : float, optional
-        ``min(1e-6, 1 / (100 nominal_n))`` if not given, 1e-6 without `nominal_n`; the value used
-        is in ``delta_``.
+        By default ``min(1e-6, 1 / (100 nominal_n))``, or 1e-6 without `nominal_n`. ``delta_`` is
+        the value used.
     ledger : Ledger or path, optional
-        Where the fit is charged before it releases anything; it refuses to overspend. Without one
-        nothing remembers what was spent.
+        The ledger that charges the fit before its release and refuses to exceed the budget. Without
+        a ledger no cost is recorded.
     dataset : str, optional
-        Name under which the ledger knows the data; a schema has its own.
+        Name of the data in the ledger; by default that of the schema.
     frac_bits : int in [4, 24]
         Records are rounded to multiples of ``2**-frac_bits`` of half a column's range.
     max_loss : float in [0, 1], optional
-        Share of the rows of each silo that may be left out. By default 5 %, and no value of a
-        target, event or group may lose all of its rows. Otherwise a fit raises a DataError before
-        anything is spent; below the limit, a DataLossWarning says what is left out.
+        Share of the rows of each silo that may be left out. By default 5 %, and each value of a
+        target, event or group must keep at least one row. Otherwise a fit raises a DataError before
+        any budget is spent. Below the limit, a DataLossWarning reports the rows left out.
 
     Attributes
     ----------
@@ -99,10 +99,10 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
     Neighbouring data sets differ by one record (or one unit of the schema) added or removed.
     """
 
-    _task: ClassVar[type[Task]]  # of which a model is
-    _names: ClassVar[Mapping[str, str]] = {}  # of options that scikit-learn calls otherwise
+    _task: ClassVar[type[Task]]  # of the model
+    _names: ClassVar[Mapping[str, str]] = {}  # of options with other names in scikit-learn
     _new_noise: ClassVar[Callable[[], NoiseSource]] = DiscreteNoise
-    _columns: ClassVar[Sequence[str] | None] = None  # that tables with names must have, in order
+    _columns: ClassVar[Sequence[str] | None] = None  # required of tables with names, in order
 
     epsilon: float
     bounds: Any
@@ -114,25 +114,26 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
     max_loss: float | None = None
 
     def fit(self, X: Any, y: Any = None, **refused: Any) -> Self:
-        """Release what the task says of the records.
+        """Release the task's results for the records.
 
         Parameters
         ----------
         X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-            A list is one silo each: their vectors are masked and summed as in a federation. Tables
-            with names of columns are matched by name, arrays by place. Paths name CSV or Parquet
-            files, which may be larger than memory. See :mod:`cloister.data` for other sources.
+            A list has one element per silo, whose vectors are masked and summed as in a federation.
+            Tables with column names are matched by name, arrays by position. Paths name CSV or
+            Parquet files, which may be larger than memory. See :mod:`cloister.data` for other
+            sources.
         y : array_like of shape (n_samples,), a list of these, or None
-            Of an estimator that predicts, the target: None where `bounds` is a schema and X has it,
-            or X is a list of pairs (X, y), one for each silo. Others ignore it. A record with a
-            missing or impossible label is left out.
+            The target of an estimator that predicts; other estimators ignore it. None if `bounds`
+            is a schema and X has the target, or if X is a list of pairs (X, y), one for each silo.
+            A record with a missing or impossible label is left out.
         refused
-            Nothing else is taken. Of `sample_weight` the error says what to do instead.
+            Other arguments raise an error. For `sample_weight` it names an alternative.
 
         Raises
         ------
         PlanError, DataError
-            Before anything is spent.
+            Before any budget is spent.
         BudgetExceeded
             If the ledger refuses.
         """
@@ -140,21 +141,24 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         return self
 
     def _fit(self, X: Any, y: Any, **refused: Any) -> SiloData:
-        """Check, read, release, keep; return what was read."""
+        """Run a fit and return the data that were read."""
         _refuse(refused)
         self._check()
-        say_slow()
+        say_slow()  # warns once if the compiled loops are missing
         spending = self._spending()
         data = self._read(X, y, spending)
         task, options = self._task_of(self._options(data))
+        # A class attribute, so that only a test can replace the noise.
         noise = type(self)._new_noise()
+        # Attributes come from the released result alone, so no record can leak into a fitted model.
         self._keep(release(task, data, spending, noise=noise, **options))
+        # As scikit-learn requires, only for a frame whose columns have names.
         if data.names:
             self.feature_names_in_ = np.array(data.names, dtype=object)
         return data
 
     def _check(self) -> None:
-        """Refuse what is wrong with the own parameters before a record is read."""
+        """Raise for invalid parameters of the subclass before a record is read."""
 
     def _spending(self) -> BudgetParameters:
         return BudgetParameters(**{f.name: getattr(self, f.name) for f in fields(BudgetParameters)})
@@ -163,15 +167,15 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         return read_silos(X, spending, names=self._columns)
 
     def _options(self, data: SiloData) -> dict[str, Any]:
-        """Return the options that the task declares and the estimator or its data have."""
-        own = self.get_params(deep=False)
-        given = {self._names.get(name, name): value for name, value in own.items()}
-        given["target"] = data.target or given.get("target")
-        if "random_state" in own:
-            given["public_seed"] = public_seed(own["random_state"])
-        known = {option.name for option in options_of(self._kind)}
-        chosen = {name: _plain(given[name]) for name in known & given.keys()}
-        return {k: v for k, v in chosen.items() if v is not None}  # None: the task's own default
+        """Return the options of the task, from the estimator's parameters and its data."""
+        parameters = self.get_params(deep=False)
+        values = {self._names.get(name, name): value for name, value in parameters.items()}
+        values["target"] = data.target or values.get("target")
+        if "random_state" in parameters:
+            values["public_seed"] = public_seed(parameters["random_state"])
+        declared = {option.name for option in options_of(self._kind)}
+        options = {name: _plain(values[name]) for name in declared & values.keys()}
+        return {k: v for k, v in options.items() if v is not None}  # None means the task's default
 
     @property
     def _kind(self) -> type[Task]:
@@ -185,57 +189,59 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         return self._kind, options
 
     def _keep(self, result: Release) -> None:
-        """Set the fitted attributes, functions of a released result alone."""
+        """Set the fitted attributes, which depend only on the released result."""
         plan = result.plan
         self.result_ = result
         self.plan_: Plan = plan
         self.spent_: float = result.epsilon()
         self.delta_: float = plan.budget.delta if plan.budget else 0.0
+        # scikit-learn does not count the target as a feature.
         target = getattr(plan.task, "target", None)
         names = [name for j, name in enumerate(plan.columns) if j != target]
         self.n_features_in_: int = len(names)
         self.__dict__.pop("feature_names_in_", None)
+        # Generated names are not set, because scikit-learn would then require them of new tables.
         if names != [f"x{j}" for j in range(len(names))]:
             self.feature_names_in_ = np.array(names, dtype=object)
 
     def _set(self, attributes: dict[str, str]) -> None:
-        """Set attributes from the results of these names; those that are not there stay absent."""
+        """Set attributes from the named results; delete those without a result."""
         for name, key in attributes.items():
-            self.__dict__.pop(name, None)
+            self.__dict__.pop(name, None)  # it may remain from an earlier fit
             if key in self.result_.results:
                 setattr(self, name, self.result_.results[key])
 
     @property
     def _own_task(self) -> Task:
-        """The fitted task itself, without the steps before it."""
+        """The fitted task without its preparation steps."""
         check_is_fitted(self)
         return _last_step(self.plan_.task)
 
     @property
     def _own_columns(self) -> tuple[str, ...]:
-        """Names of the columns that reach the task itself."""
+        """Names of the columns after the preparation steps."""
         task = self.plan_.task
         return task.last_step_columns if isinstance(task, Pipeline) else self.plan_.columns
 
     def save(self, path: str | Path) -> None:
-        """Write the released model as JSON with the digest of its plan; it holds no records."""
+        """Write the released model as JSON with the digest of its plan, without records."""
         check_is_fitted(self)
         self.result_.save(path)
 
     @classmethod
     def load(cls, path: str | Path, *, bounds: Schema | None = None, **parameters: Any) -> Self:
-        """Read a model to predict with; costs nothing.
+        """Load a model for predictions, at no cost.
 
         Parameters
         ----------
         path : path
             Written by :meth:`save`, or the ``model.json`` of a job.
         bounds : Schema, optional
-            The contract of the fit, required if the fit had one; a file does not hold it. Only
-            k-means may be asked without it, in the numbers of its grid.
+            The schema of the fit, required if the fit had one, since the file does not contain it.
+            Only k-means can predict without it, for numbers of its grid.
         parameters
-            Of the estimator, where the file does not hold them, such as `costs`; the others have
-            their defaults. Labels of digits, or ``"True"`` and ``"False"``, become numbers or
+            Parameters of the estimator that the file does not contain, such as `costs`; the others
+            have their defaults. Labels of digits, or ``"True"`` and ``"False"``, become numbers or
             truth values unless they are given as `classes`.
 
         Raises
@@ -247,10 +253,10 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         """
         result = Release.load(path)
         plan = result.plan
-        own = cls._own_parameters(result)
-        if own is None or plan.budget is None:
+        stored = cls._own_parameters(result)
+        if stored is None or plan.budget is None:
             raise DataError(
-                f"model holds the task {plan.task.name!r}, not {cls._holds()}; load it with the "
+                f"model has the task {plan.task.name!r}, not {cls._holds()}; load it with the "
                 "estimator that saved it."
             )
         agreed = {
@@ -260,77 +266,84 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
             "frac_bits": plan.grid.frac_bits,
         }
         contract = cls._contract(plan, bounds)
-        model = cls(**{**agreed, **own, **contract, **parameters})
+        model = cls(**{**agreed, **stored, **contract, **parameters})
         model._keep(result)
         return model
 
     @classmethod
     def _holds(cls) -> str:
-        """Say which task a file of this estimator holds."""
+        """Return the name of the task in a file of this estimator, for messages."""
         return repr(cls._task.name)
 
     @classmethod
     def _own_parameters(cls, result: Release) -> dict[str, Any] | None:
-        """Return the own parameters that a file holds, or None if it is of another estimator."""
+        """Return the estimator's parameters in a file, or None for another estimator's file."""
         names, task = set(cls._get_param_names()), result.plan.task
-        own = _last_step(task) if "prepare" in names else task
-        if type(own) is not cls._task:
+        last = _last_step(task) if "prepare" in names else task
+        # Exactly this class: a subclass may have other results.
+        if type(last) is not cls._task:
             return None
-        found = {name: getattr(own, name, None) for name in names - _OF_COLUMNS}
-        return {k: v for k, v in found.items() if isinstance(v, bool | int | float | str)}
+        values = {name: getattr(last, name, None) for name in names - _OF_COLUMNS}
+        # Others, such as tuples of columns, have another form in a plan than as a parameter.
+        return {k: v for k, v in values.items() if isinstance(v, bool | int | float | str)}
 
     @classmethod
     def _contract(cls, plan: Plan, schema: Schema | None) -> dict[str, Any]:
-        """Return the parameters that say what the columns are: of a schema, or of plain bounds."""
+        """Return the parameters on the columns, from a schema or from the plan's bounds."""
         names: set[str] = set(cls._get_param_names())
         if schema is not None:
+            # Another schema would decode the released numbers with other bounds.
             check_schema(schema, plan)
-            at = {k: getattr(plan.task, k, None) for k in names & _OF_COLUMNS}
+            positions = {k: getattr(plan.task, k, None) for k in names & _OF_COLUMNS}
             named = {
                 k: tuple(plan.columns[i] for i in j)
                 if isinstance(j, tuple)
                 else (None if j is None else plan.columns[j])
-                for k, j in at.items()
+                for k, j in positions.items()
             }
             return {"bounds": schema, **named}
         target: int | None = getattr(plan.task, "target", None)
         low, high = plan.grid.low, plan.grid.high
         columns = list(plain_schema((low, high), plan.columns, None).columns)
         features = [j for j in range(len(columns)) if j != target]
-        found: dict[str, Any] = {"bounds": tuple([end[j] for j in features] for end in (low, high))}
+        bounds: dict[str, Any] = {
+            "bounds": tuple([end[j] for j in features] for end in (low, high))
+        }
         if target is not None and isinstance(plan.task, Classifier):
             columns[target] = category_column(plan.columns[target], plan.task.classes)
         elif target is not None:
-            found["target_bounds"] = (low[target], high[target])
+            bounds["target_bounds"] = (low[target], high[target])
+        # A plan with another schema needs the schema itself, which the file does not contain.
         check_schema(Schema(dataset="unnamed", unit="row", columns=tuple(columns)), plan)
-        return found
+        return bounds
 
     def __sklearn_tags__(self) -> Any:
         return private_tags(super().__sklearn_tags__())
 
 
-def _refuse(given: Mapping[str, Any]) -> None:
-    """Refuse arguments that `fit` has not; `sample_weight` with the reason and a way out."""
-    for name, value in given.items():
+def _refuse(arguments: Mapping[str, Any]) -> None:
+    """Raise for unknown arguments of `fit`; for `sample_weight`, name an alternative."""
+    for name, value in arguments.items():
         if name != "sample_weight":
             raise TypeError(f"fit() got an unexpected keyword argument {name!r}")
         if value is not None:
             raise PlanError(
-                "sample_weight must be None: a weight multiplies what one record changes, which "
+                "sample_weight must be None: a weight multiplies the influence of a record, which "
                 "the noise would not cover; leave out records of weight 0, and repeat rows for "
-                "whole weights, with a schema whose unit names the record and whose max_rows is "
-                "the largest weight."
+                "integer weights, with a schema whose unit identifies the record and whose "
+                "max_rows is the largest weight."
             )
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of numpy as one of Python, which a plan can hold."""
+    """Return a NumPy number as a Python number, which a plan can store as JSON."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def private_tags(tags: Any) -> Any:
     """Return scikit-learn's tags of an estimator with fresh noise in every fit."""
     tags.input_tags.sparse = False
+    # scikit-learn's checks compare repeated fits of other estimators.
     tags.non_deterministic = True
     return tags
 
@@ -346,25 +359,25 @@ class PrivateSupervised(PrivateEstimator):
     Parameters
     ----------
     target : str, optional
-        With a schema: the column that is predicted.
+        With a schema: name of the column to predict.
     """
 
     target: str | None = None
 
     def _read(self, X: Any, y: Any, spending: BudgetParameters) -> SiloData:
-        known = {k: getattr(self, k, None) for k in ("target", "classes", "target_bounds")}
-        return read_labelled(X, y, spending, **known, names=self._columns)
+        about = {k: getattr(self, k, None) for k in ("target", "classes", "target_bounds")}
+        return read_labelled(X, y, spending, **about, names=self._columns)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateClassifier(ClassifierMixin, PrivateSupervised):
-    """What every classifier of ours predicts, from what its task released.
+    """A classifier that predicts from the release of its task.
 
     Parameters
     ----------
     classes : sequence or "in_y"
-        Without a schema: the public labels, or the statement that the set of labels in y is public.
-        A record of another class is left out.
+        Without a schema: the public labels, or "in_y" to state that the set of labels in y is
+        public. A record of another class is left out.
 
     Attributes
     ----------
@@ -372,31 +385,33 @@ class PrivateClassifier(ClassifierMixin, PrivateSupervised):
 
     Notes
     -----
-    The class of a record is as private as all else.
+    The guarantee covers the class of a record like its other values.
     """
 
     classes: Any = None
 
     def _read(self, X: Any, y: Any, spending: BudgetParameters) -> SiloData:
         data = super()._read(X, y, spending)
+        # Set before the release, because `_options` may need it.
         self.classes_: NDArray[Any] = np.array([]) if data.classes is None else data.classes
         return data
 
     @classmethod
     def load(cls, path: str | Path, *, bounds: Schema | None = None, **parameters: Any) -> Self:
-        """Read a model to predict with; costs nothing. See :meth:`PrivateEstimator.load`."""
+        """Load a model for predictions, at no cost; see :meth:`PrivateEstimator.load`."""
         model = super().load(path, bounds=bounds, **parameters)
         task = model.plan_.task
         assert isinstance(task, Classifier)
         if bounds is None:
             model.classes_ = _loaded_classes(parameters.get("classes"), task.classes)
+            # So that the loaded model can be cloned and fitted again.
             model.classes = model.classes_.tolist()
         else:
             model.classes_ = as_labels(task.classes)
         return model
 
     def predict_proba(self, X: Any) -> Floats:
-        """Return the probability of each class, (n_samples, n_classes); local, costs nothing."""
+        """Return the probability of each class, (n_samples, n_classes); local, at no cost."""
         rows = grid_rows(self, X)
         task = self.plan_.task
         assert isinstance(task, Classifier)
@@ -404,22 +419,24 @@ class PrivateClassifier(ClassifierMixin, PrivateSupervised):
 
     def predict_log_proba(self, X: Any) -> Floats:
         """Return the logarithm of :meth:`predict_proba`."""
+        # A probability that underflows to 0 must not give minus infinity.
         return np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class of each record; shape (n_samples,)."""
-        best = self.predict_proba(X).argmax(axis=1)  # first: it says if nothing was fitted
+        best = self.predict_proba(X).argmax(axis=1)  # first, since it raises before a fit
         return np.asarray(self.classes_[best])
 
 
-def _loaded_classes(given: Any, categories: Sequence[str]) -> NDArray[Any]:
-    """Return labels in the order of the categories that stand for them in a model."""
-    if given is None:
+def _loaded_classes(classes: Any, categories: Sequence[str]) -> NDArray[Any]:
+    """Return the labels in the order of a model's categories."""
+    if classes is None:
         return np.array(as_labels(categories).tolist())
-    labels = np.unique(np.asarray(given))
+    labels = np.unique(np.asarray(classes))
     by_category = {str(label).strip(): label for label in labels.tolist()}
+    # Wrong labels would silently rename classes.
     if by_category.keys() != set(categories):
         raise PlanError(
-            f"classes must be given as the labels of the model, {list(categories)}, got {given!r}."
+            f"classes must be the labels of the model, {list(categories)}, got {classes!r}."
         )
     return np.array([by_category[name] for name in categories], dtype=labels.dtype)

@@ -1,4 +1,4 @@
-"""What a model of centres says of records; local and exact, whoever found the centres."""
+"""Predictions of models with centres, which are local and exact for the given records."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cloister.hazmat.fixedpoint import Grid, round_to_grid
 from cloister.tasks.clustering.lloyd_kernel import finest_exact, nearest_centres
 from cloister.tasks.clustering.synopsis import squared_distances
 
-_CHUNK_VALUES = 1 << 17  # a MiB of floats: no table is copied whole
+_CHUNK_VALUES = 1 << 17  # 1 MiB of floats, so that no table is copied as a whole
 
 
 class CentreModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin):
     """Nearest centres and distances of records, scaled by the public range of each column.
 
-    A subclass sets ``cluster_centers_`` in data units and ``_grid``, by which it was fitted.
+    A subclass sets ``cluster_centers_`` in data units and ``_grid``, the grid of its fit.
     """
 
     cluster_centers_: Floats
@@ -30,82 +30,87 @@ class CentreModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
 
     @property
     def _n_features_out(self) -> int:
+        # For get_feature_names_out of scikit-learn.
         return len(self.cluster_centers_)
 
     def predict(self, X: ArrayLike) -> NDArray[np.int32]:
-        """Return the nearest centre of each record; local, costs nothing.
+        """Return the nearest centre of each record; local, at no cost.
 
-        Records are clipped to the bounds and rounded to the grid, as in a fit, so that those of the
-        fit get its ``labels_``.
+        Records are clipped to the bounds and rounded to the grid, as in a fit. So the records of
+        the fit get its ``labels_``.
 
         Parameters
         ----------
         X : array_like of shape (n_samples, n_features), DataFrame, or path with a schema
         """
         rows, grid = new_rows(self, X), self._grid
-        inside = (np.clip(rows[part], grid.low, grid.high) for part in self._parts(rows))
-        return self._labels_of(map(grid.encode, inside), len(rows))
+        clipped = (np.clip(rows[block], grid.low, grid.high) for block in self._blocks(rows))
+        return self._labels_of(map(grid.encode, clipped), len(rows))
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the scaled distance of each record to each centre; local, costs nothing."""
+        """Return the scaled distance of each record to each centre; local, at no cost."""
         rows = new_rows(self, X)
         distances = np.empty((len(rows), len(self.cluster_centers_)))
-        for part in self._parts(rows):
-            distances[part] = np.sqrt(self._squared(rows[part])).T
+        for block in self._blocks(rows):
+            distances[block] = np.sqrt(self._squared(rows[block])).T
         return distances
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return minus the sum of squared scaled distances to the nearest centre.
 
-        Local and exact for the given X: publishing it for private records is a release of its own.
+        Local and exact for the given X. Its publication for private records would be a separate
+        release, without noise.
         """
         rows = new_rows(self, X)
-        return -fsum(self._squared(rows[part]).min(axis=0).sum() for part in self._parts(rows))
+        return -fsum(self._squared(rows[block]).min(axis=0).sum() for block in self._blocks(rows))
 
     def _squared(self, X: Floats) -> Floats:
-        """Return squared scaled distances, shape (n_clusters, n_samples): the faster way round."""
+        """Return squared scaled distances in the faster order, shape (n_clusters, n_samples)."""
         grid = self._grid
         return squared_distances(grid.normalise(self.cluster_centers_), grid.normalise(X))
 
-    def _parts(self, rows: Floats) -> Iterator[slice]:
-        """Return slices of which neither columns nor distances take much memory."""
+    def _blocks(self, rows: Floats) -> Iterator[slice]:
+        """Return slices of rows whose columns and distances take little memory."""
+        # At least 256 rows, so that the calls are a small cost.
         step = max(256, _CHUNK_VALUES // max(self.cluster_centers_.shape))
         return (slice(first, first + step) for first in range(0, len(rows), step))
 
-    def _labels_of(self, parts: Iterable[Records], n_rows: int) -> NDArray[np.int32]:
-        """Return the nearest centres of grid records, then -1 until there are `n_rows`."""
+    def _labels_of(self, chunks: Iterable[Records], n_rows: int) -> NDArray[np.int32]:
+        """Return the nearest centres of grid records, padded with -1 to `n_rows`."""
         bits = self._grid.frac_bits
         centres = round_to_grid(self._grid.normalise(self.cluster_centers_), bits)
         reach = 1 + int(np.abs(centres).max()) // (1 << bits)
-        # a method without integer distances may have a grid that is too fine for them
+        # The grid of a method without integer distances may be too fine for exact ones.
         spare = bits - finest_exact(len(centres), self._grid.n_features, bits, reach)
         labels = np.full(n_rows, -1, dtype=np.int32)
         start = 0
-        for part in parts:
-            found = nearest_centres(part >> spare if spare else part, centres >> spare)
-            labels[start : start + len(part)] = found
-            start += len(part)
+        for chunk in chunks:
+            nearest = nearest_centres(chunk >> spare if spare else chunk, centres >> spare)
+            labels[start : start + len(chunk)] = nearest
+            start += len(chunk)
         return labels
 
     def _label(self, data: SiloData) -> None:
-        """Keep the cluster of each record of a table, -1 for one that was left out; not private.
+        """Set the cluster of each record of a table, -1 for one that was left out; not private.
 
-        Made at once: a model that waited until it is asked would have to hold records.
+        The labels are computed during the fit, because later the model would have to keep records.
         """
         self.__dict__.pop("labels_", None)
+        # Of a file or several silos, labels would need the records a second time.
         if data.table is None:
             return
+        # Labels exist only for a single table.
         (records,) = data.records.values()
         labels = self._labels_of(records, len(data.table))
-        if len(labels) and labels[-1] < 0:  # fewer records than rows: put each where its row is
+        if len(labels) and labels[-1] < 0:  # fewer records than rows: move each to its row
             kept = kept_rows(data.table, data.schema)
-            moved = np.full(len(labels), -1, dtype=np.int32)
-            moved[kept] = labels[: np.count_nonzero(kept)]
-            labels = moved
+            by_row = np.full(len(labels), -1, dtype=np.int32)
+            by_row[kept] = labels[: np.count_nonzero(kept)]
+            labels = by_row
         self.labels_ = labels
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what must not be stored: labels are made from the records."""
+        """Return the state without labels, which depend on the records and must not be stored."""
         state = dict(super().__getstate__())
         state.pop("labels_", None)
         return state

@@ -18,30 +18,30 @@ from cloister.tasks.survival.cox import Cox
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPCox(PrivateEstimator):
-    """Differentially private Cox regression: what multiplies the hazard of an event.
+    """Differentially private Cox regression, with hazard ratios of covariates.
 
     Parameters
     ----------
     time, event, nominal_events, covariates, tau
-        As for :class:`~cloister.tasks.survival.cox.Cox`; columns by name, and all other columns
-        are covariates by default. `nominal_events` is a public number: never count the records.
+        As for :class:`~cloister.tasks.survival.cox.Cox`; columns by name, and all other columns are
+        covariates by default. `nominal_events` is a public number; never take it from the records.
     bounds : Schema
-        With a column of numbers, one of true and false, and covariates, at most 10 coefficients.
+        A schema with a column of numbers, a boolean, and covariates with at most 10 coefficients.
     epsilon, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Attributes
     ----------
     names_ : ndarray of str, shape (p,)
-        Of coefficients: a column of numbers, or ``column=category`` against the first category.
+        Names of coefficients: a numeric column, or ``column=category`` against the first category.
     coef_, hazard_ratios_ : ndarray of shape (p,)
         For one data unit, or against the first category.
     confidence_intervals_, population_intervals_ : ndarray of shape (p, 2)
-        Ends of 95 % intervals of `hazard_ratios_`: of the noise, and of sampling too.
+        Ends of 95 % intervals of `hazard_ratios_`, for the noise alone, and with sampling.
     attenuated_ : ndarray of bool, shape (p,)
-        Where an effect is too strong for its interval.
+        True for an effect that is too strong for its interval.
     score_p_ : float
-        Of the test that all hazard ratios are 1, which knows the noise.
+        P-value of the test that all hazard ratios are 1, which accounts for the noise.
 
     Examples
     --------
@@ -78,23 +78,25 @@ class DPCox(PrivateEstimator):
     tau: float | None = None
 
     def _check(self) -> None:
+        # Plain bounds have no booleans.
         if not isinstance(self.bounds, Schema):
             raise PlanError(
-                "bounds must be a Schema, which says what is time, event and covariate, got "
+                "bounds must be a Schema with the columns of time, event and covariates, got "
                 f"{type(self.bounds).__name__}."
             )
 
     def _options(self, data: Any) -> dict[str, Any]:
+        # A tuple, because a plan is immutable.
         return {**super()._options(data), "covariates": tuple(self.covariates)}
 
     def _keep(self, result: Release) -> None:
         super()._keep(result)
-        found, task = result.results, self._own_task
+        results, task = result.results, self._own_task
         assert isinstance(task, Cox)
         self.names_ = np.array(task.names, dtype=object)
         self._set({"coef_": "coef", "hazard_ratios_": "hazard_ratio"})
         for attribute, end in (("confidence", ""), ("population", "_population")):
-            ends = [found[f"hazard_ratio{end}_{side}"] for side in ("low", "high")]
+            ends = [results[f"hazard_ratio{end}_{side}"] for side in ("low", "high")]
             setattr(self, f"{attribute}_intervals_", np.stack(ends, axis=1))
-        self.attenuated_ = np.asarray(found["attenuated"] > 0)
-        self.score_p_ = float(found["score_p"][0])
+        self.attenuated_ = np.asarray(results["attenuated"] > 0)
+        self.score_p_ = float(results["score_p"][0])

@@ -1,8 +1,8 @@
-"""``DPSiloEnsemble``: a private model from each silo, and their predictions combined.
+"""``DPSiloEnsemble``: a private model of each silo, with combined predictions.
 
-Nothing is summed over silos, so no masks are needed and a silo may come or go at any time. Records
-of different silos are different records: a person whose records are at one silo only loses what
-that silo's release costs (parallel composition). A person at several silos loses each of theirs.
+No sum goes over silos, so no masks are needed, and a silo may join or leave at any time. Different
+silos have different records. For a person with records at one silo, the cost is that of this silo's
+release (parallel composition). For a person at several silos, the costs of their releases compose.
 
 References
 ----------
@@ -53,9 +53,9 @@ def combined_probabilities(
     Parameters
     ----------
     results : sequence of Release
-        Of classifiers of the same columns and classes, such as ``Release.load`` reads.
+        Releases of classifiers with the same columns and classes, such as from ``Release.load``.
     records : ndarray of shape (n_samples, n_features), int32
-        On the grid of the models; the target column is not looked at.
+        Records on the grid of the models; the target column is ignored.
     weights : sequence of float >= 0, optional
         Public weights of the models; equal by default.
     combine : {"probabilities", "votes"}
@@ -72,15 +72,16 @@ def combined_probabilities(
     """
     _check_combine(combine)
     tasks = [_classifier(result) for result in results]
-    alike = {
+    layouts = {
         (result.plan.columns, result.plan.grid, task.target, task.classes)
         for result, task in zip(results, tasks, strict=True)
     }
-    if len(alike) != 1:
+    if len(layouts) != 1:
         raise PlanError(
             "models must be at least one and have the same columns, bounds, target and classes, "
-            f"got {len(alike)} kinds; use one schema."
+            f"got {len(layouts)} different layouts; use one schema."
         )
+    # Public weights need no budget.
     shares = _checked_weights(weights, len(tasks))
     total = np.zeros((len(records), len(tasks[0].classes)))
     for result, task, share in zip(results, tasks, shares, strict=True):
@@ -96,41 +97,40 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     base : estimator
-        A private classifier such as ``DPNaiveBayes(...)``. Its `epsilon` is what one person may
-        lose to all silos together; its own `ledger` must be None.
+        A private classifier such as ``DPNaiveBayes(...)``. Its `epsilon` is the budget of one
+        person over all silos together; its `ledger` must be None.
     combine : {"probabilities", "votes"}
     weights : "equal", "sizes", or sequence of float >= 0
-        "sizes" takes each model's number of records: its public contract value, or the noisy count
-        it paid for.
+        "sizes" uses each model's number of records: its public contract value or its noisy count.
     nominal_n : sequence of int, optional
         Public contract value for the number of records of each silo. By default that of `base` in
-        every silo, and a noisy count where `base` has none.
+        every silo, or a noisy count if `base` has none.
     costs : array_like of shape (n_classes, n_classes), optional
-        ``costs[i][j]`` is the public cost of predicting class j where i is true.
+        ``costs[i][j]`` is the public cost of predicting class j if i is true.
     ledgers : sequence of Ledger or path, optional
-        One for each silo, which alone is charged for its model.
+        One for each silo; each is charged only for the model of its silo.
 
     Attributes
     ----------
     models_ : list of estimator
-        Fitted to one silo each; ``models_[i].save`` writes what that silo releases.
+        Models of one silo each; ``models_[i].save`` writes the release of that silo.
     weights_ : ndarray of shape (n_silos,)
     silo_spent_ : ndarray of shape (n_silos,)
         Epsilon of each silo's release.
     spent_ : float
-        Epsilon that one person loses at most, at ``delta_``, over the silos they may be at.
+        Largest epsilon of one person, at ``delta_``, over all silos that may have their records.
     delta_ : float
     classes_ : ndarray of shape (n_classes,)
     n_features_in_ : int
 
     Notes
     -----
-    Each release is a plan of its own under profile "local". If the schema says that a person may be
-    at m silos, each release gets the m-th part of the squared GDP parameter, so that any m of them
-    compose to the budget.
+    Each release has a separate plan under profile "local". If the schema allows a person at m
+    silos, each release gets the m-th part of the squared GDP parameter. Any m of them then compose
+    to the budget.
 
-    A silo's model sees that silo's records only, with all of its noise. Where records are few, one
-    joint model has less noise; where silos differ much, an average may fit none of them.
+    The model of a silo uses only its records, with the whole noise of a release. With few records,
+    one joint model has less noise. If silos differ much, an average may fit no silo well.
 
     Examples
     --------
@@ -158,20 +158,21 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X : list of tables or paths, one for each silo
-            One table is an ensemble of one model. It may be a list of pairs (X, y) without `y`.
+            One table gives an ensemble of one model. Without `y`, it may be a list of pairs (X, y).
         y : list of array_like, or None
-            None where the base has a schema and the tables have the target.
+            None if the base has a schema and the tables have the target.
 
         Raises
         ------
         PlanError, DataError, BudgetExceeded
-            Each silo's, before that silo has released anything.
+            Raised for each silo before its release.
         """
         X, y = unpaired(X, y)
         silos = as_silos(X)
         labels = [None] * len(silos) if y is None else label_parts(y, len(silos))
         self._check(len(silos))
         names: tuple[str, ...] = ()
+        # Without a schema, the models must have the same columns in the same order.
         if not isinstance(self.base.bounds, Schema):
             silos, names, _ = matched(silos)
         sizes = self.nominal_n or [self.base.nominal_n] * len(silos)
@@ -181,31 +182,32 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
             clone(self.base).set_params(**changes, nominal_n=size, ledger=ledger)
             for size, ledger in zip(sizes, ledgers, strict=True)
         ]
-        for model, table, part in zip(models, silos, labels, strict=True):
+        for model, table, targets in zip(models, silos, labels, strict=True):
             model._columns = names or None
-            model.fit(table, part)
+            model.fit(table, targets)
         self._keep(models)
         return self
 
     def _for_one_silo(self, sizes: Sequence[Any], labels: Sequence[Any]) -> dict[str, Any]:
-        """Return the parameters in which the model of each silo differs from the base."""
+        """Return the parameters of each silo's model that differ from the base."""
         base, most = self.base, self._most_silos(len(sizes))
         delta = base.delta
         if delta is None:
+            # One delta for all silos, because their guarantees compose for a person.
             delta = default_delta(None if None in sizes else sum(map(int, sizes)))
         changes: dict[str, Any] = {"delta": delta}
-        if isinstance(
-            base.bounds, Schema
-        ):  # for a silo's own release a person's rows there are all
+        if isinstance(base.bounds, Schema):
+            # A silo's release uses only a person's rows at this silo.
             changes["bounds"] = base.bounds.model_copy(update={"max_silos_per_person": 1})
-        if most > 1:
+        if most > 1:  # squared GDP parameters add up under composition [DRS22]
             changes["epsilon"] = gdp_epsilon(gdp_mu_for(base.epsilon, delta) / sqrt(most), delta)
         if isinstance(base.classes, str) and base.classes == IN_Y and labels[0] is not None:
+            # Over all silos, since a silo may lack a class.
             changes["classes"] = label_set(labels)
         return changes
 
     def _most_silos(self, n_silos: int) -> int:
-        """Return at how many silos of an ensemble one person may be."""
+        """Return the largest number of silos of an ensemble with records of one person."""
         bounds = self.base.bounds
         return min(bounds.max_silos_per_person if isinstance(bounds, Schema) else 1, n_silos)
 
@@ -221,19 +223,24 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
         self.weights_ = _checked_weights(self.weights, len(models), sizes)
         self.delta_: float = first.delta_
         self.silo_spent_ = np.array([model.spent_ for model in models])
+        # The worst case is a person at the silos with the largest costs.
         dearest = sorted(models, key=lambda model: -model.spent_)[: self._most_silos(len(models))]
         event = ComposedEvent(tuple(model.result_.spent for model in dearest))
         self.spent_: float = accounting.epsilon(event, self.delta_)
 
     def _check(self, n_silos: int) -> None:
-        """Refuse what is wrong before a silo has released anything."""
+        """Raise for invalid parameters before the first release."""
+        # One ledger would charge every silo's data set for the models of all.
         if getattr(self.base, "ledger", None) is not None:
             raise PlanError("ledger of the base must be None; give ledgers, one for each silo.")
         _check_combine(self.combine)
         for name in ("nominal_n", "ledgers"):
-            given = getattr(self, name)
-            if given is not None and (isinstance(given, str | int) or len(given) != n_silos):
-                raise PlanError(f"{name} must be one for each of {n_silos} silos, got {given!r}.")
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, str | int) or len(value) != n_silos):
+                raise PlanError(
+                    f"{name} must be a list with one for each of {n_silos} silos, got {value!r}."
+                )
+        # Before the first release, since a refusal after it would waste its budget.
         _checked_weights(self.weights, n_silos, [1.0] * n_silos)
         n_classes = getattr(self.base, "classes", None)
         if self.costs is not None and n_classes is not None and not isinstance(n_classes, str):
@@ -250,24 +257,25 @@ class DPSiloEnsemble(ClassifierMixin, BaseEstimator):
         )
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the class of the largest share, or of the least expected cost."""
-        best = best_class(self.predict_proba(X), self.costs)  # says if nothing was fitted
+        """Return the class with the largest share, or with the least expected cost."""
+        best = best_class(self.predict_proba(X), self.costs)  # first, since it raises before a fit
         return self.classes_[best]
 
     def describe(self) -> str:
-        """Say in plain words what was released, and what it cost each silo and each person."""
+        """Return a description of the releases and of their costs for silos and persons."""
         check_is_fitted(self)
         costs = ", ".join(f"{spent:.4g}" for spent in self.silo_spent_)
         most = self._most_silos(len(self.models_))
         where = "one silo" if most == 1 else f"up to {most} silos"
         return (
-            f"{len(self.models_)} silos released a model each, under a local plan, at epsilon "
-            f"{costs}. A person's records are at {where}, so one person loses at most epsilon "
-            f"{self.spent_:.4g} at delta {self.delta_:.2g}. Nothing else left a silo."
+            f"{len(self.models_)} silos released one model each, under a local plan, at epsilon "
+            f"{costs}. A person's records are at {where}, so the cost for one person is at most "
+            f"epsilon {self.spent_:.4g} at delta {self.delta_:.2g}. The silos sent no other values."
         )
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        """Show the models in notebooks, after what they cost together."""
+        """Show the models in notebooks, after their total cost."""
+        # Before a fit, scikit-learn's representation.
         if not hasattr(self, "models_"):
             return dict(super()._repr_mimebundle_(**kwargs))
         models = "".join(model._repr_html_() for model in self.models_)
@@ -286,7 +294,7 @@ def _check_combine(combine: Any) -> None:
 def _classifier(result: Release) -> Classifier:
     task = result.plan.task
     if not isinstance(task, Classifier):
-        raise PlanError(f"every model must be a classifier, got one of task {task.name!r}.")
+        raise PlanError(f"every model must be a classifier, got one with task {task.name!r}.")
     return task
 
 
@@ -301,11 +309,11 @@ def _checked_weights(weights: Any, n: int, sizes: Sequence[float] = ()) -> Float
         return np.full(n, 1 / n)
     try:
         sized = isinstance(weights, str) and weights == "sizes"
-        given = [float(weight) for weight in (sizes if sized else weights)]
+        values = [float(weight) for weight in (sizes if sized else weights)]
     except (TypeError, ValueError):
-        given = []
-    if len(given) != n or not all(isfinite(w) and w >= 0 for w in given) or sum(given) <= 0:
+        values = []  # the check below reports them
+    if len(values) != n or not all(isfinite(w) and w >= 0 for w in values) or sum(values) <= 0:
         raise PlanError(
             f"weights must be 'equal', 'sizes' or {n} numbers >= 0, not all 0, got {weights!r}."
         )
-    return np.array(given) / sum(given)
+    return np.array(values) / sum(values)

@@ -1,7 +1,7 @@
-"""Federated learning of a model of your own: scikit-learn, PyTorch, or any vector of parameters.
+"""Federated learning of a user's model: scikit-learn, PyTorch, or any vector of parameters.
 
-A plan holds no code. It pins a digest of the model and all public numbers; each silo runs its own
-training function and gives the update to the protocol, see :func:`supplied`. Each silo with all of
+A plan contains no code. It pins a digest of the model and all public numbers. Each silo runs its
+training function and passes the update to the protocol, see :func:`supplied`. Each silo with all of
 its data is one privacy unit.
 """
 
@@ -46,7 +46,7 @@ _NUMBERS = ("clip", "rate", "growth", "server_rate", "momentum")
 
 @runtime_checkable
 class LocalUpdate(Protocol):
-    """What a silo trains: a start that all silos share, and a function of parameters and data."""
+    """The training of a silo: a common start, and a function of parameters and data."""
 
     def start(self) -> Floats:
         """Return the public parameters before the first round, one vector."""
@@ -54,67 +54,68 @@ class LocalUpdate(Protocol):
     def train(self, parameters: Floats, data: Any) -> Floats:
         """Return the parameters after training on one silo's data.
 
-        Called again with the same arguments it must return the same, since a silo that was stopped
-        comes to its answers again.
+        The same arguments must give the same result, because a restarted silo repeats its answers.
         """
 
     def finished(self, parameters: Floats) -> Any:
         """Return the model with these parameters."""
 
     def describe(self) -> str:
-        """Say what is trained, with all public numbers; part of the digest that a plan pins."""
+        """Return a description with all public numbers; the digest in a plan covers it."""
 
 
 def supplied(
     local: LocalUpdate, data: Any, task: ClientUpdates
 ) -> Callable[[int, GridState], list[Records]]:
-    """Return what a silo gives its :class:`~cloister.protocol.client.Client` as records.
+    """Return the `records` of a silo's :class:`~cloister.protocol.client.Client`.
 
     Parameters
     ----------
     local : LocalUpdate
     data : object
-        The silo's own; whatever ``local.train`` takes.
+        The data of the silo, as ``local.train`` expects them.
     task : ClientUpdates
-        Of the plan.
+        Task of the plan.
 
     Returns
     -------
     function of round and public state
-        Makes the silo's update, no longer than the plan allows. Training that fails, or that ends
-        in something else than finite numbers, gives no update: what the data hold never stops a
-        job, nor shows in one.
+        Computes the silo's update and clips it to the plan's length. Training that raises, or whose
+        result is not finite, gives no update. So the data can neither stop a job nor become visible
+        in its failure.
     """
     start = local.start()
 
     def update(t: int, state: GridState) -> list[Records]:
-        now = start + from_grid(state["parameters"], task.frac_bits)
+        parameters = start + from_grid(state["parameters"], task.frac_bits)
         try:
-            moved = np.asarray(local.train(now.copy(), data), dtype=np.float64).ravel() - now
-        except Exception:  # the silo's own code on its own data: to stop here would tell of them
-            moved = np.full(len(now), np.nan)
-        return [clipped(moved[None], task.clip).astype(np.int32)]
+            trained = np.asarray(local.train(parameters.copy(), data), dtype=np.float64)
+            change = trained.ravel() - parameters
+        except Exception:  # an exception here would disclose a fact about the silo's data
+            change = np.full(len(parameters), np.nan)
+        return [clipped(change[None], task.clip).astype(np.int32)]
 
     return update
 
 
 def model_digest(local: LocalUpdate) -> str:
-    """Return what a plan pins of a model: SHA-256 of its description and its start."""
+    """Return the digest of a model in a plan: SHA-256 of its description and its start."""
     start = np.ascontiguousarray(local.start(), dtype="<f8")
+    # The zero byte separates description and start.
     return hashlib.sha256(local.describe().encode() + b"\0" + start.tobytes()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Epsilons:
-    """What a plan promises to whom, each composed over all rounds at the plan's delta.
+    """The local and the global guarantee of a plan, composed over all rounds at its delta.
 
     Parameters
     ----------
     local : float
-        Of what one silo sends, to somebody who sees it without its mask: between any two data sets
-        of the silo. Infinite where silos add no noise themselves.
+        Epsilon of one silo's updates for an observer who sees them without mask, between any two
+        data sets of the silo. Infinite if silos add no noise.
     of_sum : float
-        Of the sums with the noise of all silos, to somebody who sees nothing else.
+        Epsilon of the sums with the noise of all silos, for an observer who sees only these.
     """
 
     local: float
@@ -124,20 +125,24 @@ class Epsilons:
 def epsilons(plan: Plan) -> Epsilons:
     """Return the local and the global epsilon of a plan with Gaussian noise."""
     if plan.budget is None or plan.task.mechanism != "gaussian":
-        raise PlanError(f"epsilons are of plans with Gaussian noise, got {plan.task.name!r}.")
+        raise PlanError(
+            f"epsilons need a plan with Gaussian noise, got one of task {plan.task.name!r}."
+        )
     blocks = [block for t in range(plan.rounds) for block in plan.task.blocks(t)]
+    # Then each silo's noise satisfies the guarantee by itself.
     alone = bool(getattr(plan.task, "alone", False))
 
     def composed(noise: Callable[[Any], float], factor: float, rate: float) -> float:
         events: list[Event] = []
         for block in blocks:
             ratio = noise(block) / (factor * plan.group_size * sqrt(block.l2_squared))
+            # A secret coin amplifies privacy only for observers who do not know it.
             events.append(GaussianEvent(ratio) if rate == 1 else SampledGaussianEvent(ratio, rate))
         assert plan.budget is not None
         return accounting.epsilon(ComposedEvent(tuple(events)), plan.budget.delta)
 
     local = math.inf
-    if plan.profile == "pairwise":  # two updates are twice as far apart as one and none
+    if plan.profile == "pairwise":  # two updates may differ by twice the clipping norm
         local = composed(plan.share_scale, 1 if alone else 2, 1.0)
     elif plan.profile == "local" and alone:
         local = composed(plan.noise_std, 1, 1.0)
@@ -148,38 +153,38 @@ def epsilons(plan: Plan) -> Epsilons:
 class FederatedLearner(ReleaseMixin, BaseEstimator):
     """Train one model over silos that keep their data, with a guarantee for each silo as a whole.
 
-    All silos run in this process; over a network each of them runs :func:`supplied` beside its
-    client of the protocol (see the how-to page).
+    All silos run in this process. Over a network, each silo passes :func:`supplied` to its client
+    of the protocol (see the how-to page).
 
     Parameters
     ----------
     model : scikit-learn estimator with ``partial_fit``, torch.nn.Module or LocalUpdate
         Its parameters before training are public.
     epsilon : float, > 0
-        For adding or removing one silo with all of its data.
+        Privacy budget for adding or removing one silo with all of its data.
     delta : float, optional
     rounds : int
     clip : float, > 0
-        The longest update of a silo, L2 norm in the units of the parameters.
+        Largest L2 norm of a silo's update, in the units of the parameters.
     rate : float in (0, 1]
-        Probability with which a silo takes part in a round, by a coin that it keeps secret.
+        Probability that a silo contributes to a round, decided by its secret coin.
     growth, server_rate, momentum, trust
-        As in :class:`~cloister.tasks.supervised.fedavg.FedAvg`. With ``trust="local"`` epsilon is
-        of each silo's update alone.
+        As in :class:`~cloister.tasks.supervised.fedavg.FedAvg`. With ``trust="local"`` epsilon
+        holds for each silo's update alone.
     classes : sequence, optional
-        Public labels, needed for a scikit-learn classifier.
+        Public labels, required for a scikit-learn classifier.
     local_epochs : int, >= 1
-        Passes over its data that a silo makes in a round.
+        Number of passes of a silo over its data in a round.
     batch_size, learning_rate, loss
-        Of local training with PyTorch: plain gradient steps; `loss` is cross entropy for labels of
-        integers and the squared error for others unless given.
+        Parameters of local training with PyTorch, by plain gradient steps. By default, `loss` is
+        cross entropy for integer labels and squared error for others.
     profile : {"group", "pairwise"}
     ledger : Ledger or path, optional
-        Its data set must have been opened with ``unit="silo"``.
+        Its data set must have the unit "silo".
     dataset : str, optional
-        The name that is charged; needed with a ledger.
+        Name of the data set to charge, required with a ledger.
     public_seed : int
-        Of the order of batches.
+        Seed of the order of batches.
 
     Attributes
     ----------
@@ -190,11 +195,11 @@ class FederatedLearner(ReleaseMixin, BaseEstimator):
     plan_ : Plan
     spent_, delta_ : float
     epsilons_ : Epsilons
-        Of one update alone and of the sums, separately.
+        Epsilon of one silo's updates alone, and of the sums.
 
     Notes
     -----
-    A guarantee for whole silos needs many of them: noise of a round is
+    A guarantee for whole silos needs many silos: the noise of a round is
     ``clip * noise_multiplier / (rate * n_silos)`` in every parameter.
     """
 
@@ -226,15 +231,18 @@ class FederatedLearner(ReleaseMixin, BaseEstimator):
         Parameters
         ----------
         clients : sequence of (X, y)
-            The data of each silo; for a LocalUpdate whatever its ``train`` takes. How many there
-            are is public.
+            The data of each silo; for a LocalUpdate, the data that its ``train`` expects. Their
+            number is public.
         y : None
-            Labels are beside the data of each silo.
+            Must be None, because `clients` contain the labels.
         """
         if y is not None or not isinstance(clients, list | tuple) or not clients:
-            raise DataError("clients must be a list of (X, y), the data of each silo.")
+            raise DataError(
+                "clients must be a list with the data (X, y) of each silo, and y must be None."
+            )
         clients = _numbers_by_name(clients)
         local = self._local(clients)
+        # Generated names, because clients in one process have none.
         names = tuple(f"client-{i}" for i in range(len(clients)))
         plan = self._plan(local, names)
         task = plan.task
@@ -253,6 +261,7 @@ class FederatedLearner(ReleaseMixin, BaseEstimator):
         self.plan_ = self.result_.plan
         self.spent_ = self.result_.epsilon()
         self.delta_ = plan.budget.delta if plan.budget else 0.0
+        # Both, because they hold for different observers.
         self.epsilons_ = epsilons(self.plan_)
         self.parameters_: Floats = local.start() + self.result_.results["parameters"]
         self.model_ = local.finished(self.parameters_)
@@ -268,7 +277,7 @@ class FederatedLearner(ReleaseMixin, BaseEstimator):
         Returns
         -------
         ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Of a PyTorch model with several outputs, the number of the largest.
+            For a PyTorch model with several outputs, the index of the largest.
         """
         check_is_fitted(self, "model_")
         if _is_torch(self.model):
@@ -288,6 +297,7 @@ class FederatedLearner(ReleaseMixin, BaseEstimator):
                 **{name: float(getattr(self, name)) for name in _NUMBERS},
             ),
         )
+        # With trust="local" each silo's noise protects its update even if all others collude.
         alone = task.alone and len(names) > 1
         return Plan(
             task=task,
@@ -303,12 +313,12 @@ class FederatedLearner(ReleaseMixin, BaseEstimator):
         )
 
     def _local(self, clients: Sequence[Any]) -> LocalUpdate:
-        """Return the training that belongs to the kind of model."""
+        """Return the local training for the type of the model."""
         if isinstance(self.model, LocalUpdate):
             return self.model
-        widths = {np.shape(part[0])[1:] for part in clients if len(part) == 2}
-        if len(widths) != 1 or any(len(part) != 2 for part in clients):
-            raise DataError("each of clients must be (X, y) with the same columns in X.")
+        widths = {np.shape(client[0])[1:] for client in clients if len(client) == 2}
+        if len(widths) != 1 or any(len(client) != 2 for client in clients):
+            raise DataError("every client must be a pair (X, y), with the same columns in X.")
         if _is_torch(self.model):
             return TorchUpdate(
                 self.model,
@@ -318,6 +328,7 @@ class FederatedLearner(ReleaseMixin, BaseEstimator):
                 self.learning_rate,
                 self.public_seed,
             )
+        # Only partial_fit continues from given parameters.
         if not hasattr(self.model, "partial_fit"):
             raise PlanError(
                 "model must be a scikit-learn estimator with partial_fit, a torch.nn.Module or a "
@@ -328,28 +339,28 @@ class FederatedLearner(ReleaseMixin, BaseEstimator):
 
 
 def _numbers_by_name(clients: Sequence[Any]) -> list[Any]:
-    """Return clients whose tables have names of columns as numbers, matched by these names.
+    """Return the clients as arrays of numbers if all tables have column names, matched by name.
 
-    A record without a number in some cell is left out; other data are the model's own affair.
+    A record without a number in some cell is left out. Other data are returned unchanged.
     """
     pairs = [client for client in clients if isinstance(client, tuple) and len(client) == 2]
     if len(pairs) < len(clients) or not all(is_frame(X) for X, _ in pairs):
         return list(clients)
     tables, names, _ = matched([X for X, _ in pairs])
-    found = []
+    arrays = []
     for table, (_, y) in zip(tables, pairs, strict=True):
         rows = read_floats(table, names)
-        there = np.isfinite(rows).all(axis=1)
-        found.append((rows[there], np.asarray(y)[there]))
-    return found
+        usable = np.isfinite(rows).all(axis=1)
+        arrays.append((rows[usable], np.asarray(y)[usable]))
+    return arrays
 
 
 @dataclass(frozen=True)
 class SklearnUpdate:
-    """Training of a scikit-learn model by ``partial_fit``: linear ones by SGD, and perceptrons.
+    """Training by ``partial_fit`` of a linear SGD model or a perceptron of scikit-learn.
 
-    The model is not averaged, and has an integer as `random_state`, if it has one; `classes` are
-    None for a regressor.
+    The model must not be averaged, and its `random_state`, if any, must be an integer. `classes`
+    are None for a regressor.
     """
 
     model: Any
@@ -359,25 +370,26 @@ class SklearnUpdate:
     _template: Any = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        given = self.model.get_params()
-        if given.get("average") or not isinstance(given.get("random_state", 0), int):
+        parameters = self.model.get_params()
+        if parameters.get("average") or not isinstance(parameters.get("random_state", 0), int):
             raise PlanError(
-                "model must have an integer as random_state, which is public, and average=False, "
-                f"since one that averages has two states; got {type(self.model).__name__} with "
-                "others."
+                "model must have an integer random_state, which is public, and average=False, "
+                f"since averaging keeps a second state; got {type(self.model).__name__} with other "
+                "values."
             )
         if (self.classes is None) != is_regressor(self.model):
-            raise PlanError("classes must be given for a classifier, and only there.")
+            raise PlanError("classes are required for a classifier; omit them for a regressor.")
+        # A frozen dataclass has no other way to set a derived field.
         object.__setattr__(self, "_template", self._public_start())
 
     def _public_start(self) -> Any:
-        """Return the model after a step on public rows of zeros, which makes its parameters."""
+        """Return the model after a step on public rows of zeros, which creates its parameters."""
         labels = np.zeros(2) if self.classes is None else np.asarray(self.classes)
         rows = np.zeros((len(labels), self.n_features))
         model = self._step(clone(self.model), rows, labels)
         for name in _parameter_names(model):
             value = getattr(model, name)
-            if name in ("coef_", "intercept_"):
+            if name in ("coef_", "intercept_"):  # a linear model needs no random start
                 setattr(model, name, np.zeros_like(value))
         return model
 
@@ -387,7 +399,7 @@ class SklearnUpdate:
         return model.partial_fit(X, y, classes=np.asarray(self.classes))
 
     def start(self) -> Floats:
-        """Return zeros of a linear model, and what its seed makes of another."""
+        """Return zeros for a linear model, and seeded parameters for another."""
         return _to_vector(self._template)
 
     def train(self, parameters: Floats, data: Any) -> Floats:
@@ -400,24 +412,25 @@ class SklearnUpdate:
 
     def finished(self, parameters: Floats) -> Any:
         """Return the estimator with these parameters."""
+        # A copy, since rounds of several silos in one process use the same template.
         model, place = deepcopy(self._template), 0
         for name in _parameter_names(model):
             value = getattr(model, name)
-            parts = value if isinstance(value, list) else [value]
+            arrays = value if isinstance(value, list) else [value]
             new = []
-            for part in parts:
-                shape, size = np.shape(part), np.size(part)
-                cut = parameters[place : place + size]
-                new.append(np.ascontiguousarray(cut.reshape(shape), dtype=np.float64))
+            for array in arrays:
+                shape, size = np.shape(array), np.size(array)
+                entries = parameters[place : place + size]
+                new.append(np.ascontiguousarray(entries.reshape(shape), dtype=np.float64))
                 place += size
             setattr(model, name, new if isinstance(value, list) else new[0])
         return model
 
     def describe(self) -> str:
-        """Name the estimator and its hyperparameters."""
-        known = sorted(self.model.get_params().items())
+        """Return the name of the estimator with its hyperparameters."""
+        parameters = sorted(self.model.get_params().items())
         labels = None if self.classes is None else [str(c) for c in self.classes]
-        return f"{type(self.model).__name__}({known}), classes {labels}, {self.epochs} epochs"
+        return f"{type(self.model).__name__}({parameters}), classes {labels}, {self.epochs} epochs"
 
 
 def _parameter_names(model: Any) -> tuple[str, ...]:
@@ -425,24 +438,24 @@ def _parameter_names(model: Any) -> tuple[str, ...]:
         if all(hasattr(model, name) for name in names):
             return names
     raise PlanError(
-        f"model must keep its parameters in coef_ and intercept_, or coefs_ and intercepts_; wrap "
+        "model must have its parameters in coef_ and intercept_, or coefs_ and intercepts_; wrap "
         f"{type(model).__name__} in a LocalUpdate."
     )
 
 
 def _to_vector(model: Any) -> Floats:
-    parts: list[Floats] = []
+    vectors: list[Floats] = []
     for name in _parameter_names(model):
         value = getattr(model, name)
-        parts += [np.ravel(v) for v in (value if isinstance(value, list) else [value])]
-    return np.concatenate(parts).astype(np.float64)
+        vectors += [np.ravel(v) for v in (value if isinstance(value, list) else [value])]
+    return np.concatenate(vectors).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class TorchUpdate:
     """Training of a PyTorch module by plain gradient steps over batches.
 
-    The module has no buffers: running means of a batch would be state that nobody bounds.
+    The module must have no buffers: running means of batches would be state without a bound.
     """
 
     module: Any
@@ -453,14 +466,15 @@ class TorchUpdate:
     public_seed: int = 0
 
     def __post_init__(self) -> None:
+        # Integer buffers, such as counters, hold no values of records.
         if any(buffer.is_floating_point() for buffer in self.module.buffers()):
             raise PlanError(
                 "model must have no buffers of numbers, such as those of batch norm; use layers "
-                "that keep nothing of a batch, such as group norm."
+                "without state of a batch, such as group norm."
             )
 
     def start(self) -> Floats:
-        """Return the parameters of the module as it is."""
+        """Return the current parameters of the module."""
         return _torch_vector(self.module)
 
     def train(self, parameters: Floats, data: Any) -> Floats:
@@ -471,21 +485,23 @@ class TorchUpdate:
         kind = next(module.parameters()).dtype
         X = torch.as_tensor(np.asarray(data[0]), dtype=kind)
         labels = np.asarray(data[1])
-        whole = labels.dtype.kind in "iub"
-        y = torch.as_tensor(labels.astype(np.int64) if whole else labels)
-        y = y if whole else y.to(kind)
-        loss = self.loss or (torch.nn.CrossEntropyLoss() if whole else torch.nn.MSELoss())
-        steps = torch.optim.SGD(module.parameters(), lr=self.rate)
+        integers = labels.dtype.kind in "iub"
+        y = torch.as_tensor(labels.astype(np.int64) if integers else labels)
+        y = y if integers else y.to(kind)
+        loss = self.loss or (torch.nn.CrossEntropyLoss() if integers else torch.nn.MSELoss())
+        optimiser = torch.optim.SGD(module.parameters(), lr=self.rate)
         rng = public_generator(self.public_seed, "batches")
+        # Seeded, for example for dropout, because a restarted silo must repeat its update.
         with torch.random.fork_rng():
             torch.manual_seed(self.public_seed)
             for _ in range(self.epochs):
                 order = torch.as_tensor(rng.permutation(len(X)))
                 for batch in order.split(self.batch_size):
-                    steps.zero_grad()
-                    found = module(X[batch])
-                    loss(found if whole else found.reshape(y[batch].shape), y[batch]).backward()
-                    steps.step()
+                    optimiser.zero_grad()
+                    output = module(X[batch])
+                    output = output if integers else output.reshape(y[batch].shape)
+                    loss(output, y[batch]).backward()
+                    optimiser.step()
         return _torch_vector(module)
 
     def finished(self, parameters: Floats) -> Any:
@@ -499,32 +515,33 @@ class TorchUpdate:
         return module
 
     def describe(self) -> str:
-        """Name the module, its shapes and how it is trained."""
-        shapes = [(name, tuple(part.shape)) for name, part in self.module.named_parameters()]
+        """Return the module, its shapes and the numbers of its training as text."""
+        shapes = [(name, tuple(value.shape)) for name, value in self.module.named_parameters()]
         numbers = (self.epochs, self.batch_size, self.rate, self.public_seed)
         return f"{self.module!r} {shapes} loss {self.loss!r} {numbers}"
 
 
 def _is_torch(model: Any) -> bool:
-    """Return whether this is a module of PyTorch, which is loaded only if somebody uses it."""
-    torch = sys.modules.get("torch")
+    """Return True for a module of PyTorch, without an import of PyTorch."""
+    torch = sys.modules.get("torch")  # a module can exist only after the import
     return torch is not None and isinstance(model, torch.nn.Module)
 
 
 def _torch_vector(module: Any) -> Floats:
     import torch
 
-    found = torch.nn.utils.parameters_to_vector(module.parameters())
-    vector: Floats = found.detach().cpu().numpy().astype(np.float64)
+    parameters = torch.nn.utils.parameters_to_vector(module.parameters())
+    vector: Floats = parameters.detach().cpu().numpy().astype(np.float64)
     return vector
 
 
 def _torch_predictions(module: Any, X: Any) -> NDArray[Any]:
     import torch
 
+    # Without dropout, so that a prediction is repeatable.
     module.eval()
     with torch.no_grad():
         kind = next(module.parameters()).dtype
-        found = module(torch.as_tensor(np.asarray(X), dtype=kind)).cpu().numpy()
-    several = found.ndim == 2 and found.shape[1] > 1
-    return np.asarray(found.argmax(axis=1) if several else found.reshape(len(found)))
+        output = module(torch.as_tensor(np.asarray(X), dtype=kind)).cpu().numpy()
+    several = output.ndim == 2 and output.shape[1] > 1
+    return np.asarray(output.argmax(axis=1) if several else output.reshape(len(output)))

@@ -27,21 +27,22 @@ class DPRandomForestClassifier(PrivateClassifier):
     kind, bins
         As for :class:`~cloister.tasks.supervised.forest.RandomForest`.
     n_estimators : int in [1, 1000], optional
-        Trees. By default 80 random, or 20 where noise is very strong, or 40 boosted ones.
+        Number of trees. By default 80 random trees, or 20 if the noise is very strong, or 40
+        boosted trees.
     max_depth : int in [1, 10], optional
         Every tree has ``2**max_depth`` leaves; by default from the budget and `nominal_n`.
     max_features : int, >= 1, optional
-        Columns that one tree looks at; by default 1 or 2.
+        Number of columns that one tree uses; by default 1 or 2.
     learning_rate : float in (0, 1]
-        Part of a Newton step that a boosted tree takes.
+        Fraction of a Newton step that a boosted tree takes.
     class_weight : "balanced", mapping of class to float, or None
-        What the odds of each class are multiplied by, after the release; "balanced" takes one over
-        the noisy class sizes.
+        Factors of the odds of each class, after the release; "balanced" uses the inverse of the
+        noisy class sizes.
     costs : array_like of shape (n_classes, n_classes), optional
-        ``costs[i][j]`` is the public cost of predicting class j where i is true. `predict` then
-        returns the class of the least expected cost instead of the most probable one.
+        ``costs[i][j]`` is the public cost of predicting class j if i is true. `predict` then
+        returns the class with the least expected cost instead of the most probable one.
     prepare : sequence of (name, options), optional
-        Steps before, such as ``[("bounds", {})]``: one plan, one cost.
+        Preparation steps, such as ``[("bounds", {})]``, in one plan with one cost.
     random_state : int, RandomState or None
         Seed of the public trees. It never seeds noise.
     epsilon, bounds, target, classes, nominal_n, delta, ledger, dataset, frac_bits, max_loss
@@ -50,13 +51,13 @@ class DPRandomForestClassifier(PrivateClassifier):
     Attributes
     ----------
     feature_importances_ : ndarray of shape (n_features_in_,)
-        How far splits on a column part the scores, from released sums; they sum to 1.
+        Separation of the scores by splits on a column, from released sums; they sum to 1.
     class_count_, class_count_half_width_ : ndarray of shape (n_classes,)
         Noisy numbers of records, which may be negative, and the half-width of their intervals.
     leaf_sums_ : ndarray of shape (n_trees, n_leaves, n_classes) or (..., n_classes + 1)
-        Noisy counts, or sums of gradients and last of curvature.
+        Noisy counts, or sums of gradients and, last, of curvature.
     leaf_half_width_ : ndarray of shape (n_classes,) or (n_classes + 1,)
-        Of the 95 % interval of every leaf.
+        Half-width of the 95 % interval of every leaf.
 
     Notes
     -----
@@ -68,7 +69,7 @@ class DPRandomForestClassifier(PrivateClassifier):
     >>> from cloister import DPRandomForestClassifier
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-1, 1, (4000, 2))
-    >>> y = (X[:, 0] * X[:, 1] > 0).astype(int)  # no single column says anything
+    >>> y = (X[:, 0] * X[:, 1] > 0).astype(int)  # only both columns together predict y
     >>> model = DPRandomForestClassifier(
     ...     epsilon=1.0, bounds=(-1, 1), classes=[0, 1], nominal_n=4000, max_features=2,
     ...     random_state=0,
@@ -97,6 +98,7 @@ class DPRandomForestClassifier(PrivateClassifier):
     random_state: Any = None
 
     def _options(self, data: SiloData) -> dict[str, Any]:
+        # Before the release, so that invalid costs waste no budget.
         checked_costs(self.costs, len(self.classes_))
         weights = by_name(self.class_weight, data, self.classes_)
         return {**super()._options(data), "class_weight": weights}
@@ -104,14 +106,15 @@ class DPRandomForestClassifier(PrivateClassifier):
     def _keep(self, result: Release) -> None:
         super()._keep(result)
         self._set(_ATTRIBUTES)
-        own = self._own_task
-        assert isinstance(own, RandomForest)
+        task = self._own_task
+        assert isinstance(task, RandomForest)
         importance = result.results["importance"]
-        self.feature_importances_: Floats = np.delete(importance, own.target)
+        # In scikit-learn's order, which excludes the target.
+        self.feature_importances_: Floats = np.delete(importance, task.target)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most probable class of each record, or the one of least expected cost."""
-        best = best_class(self.predict_proba(X), self.costs)  # says if nothing was fitted
+        """Return the most probable class of each record, or that with the least expected cost."""
+        best = best_class(self.predict_proba(X), self.costs)  # first, since it raises before a fit
         return self.classes_[best]
 
 
@@ -125,12 +128,13 @@ _ATTRIBUTES = {
 
 
 def checked_costs(costs: Any, n_classes: int) -> Floats | None:
-    """Return a matrix of costs of predicting one class where another is true, if it is one."""
+    """Return the cost matrix ``costs[true][predicted]``, or None; raise if it is invalid."""
     if costs is None:
         return None
     try:
         matrix = np.asarray(costs, dtype=np.float64)
     except (TypeError, ValueError):
+        # The shape check below reports it.
         matrix = np.empty(0)
     if matrix.shape != (n_classes, n_classes) or not np.isfinite(matrix).all():
         raise PlanError(
@@ -141,7 +145,7 @@ def checked_costs(costs: Any, n_classes: int) -> Floats | None:
 
 
 def best_class(probabilities: Floats, costs: Any = None) -> Integers:
-    """Return the most probable class, or the one of least expected cost; shape (n_samples,)."""
+    """Return the class of highest probability or least expected cost; shape (n_samples,)."""
     matrix = checked_costs(costs, probabilities.shape[1])
     best: Integers = (
         probabilities.argmax(axis=1) if matrix is None else (probabilities @ matrix).argmin(axis=1)
@@ -150,9 +154,10 @@ def best_class(probabilities: Floats, costs: Any = None) -> Integers:
 
 
 def by_name(weights: Any, data: SiloData, classes: NDArray[Any]) -> Any:
-    """Return weights of labels as weights of the schema's names of the classes."""
+    """Return weights by label as weights by the schema's names of the classes."""
     if not isinstance(weights, Mapping):
         return weights
+    # A plan has the schema's names, but users know their labels.
     names = next(c for c in data.schema.public if c.name == data.target).categories
     by_label = dict(zip(classes.tolist(), names, strict=True))
     return {by_label.get(label, label): weight for label, weight in weights.items()}

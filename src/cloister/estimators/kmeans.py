@@ -1,4 +1,4 @@
-"""``DPKMeans``: differentially private k-means that works like scikit-learn's."""
+"""``DPKMeans``: differentially private k-means with the interface of scikit-learn."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class DPKMeans(CentreModel, PrivateEstimator):
     ----------
     n_clusters : int, >= 1
     algorithm : str
-        "auto" is our own and the most accurate; others are "fastlloyd", "glloyd", "sulloyd",
-        "eugkm", "hybrid" (both for few columns), "lshtree", "feddp-init", "dpem",
-        "balcan", "maxcover-histogram", "kmeans-guarantee-dp", "subcluster-dp"; see
-        :mod:`cloister.tasks`.
+        "auto" is this package's method and the most accurate. The published methods are
+        "fastlloyd", "glloyd", "sulloyd", "eugkm" and "hybrid" (both for few columns), "lshtree",
+        "feddp-init", "dpem", "balcan", "maxcover-histogram", "kmeans-guarantee-dp" and
+        "subcluster-dp"; see :mod:`cloister.tasks`.
     alpha : float, > 0
-        FastLloyd's radius as a part of the box; the others refuse it.
+        Radius of FastLloyd as a fraction of the box; other methods refuse it.
     rounds : int, optional
-        Number of noisy rounds; by default 2 to 7 by the method's error model. Refused by methods
-        whose rounds are fixed.
+        Number of noisy rounds; by default 2 to 7 by the method's error model. Methods with a fixed
+        number refuse it.
     relocate_empty : bool, optional
-        Whether a centre that noise alone could explain starts again beside the largest cluster;
-        costs nothing. By default where an average cluster has four times the noise of its count.
-        The published methods do not (False). Of no meaning for a method without Lloyd's rounds.
+        If True, a centre whose size noise alone can explain is moved next to the largest cluster,
+        at no cost. By default if the size of an average cluster is four times its noise. False in
+        the published methods. Ignored by methods without Lloyd rounds.
     random_state : int, RandomState or None
-        Seeds the public starting centres only. Noise takes no seed.
+        Seed of the public starting centres only; the noise has no seed.
     epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
@@ -57,29 +57,29 @@ class DPKMeans(CentreModel, PrivateEstimator):
     ----------
     cluster_centers_ : ndarray of shape (n_clusters, n_features), data units
     centers_low_, centers_high_ : ndarray of shape (n_clusters, n_features), data units
-        Ends of the 95 % confidence interval (privacy noise of the last round only), for the mean
-        before it was shrunk or brought back into the box, so that a centre may lie outside; the
-        whole box where the cluster does not stand out of the noise. What another fit would find is
-        what :meth:`stability` says.
+        Ends of the 95 % confidence interval (privacy noise of the last round only). It is for the
+        mean before shrinkage and projection into the box, so a centre may be outside. It is the
+        whole box if the cluster size does not differ from zero beyond the noise. :meth:`stability`
+        estimates the results of another fit.
     centers_half_width_ : ndarray of shape (n_clusters, n_features), data units
-        Half their distance.
+        Half the distance of these ends.
     cluster_sizes_, sizes_half_width_ : ndarray of shape (n_clusters,)
-        Noisy sizes and their margin of error.
+        Noisy sizes and the half-width of their intervals.
     history_ : tuple of dict
         The released centres and sizes before the first round and after each.
     n_iter_ : int
     labels_ : ndarray of shape (n_samples,)
-        Cluster of each record of this fit, -1 for one that was left out. **Not private**: it is
-        made from the records in this process, and is neither saved nor reported. Absent after
-        fitting silos, files or a database.
+        Cluster of each record of this fit, -1 for one that was left out. **Not private**: computed
+        from the records in this process, and neither saved nor reported. Absent after a fit of
+        silos, files or a database.
     result_, plan_, spent_, delta_, n_features_in_, feature_names_in_
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Notes
     -----
-    Columns are compared after each was scaled by its public range; `transform` and `score` use
-    these scaled distances. ``labels_`` and `predict` are of records as a fit has them, clipped to
-    the bounds and rounded to the grid; `transform` and `score` take them as they are.
+    Distances are computed after each column is scaled by its public range, also in `transform` and
+    `score`. ``labels_`` and `predict` use records that are clipped to the bounds and rounded to the
+    grid, as in a fit. `transform` and `score` use the original records.
 
     References
     ----------
@@ -103,35 +103,36 @@ class DPKMeans(CentreModel, PrivateEstimator):
     random_state: Any = None
 
     def fit(self, X: Any, y: object = None, **refused: Any) -> Self:
-        """Release private centres of the records, as :meth:`PrivateEstimator.fit` says.
+        """Release private centres of the records; see :meth:`PrivateEstimator.fit`.
 
         Warns
         -----
         AccuracyWarning
-            If the noisy sizes sum to far less than `nominal_n`: many records are in no cluster. If
-            no cluster stands out of the noise: none was found.
+            If the noisy sizes sum to far less than `nominal_n`, so that many records are in no
+            cluster. If no size differs from zero beyond the noise, so that no cluster was found.
         """
         data = self._fit(X, y, **refused)
         self._finish(data)
         return self
 
     def _finish(self, data: SiloData) -> None:
-        """Label the records of a table, and warn of what is missing from the clusters."""
+        """Label the records of a table, and warn if clusters or records are missing."""
         self._label(data)
-        found = self.result_.results
-        remarks = records_left_out(found, self.plan_.nominal_n), none_above_noise(found)
+        results = self.result_.results
+        remarks = records_left_out(results, self.plan_.nominal_n), none_above_noise(results)
         for remark in filter(None, remarks):
             warnings.warn(remark, AccuracyWarning, stacklevel=3)
 
     def _check(self) -> None:
+        # Checked here, because methods of the laboratory are known only if it is installed.
         if self.algorithm not in kmeans_tasks():
-            hint = "; 'lloyd' is not private, use sklearn.cluster.KMeans or cloister compare"
+            hint = "; 'lloyd' is not private, so use sklearn.cluster.KMeans or cloister compare"
             raise PlanError(
                 f"algorithm must be one of {list(kmeans_tasks())}, got {self.algorithm!r}"
                 f"{hint if self.algorithm in TASKS else ''}."
             )
-        asked = [name for name in ("alpha", "rounds") if getattr(self, name) is not None]
-        check_known(self._kind, asked)
+        explicit = [name for name in ("alpha", "rounds") if getattr(self, name) is not None]
+        check_known(self._kind, explicit)
         check_whole(n_clusters=self.n_clusters)
 
     @property
@@ -139,26 +140,29 @@ class DPKMeans(CentreModel, PrivateEstimator):
         return kmeans_tasks()[self.algorithm]
 
     def _options(self, data: SiloData) -> dict[str, Any]:
-        known = {option.name for option in options_of(self._kind)}
-        # None has a meaning of its own here: start empty centres again where that pays
-        own = {"relocate_empty": self.relocate_empty} if "relocate_empty" in known else {}
-        return super()._options(data) | own
+        declared = {option.name for option in options_of(self._kind)}
+        # The base class drops None, which here means: relocate empty centres if it reduces the
+        # error.
+        relocate = {"relocate_empty": self.relocate_empty} if "relocate_empty" in declared else {}
+        return super()._options(data) | relocate
 
     def _keep(self, result: Release) -> None:
         super()._keep(result)
         self._grid = result.plan.grid
         self._set(_ATTRIBUTES)
+        # The interval need not be symmetric about the centre.
         self.centers_half_width_: Floats = (self.centers_high_ - self.centers_low_) / 2
         self.history_ = result.history
         self.n_iter_ = result.plan.rounds
 
     def stability(self, n_runs: int = N_RUNS, *, random_state: Any = 0) -> Stability:
-        """Forecast what another fit would find, from the released values alone; costs nothing.
+        """Estimate the results of another fit from the released values alone, at no cost.
 
         `random_state` seeds the simulation; see
         :func:`cloister.tasks.clustering.stability.stability`.
         """
         check_is_fitted(self)
+        # A simulation from released values, so its seed may be public.
         return stability(self.result_, n_runs, seed=public_seed(random_state))
 
     @classmethod
@@ -168,6 +172,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
     @classmethod
     def _own_parameters(cls, result: Release) -> dict[str, Any] | None:
         task = result.plan.task
+        # A model of select_k is a model of auto with the selected k.
         algorithm = Auto.name if isinstance(task, SelectK) else task.name
         if algorithm not in kmeans_tasks():
             return None
@@ -181,7 +186,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
 
     @classmethod
     def _contract(cls, plan: Plan, schema: Schema | None) -> dict[str, Any]:
-        if schema is None:  # new records may then be given in the numbers of the grid
+        if schema is None:  # predictions then need only the bounds of the grid
             return {"bounds": (plan.grid.low, plan.grid.high)}
         return super()._contract(plan, schema)
 

@@ -1,4 +1,4 @@
-"""``DPLogisticRegression`` and ``DPLinearRegression``, which work like scikit-learn's."""
+"""``DPLogisticRegression`` and ``DPLinearRegression``, with the interface of scikit-learn."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class DPLogisticRegression(PrivateClassifier):
     Parameters
     ----------
     C, class_weight, rounds, clip, shrinkage, reference
-        As for :class:`~cloister.tasks.supervised.logistic.Logistic`. Intercepts are not penalised;
-        "balanced" weights are inverse to noisy class sizes; the answer hardly depends on `clip`;
-        odds ratios in reports are against the category that is the `reference`.
+        As for :class:`~cloister.tasks.supervised.logistic.Logistic`. Intercepts are not penalised.
+        "balanced" weights are the inverse of noisy class sizes. The result depends little on
+        `clip`. Odds ratios in reports are relative to the category `reference`.
     epsilon, bounds, target, classes, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateClassifier`.
 
     Attributes
     ----------
     coef_, coef_low_, coef_high_ : ndarray of shape (n_outputs, n_columns)
-        Data units, with 95 % confidence intervals (privacy noise only); one output for two classes,
-        else one a class.
+        Data units, with 95 % confidence intervals (privacy noise only). One output for two classes,
+        otherwise one per class.
     coef_population_low_, coef_population_high_ : ndarray of shape (n_outputs, n_columns)
-        95 % population intervals (noise and sampling), if the model is true. Very wide models have
-        none.
+        95 % population intervals (noise and sampling), valid if the model is true. Absent for very
+        wide models.
     intercept_, intercept_low_, intercept_high_ : ndarray of shape (n_outputs,)
     feature_names_ : ndarray of shape (n_columns,)
         Columns of the design, such as ``age`` and ``sex=Female``.
@@ -77,6 +77,7 @@ class DPLogisticRegression(PrivateClassifier):
     reference: Mapping[str, str] | None = None
 
     def _options(self, data: SiloData) -> dict[str, Any]:
+        # A plan has the schema's names of classes.
         weights = by_name(self.class_weight, data, self.classes_)
         return {**super()._options(data), "class_weight": weights}
 
@@ -91,46 +92,50 @@ class DPLogisticRegression(PrivateClassifier):
         names = [name + end for name in ("coef", "intercept") for end in _EVERY]
         self._set({f"{name}_": name for name in names})
         self.feature_names_ = np.array(self._model.names[:-1], dtype=object)
+        # The number is fixed by the plan, so that it does not depend on records.
         self.n_iter_: int = result.plan.rounds
 
     def odds_ratio(self, column: str, reference: str | None = None, label: Any = None) -> Estimate:
-        """Return what one unit of a column, or one category instead of another, does to the odds.
+        """Return the odds ratio of one unit of a column, or of one category against another.
 
         Parameters
         ----------
         column : str
             One of ``feature_names_``, such as ``"age"`` or ``"work=field"``.
         reference : str, optional
-            Another one that it is compared with, such as ``"work=desk"``.
+            Another of these names to compare with, such as ``"work=desk"``.
         label : object, optional
-            One of ``classes_``, by default the last; its odds are against the first.
+            One of ``classes_``, by default the last; its odds are relative to the first.
 
         Returns
         -------
         Estimate
-            With both ends of the 95 % noise interval, and in `population` those of the interval
-            that includes sampling.
+            The value with its 95 % noise interval, and in `population` the interval that includes
+            sampling.
 
         Raises
         ------
         PlanError
-            If a name is not one of the model's, or the model is too wide to hold covariances.
+            If the model has no such name, or is too wide to have covariances.
         """
         model, names = self._model, [str(name) for name in self.feature_names_]
         if reference is None:
+            # Against the intercept, whose own weight is then removed: the coefficient alone.
             weights = difference([*names, ""], column, "")
             weights[-1] = 0.0
         else:
             weights = np.append(difference(names, column, reference), 0.0)
+        # The first class is the reference of all log-odds.
         labels = self.classes_.tolist()
         if label is not None and label not in labels[1:]:
-            raise PlanError(f"label must be a class besides the first, got {label!r}.")
+            raise PlanError(f"label must be one of {labels[1:]}, got {label!r}.")
         at = len(labels) - 1 if label is None else labels.index(label)
         return model.odds_ratio(self.result_.results, weights, 0 if len(labels) == 2 else at)
 
     def decision_function(self, X: Any) -> Floats:
         """Return the log-odds of each record; shape (n_samples,) or (n_samples, n_classes)."""
         decision = self._model.decision(self.result_.results, grid_rows(self, X))
+        # The shape that scikit-learn's tools expect for two classes.
         return decision[:, 0] if decision.shape[1] == 1 else decision
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -143,33 +148,33 @@ class DPLogisticRegression(PrivateClassifier):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPLinearRegression(RegressorMixin, PrivateSupervised):
-    """Differentially private least squares, with a ridge if wanted.
+    """Differentially private least squares, with an optional ridge penalty.
 
     Parameters
     ----------
     target_bounds : (low, high), optional
-        Without a schema: public bounds of y, required. What is outside is moved to the bound.
+        Public bounds of y, required without a schema. Values outside are clipped to them.
     alpha, sandwich, clip, shrinkage, reference
-        As for :class:`~cloister.tasks.supervised.linear.Linear`. The intercept is not penalised;
-        the answer hardly depends on `clip`.
+        As for :class:`~cloister.tasks.supervised.linear.Linear`. The intercept is not penalised.
+        The result depends little on `clip`.
     epsilon, bounds, target, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateSupervised`.
 
     Attributes
     ----------
     coef_, coef_low_, coef_high_ : ndarray of shape (n_columns,)
-        Data units, with 95 % confidence intervals (privacy noise only) about least squares on the
-        same records. Those of categories sum to 0 over their column, as scikit-learn's on a one-hot
-        design; compare two of them with :meth:`contrast`.
+        Data units, with 95 % confidence intervals (privacy noise only) for least squares on the
+        same records. Those of categories sum to 0 over their column, as in scikit-learn for a
+        one-hot design; compare two of them with :meth:`contrast`.
     coef_population_low_, coef_population_high_ : ndarray of shape (n_columns,)
-        95 % population intervals (noise and sampling), for residuals of one variance, or with
-        `sandwich` of any.
+        95 % population intervals (noise and sampling), for residuals of equal variance, or with
+        `sandwich` of any variance.
     intercept_, intercept_low_, intercept_high_ : float
     intercept_population_low_, intercept_population_high_ : float
     residual_std_, residual_std_low_, residual_std_high_ : float
         Standard deviation of the residuals with its 95 % interval, data units of the target.
     covariance_, sampling_covariance_ : ndarray of shape (n_columns + 1, n_columns + 1)
-        Of coefficients and intercept: of the noise, and over samples of this size.
+        Covariance of coefficients and intercept, by noise and by sampling.
     feature_names_ : ndarray of shape (n_columns,)
 
     Examples
@@ -196,20 +201,21 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
     reference: Mapping[str, str] | None = None
 
     def fit(self, X: Any, y: Any = None, **refused: Any) -> Self:
-        """Release a private model of the records, as :meth:`PrivateSupervised.fit` says.
+        """Release a private model of the records; see :meth:`PrivateSupervised.fit`.
 
         Warns
         -----
         UserWarning
-            If a coefficient is not known at all.
+            If a coefficient could not be estimated.
         """
         self._fit(X, y, **refused)
+        # From released values, so a warning discloses nothing.
         drowned = self.result_.results["drowned"] > 0
         if drowned.any():
             names = ", ".join(map(str, self.feature_names_[drowned]))
             warnings.warn(
-                f"nothing is known of the coefficient of {names}: its values hardly differ within "
-                "the public bounds; give narrower bounds, or leave it out.",
+                f"the coefficient of {names} could not be estimated: its values hardly differ "
+                "within the public bounds; give narrower bounds, or leave the column out.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -217,7 +223,10 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
 
     def _check(self) -> None:
         if not isinstance(self.bounds, Schema) and self.target_bounds is None:
-            raise PlanError("target_bounds must be given: two public numbers that y lies between.")
+            raise PlanError(
+                "target_bounds are required without a schema: two public bounds of y; give "
+                "target_bounds=(low, high)."
+            )
 
     def _keep(self, result: Release) -> None:
         super()._keep(result)
@@ -225,6 +234,7 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
         self._set({f"{name}_": name for name in (*names, "covariance", "sampling_covariance")})
         numbers = [f"intercept{end}" for end in _EVERY] + [f"residual_std{end}" for end in _NOISE]
         for name in numbers:
+            # Numbers, as in scikit-learn, not arrays of one.
             setattr(self, f"{name}_", float(result.results[name][0]))
         self.feature_names_ = np.array(self._model.names[:-1], dtype=object)
 
@@ -235,7 +245,7 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
         return task
 
     def contrast(self, level: str, reference: str) -> Estimate:
-        """Return one coefficient less another, with intervals that know their covariance.
+        """Return the difference of two coefficients, with intervals that use their covariance.
 
         Parameters
         ----------
@@ -245,18 +255,19 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
         Returns
         -------
         Estimate
-            Data units: the value, both ends of the 95 % noise interval, and in `population` those
-            of the interval that includes sampling.
+            Data units: the value with its 95 % noise interval, and in `population` the interval
+            that includes sampling.
 
         Raises
         ------
         PlanError
-            If a name is not one of the model's.
+            If the model has no such name.
         """
         check_is_fitted(self)
         names = [str(name) for name in self.feature_names_]
         weights = np.append(difference(names, level, reference), 0.0)
         values = np.append(self.coef_, self.intercept_)
+        # Intervals are about least squares, not about the shrunken coefficients.
         middle = self.result_.results["around"]
         return combination(
             weights, values, self.covariance_, self.sampling_covariance_, middle=middle

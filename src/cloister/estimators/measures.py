@@ -1,4 +1,4 @@
-"""``evaluate`` and ``cluster_quality``: how good a model is on records that stay where they are."""
+"""``evaluate`` and ``cluster_quality``: private measures of a model on the records of silos."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
 _LOW, _HIGH = "_low", "_high"
 _ASSUMED = (
-    "The guarantee assumes that the model's answer to a record is a function of that record alone."
+    "The guarantee assumes that the model's prediction of a record is a function of that record "
+    "alone."
 )
 
 
@@ -58,31 +59,31 @@ class Measures(ReleasedModel):
     ----------
     result : Release
     scored_by : {"plan", "row code", "assumed"}
-        Who predicted. "plan": the silos, with a model of ours that the plan holds. "row code": our
-        own code for a model whose class we know, a function of each record by itself. "assumed":
-        the model's own code, asked about one record at a time; that it is a function of the record
-        is assumed, and so is the guarantee.
+        Origin of the predictions. "plan": the silos, with a model of this package in the plan.
+        "row code": this package's code for a known class of model, a function of each record alone.
+        "assumed": the model's own code, called with one record at a time. The guarantee then
+        assumes that its prediction is a function of the record alone.
 
     Examples
     --------
-    ``measures["auc"]`` is the value with both ends of its interval; ``measures.confusion`` the
-    noisy matrix; ``measures.to_frame()`` a table; ``measures.displays()`` what a report shows.
+    ``measures["auc"]`` is the value with its interval, and ``measures.confusion`` the noisy matrix.
+    ``measures.to_frame()`` is a table, and ``measures.displays()`` are the displays of a report.
     """
 
     scored_by: Literal["plan", "row code", "assumed"] = "plan"
 
     def __getitem__(self, name: str) -> Estimate:
-        """Return a measure of the whole model; a KeyError if each class has one of its own."""
-        found = self.result.results
-        if name not in found or f"{name}{_LOW}" not in found or found[name].size != 1:
+        """Return a measure of the whole model; raise a KeyError for one with a value per class."""
+        results = self.result.results
+        if name not in results or f"{name}{_LOW}" not in results or results[name].size != 1:
             raise KeyError(name)
-        return number_of(found, name)
+        return number_of(results, name)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every released measure that has an interval."""
-        found = self.result.results
-        return tuple(n for n in found if n + _LOW in found and n + _HIGH in found)
+        """Names of all released measures with an interval."""
+        results = self.result.results
+        return tuple(n for n in results if n + _LOW in results and n + _HIGH in results)
 
     @property
     def confusion(self) -> Floats:
@@ -90,25 +91,26 @@ class Measures(ReleasedModel):
         return self.result.results["confusion"]
 
     def displays(self) -> tuple[Display, ...]:
-        """Return the tables and pictures: confusion matrix, ROC curve, calibration."""
+        """Return the tables and charts: confusion matrix, ROC curve, calibration."""
         first, *rest = super().displays()
-        if self.scored_by == "assumed":
+        if self.scored_by == "assumed":  # every report must state the assumption
             first = replace(first, note=f"{first.note} {_ASSUMED}")
         return (first, *rest)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return every measure as a row; one row for each class or silo.
+        """Return all measures, with one row for each class or silo.
 
-        Columns are value, low and high of the noise, ``population_low`` and ``population_high``.
+        The columns are ``value``, ``low`` and ``high`` of the noise interval, ``population_low``
+        and ``population_high``.
         """
         import pandas as pd
 
-        found, rows = self.result.results, []
+        results, rows = self.result.results, []
         for name in self.names:
-            values = found[name].ravel()
-            nothing = np.full(len(values), np.nan)
-            parts = [found.get(name + end, nothing).ravel() for end in (_LOW, _HIGH, *ENDS)]
-            for i, cells in enumerate(zip(values, *parts, strict=True)):
+            values = results[name].ravel()
+            absent = np.full(len(values), np.nan)
+            ends = [results.get(name + end, absent).ravel() for end in (_LOW, _HIGH, *ENDS)]
+            for i, cells in enumerate(zip(values, *ends, strict=True)):
                 rows.append((name if len(values) == 1 else f"{name}[{i}]", *cells))
         heads = ["measure", "value", *(end[1:] for end in (_LOW, _HIGH, *ENDS))]
         return pd.DataFrame(rows, columns=heads).set_index("measure")
@@ -136,42 +138,42 @@ def evaluate(
     truth: Any = None,
     **options: Any,
 ) -> Measures:
-    """Measure a model on records that it has not seen, under a budget of its own.
+    """Release private measures of a model on new records, under a separate budget.
 
     Parameters
     ----------
     model : estimator or None
-        A fitted classifier or regressor of ours, which is put into the plan; or any other fitted
-        one with `predict_proba` or `predict`, known to every silo. Its answer to a record must be a
-        function of that record alone: see `scored_by` of :class:`Measures`, and
-        :func:`~.estimators.record_functions.record_functions` for the classes of which that is proven.
+        A fitted classifier or regressor of this package, which becomes part of the plan. Or any
+        other fitted model with `predict_proba` or `predict`, which every silo must have. Its
+        prediction of a record must be a function of that record alone: see `scored_by` of
+        :class:`Measures`. :func:`~.estimators.record_functions.record_functions` lists the classes
+        with a proof.
     X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-        Records held back; a list is one silo each, and may be of pairs (X, y) without `y`. A path
-        for a model of ours only.
+        New records; a list has one element per silo, and may have pairs (X, y) without `y`. A path
+        is possible only for a model of this package.
     y : array_like of shape (n_samples,), list of these, or None
-        The truth. None where X holds it in the column `target`.
+        The truth. None if X has it in the column `target`.
     classes, target_bounds : sequence, (low, high), optional
-        Public labels, or bounds of the truth of a regressor; those of the model or of the schema
-        unless given.
+        Public labels, or bounds of the truth of a regressor; by default those of the model or the
+        schema.
     bounds, target : Schema, str, optional
-        The contract of X, and the column of it that holds the truth; those of a model of ours
-        unless given.
+        The schema of X, and its column with the truth; by default those of a model of this package.
     unit, max_rows : str, int, optional
-        Where there is no schema: the column of a DataFrame that holds the privacy unit of a record,
-        and how many records of one count at each silo, the first ones. One record by default.
+        Without a schema: the column of a DataFrame with the privacy unit of a record, and the
+        maximum number of records of one unit at each silo. By default each record is a unit.
     epsilon, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
     predictions, truth : array_like of shape (n_samples,), or lists of these
-        Instead of `model`, `X` and `y`: what a model has predicted, and what is true; with public
-        `classes`, or `target_bounds` for numbers. A list is one silo each.
+        Instead of `model`, `X` and `y`: the predictions of a model and the truth; with public
+        `classes`, or `target_bounds` for numbers. A list has one element per silo.
     options
-        Of the task: `n_bins`, `bound`, `by_silo`; see the tasks "evaluation" and
+        Further options of the task: `n_bins`, `bound`, `by_silo`; see the tasks "evaluation" and
         "regression-evaluation".
 
     Warns
     -----
     PrivacyWarning
-        If the model is of a class that we do not know.
+        If the class of the model is not known.
 
     Examples
     --------
@@ -190,17 +192,19 @@ def evaluate(
         epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
     )
     if predictions is not None or truth is not None:
-        stand_alone = all(given is None for given in (model, X, y))
-        if predictions is None or truth is None or not stand_alone:
+        only_these = all(argument is None for argument in (model, X, y))
+        if predictions is None or truth is None or not only_these:
             raise PlanError(
-                "predictions and truth stand for model, X and y; give both of them, or these."
+                "predictions and truth replace model, X and y; give either both of them, or model, "
+                "X and y."
             )
         X, y = predictions, truth
     X, y = unpaired(X, y)
     task = getattr(getattr(model, "plan_", None), "task", None)
     ours = isinstance(task, Classifier | Regressor)
+    # Two definitions of the unit could contradict each other.
     if (unit, max_rows) != (None, None) and (ours or bounds is not None):
-        raise PlanError("unit and max_rows are those of the schema; leave them out.")
+        raise PlanError("unit and max_rows are those of the schema; omit them.")
     if isinstance(task, Classifier | Regressor):
         about = {"target": target, "classes": classes, "target_bounds": target_bounds}
         return _evaluate_ours(model, task, (X, y), about, spending, options)
@@ -216,14 +220,16 @@ def evaluate(
 
 
 def _predicted(predictions: Any, truth: Any) -> list[_Silo]:
-    """Return what each silo has where the predictions themselves are given."""
+    """Return the silos' data for given predictions."""
+    # A list of numbers is one silo, a list of arrays several.
     many = isinstance(predictions, list | tuple) and any(np.ndim(p) == 1 for p in predictions)
-    parts = list(predictions) if many else [predictions]
-    truths = label_parts(truth, len(parts))
-    silos = [_Silo(Labelled(None, "prediction", p), t) for p, t in zip(parts, truths, strict=True)]
+    by_silo = list(predictions) if many else [predictions]
+    truths = label_parts(truth, len(by_silo))
+    pairs = zip(by_silo, truths, strict=True)
+    silos = [_Silo(Labelled(None, "prediction", p), t) for p, t in pairs]
     for silo in silos:
         if len(silo.table.column) != len(Labelled(None, "truth", silo.truth).column):
-            raise DataError("every silo must have one label for each record.")
+            raise DataError("every silo must have one label for each record; check predictions.")
     return silos
 
 
@@ -235,27 +241,29 @@ def _evaluate_ours(
     spending: BudgetParameters,
     options: dict[str, Any],
 ) -> Measures:
-    """Put a released model into the plan; the silos apply it."""
+    """Evaluate a released model of this package, which the plan contains and the silos apply."""
     spending = replace(
         spending,
+        # The model was released on this grid.
         frac_bits=task.frac_bits,
         dataset=spending.dataset or getattr(model, "dataset", None),
         bounds=model.bounds if spending.bounds is None else spending.bounds,
     )
     at, grid = task.target, model.plan_.grid
-    known = {"target": getattr(model, "target", None)}
+    defaults = {"target": getattr(model, "target", None)}
     if isinstance(task, Classifier):
-        about, known["classes"] = {**about, "target_bounds": None}, model.classes_
+        about, defaults["classes"] = {**about, "target_bounds": None}, model.classes_
     else:
-        known["target_bounds"] = (grid.low[at], grid.high[at])
-    about = {k: known.get(k) if value is None else value for k, value in about.items()}
+        defaults["target_bounds"] = (grid.low[at], grid.high[at])
+    about = {k: defaults.get(k) if value is None else value for k, value in about.items()}
     columns = [name for j, name in enumerate(model.plan_.columns) if j != at]
     named = None if columns == [f"x{j}" for j in range(len(columns))] else columns
     data = read_labelled(*pair, spending, **about, names=named)
+    # Other columns or bounds would give the model other numbers.
     if data.schema.names != model.plan_.columns or data.schema.grid(task.frac_bits) != grid:
         raise DataError(
-            f"columns must be those the model was trained on, {list(model.plan_.columns)}, with "
-            f"the same bounds, got {list(data.schema.names)}."
+            f"columns must be those of the model's fit, {list(model.plan_.columns)}, with the same "
+            f"bounds, got {list(data.schema.names)}."
         )
     kind = Evaluation if isinstance(task, Classifier) else RegressionEvaluation
     released = model.result_.results
@@ -269,53 +277,55 @@ def _evaluate_other(
     spending: BudgetParameters,
     options: dict[str, Any],
 ) -> Measures:
-    """Let each silo score its records with a model that everybody has, and read the scores."""
-    asked = _Asked.of(model)
+    """Evaluate another model, with which each silo scores its records before they are read."""
+    predictors = _Predictors.of(model)
     bounds = contract.bounds_of_truth(model)
     if bounds is None:
         kind: type[Task] = Evaluation
         labels = np.asarray(model.classes_ if contract.classes is None else contract.classes)
-        columns, answers = _labelled(asked, silos, labels)
+        columns, answers = _labelled(predictors, silos, labels)
     else:
         kind = RegressionEvaluation
         truth = Column(name="truth", type="number", min=bounds[0], max=bounds[1])
         columns = (truth, truth.model_copy(update={"name": "prediction"}))
-        answers = [asked.numbers(silo.table) for silo in silos]
+        answers = [predictors.numbers(silo.table) for silo in silos]
     schema = contract.schema(columns, spending.dataset)
     tables = [_read_by(schema, silo, cells) for silo, cells in zip(silos, answers, strict=True)]
     data = SiloData(schema, by_schema(tables, schema, spending))
-    if not asked.own:
-        _say_assumed(model)
+    if not predictors.by_record:
+        _warn_assumed(model)
     names: dict[str, Any] = {"truth": schema.names[0], columns[1].name: schema.names[1]}
     result = release(kind, data, spending, **names, **options)
-    return Measures(result, "row code" if asked.own else "assumed")
+    return Measures(result, "row code" if predictors.by_record else "assumed")
 
 
-def _say_assumed(model: Any) -> None:
-    known = "not there" if isinstance(model, _Predictions) else f"a {type(model).__name__}"
+def _warn_assumed(model: Any) -> None:
+    kind = "not given" if isinstance(model, _Predictions) else f"a {type(model).__name__}"
     warnings.warn(
-        f"model is {known}, so it cannot be proven that its answer to a record is a function of "
+        f"model is {kind}, so it cannot be proven that its prediction of a record is a function of "
         "that record alone; the guarantee assumes it.",
         PrivacyWarning,
+        # The line of the user's call.
         stacklevel=4,
     )
 
 
 def _labelled(
-    asked: _Asked, silos: list[_Silo], labels: np.ndarray
+    predictors: _Predictors, silos: list[_Silo], labels: np.ndarray
 ) -> tuple[tuple[Column, Column], list[Any]]:
-    """Return the columns of truth and answer of a classifier, and its answers in each silo."""
+    """Return the columns of a classifier's truth and prediction, and each silo's predictions."""
     truth = category_column("truth", class_categories(labels))
-    if len(labels) == 2 and asked.scores:
+    # The scores of two classes give more measures, such as the ROC curve.
+    if len(labels) == 2 and predictors.scores:
         answer = Column(name="score", type="number", min=0.0, max=1.0)
-        return (truth, answer), [asked.scores(silo.table) for silo in silos]
+        return (truth, answer), [predictors.scores(silo.table) for silo in silos]
     answer = truth.model_copy(update={"name": "prediction"})
-    return (truth, answer), [asked.labels(silo.table) for silo in silos]
+    return (truth, answer), [predictors.labels(silo.table) for silo in silos]
 
 
 @dataclass(frozen=True)
 class _Predictions:
-    """The model of a table whose one column holds predictions."""
+    """The model of a table whose only column contains predictions."""
 
     classes_: Any
 
@@ -326,16 +336,16 @@ class _Predictions:
 
 @dataclass(frozen=True)
 class _Silo:
-    """What a silo has: a table for the model, the truth, and the privacy unit of each record."""
+    """The data of a silo: a table for the model, the truth, and the privacy unit of each record."""
 
     table: Any
-    truth: Any  # cells as they were given
+    truth: Any  # unchanged cells
     units: Any = None
 
 
 @dataclass(frozen=True)
 class _Contract:
-    """What is agreed of records that a model of others is measured on."""
+    """The public parameters of the records on which another model is evaluated."""
 
     bounds: Schema | None
     target: str | None
@@ -345,9 +355,11 @@ class _Contract:
     target_bounds: Any = None
 
     def __post_init__(self) -> None:
+        # Plain bounds have no categories for the truth.
         if self.bounds is not None and not isinstance(self.bounds, Schema):
             raise PlanError(f"bounds must be a Schema, got {type(self.bounds).__name__}.")
-        self.schema([Column(name="truth", type="boolean", min=0.0, max=1.0)], None)  # or refuses
+        # Raises for an invalid unit or max_rows before any prediction is made.
+        self.schema([Column(name="truth", type="boolean", min=0.0, max=1.0)], None)
 
     @property
     def unit_column(self) -> str | None:
@@ -360,23 +372,23 @@ class _Contract:
         """Return the public bounds of a regressor's target, or None for a classifier."""
         columns = self.bounds.columns if self.bounds else ()
         column = next((c for c in columns if c.name == self.target and not c.categories), None)
-        given = self.target_bounds
-        if given is None and not hasattr(model, "classes_") and column:
-            given = (column.min, column.max)
-        if given is None and getattr(model, "classes_", None) is None:
+        bounds = self.target_bounds
+        if bounds is None and not hasattr(model, "classes_") and column:
+            bounds = (column.min, column.max)
+        if bounds is None and getattr(model, "classes_", None) is None:
             raise PlanError(
-                "target_bounds must be given: two public numbers around the truth; or classes, "
-                "where it is a label."
+                "target_bounds are required: two public bounds of the truth; for labels give "
+                "classes instead."
             )
-        return None if given is None else (float(given[0]), float(given[1]))
+        return None if bounds is None else (float(bounds[0]), float(bounds[1]))
 
     def silos(self, model: Any, X: Any, y: Any) -> list[_Silo]:
-        """Return what each silo has; tables hold what the model looks at."""
+        """Return the data of each silo; its table has the columns that the model uses."""
         silos = as_silos(X)
         tables = [row_table(silo) for silo in silos]
         if any(len(getattr(table, "shape", ())) != 2 for table in tables):
             raise DataError(
-                "X must be a table in memory, or a list of these, for a model that is not ours; "
+                "X must be a table in memory, or a list of these, for a model of another package; "
                 "read a file with pandas."
             )
         truths = [None] * len(tables) if y is None else label_parts(y, len(tables))
@@ -388,45 +400,49 @@ class _Contract:
 
     def _silo(self, model: Any, i: int, table: Any, truth: Any, wanted: list[str]) -> _Silo:
         named = is_frame(table)
-        beside = [name for name in (self.unit_column, self.target) if name is not None]
-        if not named and (beside or self.bounds is not None):
-            raise DataError(
-                "X must be a DataFrame where unit, target or a schema name its columns."
-            )
+        others = [name for name in (self.unit_column, self.target) if name is not None]
+        if not named and (others or self.bounds is not None):
+            raise DataError("X must be a DataFrame, since unit, target or a schema name columns.")
         if truth is None and self.target is None:
             raise DataError(
-                "y must be given for a model that is not ours, or target with a table that has it."
+                "give y for a model of another package, or target and a table with this column."
             )
         if named != bool(wanted):
-            raise DataError(f"silo {i} must have names of columns exactly if the others have.")
+            raise DataError(
+                f"silo {i} must have column names if and only if the other silos have; give all "
+                "silos as DataFrames, or all as arrays."
+            )
         needed = [self.unit_column, self.target if truth is None else None, *wanted]
-        have = _names(table) if named else []
-        if absent := [name for name in needed if name is not None and name not in have and named]:
+        available = _names(table) if named else []
+        if absent := [
+            name for name in needed if name is not None and name not in available and named
+        ]:
             raise DataError(f"X of silo {i} has no column {absent[0]!r}; add it, or name another.")
         truth = table[self.target] if truth is None else truth
         if len(table) != len(Labelled(None, "truth", truth).column):
-            raise DataError("every silo must have one label for each record.")
+            raise DataError("every silo must have one label for each record; check y.")
         units = None if self.unit_column is None else table[self.unit_column]
         features = table.select(wanted) if hasattr(table, "select") else table
         return _Silo(features[wanted] if named and features is table else features, truth, units)
 
     def _features(self, model: Any, table: Any) -> list[str]:
-        """Return the names of the columns that the model looks at, the same in every silo.
+        """Return the names of the columns that the model uses, the same in every silo.
 
-        None where the first silo is an array: columns are then matched by their places.
+        The list is empty if the first silo is an array; columns are then matched by position.
         """
         if not is_frame(table):
             return []
-        known = getattr(model, "feature_names_in_", None)
-        if known is not None:
-            return [str(name) for name in known]
-        beside = (self.unit_column, self.target)
+        fitted = getattr(model, "feature_names_in_", None)
+        if fitted is not None:
+            return [str(name) for name in fitted]
+        others = (self.unit_column, self.target)
         wanted = self.bounds.names if self.bounds else _names(table)
-        return [name for name in wanted if name not in beside]
+        return [name for name in wanted if name not in others]
 
     def schema(self, columns: Sequence[Column], dataset: str | None) -> Schema:
-        """Return the contract of the columns that are read: truth and answer."""
+        """Return the schema of the columns to read: truth and prediction."""
         unit = self.unit_column
+        # A unit column may have the name of one of these.
         columns = [
             c.model_copy(update={"name": f"the {c.name}"}) if c.name == unit else c for c in columns
         ]
@@ -438,18 +454,19 @@ class _Contract:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """How the answers of a model are got; each function takes a table."""
+class _Predictors:
+    """The functions that predict a table with a model."""
 
-    own: bool  # by our own code
+    by_record: bool  # by this package's code, with a proof that each record counts alone
     scores: Callable[[Any], Floats] | None  # of the last of two classes
     labels: Callable[[Any], np.ndarray]
     numbers: Callable[[Any], Floats]
 
     @classmethod
     def of(cls, model: Any) -> Self:
-        """Take our own code where the class of the model is known, else ask record by record."""
+        """Return this package's code for a known class of model, else calls for each record."""
         proba = hasattr(model, "predict_proba")
+        # Exactly this class: a subclass may predict otherwise.
         if type(model) is DPSiloEnsemble:
             return cls(True, *_of_ensemble(model))
         if code := record_functions(model):
@@ -462,49 +479,51 @@ class _Asked:
             )
         return cls(
             False,
-            (lambda table: _ask(model.predict_proba, table, (0, 2))[:, 1]) if proba else None,
-            lambda table: _ask(model.predict, table, (0,)),
-            lambda table: _ask(model.predict, table, (0,)),
+            (lambda table: _predict(model.predict_proba, table, (0, 2))[:, 1]) if proba else None,
+            lambda table: _predict(model.predict, table, (0,)),
+            lambda table: _predict(model.predict, table, (0,)),
         )
 
 
 def _rows(n_features: int, table: Any) -> Floats:
-    """Return a table as numbers, NaN where a cell holds none."""
+    """Return a table as numbers, NaN for other cells."""
     rows = read_floats(table)
+    # The scoring code would read other features.
     if rows.shape[1] != n_features:
         raise DataError(f"X must have the model's {n_features} columns, got {rows.shape[1]}.")
     return rows
 
 
-def _ask(answer: Callable[[Any], Any], table: Any, nothing: tuple[int, ...]) -> np.ndarray:
-    """Return a model's answers, asked about one record a call."""
-    if isinstance(table, Labelled):  # the answers themselves
-        given: np.ndarray = answer(table)
-        return given
+def _predict(predict: Callable[[Any], Any], table: Any, empty: tuple[int, ...]) -> np.ndarray:
+    """Return a model's predictions, with one call for each record."""
+    if isinstance(table, Labelled):  # given predictions
+        predictions: np.ndarray = predict(table)
+        return predictions
     if not len(table):
-        return np.zeros(nothing)
+        return np.zeros(empty)
     if hasattr(table, "columns"):
-        return frame_by_frame(answer, table)
+        return frame_by_frame(predict, table)
     rows = np.asarray(table)
-    # the type of an array may tell of other records: the longest text, a gap among whole numbers
-    return one_by_one(answer, rows.astype(np.float64 if rows.dtype.kind in "biuf" else object))
+    # The type of an array may depend on other records: on the longest text, or on a missing cell
+    # among integers.
+    return one_by_one(predict, rows.astype(np.float64 if rows.dtype.kind in "biuf" else object))
 
 
 def _of_ensemble(model: DPSiloEnsemble) -> tuple[Callable[[Any], Any], ...]:
-    """Return scores and labels of an ensemble of ours, asked about one record a call."""
+    """Return functions for scores and labels of an ensemble, with one call for each record."""
     first, k = model.models_[0], len(model.classes_)
 
     def shares(record: Any) -> Floats:
         return combined_probabilities(
-            [part.result_ for part in model.models_],
+            [fitted.result_ for fitted in model.models_],
             record,
             weights=model.weights_.tolist(),
             combine=model.combine,
         )
 
-    def each(answer: Callable[[Any], Any], nothing: tuple[int, ...], table: Any) -> np.ndarray:
+    def each(predict: Callable[[Any], Any], empty: tuple[int, ...], table: Any) -> np.ndarray:
         records = grid_rows(first, table)
-        return one_by_one(answer, records) if len(records) else np.zeros(nothing)
+        return one_by_one(predict, records) if len(records) else np.zeros(empty)
 
     def labels(table: Any) -> np.ndarray:
         best = each(lambda record: best_class(shares(record), model.costs), (0,), table)
@@ -519,7 +538,7 @@ def _names(table: Any) -> list[Any]:
 
 
 def _read_by(schema: Schema, silo: _Silo, answers: Any) -> Any:
-    """Return truths and answers as a table that the schema reads."""
+    """Return truths and predictions as a table for the schema."""
     truth, answer = schema.names
     column = Labelled(None, answer, answers).column
     if silo.units is None:
@@ -529,9 +548,9 @@ def _read_by(schema: Schema, silo: _Silo, answers: Any) -> Any:
 
     units = Labelled(None, "unit", silo.units).column
     units = units.to_list() if hasattr(units, "to_list") else list(units)
-    # as objects: pandas would choose a type for a column by all of its cells
-    beside = {answer: pd.Series(list(column), dtype=object)}
-    table = pd.DataFrame({**beside, schema.unit: pd.Series(units, dtype=object)})
+    # As objects, because pandas would choose the type of a column by all of its cells.
+    predictions = {answer: pd.Series(list(column), dtype=object)}
+    table = pd.DataFrame({**predictions, schema.unit: pd.Series(units, dtype=object)})
     return Labelled(table, truth, silo.truth)
 
 
@@ -549,20 +568,20 @@ def cluster_quality(
     max_loss: float | None = None,
     n_bins: int = 20,
 ) -> Measures:
-    """Measure centres on records, under a budget of its own.
+    """Release private measures of centres on records, under a separate budget.
 
     Parameters
     ----------
     centres : estimator or array_like of shape (n_clusters, n_features), data units
         A fitted ``DPKMeans``, or public centres.
     X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-        A list is one silo each.
+        A list has one element per silo.
     bounds : (low, high) or Schema
-        Public bounds; those of the estimator unless given.
+        Public bounds; by default those of the estimator.
     epsilon, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
     n_bins : int, >= 2
-        Of the histogram of silhouettes.
+        Number of bins of the histogram of silhouettes.
 
     Returns
     -------
@@ -579,12 +598,12 @@ def cluster_quality(
     >>> bool(found["silhouette"].value > 0.5)
     True
     """
-    places = getattr(centres, "cluster_centers_", centres)
+    values = getattr(centres, "cluster_centers_", centres)
     if bounds is None:
         bounds = getattr(centres, "bounds", None)
     spending = BudgetParameters(
         epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
     )
-    options: dict[str, Any] = {"centres": np.asarray(places), "n_bins": n_bins}
+    options: dict[str, Any] = {"centres": np.asarray(values), "n_bins": n_bins}
     data = read_silos(X, spending, names=getattr(centres, "feature_names_in_", None))
     return Measures(release(ClusterQuality, data, spending, **options))

@@ -1,4 +1,4 @@
-"""``DPNaiveBayes``: differentially private naive Bayes that works like scikit-learn's."""
+"""``DPNaiveBayes``: differentially private naive Bayes with the interface of scikit-learn."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class DPNaiveBayes(PrivateClassifier):
     ----------
     numbers, bins, most_counts, smoothing
         As for :class:`~cloister.tasks.supervised.naive_bayes.NaiveBayes`: "binned" columns have a
-        table of bins, "gaussian" ones a normal law, "counts" a multinomial law. Bins that noise
-        does not keep apart are joined; more smoothing is added where noise is strong.
+        table of bins, "gaussian" ones a normal distribution, "counts" a multinomial distribution.
+        Bins that do not differ beyond the noise are merged, and strong noise adds smoothing.
     prepare : sequence of (name, options), optional
-        Steps before, such as ``[("standardise", {})]``: one plan, one cost.
+        Preparation steps, such as ``[("standardise", {})]``, in one plan with one cost.
     epsilon, bounds, target, classes, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateClassifier`.
 
@@ -35,22 +35,22 @@ class DPNaiveBayes(PrivateClassifier):
     class_count_, class_count_half_width_ : ndarray of shape (n_classes,)
         Noisy numbers of records, which may be negative, and the half-width of their intervals.
     class_prior_, class_prior_low_, class_prior_high_ : ndarray of shape (n_classes,)
-    feature_names_, feature_log_prob_ : of all cells of all tables
-        Names such as ``sex=Female`` and ``age 17 to 20``, and the logarithms of the probabilities
-        that the model uses, of shape (n_classes, n_cells).
+    feature_names_, feature_log_prob_ : ndarray of shape (n_cells,) and (n_classes, n_cells)
+        Names of all cells of all tables, such as ``sex=Female`` and ``age 17 to 20``, and the
+        logarithms of the probabilities that the model uses.
     feature_prob_, feature_prob_low_, feature_prob_high_ : ndarray of shape (n_classes, n_cells)
         Noisy share of each cell in its class, before smoothing.
     theta_, theta_low_, theta_high_, std_ : ndarray of shape (n_classes, n_columns), data units
-        Means and standard deviations of the columns with a normal law; absent without them.
+        Means and standard deviations of the "gaussian" columns; absent if there are none.
     word_prob_, word_prob_low_, word_prob_high_ : ndarray of shape (n_classes, n_columns)
-        Shares of the columns of counts; absent without them.
+        Shares of the "counts" columns; absent if there are none.
     class_prior_population_low_, class_prior_population_high_, and so on
         Ends of population intervals of ``class_prior_``, ``feature_prob_`` and ``theta_``.
 
     Notes
     -----
-    Intervals are 95 % confidence intervals (privacy noise only), population intervals hold sampling
-    too.
+    Intervals are 95 % confidence intervals (privacy noise only); population intervals also include
+    sampling.
 
     Examples
     --------
@@ -73,11 +73,12 @@ class DPNaiveBayes(PrivateClassifier):
     prepare: Sequence[tuple[str, Mapping[str, Any]]] | None = None
 
     def _keep(self, result: Release) -> None:
-        """Set the learned attributes; those of kinds of columns that are not there stay absent."""
+        """Set the fitted attributes; those of absent kinds of columns stay absent."""
         super()._keep(result)
         self._set(_ATTRIBUTES)
         task = self._own_task
         assert isinstance(task, NaiveBayes)
+        # Names of cells, since each column has several.
         self.feature_names_ = np.array(task.cell_names(self._own_columns), dtype=object)
 
 

@@ -1,4 +1,4 @@
-"""``DPOutlierDetector``: unusual records by released statistics, flagged where they are."""
+"""``DPOutlierDetector``: local flags of unusual records by released statistics."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from cloister.tasks.patterns.outliers import Outliers
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPOutlierDetector(OutlierMixin, PrivateEstimator):
-    """Outliers by differentially private statistics of one table or of several silos.
+    """Outlier detection by differentially private statistics of one table or of several silos.
 
-    Only statistics are released. `predict` and its kin work on the given records alone, in this
-    process: their answers are exact and not private.
+    Only statistics are released. `predict` and the other methods use the given records in this
+    process, so their results are exact and not private.
 
     Parameters
     ----------
     method, threshold, count_share, group, min_group
-        As for :class:`~cloister.tasks.patterns.outliers.Outliers`; "robust" alone finds narrow
-        columns in wide bounds.
+        As for :class:`~cloister.tasks.patterns.outliers.Outliers`. Only "robust" is suitable for
+        narrow columns in wide bounds.
     random_state : int, RandomState or None
-        Seeds the public pictures of "density" only. Noise takes no seed.
+        Seed of the public projections of "density" only; the noise has no seed.
     epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
-        As for every :class:`~cloister.estimators.base.PrivateEstimator`; of a schema, its columns
-        of numbers are looked at.
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`; only numeric columns of a
+        schema are used.
 
     Attributes
     ----------
     location_, spread_ : ndarray of shape (n_used,), data units
-        Mean and deviation, or median and quartile range over 1.349, of the columns looked at.
+        Mean and deviation, or median and quartile range over 1.349, of the columns in use.
     covariance_ : ndarray of shape (n_used, n_used)
         Only for "mahalanobis".
     offset_ : float
         ``decision_function(X) = score_samples(X) - offset_``.
     flagged_ : ndarray of shape (1,) or (n_groups,)
-        Noisy numbers of outliers, if asked for; 0 for groups that are not shown.
+        Noisy numbers of outliers, if requested; 0 for groups that are not shown.
 
     Examples
     --------
@@ -69,18 +69,20 @@ class DPOutlierDetector(OutlierMixin, PrivateEstimator):
         super()._keep(result)
         names = ("location", "spread", "covariance", "flagged")
         self._set({f"{name}_": name for name in names})
+        # Negative, because scikit-learn's scores are larger for usual records.
         self.offset_ = -float(result.results["cutoff"][0])
 
     def score_samples(self, X: ArrayLike) -> Floats:
-        """Return minus how unusual each record is, (n_samples,); local and exact, costs nothing."""
+        """Return the negative outlier score of each record, (n_samples,); local and exact."""
         rows = new_rows(self, X)
         task = cast(Outliers, self.plan_.task)
         return -task.scores(self.result_.results, self.plan_.grid.encode(rows))
 
     def decision_function(self, X: ArrayLike) -> Floats:
-        """Return `score_samples` less `offset_`: below zero for outliers; shape (n_samples,)."""
+        """Return `score_samples` minus `offset_`, negative for outliers; shape (n_samples,)."""
         return self.score_samples(X) - self.offset_
 
     def predict(self, X: ArrayLike) -> Integers:
         """Return -1 for outliers and 1 for others; local, exact for the given X."""
+        # The labels of scikit-learn's outlier detectors.
         return np.where(self.decision_function(X) < 0, -1, 1).astype(np.int64)

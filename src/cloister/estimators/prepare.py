@@ -1,4 +1,4 @@
-"""Private bounds, scaling, principal components, and numbers about the columns of a table."""
+"""Private bounds, scaling, principal components, and statistics of the columns of a table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _Preparing(TransformerMixin, PrivateEstimator):
-    """Transform tables as the results of a fitted task say."""
+    """A transformer of tables by the results of a fitted task."""
 
     @property
     def _fitted(self) -> Transformer:
@@ -44,7 +44,7 @@ class _Preparing(TransformerMixin, PrivateEstimator):
         return cast(Transformer, self.plan_.task)
 
     def transform(self, X: Any) -> Floats:
-        """Transform a table; local, costs nothing.
+        """Transform a table; local, at no cost.
 
         Parameters
         ----------
@@ -53,7 +53,7 @@ class _Preparing(TransformerMixin, PrivateEstimator):
         Returns
         -------
         ndarray of shape (n_samples, n_features_out)
-            Clipped first to the public bounds. With a schema, categories are their numbers.
+            Values are clipped to the public bounds first. With a schema, categories are numbers.
 
         Raises
         ------
@@ -61,6 +61,7 @@ class _Preparing(TransformerMixin, PrivateEstimator):
             If the schema drops a record of X.
         """
         task, grid = self._fitted, self.plan_.grid
+        # On the grid, so that a table is transformed exactly as the silos transform it in a plan.
         rows = task.transform(self.result_.results, grid.encode(new_rows(self, X)))
         return grid_of(task.output, grid.frac_bits).decode(rows / grid.one)
 
@@ -70,8 +71,9 @@ class _Preparing(TransformerMixin, PrivateEstimator):
 
 
 def _unscaled(model: _Preparing, X: Any, undo: Callable[[Floats], Floats]) -> Floats:
-    """Return data units for the columns that were scaled; other columns stay as they are."""
+    """Return the scaled columns in data units, and other columns unchanged."""
     values = np.array(X, dtype=np.float64)
+    # Categories are not scaled.
     used = list(cast(Scaled, model._fitted).used)
     values[:, used] = undo(values[:, used])
     return values
@@ -79,24 +81,24 @@ def _unscaled(model: _Preparing, X: Any, undo: Callable[[Floats], Floats]) -> Fl
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPBounds(_Preparing):
-    """Clip columns to two private quantiles and stretch them to ``[-1, 1]``.
+    """Clip columns to two private quantiles and scale them to ``[-1, 1]``.
 
-    The public bounds may be wide, but never come from the records.
+    The public bounds may be wide, but must not come from the records.
 
     Parameters
     ----------
     probabilities, refine
-        As for :class:`~cloister.tasks.preparation.bounds.Bounds`; without `refine` a bound is one
-        of at most 1024 cells of the public box.
+        As for :class:`~cloister.tasks.preparation.bounds.Bounds`; without `refine` a bound has the
+        resolution of at most 1024 cells of the public box.
     epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Attributes
     ----------
     low_, high_ : ndarray of shape (n_used,), data units
-        The private bounds of the columns of numbers.
+        The private bounds of the numeric columns.
     low_interval_, high_interval_ : ndarray of shape (n_used, 2)
-        Ends of an interval of each that holds with at least 95 % over the noise.
+        Ends of an interval of each bound, with coverage of at least 95 % over the noise.
 
     Examples
     --------
@@ -117,18 +119,19 @@ class DPBounds(_Preparing):
         super()._keep(result)
         results = result.results
         self.low_, self.high_ = results["lower"], results["upper"]
+        # One row per column, as in scikit-learn's other attributes.
         ends = np.stack([results["low"], results["high"]], axis=2)
         self.low_interval_, self.high_interval_ = ends[:, 0], ends[:, 1]
 
     def inverse_transform(self, X: Any) -> Floats:
-        """Return data units for columns that were scaled; other columns stay as they are."""
+        """Return the scaled columns in data units, and other columns unchanged."""
         span = self.high_ - self.low_
         return _unscaled(self, X, lambda values: self.low_ + (values + 1) / 2 * span)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPStandardScaler(_Preparing):
-    """Express columns in private standard deviations from a private mean.
+    """Scale columns to private standard deviations from a private mean.
 
     Parameters
     ----------
@@ -140,12 +143,12 @@ class DPStandardScaler(_Preparing):
     Attributes
     ----------
     mean_, scale_ : ndarray of shape (n_used,), data units
-        Of the columns of numbers. A scale is a deviation, or 1/256 of half the box where that is
-        smaller.
+        Mean and scale of the numeric columns. A scale is the deviation, but at least 1/256 of half
+        the box.
     mean_interval_, scale_interval_ : ndarray of shape (n_used, 2)
-        Ends of the 95 % intervals of the noise in mean and deviation.
+        Ends of the 95 % intervals of mean and deviation, for the noise alone.
     mean_population_interval_ : ndarray of shape (n_used, 2)
-        Ends of the 95 % intervals of noise and sampling: of the mean where the records came from.
+        Ends of the 95 % intervals of the population mean, for noise and sampling.
 
     Examples
     --------
@@ -170,16 +173,17 @@ class DPStandardScaler(_Preparing):
         self.mean_population_interval_ = _ends(results, "mean", ENDS)
 
     def inverse_transform(self, X: Any) -> Floats:
-        """Return data units for columns that were scaled; other columns stay as they are."""
+        """Return the scaled columns in data units, and other columns unchanged."""
         return _unscaled(self, X, lambda values: values * self.scale_ + self.mean_)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPPCA(_Preparing):
-    """Express records in their coordinates along private principal components.
+    """Transform records to coordinates along private principal components.
 
-    Columns of numbers are scaled by half their range first; each category of a schema counts 0 or
-    1. A smaller `clip` makes less noise, and too small a one hides directions.
+    Numeric columns are first scaled by half their range, and each category of a schema becomes a
+    column of 0 and 1. A smaller `clip` gives less noise, but a value that is too small hides
+    directions.
 
     Parameters
     ----------
@@ -191,14 +195,14 @@ class DPPCA(_Preparing):
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_entries)
-        Of columns scaled by half their range, and of categories.
+        Components of the scaled columns and the categories.
     mean_ : ndarray of shape (n_entries,), in the same units
     explained_variance_, explained_variance_ratio_ : ndarray of shape (n_components,)
-        In the squares of these units.
+        Variances in the squares of these units.
     explained_variance_interval_ : ndarray of shape (n_components, 2)
-        Ends of intervals that hold for all components at once, with more than 95 % over the noise.
+        Ends of simultaneous intervals of all components, with coverage above 95 % over the noise.
     scale_ : ndarray of shape (n_components,)
-        What coordinates are divided by.
+        Divisors of the coordinates.
 
     Examples
     --------
@@ -225,9 +229,12 @@ class DPPCA(_Preparing):
         self.explained_variance_interval_ = ends
 
     def inverse_transform(self, X: Any) -> Floats:
-        """Return data units, as far as the components hold them; for tables of numbers only."""
+        """Return the approximation by the components, data units; only for tables of numbers."""
         if any(cast(PCA, self._fitted).categories):
-            raise PlanError("inverse_transform is for tables of numbers, this one has categories.")
+            raise PlanError(
+                "inverse_transform needs a model of numeric columns only, but this one has "
+                "categories; fit without them."
+            )
         scores = np.asarray(X, dtype=np.float64) * self.scale_
         return self.plan_.grid.decode(scores @ self.components_ + self.mean_)
 
@@ -237,19 +244,19 @@ def _ends(results: Mapping[str, Floats], name: str, ends: Sequence[str]) -> Floa
     return np.stack([results[name + end] for end in ends], axis=1)
 
 
-# Numbers about columns ----------------------------------------------------------------------------
+# Statistics of columns ----------------------------------------------------------------------------
 
 _STATISTICS = ("mean", "variance", "deviation")
 
 
 @dataclass(frozen=True)
 class Summary(ReleasedModel):
-    """Released numbers about columns, each with its 95 % confidence interval (privacy noise only).
+    """Released statistics of columns, with 95 % confidence intervals (privacy noise only).
 
     Parameters
     ----------
     result : Release
-        Of the task "quantiles", "statistics" or "describe".
+        Release of the task "quantiles", "statistics" or "describe".
 
     Examples
     --------
@@ -263,22 +270,24 @@ class Summary(ReleasedModel):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that the numbers are about."""
+        """Names of the columns with statistics."""
         if isinstance(task := self.plan.task, Quantiles | Statistics):
             return tuple(self.plan.columns[j] for j in task.used)
         return self.plan.columns
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for each number of each column: value, low, high.
+        """Return one row for each statistic of each column: value, low, high.
 
-        Of a description it is a row for each number of its tables and pictures.
+        For "describe" it is one row for each number of its tables and charts.
         """
         import pandas as pd
 
         task = self.plan.task
+        # A description has several tables with different columns.
         if isinstance(task, Describe):
             return super().to_frame()
         ends = ("", "_low", "_high")
+        # The covariance is a matrix, so it does not fit into this table.
         names: Sequence[Any] = _STATISTICS
         kind = "statistic"
         if isinstance(task, Quantiles):
@@ -304,12 +313,12 @@ def dp_quantiles(
     frac_bits: int = 16,
     max_loss: float | None = None,
 ) -> Summary:
-    """Release quantiles of the columns of numbers of one table or of several silos.
+    """Release quantiles of the numeric columns of one table or of several silos.
 
     Parameters
     ----------
     X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-        A list is one silo each.
+        A list has one element per silo.
     probabilities : sequence of float in (0, 1)
     refine : bool
         As for :class:`DPBounds`.
@@ -319,8 +328,8 @@ def dp_quantiles(
     Returns
     -------
     Summary
-        With ``["quantiles"]``, ``["low"]`` and ``["high"]`` of shape (n_used, n_probabilities);
-        also the distribution: :class:`~cloister.tasks.preparation.quantiles.Quantiles`.
+        ``["quantiles"]``, ``["low"]`` and ``["high"]`` have shape (n_used, n_probabilities). For
+        the distribution see :class:`~cloister.tasks.preparation.quantiles.Quantiles`.
 
     Examples
     --------
@@ -351,22 +360,22 @@ def dp_statistics(
     frac_bits: int = 16,
     max_loss: float | None = None,
 ) -> Summary:
-    """Release a count, and means and variances of the columns of numbers.
+    """Release the count, and the means and variances of the numeric columns.
 
     Parameters
     ----------
     X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-        A list is one silo each.
+        A list has one element per silo.
     covariance : bool
-        Whether covariances and correlations are released, too, from the same budget.
+        If True, covariances and correlations are also released, from the same budget.
     epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Returns
     -------
     Summary
-        With ``["count"]``, ``["mean"]``, ``["variance"]``, ``["deviation"]``, if asked for
-        ``["covariance"]`` and ``["correlation"]``, and the ends of their intervals:
+        ``["count"]``, ``["mean"]``, ``["variance"]``, ``["deviation"]``, with `covariance` also
+        ``["covariance"]`` and ``["correlation"]``, and the ends of their intervals; see
         :class:`~cloister.tasks.preparation.statistics.Statistics`.
 
     Examples
@@ -397,19 +406,19 @@ def dp_describe(
     frac_bits: int = 16,
     max_loss: float | None = None,
 ) -> Summary:
-    """Release what is in every column of one table or of several silos.
+    """Release a description of every column of one table or of several silos.
 
     Parameters
     ----------
     X, epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for :func:`dp_quantiles`.
     probabilities : sequence of float in (0, 1)
-        Of the quantiles.
+        Probabilities of the quantiles.
 
     Returns
     -------
     Summary
-        With the results of :class:`~cloister.tasks.tables.describe.Describe`.
+        The results of :class:`~cloister.tasks.tables.describe.Describe`.
 
     Examples
     --------

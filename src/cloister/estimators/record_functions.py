@@ -1,17 +1,17 @@
-"""What a model that is not ours predicts of a record, as a function of that record alone.
+"""Predictions of a model of another package, as a function of each record alone.
 
-One record may move the sums of an evaluation by a bounded amount only, so it must not move the
-scores of others. A model that is handed a whole table can do that: matrix products round a row
-differently in tables of different lengths, and weights can be chosen that make a score of the last
-bit. So:
+One record may change the sums of an evaluation only by a bounded amount, so it must not change the
+scores of other records. A model that predicts a whole table can violate this. Matrix products round
+a row differently in tables of different lengths, and weights can amplify the last bit to a whole
+score. Two cases follow:
 
-- The classes that :func:`record_functions` knows are scored by our own code. It copies a model's
-  numbers, then works on all rows one operation at a time, where each element of an array is by
-  itself: sums run over features in a fixed order, and exponentials are taken one number at a
-  time, since vectorised ones may differ in the tail of an array. No product of matrices is used.
-- Any other object is asked about one record a call (:func:`one_by_one`), in a buffer that is the
-  same however many records there are. It is **assumed** to be a function of the record; an object
-  that remembers earlier calls is not.
+- Models of the classes in :func:`record_functions` are scored by this package's code. It copies a
+  model's numbers and then processes all rows one operation at a time, independently for each
+  element. Sums run over features in a fixed order. Exponentials are computed for one number at a
+  time, since vectorised ones may differ at the end of an array. No matrix product is used.
+- Any other object predicts one record per call (:func:`one_by_one`), in a buffer that does not
+  depend on the number of records. The guarantee **assumes** that it is a function of the record; an
+  object that stores earlier calls is not.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from cloister.core.arrays import Floats, Integers
 from cloister.core.errors import DataError
 
 Score = Callable[[Floats], Floats]
-"""From rows of shape (n_samples, n_features) to scores of shape (n_samples, n_outputs)."""
+"""A function from rows, shape (n_samples, n_features), to scores, shape (n_samples, n_outputs)."""
 
-_ROWS = 4096  # of a table that are worked on together; each is by itself
+_ROWS = 4096  # processed together, to limit memory; each row counts alone
 _COPIES = 2  # of a record, for a model that refuses a single row
 _ALIGNED = 64  # bytes
 
 
 @dataclass(frozen=True)
 class RowCode:
-    """A known model as our own code scores it.
+    """Scoring code of this package for a known model.
 
-    `score` is, of a classifier, the probability of each class or one margin, which is above 0 for
-    the last of two classes; of a regressor, the number.
+    For a classifier, `score` returns the probability of each class, or one margin that is above 0
+    for the last of two classes. For a regressor it returns the prediction.
     """
 
     n_features: int
@@ -49,12 +49,12 @@ class RowCode:
 
     def __call__(self, rows: Floats) -> Floats:
         """Return the scores of rows; shape (n_samples, n_outputs)."""
-        with np.errstate(all="ignore"):  # what overflows counts as not a number
-            parts = [self.score(rows[at : at + _ROWS]) for at in range(0, len(rows), _ROWS)]
-            return np.concatenate(parts) if parts else self.score(rows)
+        with np.errstate(all="ignore"):  # an overflow gives a score that counts as missing
+            blocks = [self.score(rows[at : at + _ROWS]) for at in range(0, len(rows), _ROWS)]
+            return np.concatenate(blocks) if blocks else self.score(rows)
 
     def labels(self, rows: Floats) -> Integers:
-        """Return the number of the class that is predicted for each row."""
+        """Return the index of the predicted class of each row."""
         scores = self(rows)
         if scores.shape[1] == 1:
             return (scores[:, 0] > 0).astype(np.int64)
@@ -62,14 +62,17 @@ class RowCode:
 
 
 def record_functions(model: Any) -> RowCode | None:
-    """Return our own code for a fitted model of a class that we know, else None.
+    """Return the scoring code for a fitted model of a known class, else None.
 
-    Known are, of scikit-learn: linear and logistic regression, ridge, lasso, elastic net, linear
-    support vectors, Gaussian naive Bayes, decision trees, random and extra forests, gradient
-    boosting, multi-layer perceptrons, the dummy that predicts the shares of classes; and a pipeline
-    of standard or min-max scalers before one of these. A subclass may override anything, and is
-    not known. The model's numbers are copied here, before a record is looked at, and none of its
-    methods is called on one.
+    The known classes of scikit-learn are:
+
+    - linear and logistic regression, ridge, lasso, elastic net, linear support vector machines;
+    - Gaussian naive Bayes, and the dummy classifier that predicts the shares of classes;
+    - decision trees, random and extra forests, gradient boosting, multi-layer perceptrons;
+    - a pipeline of standard or min-max scalers before one of these.
+
+    A subclass is not known, because it may override any method. The model's numbers are copied
+    here, before a record is read, and no method of the model is called with a record.
     """
     if not type(model).__module__.startswith("sklearn."):
         return None
@@ -77,30 +80,30 @@ def record_functions(model: Any) -> RowCode | None:
         score = _score_of(model)
         return None if score is None else RowCode(int(model.n_features_in_), score)
     except (AttributeError, TypeError, ValueError, LookupError):
-        return None  # not fitted, several outputs, or another version's attributes
+        return None  # not fitted, several outputs, or the attributes of another version
 
 
 def one_by_one(ask: Callable[[Any], Any], rows: NDArray[Any]) -> NDArray[Any]:
-    """Return the answer to each row, asked about one record a call in one fixed buffer.
+    """Return the prediction of each row, with one call per record in one fixed buffer.
 
     Parameters
     ----------
     ask : function
-        From a table of one row, shape (1, n_features), to an array with one entry a row. Where it
-        raises, it is asked about a table of two copies of the record.
+        From a table of one row, shape (1, n_features), to an array with one entry per row. If it
+        raises, it is called with two copies of the record.
     rows : ndarray of shape (n_samples, n_features)
 
     Raises
     ------
     DataError
-        If it refuses a record, or does not answer each row.
+        If it raises for a record, or does not return one entry per row.
     """
     buffers = {
         dtype: _aligned((_COPIES, rows.shape[1]), dtype) for dtype in {rows.dtype, np.dtype(float)}
     }
     answers = []
     for row in rows:
-        # of objects, a record of numbers is asked about as floats, whatever others hold
+        # In a table of objects, the type of a row of numbers must not depend on other rows.
         is_numbers = rows.dtype == object and all(isinstance(_cell(cell), float) for cell in row)
         buffer = buffers[np.dtype(float) if is_numbers else rows.dtype]
         buffer[:] = row
@@ -109,41 +112,41 @@ def one_by_one(ask: Callable[[Any], Any], rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def frame_by_frame(ask: Callable[[Any], Any], table: Any) -> NDArray[Any]:
-    """Return the answer to each row of a DataFrame, asked about one new frame a record.
+    """Return the prediction of each row of a DataFrame, with one new frame per record.
 
-    Cells that are numbers become floats and others stay as they are, so that the type of a column
-    depends on no other record.
+    Numbers become floats and other cells stay unchanged, so that the type of a column does not
+    depend on other records.
     """
     import pandas as pd
 
     names = list(table.columns)
     answers = []
     for cells in table.itertuples(index=False, name=None):
-        one = {name: [_cell(cell)] for name, cell in zip(names, cells, strict=True)}
-        copies = {name: cell * _COPIES for name, cell in one.items()}
-        answers.append(_answer(ask, pd.DataFrame(one), pd.DataFrame(copies)))
+        record = {name: [_cell(cell)] for name, cell in zip(names, cells, strict=True)}
+        copies = {name: cell * _COPIES for name, cell in record.items()}
+        answers.append(_answer(ask, pd.DataFrame(record), pd.DataFrame(copies)))
     return _stacked(answers)
 
 
 def _stacked(answers: list[NDArray[Any]]) -> NDArray[Any]:
-    """Return answers as one array; as objects if one of them is of another kind than the others."""
+    """Return predictions as one array; as objects if their kinds differ."""
     if len({"f" if answer.dtype.kind in "biuf" else answer.dtype.kind for answer in answers}) > 1:
         answers = [answer.astype(object) for answer in answers]
     return np.stack(answers) if answers else np.zeros((0,))
 
 
-def _answer(ask: Callable[[Any], Any], one: Any, copies: Any) -> NDArray[Any]:
-    """Return a copy of the answer to a record."""
-    for table in (one, copies):
+def _answer(ask: Callable[[Any], Any], record: Any, copies: Any) -> NDArray[Any]:
+    """Return a copy of the prediction of a record."""
+    for table in (record, copies):
         try:
             answer = np.asarray(ask(table))
-        except Exception:  # whatever it is; its text may hold the record
+        except Exception:  # not shown, because its text may quote the record
             continue
         if answer.ndim and len(answer) == len(table):
-            return np.array(answer[0])
+            return np.array(answer[0])  # a copy, because the model may reuse its buffer
     raise DataError(
-        "model must answer a table of one record with one row, or of two copies of it with two; "
-        "wrap it in an object whose predict and predict_proba do."
+        "model must return one row for a table of one record, or two rows for two copies of it; "
+        "wrap it in an object whose predict and predict_proba do this."
     )
 
 
@@ -152,7 +155,7 @@ def _cell(cell: Any) -> Any:
 
 
 def _aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Return zeros that begin at a multiple of 64 bytes, as BLAS may care."""
+    """Return zeros at an address that is a multiple of 64, on which BLAS may depend."""
     if np.dtype(dtype).hasobject:
         return np.zeros(shape, dtype=dtype)
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -161,16 +164,16 @@ def _aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     return np.asarray(raw[first : first + size].view(dtype).reshape(shape))
 
 
-# The classes that are known -----------------------------------------------------------------------
+# Known classes ------------------------------------------------------------------------------------
 
 
 def _numbers(values: Any) -> Floats:
-    """Return a plain copy of numbers, whatever class of array holds them."""
+    """Return a copy of numbers as a plain array, from any class of array."""
     return np.array(values, dtype=np.float64)
 
 
 def _product(rows: Floats, weights: Floats, start: Floats) -> Floats:
-    """Return ``start + rows @ weights``, feature by feature; each row by itself."""
+    """Return ``start + rows @ weights``, summed feature by feature for each row alone."""
     total = np.tile(start, (len(rows), 1))
     for j, weight in enumerate(weights):
         total += rows[:, j : j + 1] * weight
@@ -194,7 +197,7 @@ def _two(z: Floats) -> Floats:
 
 
 def _softmax(z: Floats) -> Floats:
-    odds = _each(exp, np.minimum(z - z.max(axis=1, keepdims=True), 0.0))
+    odds = _each(exp, np.minimum(z - z.max(axis=1, keepdims=True), 0.0))  # cannot overflow
     total = np.zeros(len(z))
     for k in range(z.shape[1]):
         total += odds[:, k]
@@ -212,7 +215,7 @@ def _logistic_regression(model: Any) -> Score | None:
     if len(model.coef_) == 1:
         return lambda rows: _two(margins(rows))
     if model.solver == "liblinear" or getattr(model, "multi_class", "auto") == "ovr":
-        return None  # one class against the rest
+        return None  # one-versus-rest models normalise probabilities differently
     return lambda rows: _softmax(margins(rows))
 
 
@@ -221,9 +224,9 @@ def _classifies(model: Any) -> bool:
 
 
 def _trees(model: Any) -> Score:
-    """Return the mean of the trees of a forest, or of one tree."""
-    parts = getattr(model, "estimators_", [model])
-    trees = [_tree(part.tree_, classifies=_classifies(model)) for part in parts]
+    """Return a function for the mean of the trees of a forest, or for one tree."""
+    members = getattr(model, "estimators_", [model])
+    trees = [_tree(member.tree_, classifies=_classifies(model)) for member in members]
 
     def score(rows: Floats) -> Floats:
         return np.asarray(sum(tree(rows) for tree in trees) / len(trees))
@@ -232,10 +235,10 @@ def _trees(model: Any) -> Score:
 
 
 def _tree(tree: Any, *, classifies: bool) -> Score:
-    """Return a function from rows to the values of their leaves, shares where it classifies."""
+    """Return a function from rows to the values of their leaves; shares for a classifier."""
     left, right, feature = (
-        np.array(part, dtype=np.int64)
-        for part in (tree.children_left, tree.children_right, tree.feature)
+        np.array(values, dtype=np.int64)
+        for values in (tree.children_left, tree.children_right, tree.feature)
     )
     threshold, value = _numbers(tree.threshold), _numbers(tree.value)
     missing_left = np.array(tree.missing_go_to_left, dtype=bool)
@@ -245,19 +248,20 @@ def _tree(tree: Any, *, classifies: bool) -> Score:
     if classifies:
         value = value / value.sum(axis=1, keepdims=True)
     inner = left >= 0
+    # A tree with invalid indices would read other memory, or never reach a leaf.
     if not ((left < nodes) & (right < nodes) & (right >= -1)).all() or (right[inner] < 0).any():
         raise ValueError("a child that does not exist")
     if not (feature[inner] >= 0).all() or (feature >= int(tree.n_features)).any():
         raise ValueError("a feature that does not exist")
 
     def leaves(rows: Floats) -> Floats:
-        everybody = np.arange(len(rows))
-        narrow = rows.astype(np.float32)  # as scikit-learn compares
+        all_rows = np.arange(len(rows))
+        narrow = rows.astype(np.float32)  # scikit-learn compares in float32
         at = np.zeros(len(rows), dtype=np.int64)
         for _ in range(nodes):
             if not inner[at].any():
                 break
-            x = narrow[everybody, np.maximum(feature[at], 0)]
+            x = narrow[all_rows, np.maximum(feature[at], 0)]
             goes_left = np.where(np.isnan(x), missing_left[at], x <= threshold[at])
             at = np.where(inner[at], np.where(goes_left, left[at], right[at]), at)
         return np.asarray(value[at])
@@ -267,10 +271,12 @@ def _tree(tree: Any, *, classifies: bool) -> Score:
 
 def _boosted(model: Any) -> Score:
     if not isinstance(model.init_, str) and type(model.init_).__module__ != "sklearn.dummy":
-        raise ValueError("a first guess by another model")
-    # the first guess is the same for each record, so it is asked about none
+        raise ValueError("a first prediction by another model")
+    # The first prediction is the same for all records, so no record is needed for it.
     start = _numbers(model._raw_predict_init(np.zeros((1, model.n_features_in_))))[0]
-    trees = [[_tree(part.tree_, classifies=False) for part in step] for step in model.estimators_]
+    trees = [
+        [_tree(member.tree_, classifies=False) for member in step] for step in model.estimators_
+    ]
     rate = float(model.learning_rate)
 
     def raw(rows: Floats) -> Floats:
@@ -336,9 +342,9 @@ def _prior(model: Any) -> Score | None:
 
 
 def _pipeline(model: Any) -> Score | None:
-    *before, (_, last) = model.steps
-    used = [step for _, step in before if step is not None and step != "passthrough"]
-    steps = [_change_of(step) for step in used] + [_score_of(last)]
+    *scalers, (_, last) = model.steps
+    active = [step for _, step in scalers if step is not None and step != "passthrough"]
+    steps = [_scaling_of(step) for step in active] + [_score_of(last)]
     if None in steps:
         return None
 
@@ -350,7 +356,7 @@ def _pipeline(model: Any) -> Score | None:
     return score
 
 
-def _change_of(step: Any) -> Score | None:
+def _scaling_of(step: Any) -> Score | None:
     from sklearn import preprocessing
 
     if type(step) is preprocessing.StandardScaler:
@@ -383,14 +389,14 @@ _CODE: dict[Callable[[Any], Score | None], str] = {
     _gaussian: "naive_bayes.GaussianNB",
     _prior: "dummy.DummyClassifier",
 }
-"""Our code by scikit-learn's classes that it stands for."""
+"""The scoring code of each class of scikit-learn."""
 
 
 def _score_of(model: Any) -> Score | None:
-    """Return the code for a model, by its exact class."""
-    for code, places in _CODE.items():
-        for place in places.split():
-            module, _, name = place.partition(".")
+    """Return the scoring code for a model, by its exact class."""
+    for code, paths in _CODE.items():
+        for path in paths.split():
+            module, _, name = path.partition(".")
             if type(model).__name__ == name:
                 same = type(model) is getattr(import_module(f"sklearn.{module}"), name)
                 return code(model) if same else None

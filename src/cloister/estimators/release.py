@@ -1,7 +1,8 @@
-"""What a release may spend, and the one way from an estimator or a function to a job.
+"""The budget of a release, and the function that runs the job of every estimator and function.
 
 A release is a function of silos' records and :class:`BudgetParameters`. Functions call
-:func:`release` directly; an estimator makes the spending of its parameters and keeps what came out.
+:func:`release` directly. An estimator makes the budget parameters from its own, and keeps the
+result.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BudgetParameters:
-    """What one release may spend, by which contract, and where it is counted.
+    """The budget of one release, its bounds, and its ledger.
 
-    Its fields are the parameters of every :class:`~cloister.estimators.base.PrivateEstimator`;
-    `bounds` may be None where another contract was agreed.
+    The fields are the parameters of every :class:`~cloister.estimators.base.PrivateEstimator`;
+    `bounds` may be None if another contract is agreed.
     """
 
     epsilon: float
@@ -50,9 +51,9 @@ class BudgetParameters:
 
     def __post_init__(self) -> None:
         check_max_loss(self.max_loss)
-        given = {} if self.nominal_n is None else {"nominal_n": self.nominal_n}
-        check_whole(frac_bits=self.frac_bits, **given)
-        for name in ("frac_bits", *given):  # numpy's integers are none to JSON
+        optional = {} if self.nominal_n is None else {"nominal_n": self.nominal_n}
+        check_whole(frac_bits=self.frac_bits, **optional)
+        for name in ("frac_bits", *optional):  # JSON does not support NumPy's integers
             object.__setattr__(self, name, int(getattr(self, name)))
 
     @property
@@ -61,7 +62,8 @@ class BudgetParameters:
         return self.bounds if isinstance(self.bounds, Schema) else None
 
     def account(self) -> Account | None:
-        """Return where the release is charged, or None without a ledger."""
+        """Return the account that the release is charged to, or None without a ledger."""
+        # The schema's name is the default, so that scripts and commands charge the same data set.
         named = self.schema.dataset if self.schema else None
         return account_of(self.ledger, self.dataset or named)
 
@@ -74,11 +76,11 @@ def release(
     noise: NoiseSource | None = None,
     **options: Any,
 ) -> Release:
-    """Release what a task makes of silos' records, read by the contract of the spending.
+    """Run a task on silos' records as one job and return its release.
 
-    The noise is exact and discrete, from the operating system, unless a test gives another; further
-    keywords are options of the task. A PlanError comes before anything is spent, BudgetExceeded if
-    the ledger refuses.
+    The noise is exact and discrete, from the operating system, unless a test gives another source.
+    Further keywords are options of the task. A PlanError is raised before any budget is spent, and
+    BudgetExceeded if the ledger refuses.
     """
     job = Job(
         task=task,
@@ -91,18 +93,19 @@ def release(
         frac_bits=spending.frac_bits,
         max_loss=spending.max_loss,
     )
+    # A fit may take minutes, for example over large files.
     with round_bar() as on_round:
         return job.run(data.records, account=spending.account(), on_round=on_round, noise=noise)
 
 
 @dataclass(frozen=True)
 class ReleasedModel(ReleaseMixin):
-    """A released answer and its plan."""
+    """A release with its plan and its displays."""
 
     result: Release
 
     @property
-    def result_(self) -> Release:  # type: ignore[override]  # as a fitted estimator has it
+    def result_(self) -> Release:  # type: ignore[override]  # the mixin expects this name
         """The same as `result`."""
         return self.result
 
@@ -117,37 +120,43 @@ class ReleasedModel(ReleaseMixin):
         return self.result.epsilon()
 
     def exhibits(self) -> tuple[Display, ...]:
-        """Return :meth:`displays`; its old name, for one release."""
-        warnings.warn("exhibits is called displays now.", DeprecationWarning, stacklevel=2)
+        """Return :meth:`displays`, whose old name works for one release."""
+        warnings.warn(
+            "exhibits is now called displays; call displays().", DeprecationWarning, stacklevel=2
+        )
         return self.displays()
 
 
 def account_of(ledger: Ledger | str | Path | None, dataset: str | None) -> Account | None:
-    """Return where a release is charged, or None without a ledger, with a warning."""
+    """Return the account that a release is charged to; warn and return None without a ledger."""
     if ledger is None:
         say_uncounted()
         return None
     if dataset is None:
-        raise PlanError("dataset must be given with a ledger; it is charged under that name.")
-    from cloister.privacy.ledger import Ledger  # and SQLAlchemy, only where it is needed
+        raise PlanError(
+            "dataset is required with a ledger, which charges under this name; give dataset."
+        )
+    from cloister.privacy.ledger import Ledger  # here, because it imports SQLAlchemy
 
     return Account(ledger if isinstance(ledger, Ledger) else Ledger(ledger), dataset)
 
 
+# Without it, a cross-validation would repeat the warning for every fit.
 @cache
 def say_uncounted() -> None:
-    """Warn that a release is in no ledger; once a process, whatever the warning filters are."""
+    """Warn that a release is not in a ledger; once per process, under any warning filter."""
     warnings.warn(
-        "no ledger was given, so what this release costs is not added to any other, and each fit "
-        "of a search or a cross-validation is one; give ledger and dataset, and the whole cost of "
-        "the records is known and limited.",
+        "no ledger was given, so the cost of this release is not added to that of others, and each "
+        "fit of a search or a cross-validation is a separate release; give ledger and dataset to "
+        "record and limit the total cost.",
         UncountedWarning,
         stacklevel=2,
     )
 
 
 def check_whole(**numbers: Any) -> None:
-    """Refuse a number that is not an integer of at least 1."""
+    """Raise a PlanError for a value other than an integer of at least 1."""
     for name, value in numbers.items():
+        # In Python, True is an integer.
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
             raise PlanError(f"{name} must be an integer >= 1, got {value!r}.")

@@ -1,4 +1,4 @@
-"""How a release is looked at in Python: in a notebook, as a page, a table and a picture."""
+"""Displays of a release in Python: in a notebook, as a page, a table and a chart."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 
 
 class ReleaseMixin:
-    """What has a released `result_`, once it is fitted, and shows it; all local, and free."""
+    """Methods that show the release `result_` of a fitted object; local, at no cost."""
 
     result_: Release
 
     def displays(self) -> tuple[Display, ...]:
-        """Return the tables and pictures of a report."""
+        """Return the tables and charts of a report."""
         result = self._released()
         return displays_of(result.plan.task, result.results, result.plan.columns)
 
     def report(self, path: str | Path) -> None:
-        """Write what was released, what it cost and who saw what as one HTML file."""
+        """Write the release, its cost and the trust model as one HTML file."""
+        # Imported on use, because reports need packages that a fit does not.
         from cloister.app.report.page import write_report
 
         write_report(self._released(), path)
@@ -35,8 +36,8 @@ class ReleaseMixin:
     def to_frame(self) -> pd.DataFrame:
         """Return the released numbers: value, low and high of the 95 % interval of the noise.
 
-        The index says of which table, row and column a number is. There are `population_low` and
-        `population_high` where an interval includes sampling.
+        The index names the table, row and column of a number. The columns `population_low` and
+        `population_high` exist if an interval includes sampling.
         """
         from cloister.app.report.notebook import release_frame
 
@@ -48,7 +49,7 @@ class ReleaseMixin:
         Parameters
         ----------
         title : str, optional
-            Of one of :meth:`displays`; the first picture by default.
+            Title of one of :meth:`displays`; by default that of the first chart.
 
         Returns
         -------
@@ -60,12 +61,13 @@ class ReleaseMixin:
         return release_axes(self.displays(), title)
 
     def _released(self) -> Release:
+        # check_is_fitted fails for a class that is no estimator, so it only raises the error.
         if not hasattr(self, "result_"):
             check_is_fitted(self, "result_")
         return self.result_
 
     def _repr_html_(self) -> str | None:
-        """Show what was released; before the fit, scikit-learn's box of parameters."""
+        """Return the release as HTML; before a fit, scikit-learn's box of parameters."""
         if not hasattr(self, "result_"):
             box = getattr(super(), "_repr_html_", None)
             return box() if box else None

@@ -1,4 +1,4 @@
-"""``DPScorecard``: what columns say of an event, as tables of pandas and pictures."""
+"""``DPScorecard``: weights of evidence of columns for an event, as pandas tables and charts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DPScorecard(PrivateEstimator):
     Parameters
     ----------
     target : str
-        A column of two cells; the last is the event.
+        A column with two values; the last is the event.
     characteristics, edges, over, group, decision, cutoff
         As for :class:`~cloister.tasks.tables.scorecard.Scorecard`.
     epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
@@ -31,13 +31,13 @@ class DPScorecard(PrivateEstimator):
     Attributes
     ----------
     columns_ : DataFrame
-        Of each characteristic the information value, and of numbers Kolmogorov-Smirnov and Gini.
+        Information value of each characteristic, and for numbers Kolmogorov-Smirnov and Gini.
     bins_ : DataFrame
-        Of each bin the weight of evidence and the part with the event.
+        Weight of evidence of each bin, and the share of its records with the event.
 
     Notes
     -----
-    ``to_frame()`` has every number with both intervals, also of stability and fairness.
+    ``to_frame()`` has all numbers with both intervals, including stability and fairness.
 
     Examples
     --------
@@ -65,6 +65,7 @@ class DPScorecard(PrivateEstimator):
 
     def _keep(self, result: Release) -> None:
         super()._keep(result)
+        # From the displays, so that attributes and report have the same names.
         values = self.to_frame()["value"]
         self.columns_: pd.DataFrame = values["Characteristics"].unstack(sort=False)
         self.bins_: pd.DataFrame = values["Bins"].unstack(sort=False)

@@ -1,4 +1,4 @@
-"""``select_k``: k-means that also chooses the number of clusters, under one budget."""
+"""``select_k``: k-means that also selects the number of clusters, under one budget."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KSelection:
-    """The number of clusters that was chosen, why, and the clusters.
+    """The selected number of clusters, the curve that selected it, and the clusters.
 
     Parameters
     ----------
     k : int
     curve : GapCurve
-        For every number asked for its gap, the band of its uncertainty, and the objective.
+        The gap of every candidate, its uncertainty band, and the objective.
     model : DPKMeans
         Fitted with `k` clusters; its ``labels_`` are not private.
     """
@@ -45,12 +45,12 @@ class KSelection:
 
     @property
     def plan(self) -> Plan:
-        """The one plan under which both choice and clusters were released."""
+        """The plan of the release of both selection and clusters."""
         return self.model.plan_
 
     @property
     def spent(self) -> float:
-        """Epsilon spent on choice and clusters together, at the plan's delta."""
+        """Epsilon spent on selection and clusters together, at the plan's delta."""
         return self.model.spent_
 
 
@@ -68,22 +68,22 @@ def select_k(
     max_loss: float | None = None,
     random_state: Any = None,
 ) -> KSelection:
-    """Choose the number of clusters from released counts, and release that many centres.
+    """Select the number of clusters from released counts, and release the centres for it.
 
     Parameters
     ----------
     X : array_like of shape (n_samples, n_features), DataFrame, path, or list of these
-        A list is one silo each.
+        A list has one element per silo.
     candidates : sequence of int
         Consecutive numbers of clusters, such as ``range(2, 13)``. They are public: choose them
-        before looking at the records.
+        without use of the records.
     epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss, random_state
-        As for :class:`DPKMeans`. The budget is for choice and clusters together.
+        As for :class:`DPKMeans`. The budget covers selection and clusters together.
 
     Notes
     -----
-    Errors are those of :meth:`DPKMeans.fit`. Costs no more than ``DPKMeans(k, algorithm="auto")``
-    for one known number: :mod:`cloister.tasks.clustering.select_k` says why.
+    Errors are those of :meth:`DPKMeans.fit`. The cost is that of ``DPKMeans(k, algorithm="auto")``
+    for one known number; :mod:`cloister.tasks.clustering.select_k` gives the reason.
 
     Examples
     --------
@@ -95,6 +95,7 @@ def select_k(
     True
     """
     numbers = [int(c) for c in candidates if isinstance(c, Integral)]
+    # The gap statistic compares each number with the next.
     if not numbers or len(numbers) != len(candidates) or np.any(np.diff(numbers) != 1):
         raise PlanError(
             f"candidates must be consecutive integers, such as range(2, 13), got {candidates!r}."
@@ -102,6 +103,7 @@ def select_k(
     spending = BudgetParameters(
         epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
     )
+    # The model of DPKMeans, so that predictions and storage are the same.
     model = DPKMeans(numbers[-1], random_state=random_state, **vars(spending))
     data = read_silos(X, spending)
     result = release(
@@ -112,17 +114,17 @@ def select_k(
         max_clusters=numbers[-1],
         public_seed=public_seed(random_state),
     )
-    found = result.results
-    k = int(found["k"][0])
-    model.n_clusters = k
+    results = result.results
+    k = int(results["k"][0])
+    model.n_clusters = k  # the model had the largest candidate, since k was not known
     model._keep(result)
     model._finish(data)
     curve = GapCurve(
         candidates=np.array(numbers),
-        gap=found["gap"],
-        low=found["gap_low"],
-        high=found["gap_high"],
-        objective=found["objective"],
+        gap=results["gap"],
+        low=results["gap_low"],
+        high=results["gap_high"],
+        objective=results["objective"],
         chosen=k,
     )
     return KSelection(k, curve, model)

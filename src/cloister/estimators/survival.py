@@ -1,4 +1,4 @@
-"""``DPKaplanMeier`` and ``DPLogRank``: how long until an event, over one table or several silos."""
+"""``DPKaplanMeier`` and ``DPLogRank``: survival curves and tests over tables or silos."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from cloister.tasks.survival.survival import Survival
 if TYPE_CHECKING:
     import pandas as pd
 
+# Suffixes of the results with the ends of each kind of interval.
 _KINDS = {"noise": ("_low", "_high"), "population": ENDS}
 _CURVES, _NUMBERS = ("survival", "cumulative_hazard"), ("median", "rate", "rate_ratio")
 
@@ -30,25 +31,26 @@ class DPKaplanMeier(PrivateEstimator):
     Parameters
     ----------
     time, event, by : str
-        Columns: how long a record was followed, whether the event ended that, and the category for
-        each of which there is a curve, if any.
+        Columns with the follow-up time, a boolean for the event at its end, and optionally the
+        groups, each with a separate curve.
     tau, edges, intervals
-        As for :class:`~cloister.tasks.survival.survival.Survival`: the public horizon, and how time
-        is divided up to it.
+        As for :class:`~cloister.tasks.survival.survival.Survival`: the public horizon, and the
+        intervals of time up to it.
     bounds : Schema
-        With a column of numbers from 0, and one of true and false. Its largest time should be above
-        the longest follow-up: who is at it is taken to be followed beyond.
+        A schema with a column of numbers from 0 and a boolean. The largest time should be above the
+        longest follow-up, because a record at the bound counts as followed beyond it.
     epsilon, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Attributes
     ----------
     survival_, cumulative_hazard_ : DataFrame
-        The part without the event, by Kaplan and Meier, and minus its logarithm: a row for each
-        edge of an interval, a column for each group. NaN where too few are at risk for the noise.
+        The share without the event, by Kaplan and Meier, and minus its logarithm. One row for each
+        edge of an interval and one column for each group. NaN if too few records are at risk for
+        the noise.
     median_, rate_, rate_ratio_ : Series
-        Of each group; a median is infinite where it is not reached, a rate is events per unit of
-        time, and ratios are to the first group.
+        Values of each group. A median is infinite if it is not reached. A rate is the number of
+        events per unit of time. Ratios are relative to the first group.
 
     Examples
     --------
@@ -82,45 +84,47 @@ class DPKaplanMeier(PrivateEstimator):
         super()._keep(result)
         self.survival_, self.cumulative_hazard_ = (self._curves(name) for name in _CURVES)
         for name in _NUMBERS:
+            # With the groups as index, which the results do not have.
             setattr(self, f"{name}_", self.interval(of=name)["value"])
 
     def interval(self, kind: str = "population", *, of: str = "survival") -> pd.DataFrame:
-        """Return values with both ends of their 95 % intervals.
+        """Return values with their 95 % intervals.
 
         Parameters
         ----------
         kind : {"population", "noise"}
-            Of what the records were drawn from, or of what they would say without noise.
+            Intervals for the population of the records, or for the value without noise.
         of : {"survival", "cumulative_hazard", "median", "rate", "rate_ratio"}
-            Curves have a row for each edge and columns (group, end), the others a row for each
-            group; ratios are to the first group.
+            Curves have one row for each edge and columns (group, end). The others have one row for
+            each group; ratios are relative to the first group.
         """
         import pandas as pd
 
         names = [of + end for end in ("", *_KINDS.get(kind, ()))]
         if len(names) < 3 or of not in (*_CURVES, *_NUMBERS):
             raise PlanError(
-                f"kind must be noise or population, and of a name of what was released, got "
-                f"{kind!r} of {of!r}."
+                "kind must be noise or population, and of must be one of "
+                f"{', '.join((*_CURVES, *_NUMBERS))}, got {kind!r} and {of!r}."
             )
         ends = ("value", "low", "high")
         if of in _CURVES:
-            parts = {end: self._curves(name) for end, name in zip(ends, names, strict=True)}
-            joined = pd.concat(parts, axis=1).swaplevel(axis=1)
+            curves = {end: self._curves(name) for end, name in zip(ends, names, strict=True)}
+            joined = pd.concat(curves, axis=1).swaplevel(axis=1)
             return joined[[(group, end) for group in self._groups for end in ends]]
         values = {end: self.result_.results[name] for end, name in zip(ends, names, strict=True)}
+        # The first group has no ratio to itself.
         return pd.DataFrame(values, self._groups[of == "rate_ratio" :])
 
     def predict(self, times: Any) -> pd.DataFrame:
-        """Return the part without the event at some times; NaN where that is not known."""
+        """Return the share without the event at some times; NaN if it is not known."""
         import pandas as pd
 
         at, edges = np.atleast_1d(np.asarray(times, dtype=np.float64)), self.survival_.index
-        found: dict[str, Floats] = {
+        shares: dict[str, Floats] = {
             str(group): np.interp(at, edges, curve, left=np.nan, right=np.nan)
             for group, curve in self.survival_.items()
         }
-        return pd.DataFrame(found, pd.Index(at, name=self.time))
+        return pd.DataFrame(shares, pd.Index(at, name=self.time))
 
     @property
     def _groups(self) -> list[str]:
@@ -129,40 +133,42 @@ class DPKaplanMeier(PrivateEstimator):
     def _curves(self, name: str) -> pd.DataFrame:
         import pandas as pd
 
-        found = self.result_.results
-        hidden = np.arange(len(found["edges"])) > found["usable"][:, None]
-        values = np.where(hidden, np.nan, found[name])
-        return pd.DataFrame(values.T, pd.Index(found["edges"], name=self.time), self._groups)
+        results = self.result_.results
+        # Beyond the usable edges too few records are at risk, so a curve would show only noise.
+        hidden = np.arange(len(results["edges"])) > results["usable"][:, None]
+        values = np.where(hidden, np.nan, results[name])
+        return pd.DataFrame(values.T, pd.Index(results["edges"], name=self.time), self._groups)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPLogRank(DPKaplanMeier):
-    """Whether the survival curves of groups differ: the log-rank test, with its curves.
+    """The log-rank test for a difference of survival curves of groups, with the curves.
 
-    Its variance holds the noise, so that noise alone makes no difference significant.
+    Its variance includes the noise, so that noise alone does not make a difference significant.
 
     Parameters
     ----------
     time, event, by, tau, edges, intervals, bounds
-        As for :class:`DPKaplanMeier`; `by` must be given.
+        As for :class:`DPKaplanMeier`; `by` is required.
     epsilon, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
     Attributes
     ----------
     statistic_, p_value_ : float
-        Chi-square with `degrees_` degrees of freedom; NaN where nothing could be tested.
+        Chi-square with `degrees_` degrees of freedom; NaN if no test was possible.
     degrees_ : int
     survival_, cumulative_hazard_, median_, rate_, rate_ratio_
         As of :class:`DPKaplanMeier`.
     """
 
+    # Required here: a test needs groups.
     by: str = field()
 
     def _keep(self, result: Release) -> None:
         super()._keep(result)
         self.statistic_, self.p_value_ = (
-            float(found[0]) if (found := result.results.get(name, np.zeros(0))).size else np.nan
+            float(value[0]) if (value := result.results.get(name, np.zeros(0))).size else np.nan
             for name in ("log_rank", "log_rank_p")
         )
         self.degrees_ = len(self._groups) - 1

@@ -1,4 +1,4 @@
-"""``DPSynthesiser``: look-alike records in the words and units of a schema."""
+"""``DPSynthesiser``: synthetic records with the categories and units of a schema."""
 
 from __future__ import annotations
 
@@ -27,31 +27,32 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DPSynthesiser(PrivateEstimator):
-    """Records that look like those of the silos, drawn from noisy tables alone.
+    """Synthetic records similar to those of the silos, drawn from noisy tables alone.
 
-    A column of numbers is cut into bins: at public `edges`, or at private quantiles, which take a
+    A numeric column is divided into bins, by public `edges` or by private quantiles, which take a
     tenth of the budget.
 
     Parameters
     ----------
     structure : {"pairs", "target", "star", "independent"}
-        Which tables are measured: of the pairs that belong together; of these with the target, for
-        records that a classifier is trained on; of each column with the target; of columns alone.
+        The measured tables. "pairs": of pairs of dependent columns. "target": of these with the
+        target, for records to train a classifier. "star": of each column with the target.
+        "independent": of single columns.
     target : str, optional
-        The column of structure "target" or "star".
+        The column for structure "target" or "star".
     edges : mapping of a column to numbers, optional
-        Public inner edges of the bins of columns of numbers, data units.
+        Public inner edges of the bins of numeric columns, data units.
     ordered : sequence of str
         Columns whose categories have an order.
     random_state : int
-        Public; of the draws.
+        Public seed of the draws.
     epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
-        As for every :class:`~cloister.estimators.base.PrivateEstimator`. `nominal_n` is needed.
+        As for every :class:`~cloister.estimators.base.PrivateEstimator`. `nominal_n` is required.
 
     Attributes
     ----------
     provenance_ : dict
-        What was spent, which tables were measured, and with how much noise.
+        Epsilon and delta spent, and the measured tables with their noise.
 
     Examples
     --------
@@ -74,16 +75,17 @@ class DPSynthesiser(PrivateEstimator):
     random_state: Any = 0
 
     def _options(self, data: SiloData) -> dict[str, Any]:
-        """Return the options of the task, or the steps where columns of numbers are cut first."""
-        own = super()._options(data)
-        before = Synthesise.steps_before(data.schema.public, own)
-        return {"steps": [*before, (Synthesise.name, own)]} if before else own
+        """Return the options of the task, or the steps if numeric columns are binned first."""
+        options = super()._options(data)
+        before = Synthesise.steps_before(data.schema.public, options)
+        return {"steps": [*before, (Synthesise.name, options)]} if before else options
 
     def _task_of(self, options: dict[str, Any]) -> tuple[type[Task], dict[str, Any]]:
         return (Pipeline if "steps" in options else Synthesise), options
 
     @classmethod
     def _own_parameters(cls, result: Release) -> dict[str, Any] | None:
+        # The synthesis may be the last step of a pipeline.
         task, _ = synthesis_of(result.plan, result.results)
         return {"structure": task.structure} if isinstance(task, Synthesise) else None
 
@@ -92,30 +94,32 @@ class DPSynthesiser(PrivateEstimator):
         self.provenance_ = provenance_of(result)
 
     def sample(self, rows: int | None = None, *, random_state: int | None = None) -> pd.DataFrame:
-        """Return look-alike records; local, costs nothing.
+        """Return synthetic records; local, at no cost.
 
         Parameters
         ----------
         rows : int, optional
-            `nominal_n` if not given; never the number of records of a silo.
+            Number of records, by default `nominal_n`; never the number of records of a silo.
         random_state : int, optional
-            Public; without it the plan's, so that every silo draws the same.
+            Public seed; by default that of the plan, so that every silo draws the same records.
         """
         released = self._released()
         return records_of(released.plan, released.results, self._schema, rows, random_state)
 
     @property
     def _schema(self) -> Schema:
-        given = self.bounds
-        return given if isinstance(given, Schema) else plain_schema(given, self.plan_.columns, None)
+        bounds = self.bounds
+        if isinstance(bounds, Schema):
+            return bounds
+        return plain_schema(bounds, self.plan_.columns, None)
 
     def intervals(self, columns: str | Sequence[str]) -> pd.DataFrame:
         """Return the noisy numbers of records in the cells of a table, with both intervals.
 
-        They are of the measured table itself, not of records that were drawn: ``count`` and
-        ``share``, each with ``_low`` and ``_high`` of the noise and the ends of the population
-        interval. A PlanError is raised where no measured table has all the columns: what look-alike
-        records say of others comes from the model, whose error nobody knows.
+        They come from the measured table, not from drawn records. The columns are ``count`` and
+        ``share``, each with ``_low`` and ``_high`` of the noise and those of the population. A
+        PlanError is raised if no measured table has all the columns. Synthetic records of other
+        columns come from the model, whose error is unknown.
         """
         import pandas as pd
 
@@ -124,12 +128,13 @@ class DPSynthesiser(PrivateEstimator):
         names, at, table = self._together(columns)
         released = self._released()
         task, _ = synthesis_of(released.plan, released.results)
+        # In the order of the requested columns.
         labels = [task.labels[j] for j in at]
-        found = count_interval(table.values, table.noise).named("count")
-        found |= share_interval(table.values, table.noise, None).named("share")
-        every = pd.MultiIndex.from_product(labels, names=names)
-        index = every if len(names) > 1 else every.get_level_values(0)
-        return pd.DataFrame({name: part.ravel() for name, part in found.items()}, index)
+        estimates = count_interval(table.values, table.noise).named("count")
+        estimates |= share_interval(table.values, table.noise, None).named("share")
+        cells = pd.MultiIndex.from_product(labels, names=names)
+        index = cells if len(names) > 1 else cells.get_level_values(0)
+        return pd.DataFrame({name: values.ravel() for name, values in estimates.items()}, index)
 
     def interval_of(
         self,
@@ -137,20 +142,21 @@ class DPSynthesiser(PrivateEstimator):
         columns: str | Sequence[str],
         draws: int = 20,
     ) -> pd.Series[float]:
-        """Return a statistic of look-alike records, with its population interval.
+        """Return a statistic of synthetic records, with its population interval.
 
-        By the parametric bootstrap: other records are drawn from the model, their tables get noise
-        as the released ones did, and the model is fitted again. Costs no privacy, but time.
+        The interval comes from the parametric bootstrap. New records are drawn from the model,
+        their tables get the noise of the released ones, and the model is fitted again. This takes
+        time but no privacy budget.
 
         Parameters
         ----------
         statistic : function
-            From a table of look-alike records of `columns` to a number.
+            From a table of synthetic records of `columns` to a number.
         columns : str or sequence of str
-            What it looks at: measured together, and not numbers; a PlanError is raised elsewhere.
-            How numbers lie inside their bins was not measured.
+            Columns that it uses. They must be measured together and not be numeric, else a
+            PlanError is raised: the values of numbers inside their bins were not measured.
         draws : int, >= 2
-            Of the bootstrap.
+            Number of bootstrap draws.
 
         Returns
         -------
@@ -164,57 +170,58 @@ class DPSynthesiser(PrivateEstimator):
             raise PlanError(f"draws must be at least 2, got {draws}.")
         names, at, _ = self._together(columns)
         result, schema = self._released(), self._schema
-        numbers = [one.name for one in schema.columns if not one.public.levels]
-        if inside := [name for name in names if name in numbers]:
+        numeric = [column.name for column in schema.columns if not column.public.levels]
+        if numbers := [name for name in names if name in numeric]:
             raise PlanError(
-                f"columns must be categories or booleans, got {inside[0]!r}: how its numbers lie "
-                "inside their bins was not measured; ask for its bins with 'intervals', or for a "
-                "mean with 'tabulate'."
+                f"columns must be categories or booleans, got {numbers[0]!r}, whose numbers inside "
+                "a bin were not measured; use 'intervals' for its bins, or the task 'tabulate' for "
+                "a mean."
             )
         task, results = synthesis_of(result.plan, result.results)
         tree, rows = task.tree(results), round(results["total"][0])
-        alone = Tree(tree.shape(at), (tuple(range(len(at))),), (-1,))
+        single = Tree(tree.shape(at), (tuple(range(len(at))),), (-1,))
 
         def value(laws: Sequence[Floats]) -> float:
+            # The same seed for each model, so that only the models differ.
             rng = public_generator("synthesise", "statistic", task.public_seed)
-            levels = drawn(alone, [tree.marginal(laws, at)], rows, rng)
+            levels = drawn(single, [tree.marginal(laws, at)], rows, rng)
             return float(statistic(in_words(result.plan, result.results, schema, at, levels)))
 
         centre = value(tree.split(results["law"]))
         others = [value(laws) for laws in task.refits(results, draws)]
         half = stdtrit(draws - 1, 0.975) * np.std(others, ddof=1)
-        # No cell of a law is below 0, so that rare ones are too large in the model, and larger yet
-        # in what is fitted again: both ends hold with that bias and without it.
+        # Cells of a distribution are not negative, so rare cells are too large in the model, and
+        # larger still after refitting. The interval covers both with and without this bias.
         ends = np.array([centre, 2 * centre - np.mean(others)])
         kinds = ("value", *(f"population_{end}" for end in ("low", "high")))
         return pd.Series([centre, ends.min() - half, ends.max() + half], kinds)
 
     def _together(self, columns: str | Sequence[str]) -> tuple[list[str], Clique, NoisyTable]:
-        """Return the table of columns that has the least noise; refuse those never together."""
+        """Return the table with these columns and the least noise; raise if there is none."""
         names = [columns] if isinstance(columns, str) else list(columns)
         released = self._released()
         task, results = synthesis_of(released.plan, released.results)
-        reaching = self._own_columns
-        if strange := [name for name in names if name not in reaching]:
-            raise PlanError(f"columns must be of the release, got {strange[0]!r}.")
-        at = tuple(reaching.index(name) for name in names)
-        held = [one for one in task.measured(results) if set(at) <= set(one.columns)]
-        if not held:
+        available = self._own_columns
+        if unknown := [name for name in names if name not in available]:
+            raise PlanError(f"columns must be some of {', '.join(available)}, got {unknown[0]!r}.")
+        at = tuple(available.index(name) for name in names)
+        tables = [table for table in task.measured(results) if set(at) <= set(table.columns)]
+        if not tables:
             raise PlanError(
-                f"columns {', '.join(names)} were not measured together, so that no interval of "
-                "theirs is known; ask for a table of them with 'tabulate'."
+                f"columns {', '.join(names)} were not measured together, so their interval is "
+                "unknown; release a table of them with 'tabulate'."
             )
-        return names, at, min((one.over(at) for one in held), key=lambda one: one.noise)
+        return names, at, min((table.over(at) for table in tables), key=lambda table: table.noise)
 
 
 def provenance_of(result: Release) -> dict[str, Any]:
-    """Return what was spent on look-alike records, and what was measured for them."""
+    """Return the budget of synthetic records and the tables measured for them."""
     task, results = synthesis_of(result.plan, result.results)
     names = result.plan.columns
     budget = result.plan.budget
     tables = [
-        {"columns": tuple(names[j] for j in one.columns), "noise": float(one.noise)}
-        for one in task.measured(results)
+        {"columns": tuple(names[j] for j in table.columns), "noise": float(table.noise)}
+        for table in task.measured(results)
     ]
     return {
         "note": NOT_PEOPLE,

@@ -1,4 +1,4 @@
-"""``DPTable``: counts, shares and means by group as tables of pandas, with intervals and tests."""
+"""``DPTable``: counts, shares and means by group as pandas tables, with intervals and tests."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class DPTable(PrivateEstimator):
     Parameters
     ----------
     columns : str, sequence of str, or sequence of such sequences
-        Of one table, or of several.
+        Columns of one table, or of several.
     means, by, edges, weights, minimum
-        As for :class:`~cloister.tasks.tables.tabulate.Tabulate`: means of columns of numbers by
-        group, the bins of columns of numbers, how the budget is divided, what reports leave out.
+        As for :class:`~cloister.tasks.tables.tabulate.Tabulate`. They define means of numeric
+        columns by group, bins of numeric columns, budget shares, and the smallest reported count.
     epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`; categories need a schema.
 
     Attributes
     ----------
     counts_ : Series or DataFrame, or a dictionary of them for several tables
-        Noisy counts, which may be below 0. Of two columns, a table as of ``pandas.crosstab``.
+        Noisy counts, which may be negative. For two columns, a table as from ``pandas.crosstab``.
 
     Examples
     --------
@@ -63,14 +63,15 @@ class DPTable(PrivateEstimator):
     minimum: float = 5.0
 
     def _options(self, data: SiloData) -> dict[str, Any]:
-        given = [self.columns] if isinstance(self.columns, str) else list(self.columns)
-        one = bool(given) and all(isinstance(part, str) for part in given)
-        return {**super()._options(data), "tables": [given] if one else given}
+        columns = [self.columns] if isinstance(self.columns, str) else list(self.columns)
+        is_one_table = bool(columns) and all(isinstance(name, str) for name in columns)
+        return {**super()._options(data), "tables": [columns] if is_one_table else columns}
 
     def _keep(self, result: Release) -> None:
         super()._keep(result)
-        found = {names: self.to_frame(names)["counts"] for names in self._tables}
-        shaped = {n: c.unstack(sort=False) if len(n) == 2 else c for n, c in found.items()}
+        counts = {names: self.to_frame(names)["counts"] for names in self._tables}
+        # A level's order is that of the schema, which sorting would lose.
+        shaped = {n: c.unstack(sort=False) if len(n) == 2 else c for n, c in counts.items()}
         self.counts_: Any = next(iter(shaped.values())) if len(shaped) == 1 else shaped
 
     def interval(
@@ -80,23 +81,23 @@ class DPTable(PrivateEstimator):
         of: str = "counts",
         table: str | Sequence[str] | None = None,
     ) -> pd.DataFrame:
-        """Return values with both ends of their 95 % intervals, a row for each cell.
+        """Return values with their 95 % intervals, one row for each cell.
 
         Parameters
         ----------
         kind : {"population", "noise"}
-            Of what the records were drawn from, or of what they would say without noise.
+            Intervals for the population of the records, or for the value without noise.
         of : {"counts", "shares", "row_shares"} or the name of a column in `means`
             Row shares are along the last column.
         table : str or sequence of str, optional
-            The columns of one table, where there are several; "means" for the groups of means.
+            The columns of one table, if there are several; "means" for the groups of means.
         """
         names = [self._own_columns[j] for j in cast(Tabulate, self._own_task).means]
         frame = self.to_frame("means" if of in names else self._tables[self._place(table)])
         if kind not in _KINDS or of not in frame:
             raise PlanError(
-                f"kind must be one of {', '.join(_KINDS)}, and of counts, shares, row_shares or a "
-                f"column of means, got {kind!r} and {of!r}."
+                f"kind must be one of {', '.join(_KINDS)}, and of must be counts, shares, "
+                f"row_shares or a column of means, got {kind!r} and {of!r}."
             )
         ends = [of, *(of + end for end in _KINDS[kind])]
         return frame[ends].set_axis(["value", "low", "high"], axis=1)
@@ -104,65 +105,70 @@ class DPTable(PrivateEstimator):
     def test(
         self, name: str = "chi2", *, table: str | Sequence[str] | None = None
     ) -> pd.Series[Any]:
-        """Return a test of a table of two columns; it knows the noise, and costs nothing.
+        """Return a test of a table of two columns, which accounts for the noise, at no cost.
 
         Parameters
         ----------
         name : {"chi2", "trend", "odds_ratio", "relative_risk"}
-            Any difference; levels that rise together; ratios of tables of two levels by two.
+            Test for any difference, for a common trend of levels, or a ratio of a 2 by 2 table.
         table : sequence of str, optional
-            The columns of one table, where there are several.
+            The columns of one table, if there are several.
 
         Returns
         -------
         Series
-            ``statistic``, ``df``, ``p``; of a ratio ``value`` and the ends of both intervals.
+            ``statistic``, ``df``, ``p``; for a ratio ``value`` and the ends of both intervals.
         """
         import pandas as pd
 
         result = part_of(self.result_.results, f"table_{self._place(table) + 1}.")
         if not fits(name, result["counts"].shape):
-            raise PlanError(f"test {name!r} does not fit a table of {result['counts'].shape}.")
-        found = outcome(name, result["counts"], float(result["noise"][0]))
-        keys = [key.removeprefix(name).strip("_") or "value" for key in found]
-        return pd.Series([float(part[0]) for part in found.values()], keys, name=name)
+            raise PlanError(
+                f"test {name!r} is not possible for a table of shape {result['counts'].shape}; "
+                "choose another test."
+            )
+        values = outcome(name, result["counts"], float(result["noise"][0]))
+        keys = [key.removeprefix(name).strip("_") or "value" for key in values]
+        return pd.Series([float(value[0]) for value in values.values()], keys, name=name)
 
     def to_frame(self, table: str | Sequence[str] | None = None) -> pd.DataFrame:
-        """Return all numbers with all ends, a row for each cell, or for each group of "means".
+        """Return all numbers with all intervals, one row for each cell or each group of "means".
 
-        Without the columns of a table, where there are several: what the report shows.
+        If there are several tables and none is named, the result has the numbers of the report.
         """
         import pandas as pd
 
-        own, columns = cast(Tabulate, self._own_task), self._own_columns
+        task, columns = cast(Tabulate, self._own_task), self._own_columns
         results = self.result_.results
-        if table is None and len(own.tables) != 1:
+        if table is None and len(task.tables) != 1:
             return super().to_frame()
-        if table == "means" and own.means:
-            sides = own.by
-            found = {
+        if table == "means" and task.means:
+            axes = task.by
+            values = {
                 columns[j] + end: means
                 for end, groups in part_of(results, "means").items()
-                for j, means in zip(own.means, groups.T, strict=True)
+                for j, means in zip(task.means, groups.T, strict=True)
             }
         else:
             i = self._place(table)
-            sides, result = own.tables[i], part_of(results, f"table_{i + 1}.")
-            found = {k: v.ravel() for k, v in result.items() if v.shape == result["counts"].shape}
-        labels, names = [own.labels[j] for j in sides], [columns[j] for j in sides]
-        if len(sides) == 1:
-            return pd.DataFrame(found, pd.Index(labels[0], name=names[0]))
-        every = pd.MultiIndex.from_product(labels, names=names) if sides else pd.Index(["all"])
-        return pd.DataFrame(found, every)
+            axes, result = task.tables[i], part_of(results, f"table_{i + 1}.")
+            # Other results, such as tests, have one number for the whole table.
+            values = {k: v.ravel() for k, v in result.items() if v.shape == result["counts"].shape}
+        labels, names = [task.labels[j] for j in axes], [columns[j] for j in axes]
+        if len(axes) == 1:
+            return pd.DataFrame(values, pd.Index(labels[0], name=names[0]))
+        cells = pd.MultiIndex.from_product(labels, names=names) if axes else pd.Index(["all"])
+        return pd.DataFrame(values, cells)
 
     @property
     def _tables(self) -> list[tuple[str, ...]]:
-        own = cast(Tabulate, self._own_task)
-        return [tuple(self._own_columns[j] for j in table) for table in own.tables]
+        task = cast(Tabulate, self._own_task)
+        return [tuple(self._own_columns[j] for j in table) for table in task.tables]
 
     def _place(self, table: str | Sequence[str] | None) -> int:
         tables = self._tables
         wanted = (table,) if isinstance(table, str) else tuple(table or ())
+        # A single table need not be named.
         if table is None and len(tables) == 1:
             return 0
         if wanted not in tables:

@@ -1,8 +1,8 @@
-"""From a user's tables to the silos' records on the grid, by a schema or by plain bounds.
+"""The reader of a user's tables as the silos' grid records, by a schema or by plain bounds.
 
-A fit reads by :func:`read_silos` or :func:`read_labelled`, which look at no estimator. Plain bounds
-make a schema of numbers, so that all tables come in by one door, `cloister.data.read_source`. What
-a fitted model is asked about is read as its fit was: :func:`new_rows`, :func:`grid_rows`.
+A fit uses :func:`read_silos` or :func:`read_labelled`, which depend on no estimator. Plain bounds
+become a schema of numbers, so that `cloister.data.read_source` reads all tables. New records for a
+fitted model are read like those of its fit: :func:`new_rows`, :func:`grid_rows`.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from cloister.tasks.columns import position
 
 _TRUTH = {"False": False, "True": True}
 IN_Y = "in_y"
-"""What `classes` may be: the caller states that the set of labels in y is public."""
+"""Value of `classes` by which the caller states that the set of labels in y is public."""
 
 
 @dataclass(frozen=True, eq=False)
 class SiloData:
-    """What silos hold, on the grid of one contract.
+    """The records of silos on the grid of one contract.
 
     Parameters
     ----------
     table : optional
-        The table itself, if there is just one and it is in memory.
+        The original table, if there is only one and it is in memory.
     names : tuple of str
-        Of the columns of X, if they are those of a frame, which scikit-learn takes note of.
+        Names of the columns of X, if it is a frame, whose names scikit-learn stores.
     target, classes : str, ndarray of shape (n_classes,), optional
-        The column that a supervised task predicts, and its labels as the user knows them.
+        The column that a supervised task predicts, and its labels in the user's types.
     """
 
     schema: Schema
@@ -76,17 +76,18 @@ def read_silos(
     Parameters
     ----------
     names : sequence of str, optional
-        Without a schema: of the columns that silos with names must have, in the order of the fit.
+        Without a schema: names that silos with column names must have, in the order of the fit.
     """
     silos = as_silos(X)
-    alone = silos[0] if len(silos) == 1 and hasattr(silos[0], "__len__") else None
-    table = None if isinstance(alone, str | Path) else alone
+    single = silos[0] if len(silos) == 1 and hasattr(silos[0], "__len__") else None
+    # Labels after the fit need the table itself, and a file would be read again.
+    table = None if isinstance(single, str | Path) else single
     if spending.schema:
         return SiloData(spending.schema, by_schema(silos, spending.schema, spending), table)
-    silos, names, known = matched(silos, names)
+    silos, names, frame_names = matched(silos, names)
     schema = plain_schema(spending.bounds, names, spending.dataset)
     table = silos[0] if table is not None else None
-    return SiloData(schema, by_schema(silos, schema, spending), table, known)
+    return SiloData(schema, by_schema(silos, schema, spending), table, frame_names)
 
 
 def read_labelled(
@@ -99,51 +100,53 @@ def read_labelled(
     target_bounds: Any = None,
     names: Sequence[str] | None = None,
 ) -> SiloData:
-    """Read records with the target that is to be predicted, which becomes a column.
+    """Read records with the target to predict as one of their columns.
 
     Parameters
     ----------
     X : table, path, or list of these, one for each silo; or list of pairs (X, y)
     y : array_like of shape (n_samples,), a list of these, or None
-        None where the target is a column of X, or X is a list of pairs.
+        None if the target is a column of X, or X is a list of pairs.
     target : str, optional
-        The column of a schema that is to be predicted.
+        The column of a schema to predict.
     classes : sequence, "in_y" or None
         Public labels of a classifier, without a schema.
     target_bounds : (low, high) or None
         Public bounds of a regressor's target, without a schema.
     names : sequence of str, optional
-        As in :func:`read_silos`, but for the target.
+        As in :func:`read_silos`, without the target.
     """
     X, y = unpaired(X, y)
     if spending.schema:
         return _labelled_by_schema(X, y, spending.schema, spending, target)
     if target is not None:
-        raise PlanError("target goes with a schema as bounds; leave it out and give y.")
+        raise PlanError("target is valid only with a schema as bounds; omit it and give y.")
     if y is None:
         raise DataError(
             "requires y to be passed, but the target y is None; give y, or a schema as bounds and "
             "the name of its column as target."
         )
-    silos, names, known = matched(as_silos(X), names)
-    parts = label_parts(y, len(silos))
+    silos, names, frame_names = matched(as_silos(X), names)
+    labels = label_parts(y, len(silos))
     features = plain_schema(spending.bounds, names, spending.dataset)
+    # X may have a column with the usual name.
     name = next(free for free in ("y", "target", "the target") if free not in features.names)
-    public = None if target_bounds is not None else public_classes(parts, classes)
+    public = None if target_bounds is not None else public_classes(labels, classes)
     column = (
         plain_schema(target_bounds, (name,), None, "target_bounds").columns[0]
         if public is None
         else category_column(name, class_categories(public))
     )
     schema = features.model_copy(update={"columns": (*features.columns, column)})
-    tables = [labelled(table, name, part) for table, part in zip(silos, parts, strict=True)]
-    return SiloData(schema, by_schema(tables, schema, spending), None, known, name, public)
+    tables = [labelled(table, name, cells) for table, cells in zip(silos, labels, strict=True)]
+    return SiloData(schema, by_schema(tables, schema, spending), None, frame_names, name, public)
 
 
 def labelled(table: Any, name: str, cells: Any) -> Labelled:
     """Return a table in memory with a column of labels."""
-    found = Labelled(table, name, cells)
+    result = Labelled(table, name, cells)
     shape: tuple[int, ...] = tuple(np.shape(cells)) if hasattr(cells, "shape") else ()
+    # As in scikit-learn, which warns and continues.
     if len(shape) == 2 and shape[1] == 1:
         warnings.warn(
             "A column-vector y was passed when a 1d array was expected; give y of shape (n,).",
@@ -154,33 +157,34 @@ def labelled(table: Any, name: str, cells: Any) -> Labelled:
         raise DataError(f"y should be a 1d array, got an array of shape {shape} instead.")
     if not hasattr(table, "__len__") or isinstance(table, str | Path):
         raise DataError(
-            f"y must be None where X is no table in memory; add the labels to X as column {name!r}."
+            f"y must be None if X is not a table in memory; add the labels to X as column {name!r}."
         )
-    if len(table) != len(found.column):
+    if len(table) != len(result.column):
         raise DataError(
             f"y must have one label for each record, got {len(table)} records and "
-            f"{len(found.column)} labels."
+            f"{len(result.column)} labels."
         )
-    return found
+    return result
 
 
 def matched(
     silos: Sequence[Any], names: Sequence[str] | None = None
 ) -> tuple[list[Any], tuple[str, ...], tuple[str, ...]]:
-    """Return silos whose columns are those of one table: by their names or, without, their places.
+    """Return silos with the same columns, matched by name or, without names, by position.
 
     Parameters
     ----------
     names : sequence of str, optional
-        That named tables must have, in the order of the columns; by default those of the first.
+        Names that named tables must have, in the order of the columns; by default those of the
+        first table.
 
     Returns
     -------
     silos : list
     names : tuple of str
-        Of the columns; ``x0, x1, ...`` where silos have none.
-    known : tuple of str
-        The names, if the first silo is a frame, as scikit-learn takes note of them.
+        Names of the columns; ``x0, x1, ...`` if silos have no names.
+    frame_names : tuple of str
+        The names if the first silo is a frame, whose names scikit-learn stores; else empty.
 
     Raises
     ------
@@ -189,105 +193,108 @@ def matched(
     """
     for silo in silos:
         refuse_no_table(silo)
-    found = [_names_of(silo) for silo in silos]
-    if any(found) and not all(found):
-        at = found.index(())
+    by_silo = [_names_of(silo) for silo in silos]
+    if any(by_silo) and not all(by_silo):
+        at = by_silo.index(())
         raise DataError(
-            f"silo {at} has no names of columns, but others have; give all silos as tables with "
+            f"silo {at} has no column names, but other silos have; give all silos as tables with "
             "names, or all as arrays."
         )
-    if not all(found):
+    if not all(by_silo):
         widths = [len(header(silo)) for silo in silos]
         if len(set(widths)) > 1:
             raise DataError(f"silos must have the same number of columns, got {widths}.")
-        nameless = tuple(f"x{j}" for j in range(widths[0]))
-        return [_without_names(silo, nameless) for silo in silos], nameless, ()
-    wanted = tuple(found[0] if names is None else map(str, names))
-    for i, have in enumerate(found):
-        _refuse_other_names(f"silo {i}" if len(silos) > 1 else "X", have, wanted)
+        generated = tuple(f"x{j}" for j in range(widths[0]))
+        return [_without_names(silo, generated) for silo in silos], generated, ()
+    wanted = tuple(by_silo[0] if names is None else map(str, names))
+    for i, available in enumerate(by_silo):
+        _refuse_other_names(f"silo {i}" if len(silos) > 1 else "X", available, wanted)
     return list(silos), wanted, wanted if is_frame(silos[0]) else ()
 
 
 def _names_of(silo: Any) -> tuple[str, ...]:
-    """Return the names by which a silo's columns are matched; none of an array or a list."""
+    """Return the names that match a silo's columns; empty for an array or a list."""
     if is_frame(silo):
-        kept = "column_names" if hasattr(type(silo), "column_names") else "columns"
-        names = tuple(getattr(silo, kept))
+        attribute = "column_names" if hasattr(type(silo), "column_names") else "columns"
+        names = tuple(getattr(silo, attribute))
+        # pandas numbers the columns of a table without names.
         return tuple(map(str.strip, names)) if all(isinstance(n, str) for n in names) else ()
     is_array = isinstance(silo, list | tuple) or hasattr(silo, "__array__")
     return () if is_array else header(silo)
 
 
 def _without_names(silo: Any, names: tuple[str, ...]) -> Any:
-    """Return an array, or a frame whose columns pandas has numbered with names of ours."""
+    """Return an array, or a frame of numbered columns with generated names."""
     if is_frame(silo):
         return silo.set_axis(list(names), axis=1)
     return silo if isinstance(silo, list | tuple) or hasattr(silo, "shape") else np.asarray(silo)
 
 
-def _refuse_other_names(who: str, have: Sequence[str], wanted: Sequence[str]) -> None:
-    missing = [name for name in wanted if name not in have]
-    extra = [name for name in have if name not in wanted]
+def _refuse_other_names(label: str, available: Sequence[str], wanted: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in available]
+    extra = [name for name in available if name not in wanted]
     if missing or extra:
         differences = [
-            f"{what} {', '.join(map(repr, names[:5]))}{', ...' if names[5:] else ''}"
-            for what, names in (("lacks", missing), ("has besides", extra))
+            f"{verb} {', '.join(map(repr, names[:5]))}{', ...' if names[5:] else ''}"
+            for verb, names in (("lacks", missing), ("also has", extra))
             if names
         ]
+        # scikit-learn's tests of estimators expect the words "Feature names must be".
         raise DataError(
-            f"silos must have the same columns: {who} {' and '.join(differences)}. Feature names "
+            f"silos must have the same columns: {label} {' and '.join(differences)}. Feature names "
             "must be the same in every table; rename or drop columns, or give a schema as bounds."
         )
 
 
 def unpaired(X: Any, y: Any) -> tuple[Any, Any]:
     """Return lists of tables and of labels for a list of pairs (X, y), one pair for each silo."""
+    # A list of pairs is the form of FederatedLearner and of several silos.
     if y is not None or not isinstance(X, list | tuple) or not X or not all(map(_is_pair, X)):
         return X, y
     return [row_table(table) for table, _ in X], [labels for _, labels in X]
 
 
 def row_table(table: Any) -> Any:
-    """Return a list of rows as an array of objects, in which each cell stays as it is.
+    """Return a list of rows as an array of objects with unchanged cells.
 
-    A row that is too short lacks its last cells; one that is too long has none.
+    A row that is too short has missing last cells; a row that is too long has only missing cells.
     """
     if not isinstance(table, list | tuple):
         return table
     n_columns = len(header(table))
-    found = np.full((len(table), n_columns), None, dtype=object)
+    array = np.full((len(table), n_columns), None, dtype=object)
     for i, row in enumerate(table):
         cells = list(row) if isinstance(row, list | tuple | np.ndarray) else []
         for j, cell in enumerate(cells if len(cells) <= n_columns else []):
-            found[i, j] = cell
-    return found
+            array[i, j] = cell
+    return array
 
 
-def _is_pair(part: Any) -> bool:
-    """Return whether this is (table, labels), and not a row of cells or a table of two rows."""
-    return isinstance(part, tuple) and len(part) == 2 and _is_table(part[0])
+def _is_pair(value: Any) -> bool:
+    """Return True for (table, labels), but not for a row of cells or a table of two rows."""
+    return isinstance(value, tuple) and len(value) == 2 and _is_table(value[0])
 
 
-def _is_table(part: Any) -> bool:
-    if isinstance(part, list):
-        return bool(part) and isinstance(part[0], list | tuple)
-    return len(getattr(part, "shape", ())) == 2
+def _is_table(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and isinstance(value[0], list | tuple)
+    return len(getattr(value, "shape", ())) == 2
 
 
 def plain_schema(
     bounds: Any, names: Sequence[str], dataset: str | None, called: str = "bounds"
 ) -> Schema:
-    """Return the contract that plain bounds make; never from the records.
+    """Return the schema for plain bounds, which never come from the records.
 
     Parameters
     ----------
     bounds : (low, high), list of (low, high), or mapping
-        A tuple of two numbers or sequences is (low, high); a list of tuples has one pair a column;
-        a mapping goes by name. Numbers are of all columns.
+        A tuple of two numbers or sequences is (low, high); a list of tuples has one pair per
+        column; a mapping has one pair per name. Numbers apply to all columns.
     names : sequence of str
-        Of the columns.
+        Names of the columns.
     called : str
-        The parameter that messages name.
+        Name of the parameter in messages.
     """
     pairs = None if isinstance(bounds, str) else _bound_pairs(bounds, names)
     if pairs is None:
@@ -305,7 +312,7 @@ def plain_schema(
 
 
 def _bound_pairs(bounds: Any, names: Sequence[str]) -> list[tuple[float, float]] | None:
-    """Return the pair of each column, or None if bounds are none of the forms that are taken."""
+    """Return the pair of each column, or None if bounds have no valid form."""
     n = len(names)
     try:
         if isinstance(bounds, Mapping):
@@ -319,7 +326,7 @@ def _bound_pairs(bounds: Any, names: Sequence[str]) -> list[tuple[float, float]]
         low, high = bounds
         sizes = {np.ndim(low), np.ndim(high)}
         if sizes == {1} and n == 2 and not isinstance(bounds, tuple):
-            return None  # whether a row is a column's pair or all low ends, nobody can say
+            return None  # ambiguous: a row could be a column's pair or all lower bounds
         ends = [
             [float(end)] * n if np.ndim(end) == 0 else [*map(float, end)] for end in (low, high)
         ]
@@ -329,10 +336,11 @@ def _bound_pairs(bounds: Any, names: Sequence[str]) -> list[tuple[float, float]]
 
 
 def check_schema(schema: Any, plan: Plan) -> None:
-    """Refuse a contract that is not the one a plan was made of."""
+    """Raise unless a schema is the one of a plan."""
     if not isinstance(schema, Schema) or schema.digest() != plan.schema_digest:
         raise PlanError(
-            "bounds must be the schema that the model was fitted with: its file does not hold it."
+            "bounds must be the schema of the model's fit, which its file does not contain; give "
+            "the original schema."
         )
 
 
@@ -359,16 +367,18 @@ def _labelled_by_schema(
     silos = as_silos(X)
     if y is not None:
         if any(target in header(silo) for silo in silos if is_frame(silo)):
-            raise DataError(f"y must be None where X has the target {target!r}; give one.")
-        parts = label_parts(y, len(silos))
-        silos = [labelled(silo, target, part) for silo, part in zip(silos, parts, strict=True)]
+            raise DataError(
+                f"y must be None if X has the target {target!r}; give only one of them."
+            )
+        labels = label_parts(y, len(silos))
+        silos = [labelled(silo, target, cells) for silo, cells in zip(silos, labels, strict=True)]
     classes = as_labels(categories) if categories else None
     records = by_schema(silos, schema, spending)
     return SiloData(schema, records, None, (), target, classes)
 
 
 def as_labels(categories: Sequence[str]) -> NDArray[Any]:
-    """Return classes as users know them: numbers or truth values where all categories are such."""
+    """Return classes in the user's types: numbers or truth values if all categories are such."""
     if set(categories) <= _TRUTH.keys():
         return np.array([_TRUTH[category] for category in categories])
     for kind in (int, float):
@@ -376,13 +386,14 @@ def as_labels(categories: Sequence[str]) -> NDArray[Any]:
             numbers = [kind(category) for category in categories]
         except ValueError:
             continue
-        if [str(number) for number in numbers] == list(categories):
+        if [str(number) for number in numbers] == list(categories):  # not for "01", which is text
             return np.array(numbers)
     return np.array(categories, dtype=object)
 
 
 def label_parts(y: Any, n_silos: int) -> list[Any]:
     """Return the labels of each silo."""
+    # One silo needs no list.
     if n_silos == 1 and not _is_list_of_arrays(y):
         return [y]
     if not _is_list_of_arrays(y) or len(y) != n_silos:
@@ -400,30 +411,33 @@ def public_classes(parts: Sequence[Any], classes: Any) -> NDArray[Any]:
     Parameters
     ----------
     parts : sequence of array_like
-        The labels of each silo. They are looked at only where `classes` says that they are public.
+        The labels of each silo. They are read only if `classes` is "in_y", which declares them
+        public.
     classes : sequence or "in_y"
     """
     if classes is None or (isinstance(classes, str) and classes != IN_Y):
         raise PlanError(
-            f"classes must be given: the public list of labels, or {IN_Y!r} to state that the set "
-            f"of labels in y is public, got {classes!r}."
+            f"classes must be the public list of labels, or {IN_Y!r} to state that the set of "
+            f"labels in y is public, got {classes!r}."
         )
-    found = label_set(parts) if isinstance(classes, str) else np.unique(np.asarray(classes))
-    if len(found) < 2:
-        raise PlanError(f"classes must be at least 2, got {len(found)} class.")
-    return found
+    labels = label_set(parts) if isinstance(classes, str) else np.unique(np.asarray(classes))
+    if len(labels) < 2:
+        raise PlanError(f"classes must be at least 2, got {len(labels)} class.")
+    return labels
 
 
 def label_set(parts: Iterable[Any]) -> NDArray[Any]:
-    """Return the different labels of all silos, without missing ones, in ascending order."""
+    """Return the distinct labels of all silos, without missing ones, in ascending order."""
     cells = [cell for part in parts for cell in _objects_of(Labelled(None, "y", part).column)]
-    # no word is a category here, so a cell that is not missing is wrong
+    # No word is a category here, so the reader marks every cell that is not missing as wrong.
     read = CellType("category").read(cells)
-    is_there = np.zeros(len(cells), dtype=np.bool_) if read.wrong is None else read.wrong
-    there = [cell for cell, kept in zip(cells, is_there.tolist(), strict=True) if kept]
-    if not all(isinstance(cell, str) for cell in there) and any(isinstance(c, str) for c in there):
-        there = [str(cell) for cell in there]  # texts and numbers have no common order
-    labels = np.unique(np.array(there))
+    present = np.zeros(len(cells), dtype=np.bool_) if read.wrong is None else read.wrong
+    values = [cell for cell, kept in zip(cells, present.tolist(), strict=True) if kept]
+    is_text = [isinstance(value, str) for value in values]
+    if not all(is_text) and any(is_text):
+        values = [str(value) for value in values]  # texts and numbers have no common order
+    labels = np.unique(np.array(values))
+    # scikit-learn's error for continuous labels.
     check_classification_targets(labels)
     return labels
 
@@ -433,45 +447,46 @@ def _objects_of(column: Any) -> list[Any]:
 
 
 def class_categories(labels: NDArray[Any]) -> tuple[str, ...]:
-    """Return the category of a schema that stands for each label.
+    """Return the category of a schema for each label.
 
     Raises
     ------
     PlanError
-        If the reader could not tell two labels apart, or a label from a missing cell.
+        If the reader could not distinguish two labels, or a label from a missing cell.
     """
     names = tuple(str(label).strip() for label in np.asarray(labels).tolist())
     codes = CellType("category", tuple((name, i) for i, name in enumerate(names))).read([*names])
     if not np.array_equal(codes.values, np.arange(len(names))):
         raise PlanError(
-            f"classes must be different words or numbers, and not empty, got {list(names)}; write "
-            "them in another way."
+            f"classes must be different words or numbers, and not empty, got {list(names)}; rename "
+            "them."
         )
     return names
 
 
 def category_column(name: str, categories: tuple[str, ...]) -> Column:
     """Return a column of categories."""
-    most = len(categories) - 1.0
-    return Column(name=name, type="category", categories=categories, min=0.0, max=most)
+    last = len(categories) - 1.0
+    return Column(name=name, type="category", categories=categories, min=0.0, max=last)
 
 
 def kept_rows(table: Any, schema: Schema) -> Flags:
-    """Return which rows of a table have a record; shape (n_rows,)."""
+    """Return flags of the rows of a table that have a record; shape (n_rows,)."""
     rules = Rules.of(schema)
     limit = UnitLimit(rules.max_rows)
+    # The same rules as the reader, so that each label gets its row.
     raws = open_by_schema(table, schema).chunks(default_rows(len(schema.columns)))
     return np.concatenate([limit.keep(raw.units, rules.judge(raw).usable) for raw in raws])
 
 
-# What a fitted model is asked about ---------------------------------------------------------------
+# New records for a fitted model -------------------------------------------------------------------
 
 
 def new_rows(model: Any, X: Any, *, without: int | None = None) -> Floats:
-    """Return records that a fitted model is asked about, data units; none may be dropped.
+    """Return new records for a fitted model, data units; raise if one would be dropped.
 
-    X is read like the records of the fit: with a schema as `bounds`, columns are found by name and
-    the schema fills what is missing. It need not have the column `without`, which is predicted.
+    X is read like the records of the fit: with a schema as `bounds`, columns are found by name, and
+    the schema's rules fill missing cells. The column `without`, which is predicted, may be absent.
     """
     check_is_fitted(model)
     if not isinstance(model.bounds, Schema):
@@ -485,30 +500,31 @@ def new_rows(model: Any, X: Any, *, without: int | None = None) -> Floats:
 def _numbers(model: Any, X: Any) -> Floats:
     """Return a table of numbers with the columns of a fit without a schema, in their order."""
     refuse_no_table(X)
-    validate_data(model, X, reset=False, skip_check_array=True)  # names, and how many
+    validate_data(model, X, reset=False, skip_check_array=True)  # checks names and their number
     is_floats = type(X) is np.ndarray and X.dtype in (np.float32, np.float64)
-    values = X if is_floats else read_floats(X)  # no copy of what is read already
+    values = X if is_floats else read_floats(X)  # an array of floats is not copied
     if not np.isfinite(values).all():
         raise DataError(
-            "X has NaN, infinity or no number in some cells; leave such rows out, or fit with a "
-            "schema as bounds, whose rule 'missing' says for each column what stands for them."
+            "X has NaN, infinity or no number in some cells; remove such rows, or fit with a "
+            "schema as bounds, whose rule 'missing' fills them."
         )
     return values
 
 
 def refuse_no_table(X: Any) -> None:
-    """Refuse arrays that hold no table of real numbers, in the words of scikit-learn."""
+    """Raise for arrays other than a table of real numbers, with the messages of scikit-learn."""
     dtype = getattr(X, "dtype", None)
+    # The message that scikit-learn's checks expect.
     if getattr(dtype, "kind", "") == "c":
         raise DataError("Complex data not supported: records must be real numbers.")
     if getattr(X, "ndim", 2) != 2 or hasattr(X, "toarray"):
-        header(X)  # which says what is wrong
+        header(X)  # raises with the reason
 
 
 def grid_rows(model: Any, X: Any) -> NDArray[np.int32]:
     """Return the grid records of a table; the column of the target is a constant.
 
-    With a schema as `bounds`, X is a table with its columns, of which the target may be absent.
+    With a schema as `bounds`, X is a table with its columns; the target may be absent.
     """
     check_is_fitted(model)
     target: int = model.plan_.task.target
@@ -516,20 +532,21 @@ def grid_rows(model: Any, X: Any) -> NDArray[np.int32]:
 
 
 def without_target(schema: Schema, target: int | None) -> Schema:
-    """Return the contract of a table that may lack the target."""
+    """Return the schema without the target, for a table that may lack it."""
     columns = tuple(column for j, column in enumerate(schema.columns) if j != target)
     return schema.model_copy(update={"columns": columns})
 
 
 def with_target(values: Floats, target: int | None, grid: Grid) -> NDArray[np.int32]:
-    """Return data units without the target as grid records in which it is a constant."""
+    """Return rows without the target, data units, as grid records with a constant target."""
     if target is not None:
+        # A model ignores it, but the grid has a column for it.
         values = np.insert(values, target, grid.low[target], axis=1)
     return grid.encode(values)
 
 
 def _kept_rows(schema: Schema, X: Any) -> Floats:
-    """Return the rows of a table by the rules of a schema; refuse one that the schema drops."""
+    """Return the rows of a table by the rules of a schema; raise if the schema drops one."""
     values = read_rows(X, schema)
     if (dropped := np.isnan(values)).any():
         at = np.flatnonzero(dropped.any(axis=1)).tolist()
@@ -537,7 +554,7 @@ def _kept_rows(schema: Schema, X: Any) -> Floats:
         rows = ", ".join(map(str, at[:5])) + (", ..." if at[5:] else "")
         raise DataError(
             f"rows {rows} (from 0) have a value in {names[:5]} that is missing, unknown or out of "
-            "range, and the schema drops such records; leave them out, or let the schema say what "
-            "stands for missing."
+            "range, and the schema drops such records; remove them, or set the rule 'missing' of "
+            "the schema."
         )
     return values

@@ -53,7 +53,7 @@ _SETTINGS = {  # all that a site lets others propose; the rest is its owner's to
     "policy.min_other_silos",
     "policy.allow_publish",
 }
-_BROKEN = "invitation is not one of 'cloister federation invite'; ask for it again."
+_BROKEN = "invitation was not made by 'cloister federation invite'; request it again."
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Federation:
         raise_if_any(sentence for name in everybody for sentence in rules_of_name(name))
         # An invitation must not change paths, keys or pins of a site.
         if unknown := _asked(document["settings"]) - _SETTINGS:
-            raise PlanError(f"an invitation may not set {sorted(unknown)[0]!r}; ask for another.")
+            raise PlanError(f"an invitation must not set {sorted(unknown)[0]!r}; request another.")
         if not whole or not everybody or len({*everybody}) < len(everybody):
             raise PlanError(_BROKEN)
         return federation
@@ -210,8 +210,8 @@ class Party:
         if state is not None and state.session != session and state.roster is not None:
             # Otherwise a coordinator could repeat the exchange until words agree by chance.
             raise RemoteProtocolError(
-                "coordinator has begun again after this party opened its nonce; ask the others "
-                f"why, and all begin again: {AGAIN}."
+                "coordinator began again after this party opened its nonce; ask the others for "
+                f"the reason, and let all parties begin again: {AGAIN}."
             )
         # A new attempt has a new nonce, since an opened one must not serve a second roster.
         if state is None or state.session != session:
@@ -225,7 +225,7 @@ class Party:
             if roster[invitation.name] != [key, mine]:
                 raise RemoteProtocolError(
                     f"coordinator shows {invitation.name!r} with another key than this party's; "
-                    f"tell the others, and all begin again: {AGAIN}."
+                    f"inform the others, and let all parties begin again: {AGAIN}."
                 )
             state = self._remember(replace(state, roster=roster))
         openings = board.get("openings") or {}
@@ -285,8 +285,8 @@ def words(
         # A party that saw other nonces first could choose its own to fit; commitments prevent it.
         if not hmac.compare_digest(commitment(federation, name, key, nonce), committed):
             raise RemoteProtocolError(
-                f"opening of {name!r} does not fit its commitment; somebody changed it, or "
-                f"{name!r} began again: tell the others, and all begin again: {AGAIN}."
+                f"opening of {name!r} does not match its commitment: it was changed, or {name!r} "
+                f"began again; inform the others, and let all parties begin again: {AGAIN}."
             )
         parts += (text.encode() for text in (role, name, key, committed, nonce))
     return tuple(spoken()[byte] for byte in hashlib.sha256(join(parts)).digest()[:WORDS])
@@ -320,7 +320,9 @@ def _entry(entry: Any, name: str, role: str) -> tuple[dict[str, Any], str]:
     except (KeyError, TypeError):
         own = False
     if not own:
-        raise RemoteProtocolError(f"what was sent for {name!r} is not of that party; begin again.")
+        raise RemoteProtocolError(
+            f"message for {name!r} does not come from that party; begin again."
+        )
     return request, committed
 
 
@@ -383,7 +385,7 @@ class Board:
             known = self._state["tokens"].get(name, "")
             # Only hashes of tokens are stored, so the board's file admits no party.
             if not hmac.compare_digest(known, _hash(token)):
-                raise PlanError(f"invitation of {name!r} is not valid any more; ask for a new one.")
+                raise PlanError(f"invitation of {name!r} is no longer valid; request a new one.")
             if "request" in message:
                 self._enter(name, message)
             if "opening" in message:
@@ -409,8 +411,8 @@ class Board:
         # Parties may have stored the roster, so it must not change any more.
         if not self.missing("entries"):
             raise PlanError(
-                f"all have sent their keys, so {name!r} cannot send others; "
-                f"all begin again: {AGAIN}."
+                f"all parties have sent their keys, so {name!r} cannot send other keys; let all "
+                f"parties begin again: {AGAIN}."
             )
         self._state["grants"][name] = self._authority.approve(request)
         entries[name] = entry
@@ -418,9 +420,11 @@ class Board:
 
     def _open(self, name: str, opening: Any) -> None:
         if self.missing("entries"):
-            raise PlanError("a nonce is opened when all have committed; join again.")
+            raise PlanError(
+                "a nonce must not be opened before all parties have committed; join again."
+            )
         if not isinstance(opening, str) or not _HEX.fullmatch(opening):
-            raise PlanError("an opening has 64 hexadecimal digits.")
+            raise PlanError("an opening must have 64 hexadecimal digits.")
         # The first opening counts; parties check it against the commitment.
         if self._state["openings"].setdefault(name, opening) == opening:
             _write(self._file, self._state)

@@ -209,13 +209,13 @@ class LocalFederation:
             for name, process in self.processes.items():
                 if process.poll() is not None:
                     last = self.log(name).read_text(errors="replace")[-400:].strip()
-                    raise TransportError(f"{name!r} ended by itself; its last output: {last}")
+                    raise TransportError(f"{name!r} ended unexpectedly; its last output: {last}")
             # The coordinator may be starting, or restarting, while a test waits.
             with suppress(TransportError):
                 if ready():
                     return
             if time.monotonic() > deadline:
-                raise TransportError(f"{what} did not come about within {seconds:g} s.")
+                raise TransportError(f"{what} did not happen within {seconds:g} s.")
             time.sleep(self.poll_seconds)
 
     def _write_settings(self) -> None:

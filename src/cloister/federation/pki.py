@@ -102,13 +102,13 @@ def peer_of(der: bytes) -> Peer:
         x509.UnsupportedGeneralNameType,
     ) as error:
         raise TransportError(
-            "certificate is not one of a federation; ask for enrolment."
+            "certificate does not belong to a federation; request enrolment."
         ) from error
     parties = [found for uri in uris if (found := _PARTY.fullmatch(uri))]
     prints = [found for uri in uris if (found := _FINGERPRINT.fullmatch(uri))]
     # These two names and no other: with more, a certificate could pass for two parties.
     if (len(parties), len(prints), len(uris)) != (1, 1, 2) or common != [parties[0][2]]:
-        raise TransportError("certificate names no party of a federation; ask for enrolment.")
+        raise TransportError("certificate names no party of a federation; request enrolment.")
     return Peer(
         role=parties[0][1],
         name=parties[0][2],
@@ -285,7 +285,7 @@ def install(keys: str | os.PathLike[str], grant: Mapping[str, Any]) -> Peer:
         certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(ca_pem))
     except (KeyError, ValueError, AttributeError, TypeError, InvalidSignature):
         raise PlanError(
-            "grant is not one of 'cloister federation enroll approve'; ask for it again."
+            "grant was not made by 'cloister federation enroll approve'; request it again."
         ) from None
     peer = peer_of(certificate.public_bytes(Encoding.DER))
     crl = _crl(crl_pem, ca_pem)
@@ -313,8 +313,8 @@ def _fitting(what: str, files: tuple[Path, Path], fits: Callable[[Path], bool]) 
         if file.is_file() and fits(file):
             return file
     raise PlanError(
-        f"grant is for another {what} than those in {str(files[0].parent)!r}; install it where it "
-        "was asked for, or ask again."
+        f"grant is for another {what} than those in {str(files[0].parent)!r}; install it in the "
+        "folder of its request, or request it again."
     )
 
 
@@ -325,8 +325,8 @@ def _check_same_authority(folder: Path, ca_pem: bytes) -> None:
         if not path.is_file() or _authority_of(path.read_bytes()) == _authority_of(ca_pem):
             return
     raise PlanError(
-        f"grant is of another authority than ca.pem in {str(folder)!r}; if the federation has a "
-        "new one, which its owner must tell you, move ca.pem and crl.pem away first."
+        f"grant comes from another authority than ca.pem in {str(folder)!r}; if the owner of the "
+        "federation confirms a new authority, move ca.pem and crl.pem away first."
     )
 
 
@@ -381,9 +381,7 @@ class Authority:
         except (ValueError, TypeError, UnsupportedAlgorithm):
             key = None
         if not isinstance(key, ec.EllipticCurvePrivateKey) or not _same_key(key, self._certificate):
-            raise PlanError(
-                f"ca.key and ca.pem in {str(self.path)!r} do not fit together; restore them."
-            )
+            raise PlanError(f"ca.key and ca.pem in {str(self.path)!r} do not match; restore them.")
         self._key = key
 
     @classmethod
@@ -499,12 +497,12 @@ class Authority:
             if entry["name"] == name and asked != (entry["role"], name, entry["fingerprint"]):
                 yield (
                     f"name {name!r} belongs to another identity or role; revoke that first, or "
-                    "ask under another name."
+                    "request another name."
                 )
             if entry["fingerprint"] == fingerprint and entry["name"] != name:
                 yield (
                     f"identity of {name!r} is enrolled as {entry['name']!r}; revoke that first, "
-                    "or ask with --new-identity."
+                    "or use --new-identity."
                 )
 
     def revoke(self, name: str) -> list[dict[str, Any]]:
@@ -512,7 +510,7 @@ class Authority:
         entries = self.issued()
         found = [entry for entry in entries if entry["name"] == name and not entry["revoked"]]
         if not found:
-            raise PlanError(f"name {name!r} has no certificate that is valid; see issued.json.")
+            raise PlanError(f"name {name!r} has no valid certificate; see issued.json.")
         for entry in found:
             entry["revoked"] = True
         self._write_crl(entries)  # first: if this stops in between, revoking again completes it
@@ -565,7 +563,7 @@ def request_fingerprint(request: Mapping[str, Any]) -> str:
         known = request["format"] == _REQUEST and isinstance(request["hosts"], list)
         parts = _requested(request["role"], request["name"], hosts, request["csr"])
     except (KeyError, ValueError, TypeError, AttributeError):
-        raise PlanError("request is not one of 'cloister federation enroll request'.") from None
+        raise PlanError("request was not made by 'cloister federation enroll request'.") from None
     if not known or not verify(public, signature, _REQUEST_LABEL, *parts):
         raise _changed(request)
     return fingerprint_of(public)
@@ -590,7 +588,7 @@ def _checked(request: Mapping[str, Any]) -> tuple[str, x509.CertificateSigningRe
 
 
 def _changed(request: Mapping[str, Any]) -> PlanError:
-    return PlanError(f"request of {request['name']!r} was changed; ask for it again.")
+    return PlanError(f"request of {request['name']!r} was changed; request it again.")
 
 
 def local_federation(
@@ -722,7 +720,7 @@ def _crl(crl_pem: bytes, ca_pem: bytes) -> x509.CertificateRevocationList:
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         genuine = False
     if not genuine:
-        raise PlanError("crl.pem is not signed by the federation's authority; get it again.")
+        raise PlanError("crl.pem is not signed by the federation's authority; copy it again.")
     return crl
 
 
@@ -734,7 +732,7 @@ def _loaded(context: ssl.SSLContext, folder: KeyFolder) -> ssl.SSLContext:
         context.load_cert_chain(folder.file("tls.pem"), folder.file("tls.key"))
     except ssl.SSLError:
         raise PlanError(
-            f"certificate and key in {str(folder.path)!r} do not fit together; install them again."
+            f"certificate and key in {str(folder.path)!r} do not match; install them again."
         ) from None
     except OSError as error:
         raise _unusable(folder.path, error) from None
@@ -755,7 +753,7 @@ def _rules_of_party(role: str, name: object, hosts: Iterable[str]) -> Iterator[s
         yield f"role must be one of {ROLES}, got {role!r}."
     yield from rules_of_name(name)
     if (role in _LISTENING) != bool(hosts):
-        yield "hosts must be given for a coordinator or a scorer, and for nobody else; use --host."
+        yield "hosts must be given for a coordinator or a scorer, and only for these; use --host."
     for host in hosts:
         if _address(host) is None and not _HOST.fullmatch(host):
             yield f"host must be a name or an address, without scheme, port or '*', got {host!r}."
@@ -882,5 +880,5 @@ def _using(path: Path) -> Iterator[None]:
 
 def _unusable(path: Path, error: OSError) -> DataError:
     return DataError(
-        f"{str(path)!r} cannot be used: {error.strerror}; see whose it is and who runs this."
+        f"{str(path)!r} cannot be used: {error.strerror}; check its owner and your account."
     )

@@ -70,7 +70,7 @@ class Attestation:
             raise DataError(f"signature {str(path)!r} cannot be read: {error.strerror}.") from None
         except (ValueError, KeyError, TypeError, LedgerError):
             raise DataError(
-                f"signature {str(path)!r} is none of a release; ask the silo for it again."
+                f"{str(path)!r} is not a release signature; request it from the silo again."
             ) from None
         return made
 

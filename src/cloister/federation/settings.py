@@ -121,9 +121,9 @@ class DataSettings(_Section):
         if (self.file is None) == (self.url is None):
             raise ValueError("must have a file, or a url and a query, and not both")
         if (self.url is None) != (self.query is None):
-            raise ValueError("must have a query where it has a url, and only there")
+            raise ValueError("must have a query if it has a url, and no query otherwise")
         if self.url is not None and (self.baskets or "").startswith("lines"):
-            raise ValueError("must have baskets as long:BASKET,ITEM where it has a query")
+            raise ValueError("must have baskets as long:BASKET,ITEM if it has a query")
         # Workers read partitions of files; a query or a list of baskets has none.
         if self.workers and (self.file is None or self.baskets or self.cache_dir):
             raise ValueError(
@@ -287,7 +287,7 @@ def _address_of(url: str, schemes: tuple[str, ...], form: str, *, user: bool = F
     if not sound or re.search(r"\s", url):
         raise ValueError(f"must be {form}")
     if parts.username is not None and not user:
-        raise ValueError(f"must be {form} without a user's name; certificates say who dials")
+        raise ValueError(f"must be {form} without a user's name; certificates identify the party")
     return parts.path.strip("/") + parts.query + parts.fragment
 
 
@@ -339,7 +339,7 @@ class SiloSettings(_Dialling):
         for name, place in files.items():
             # A plan names a task by this word, which must mean the same at all silos.
             if name in TASKS:
-                raise ValueError(f"must not give {name!r}, which ships, another file")
+                raise ValueError(f"must not give another file for {name!r}, a task of the package")
             if not place.rpartition(":")[0].endswith(".py"):
                 raise ValueError(f"must give FILE.py:CLASS for {name!r}, got {place!r}")
         return files
@@ -357,7 +357,7 @@ class SiloSettings(_Dialling):
     @classmethod
     def _of_both(cls, share: float | None, info: ValidationInfo) -> float | None:
         if share and not info.data.get("pure_share"):
-            raise ValueError("must be 0 where pure_share is, since a whole job takes of both")
+            raise ValueError("must be 0 if pure_share is 0, since a whole job uses both")
         return share
 
     @property
@@ -455,7 +455,7 @@ def _parsed(document: Mapping[str, Any], folder: Path) -> Settings:
 def _refuse_placeholders(document: Mapping[str, Any], prefix: str = "") -> None:
     for key, value in document.items():
         if isinstance(value, str) and value.startswith(FILL_IN):
-            raise PlanError(f"{prefix + key!r} still holds a placeholder; write your own value.")
+            raise PlanError(f"{prefix + key!r} still has a placeholder; replace it by a value.")
         if isinstance(value, Mapping):
             _refuse_placeholders(value, f"{prefix}{key}.")
 
@@ -496,7 +496,7 @@ def _sentence(error: ValidationError) -> str:
     path = [str(part) for part in first["loc"]]
     where = ".".join(path)
     if first["type"] == "extra_forbidden":
-        return f"{where!r} is not a key for this role; see cloister config init."
+        return f"{where!r} is not a setting of this role; see cloister config init."
     if first["type"] == "missing":
         return f"{where!r} must be given; see cloister config init."
     if isinstance(said := first.get("ctx", {}).get("error"), PlanError):  # of what it is made

@@ -1,4 +1,4 @@
-"""What a release costs: events, accounting, calibration, clipping, noise and the ledger.
+"""Privacy of releases: events, accounting, calibration, noise and the ledger.
 
-Nothing is imported here, so that a party which only needs events and budgets never loads scipy.
+This module imports nothing, so that a party that needs only events and budgets never loads SciPy.
 """

@@ -1,11 +1,11 @@
-"""What events cost: one theorem per function, composed first and converted once.
+"""The cost of events: one theorem per function, composed first and converted once.
 
 Pure Gaussian schedules use Gaussian differential privacy, which is exact. All others use the
-smallest of three valid bounds, as far as they exist: the sum of their epsilons, zero-concentrated
+smallest of up to three valid bounds. These are the sum of their epsilons, zero-concentrated
 differential privacy, and a numerical privacy loss distribution that rounds upwards.
 
 All results hold for the continuous mechanisms. `calibration.lattice_sigma` makes the discrete
-Gaussian noise that we draw worth the continuous noise that is counted.
+Gaussian noise of a release at least as private as the continuous noise that is counted.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from cloister.privacy.events import (
 _Counts: TypeAlias = tuple[tuple[Mechanism, int], ...]
 
 # Width of the discretised privacy losses: this fraction of a closed-form epsilon at delta = 1e-6.
-# The result is then too high by about 1e-4 of itself (7000 Laplace events: 3e-5) and takes tens
-# of milliseconds.
+# The relative excess of the result is about 1e-4 (7000 Laplace events: 3e-5), and it takes tens of
+# milliseconds.
 _PLD_RESOLUTION = 1 / 20_000
-_SAMPLED_RESOLUTION = 1 / 4_000  # with sampled mechanisms, whose losses take longer to work out
-_SAMPLED_POINTS = 20_000  # of the losses of one of them, about; rare clients with little noise
-_WIDEST = 700  # of the steps of a grid, whose exponentials a float must hold
+_SAMPLED_RESOLUTION = 1 / 4_000  # with sampled mechanisms, whose losses take longer to compute
+_SAMPLED_POINTS = 20_000  # approximate number of losses of one; for rare clients and little noise
+_WIDEST = 700  # widest step of a grid; a float must hold its exponential
 
 NUMERICAL = LaplaceEvent | LossEvent | SampledGaussianEvent
 """Mechanisms whose composition no GDP parameter describes exactly."""
@@ -47,15 +47,15 @@ NUMERICAL = LaplaceEvent | LossEvent | SampledGaussianEvent
 def epsilon(event: Event, delta: float) -> float:
     """Return an epsilon for which ``event`` is (epsilon, delta)-DP; infinity if none holds.
 
-    It is the smallest one for Gaussian events; a little above it, about 1e-4, for all others.
+    It is the smallest one for Gaussian events, and about 1e-4 above the smallest for all others.
     """
     delta = checked_delta(delta)
     counts = tuple(mechanism_counts(event).items())
     if not _has(counts, NUMERICAL):
         return gdp_epsilon(_gdp_mu(counts), delta)
-    # Each bound holds by itself, because the mechanisms are fixed beforehand: so does the least.
+    # The mechanisms are fixed beforehand, so each bound holds, and the least bound too.
     bounds = [_pure_epsilon(counts), zcdp_epsilon(_zcdp_rho(counts), delta)]
-    if not _has(counts, LaplaceEvent | LossEvent):  # sampling never costs more than none
+    if not _has(counts, LaplaceEvent | LossEvent):  # sampling never increases the cost
         bounds.append(gdp_epsilon(math.sqrt(2 * _zcdp_rho(counts)), delta))
     if delta > 0 and _width(counts) <= _WIDEST:
         bounds.append(float(_pld(counts).get_epsilon_for_delta(delta)))
@@ -68,7 +68,7 @@ def delta(event: Event, epsilon: float) -> float:
     counts = tuple(mechanism_counts(event).items())
     if not _has(counts, NUMERICAL):
         return gdp_delta(_gdp_mu(counts), epsilon)
-    # A pure guarantee never fails; the numerical one, with its cut tails, could say otherwise.
+    # A pure guarantee never fails, but the numerical bound cuts tails and would be above 0.
     if epsilon >= _pure_epsilon(counts):
         return 0.0
     bounds = [zcdp_delta(_zcdp_rho(counts), epsilon)]
@@ -82,7 +82,7 @@ def delta(event: Event, epsilon: float) -> float:
 def pure_epsilon(event: Event) -> float:
     """Return the epsilon of pure differential privacy: the sum over all Laplace events.
 
-    ``math.inf`` if the event holds anything else.
+    ``math.inf`` if the event has any other mechanism.
 
     References
     ----------
@@ -118,26 +118,26 @@ def gdp_delta(mu: float, epsilon: float) -> float:
     -----
     With ``a = mu/2 - epsilon/mu`` and ``b = -mu/2 - epsilon/mu`` the formula is
     ``Phi(a) - exp(epsilon) Phi(b)``. Since ``exp(epsilon) phi(b) = phi(a)``, both terms share the
-    factor ``exp(-a**2 / 2)``; taking it out leaves scaled error functions, which neither overflow
-    nor cancel where delta is small.
+    factor ``exp(-a**2 / 2)``. The remaining scaled error functions neither overflow nor cancel for
+    a small delta.
 
     References
     ----------
     Dong, Roth and Su, JRSS-B 2022, Corollary 2.13; Balle and Wang, ICML 2018, Theorem 8.
     """
-    from scipy.special import erfc, erfcx  # a ledger that only charges rounds never needs it
+    from scipy.special import erfc, erfcx  # not needed by a ledger that only charges rounds
 
     epsilon = checked_epsilon(epsilon)
     if mu <= 0:
         return 0.0
     ratio = epsilon / mu
     a, b = mu / 2 - ratio, -mu / 2 - ratio
-    # Phi(x) = erfc(-x / sqrt(2)) / 2, and b < 0 always, so its scaled function never overflows.
+    # Phi(x) = erfc(-x / sqrt(2)) / 2. Always b < 0, so its scaled function never overflows.
     shared = math.exp(-a * a / 2)
     if a < 0:
         difference = shared * (erfcx(-a / math.sqrt(2)) - erfcx(-b / math.sqrt(2)))
     else:
-        # Scaled, the first term would overflow for large a; here it is at least 1 and needs none.
+        # For large a the scaled first term would overflow; unscaled it is at least 1.
         difference = erfc(-a / math.sqrt(2)) - shared * erfcx(-b / math.sqrt(2))
     return max(0.0, float(difference) / 2)
 
@@ -152,10 +152,10 @@ def gdp_epsilon(mu: float, delta: float) -> float:
         return 0.0
     if delta == 0:
         return math.inf
-    # At epsilon 0 delta is the total variation distance: delta alone pays for all.
+    # At epsilon 0, delta is the total variation distance, so this delta alone is enough.
     if gdp_delta(mu, 0.0) <= delta:
         return 0.0
-    # The same mechanism is (mu**2 / 2)-zCDP, and that looser epsilon bounds the search from above.
+    # The same mechanism is (mu**2 / 2)-zCDP; this larger epsilon bounds the search from above.
     return _first_true(
         lambda epsilon: gdp_delta(mu, epsilon) <= delta, 0.0, zcdp_epsilon(mu * mu / 2, delta)
     )
@@ -167,8 +167,8 @@ def zcdp_rho(event: Event) -> float:
     Notes
     -----
     A Gaussian mechanism has ``rho = 1 / (2 noise_multiplier**2)``; an epsilon-DP one has
-    ``rho = epsilon**2 / 2``. A sampled Gaussian mechanism counts as one that is not sampled, which
-    is never cheaper.
+    ``rho = epsilon**2 / 2``. A sampled Gaussian mechanism counts as one without sampling, which
+    never costs less.
 
     References
     ----------
@@ -197,28 +197,28 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
     epsilon = checked_epsilon(epsilon)
     if rho == 0:
         return 0.0
-    # Rho bounds the mean loss, and the tail bound says nothing below the mean.
+    # Rho bounds the mean loss, and the tail bound holds only above the mean.
     if epsilon <= rho:
         return 1.0
     gap = epsilon - rho
-    return math.exp(-gap * gap / (4 * rho))  # as a power the square would overflow
+    return math.exp(-gap * gap / (4 * rho))  # gap**2 raises for a large gap; a product does not
 
 
 def attacker_odds(cost: Event | Budget, prior: float = 0.5) -> float:
-    """Return a bound on how often any attacker guesses membership of one unit correctly.
+    """Return a bound on the probability that an attacker guesses one unit's membership correctly.
 
     Parameters
     ----------
     cost : Event or Budget
-        What was released, or only the (epsilon, delta) that it promises. An event gives the
-        tighter bound, since it knows the whole privacy profile.
+        The event of a release, or only its guarantee (epsilon, delta). An event gives the tighter
+        bound, since it determines the whole privacy profile.
     prior : float in (0, 1)
         The attacker's probability, before the release, that the unit is among the records.
 
     Returns
     -------
     float in [max(prior, 1 - prior), 1]
-        Highest possible probability of a right yes-or-no answer, whatever else the attacker knows.
+        Highest probability of a correct yes-or-no answer, for any other knowledge of the attacker.
 
     Notes
     -----
@@ -232,7 +232,7 @@ def attacker_odds(cost: Event | Budget, prior: float = 0.5) -> float:
     Kairouz, Oh and Viswanath, ICML 2015, Theorem 2.1; Balle, Barthe and Gaboardi, NeurIPS 2018.
     """
     prior = checked("prior", prior, Range(above=0, below=1))
-    # Who always gives the likelier answer is right with 1 - rare; only the rest can be gained.
+    # The likelier answer alone is correct with probability 1 - rare; a release can add only `rare`.
     rare = min(prior, 1 - prior)
     threshold = math.log((1 - rare) / rare)
     if isinstance(cost, Budget):
@@ -246,7 +246,7 @@ def attacker_odds(cost: Event | Budget, prior: float = 0.5) -> float:
 
 
 def _log1p_exp(x: float) -> float:
-    # exp(x) would overflow above 709, and a budget may have any epsilon.
+    # Without this form exp(x) overflows above 709, and a budget may have any epsilon.
     return x + math.log1p(math.exp(-x))
 
 
@@ -277,7 +277,7 @@ def _zcdp_rho(counts: _Counts) -> float:
 
 def _rough_epsilon(counts: _Counts) -> float:
     """Return an epsilon by closed formulas, at delta = 1e-6 for each LossEvent and for the rest."""
-    # It only sets the scale of a grid: a poor value costs precision or time, never privacy.
+    # It only sets the scale of a grid, so a poor value costs precision or time, never privacy.
     apart = LossEvent | SampledGaussianEvent
     rest = tuple((event, n) for event, n in counts if not isinstance(event, apart))
     sampled = math.fsum(n * _like_mu(e) ** 2 for e, n in counts if not isinstance(e, LossEvent))
@@ -288,12 +288,14 @@ def _rough_epsilon(counts: _Counts) -> float:
 
 
 def _like_mu(event: Mechanism) -> float:
-    """Return the GDP parameter to which many mechanisms of this kind tend; only a guide.
+    """Return the approximate GDP parameter of one mechanism among many of its kind.
 
-    For a sampled Gaussian mechanism: Dong, Roth and Su, JRSS-B 2022, Corollary 5.4, roughly.
+    References
+    ----------
+    Dong, Roth and Su, JRSS-B 2022, Corollary 5.4, approximately, for a sampled Gaussian mechanism.
     """
     mu = _inverse(event)
-    # Above 20 the exponential soon overflows, and sampling saves too little to care.
+    # Above 20 the exponential may overflow, and sampling saves little.
     if not isinstance(event, SampledGaussianEvent) or mu > 20:
         return mu
     return min(mu, event.rate * math.sqrt(math.expm1(mu * mu)))
@@ -303,16 +305,18 @@ def _inverse(event: Mechanism) -> float:
     """Return sensitivity / noise, which is mu for a Gaussian and epsilon for a Laplace event."""
     if isinstance(event, NonPrivateEvent | LossEvent):
         return math.inf
-    # Outside this range squares would overflow or vanish; both ends round the cost upwards.
+    # Outside this range squares overflow or vanish; both replacements round the cost upwards.
     inverse = 1 / event.noise_multiplier
     return max(inverse, 1e-100) if inverse < 1e100 else math.inf
 
 
 @lru_cache(maxsize=64)
 def _pld(counts: _Counts) -> Any:
-    """Return the pessimistic privacy loss distribution of all mechanisms but NonPrivateEvent.
+    """Return the pessimistic privacy loss distribution of all mechanisms except NonPrivateEvent.
 
-    By connect the dots (Doroshenko et al., PoPETs 2022) of dp_accounting.
+    References
+    ----------
+    Doroshenko et al., PoPETs 2022, "Connect the dots", as implemented in dp_accounting.
     """
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -324,42 +328,42 @@ def _pld(counts: _Counts) -> Any:
         )
     for event, n in counts:
         if isinstance(event, LaplaceEvent):
-            one = pld.from_laplace_mechanism(
+            single = pld.from_laplace_mechanism(
                 event.noise_multiplier, value_discretization_interval=width
             )
         elif isinstance(event, SampledGaussianEvent):
-            one = pld.from_gaussian_mechanism(
+            single = pld.from_gaussian_mechanism(
                 event.noise_multiplier,
                 sampling_prob=event.rate,
                 value_discretization_interval=width,
             )
         elif isinstance(event, LossEvent):
-            one = event.losses(width)
+            single = event.losses(width)
         else:
             continue
-        total = total.compose(one.self_compose(n))
+        total = total.compose(single.self_compose(n))
     return total
 
 
 def _width(counts: _Counts) -> float:
-    """Return the width of the discretised losses; a wider one costs a little more, never less."""
+    """Return the width of the discretised losses; a wider one never underestimates a cost."""
     rough = _rough_epsilon(counts)
     sampled = [event for event, _ in counts if isinstance(event, SampledGaussianEvent)]
     if not sampled:
         return _PLD_RESOLUTION * rough
     widths = [_SAMPLED_RESOLUTION * rough]
     for event in sampled:
-        # Above 700 expm1 overflows, and ln(rate) is small beside such a loss.
+        # Above 700 expm1 overflows, and ln(rate) is small compared with such a loss.
         furthest = _inverse(event) ** 2 / 2 + 10 * _inverse(event)  # a loss ten deviations out
         loss = furthest if furthest > 700 else math.log1p(event.rate * math.expm1(furthest))
         widths.append(loss / _SAMPLED_POINTS)
-    # The widest keeps the points of each law few: any width is safe, a narrow one only slow.
+    # The widest bounds the points of each distribution: any width is safe, but a small one is slow.
     return max(widths)
 
 
 def _first_true(predicate: Callable[[float], bool], low: float, high: float) -> float:
-    """Return the smallest x in (low, high] with ``predicate(x)``, false below and true above."""
-    # It ends at neighbouring floats, and the end that holds is returned: no tolerance is left over.
+    """Return the smallest x in (low, high] with ``predicate(x)``, False below and True above."""
+    # The search ends at neighbouring floats and returns the one that holds, so it has no tolerance.
     while low < (middle := (low + high) / 2) < high:
         low, high = (low, middle) if predicate(middle) else (middle, high)
     return high

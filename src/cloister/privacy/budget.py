@@ -1,4 +1,4 @@
-"""The privacy budget: an (epsilon, delta) pair that has been checked once."""
+"""The privacy budget: a validated (epsilon, delta) pair."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Budget:
 
     Parameters
     ----------
-    epsilon : float, > 0 and finite; it has no default anywhere
-    delta : float in [0, 1); 0 asks for pure differential privacy
+    epsilon : float, > 0 and finite; no interface has a default for it
+    delta : float in [0, 1); 0 means pure differential privacy
 
     Raises
     ------
@@ -30,8 +30,9 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
-        free = "; a release always costs something"
-        object.__setattr__(self, "epsilon", checked("epsilon", self.epsilon, _ABOVE_0, free))
+        hint = "; every release has a cost"
+        # As floats, so that equal budgets have the same JSON text.
+        object.__setattr__(self, "epsilon", checked("epsilon", self.epsilon, _ABOVE_0, hint))
         object.__setattr__(self, "delta", checked_delta(self.delta))
 
     def __str__(self) -> str:
@@ -39,17 +40,17 @@ class Budget:
 
 
 def default_delta(nominal_n: int | None) -> float:
-    """Return the delta used when none is given: ``min(1e-6, 1 / (100 nominal_n))``.
+    """Return the default delta: ``min(1e-6, 1 / (100 nominal_n))``.
 
     Parameters
     ----------
     nominal_n : int, >= 1, or None
-        Public contract value for the number of records; never ``len(X)``.
+        Public number of records in the contract; never ``len(X)``, which is not public.
 
     Notes
     -----
-    A delta near ``1 / n`` permits publishing a record outright; ``1 / (100 n)`` keeps the expected
-    number of such failures below one in a hundred.
+    A delta near ``1 / n`` permits the publication of a whole record. With ``1 / (100 n)`` the
+    expected number of such failures is below one in a hundred.
     """
     if nominal_n is None:
         return 1e-6
@@ -58,7 +59,7 @@ def default_delta(nominal_n: int | None) -> float:
 
 
 def checked_epsilon(epsilon: float) -> float:
-    """Return the ``epsilon`` of a curve, which may be 0, or raise PlanError."""
+    """Return the ``epsilon`` of a privacy profile, which may be 0, or raise PlanError."""
     return checked("epsilon", epsilon, Range(0))
 
 
@@ -70,10 +71,11 @@ def checked_delta(delta: float) -> float:
 def checked(name: str, value: float, allowed: Range, hint: str = "") -> float:
     """Return a number of any kind as a float, or raise PlanError unless it is in a range."""
     try:
-        # float() would take True for 1 and "2" for 2: most likely a mistake of the caller.
+        # float() accepts True and "2", which are most likely mistakes of the caller.
         number = math.nan if isinstance(value, bool | str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
+    # A number that cannot be read is NaN, which is in no range.
     if not allowed.holds(number):
         raise PlanError(f"{name} must be a number{allowed}, got {value!r}{hint}.")
     return number

@@ -1,4 +1,4 @@
-"""From a budget to noise: the inverse of :mod:`accounting`, rounded towards more noise."""
+"""Noise for a budget: the inverse of :mod:`accounting`, rounded towards more noise."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from cloister.privacy.accounting import gdp_delta
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import ComposedEvent, RepeatedEvent, SampledGaussianEvent
 
-# Added to every Gaussian multiplier; it covers all rounding of the search itself.
+# Added to every Gaussian multiplier; it covers all rounding of the search.
 MARGIN = 1e-6
 _SMOOTHING = 2  # lattice steps, see lattice_sigma
-# Prices of sampled rounds are numerical: what is searched for is a little below the budget.
+# Prices of sampled rounds are numerical, so the search aims slightly below the budget.
 _SEARCH_MARGIN, _SEARCH_STEP = 1e-4, 1e-3
-_LEAST_MULTIPLIER = 0.2  # of a sampled round: with less noise losses are too long to work out
+_LEAST_MULTIPLIER = 0.2  # of a sampled round: with less noise the losses take too long to compute
 
 
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
     """Return the smallest noise std / L2 sensitivity that gives (epsilon, delta)-DP.
 
-    It is for one release; ``T`` equal releases need ``sqrt(T)`` times as much each.
+    It is for one release; each of ``T`` equal releases needs ``sqrt(T)`` times as much.
 
     Notes
     -----
-    Any neighbouring relation, as long as the sensitivity is stated for it. Exact up to a relative
-    1e-6 on the safe side: the root of the analytic formula, not the classic bound
-    ``sqrt(2 ln(1.25 / delta)) / epsilon``, which wastes noise and is wrong above epsilon = 1.
+    It holds for any neighbouring relation, if the sensitivity is stated for that relation. The
+    result is the root of the analytic formula, at most a relative 1e-6 above it. The classic bound
+    ``sqrt(2 ln(1.25 / delta)) / epsilon`` adds more noise, and is wrong above epsilon = 1.
 
     References
     ----------
@@ -47,24 +47,24 @@ def sampled_noise_multiplier(
     Parameters
     ----------
     epsilon, delta : float
-        Of all rounds together.
+        Budget of all rounds together.
     rate : float in (0, 1)
-        With this probability a unit takes part in a round, by a secret coin of its own.
+        Probability that a unit takes part in a round, by an independent secret coin.
     weights : sequence of float, > 0, that sum to 1
-        A round of weight w gets noise of the result over ``sqrt(w)``; few different weights are
-        priced faster.
+        A round of weight w has noise of the result divided by ``sqrt(w)``. Pricing is faster with
+        few different weights.
 
     Returns
     -------
     float
-        Never more than a thousandth above what the accountant calls enough, and never more than
+        At most a thousandth above the smallest multiplier that the accountant accepts, and at most
         :func:`gaussian_noise_multiplier`, which needs no coins.
 
     Notes
     -----
-    A search with :func:`cloister.privacy.accounting.epsilon`, which prices the rounds by their
-    numerical privacy loss distribution. It takes seconds, so it is done once, by whoever designs a
-    plan; every party then only prices the number it finds in the plan.
+    It is a search with :func:`cloister.privacy.accounting.epsilon`, which prices the rounds by
+    their numerical privacy loss distribution. It takes seconds, so only the designer of a plan
+    runs it; the other parties price the multiplier in the plan.
     """
     return _sampled(Budget(epsilon, delta), rate, tuple(weights))
 
@@ -84,14 +84,14 @@ def _sampled(budget: Budget, rate: float, weights: tuple[float, ...]) -> float:
         return priced(rounds, budget.delta) <= budget.epsilon * (1 - _SEARCH_MARGIN)
 
     most = gaussian_noise_multiplier(epsilon, delta)
-    # The heaviest round has the least noise, so it decides how low the search may go.
-    # `most` is never priced: a sampled round costs no more than one that is not.
+    # The heaviest round has the least noise, so it sets the lower end of the search.
+    # `most` needs no price: a sampled round costs no more than one without sampling.
     least = _LEAST_MULTIPLIER * math.sqrt(max(weights))
-    # what many equal rounds need in the limit; see `accounting._like_mu`
-    part = (gdp_mu_for(epsilon, delta) / rate) ** 2 / len(weights)
-    guess = 1 / math.sqrt(len(weights) * math.log1p(part))
+    # The requirement of many equal rounds in the limit; see `accounting._like_mu`.
+    mu_squared = (gdp_mu_for(epsilon, delta) / rate) ** 2 / len(weights)
+    guess = 1 / math.sqrt(len(weights) * math.log1p(mu_squared))
     low = high = min(most, max(least, guess))
-    # A price takes long and the guess is near: walk by tenths to a bracket, then halve it.
+    # A price is slow and the guess is near: steps of a tenth find a bracket, which is then halved.
     while high < most and not enough(high):
         low, high = high, min(most, 1.1 * high)
     while high == low > least and enough(low := max(least, low / 1.1)):
@@ -116,7 +116,7 @@ def gdp_mu_for(epsilon: float, delta: float) -> float:
     return _mu_for(budget)
 
 
-@lru_cache(maxsize=256)  # every party of a job looks for the same one, more than once
+@lru_cache(maxsize=256)  # every party of a job needs the same value several times
 def _mu_for(budget: Budget) -> float:
     def allowed(mu: float) -> bool:
         return gdp_delta(mu, budget.epsilon) <= budget.delta
@@ -125,43 +125,45 @@ def _mu_for(budget: Budget) -> float:
 
 
 def gdp_part(budget: Budget, share: float) -> Budget:
-    """Return what a part of a budget is worth by itself, as Gaussian releases share it.
+    """Return the budget of a `share` of a budget, as Gaussian releases divide it.
 
-    `share` is of the squared GDP parameter, which adds up exactly over releases, so that 10 is ten
-    such budgets; delta stays. A part too small for an epsilon of its own is a PlanError.
+    `share` is a share of the squared GDP parameter, which adds up exactly over releases: 10 means
+    ten such budgets. Delta is unchanged. A share that is too small for any epsilon above 0 is a
+    PlanError.
     """
     return gdp_budget(gdp_mu_for(budget.epsilon, budget.delta) * math.sqrt(share), budget.delta)
 
 
 def gdp_budget(mu: float, delta: float) -> Budget:
-    """Return the smallest budget at `delta` that allows Gaussian releases worth `mu` together.
+    """Return the smallest budget at `delta` that allows Gaussian releases of total `mu`.
 
-    Mu is the GDP parameter: sensitivity over noise std of one release. Where even epsilon 0 would
-    do, there is no such budget: a PlanError.
+    Mu is the GDP parameter: sensitivity over noise std of one release. If epsilon 0 is enough,
+    there is no such budget, and a PlanError is raised.
     """
     if gdp_delta(mu, 0.0) <= delta:
         raise PlanError(
-            f"noise is so strong that delta={delta:.3g} alone would pay for it; ask for fewer "
-            "steps or a larger epsilon."
+            f"noise is so strong that delta={delta:.3g} alone would pay for it; use fewer steps or "
+            "a larger epsilon."
         )
     return Budget(last_true(lambda epsilon: gdp_delta(mu, epsilon) > delta), delta)
 
 
 def lattice_sigma(noise_multiplier: float, l2_sensitivity: float) -> int:
-    """Return the integer parameter of discrete Gaussian noise that is worth a multiplier.
+    """Return the integer parameter of discrete Gaussian noise for a noise multiplier.
 
     Sensitivity and result are in lattice steps; the result is rounded up.
 
     Notes
     -----
-    Discrete Gaussian noise of parameter s is, up to a factor of 1e-33, made from continuous noise
-    of variance ``s**2 - 4`` (docs/proofs/kmeans.md), so this much is added and not counted.
+    Up to a factor of 1e-33, discrete Gaussian noise of parameter s can be computed from continuous
+    noise of variance ``s**2 - 4`` (docs/proofs/kmeans.md). So a variance of 4 is added, which the
+    cost does not count.
     """
     return math.ceil(math.hypot(noise_multiplier * l2_sensitivity, _SMOOTHING))
 
 
 def lattice_noise_multiplier(sigma: int, l2_sensitivity: float) -> float:
-    """Return the noise multiplier that discrete Gaussian noise is worth; see `lattice_sigma`."""
+    """Return the noise multiplier of discrete Gaussian noise, the inverse of `lattice_sigma`."""
     return math.sqrt(sigma**2 - _SMOOTHING**2) / l2_sensitivity
 
 
@@ -176,9 +178,9 @@ def laplace_noise_multiplier(epsilon: float) -> float:
 
 
 def last_true(predicate: Callable[[float], bool]) -> float:
-    """Return the largest x > 0 with ``predicate(x)``; it is true below some point, false above."""
+    """Return the largest x > 0 with ``predicate(x)``, which is True below a point, False above."""
     # The order of magnitude is unknown, so doubling and halving find the bracket.
-    # The end that holds is returned.
+    # The end for which the predicate holds is returned.
     low = 1.0
     while not predicate(low):
         low /= 2

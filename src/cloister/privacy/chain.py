@@ -1,8 +1,7 @@
-"""What the entries of a ledger mean: a hash chain, and its replay. No file, no clock, no decision.
+"""The entries of a ledger: a hash chain and its replay, without file, clock or decision.
 
-:mod:`ledger` decides what may be appended and keeps the chain on disk. Here the chain is only
-read: :class:`State` is a pure function of its entries, and refuses a chain that could not have
-been written.
+:mod:`ledger` decides on new entries and stores the chain on disk. This module only reads the chain.
+:class:`State` is a pure function of its entries, and raises for a chain that no ledger writes.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from cloister.privacy.events import (
 from cloister.privacy.filter import Cost, Limits, PricingRule, Split, total
 from cloister.privacy.packages import read_event
 
-# 1 had no answers, secrets and heads of peers; 2 had no statements and no recovered jobs.
+# Format 1 had no answers, secrets and heads of peers; 2 had no statements and no recovered jobs.
 FORMAT = 3
 BEFORE_FIRST = "0" * 64
 STATEMENT_LABEL = b"cloister/1/statement"
@@ -61,7 +60,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Statement:
-    """What a silo says of its ledger in a job: where it stands, and what the job may cost.
+    """A silo's statement on its ledger in a job: the last entry, and the cost of the job.
 
     Parameters
     ----------
@@ -70,9 +69,9 @@ class Statement:
     events : Event
         The whole reservation of the job.
     head : str, 64 hexadecimal digits
-        The last entry when this was said.
+        The last entry at the time of the statement.
     height : int, >= 0
-        Puts the statements of a silo in order: see :class:`State`.
+        Orders the statements of a silo; see :class:`State`.
     """
 
     dataset: str
@@ -85,9 +84,10 @@ class Statement:
 
     @cached_property
     def text(self) -> str:
-        """The one JSON text that is signed: that of :func:`canonical`."""
-        told = (field.name for field in fields(self) if field.name != "events")
-        texts = {name: canonical(getattr(self, name)) for name in told}
+        """The signed JSON text, equal to that of :func:`canonical`."""
+        names = (field.name for field in fields(self) if field.name != "events")
+        texts = {name: canonical(getattr(self, name)) for name in names}
+        # Joined by hand, since the events of a job have one long text in each of its rounds.
         texts["events"] = _text_of(self.events)
         return "{" + ",".join(f'"{name}":{texts[name]}' for name in sorted(texts)) + "}"
 
@@ -96,25 +96,29 @@ class Statement:
         """Return the statement with this text."""
         try:
             fields = json.loads(text)
-            said = cls(**{**fields, "events": read_event(fields["events"])})
-            texts = (said.dataset, said.study, said.job, said.plan, said.head)
-            heads = (bytes.fromhex(said.plan), bytes.fromhex(said.head))
-            if not all(isinstance(text, str) for text in texts) or type(said.height) is not int:
-                raise ValueError("names are texts, a height is a number")
-            if {len(head) for head in heads} != {32} or not 0 <= said.height < 2**63:
-                raise ValueError("a digest has 32 bytes, a height is below 2^63")
-            if said.text != text:
-                raise ValueError("a statement has one text")
-        except Exception as error:  # whatever a stranger's text does to the reader
-            raise LedgerError("a statement cannot be read; ask for it again.") from error
-        return said
+            statement = cls(**{**fields, "events": read_event(fields["events"])})
+            names = (statement.dataset, statement.study, statement.job)
+            digests = (statement.plan, statement.head)
+            texts, height = (*names, *digests), statement.height
+            lengths = {len(bytes.fromhex(digest)) for digest in digests}
+            if not all(isinstance(text, str) for text in texts) or type(height) is not int:
+                raise ValueError("names must be texts, and a height a number")
+            # SQLite stores signed integers of 64 bits.
+            if lengths != {32} or not 0 <= height < 2**63:
+                raise ValueError("a digest must have 32 bytes, and a height be below 2^63")
+            # Another text of the same values would need another signature.
+            if statement.text != text:
+                raise ValueError("the text of a statement must be canonical")
+        except Exception as error:  # a text of another party may cause any error
+            raise LedgerError("a statement cannot be read; request it again.") from error
+        return statement
 
 
 @dataclass(frozen=True)
 class SignedStatement:
     """The text of a statement, and the signature of the silo that made it.
 
-    Nothing is verified before :meth:`genuine` is asked.
+    Only :meth:`genuine` verifies the signature.
     """
 
     text: str
@@ -123,21 +127,21 @@ class SignedStatement:
 
     @classmethod
     def of(cls, said: Statement, identity: Identity) -> Self:
-        """Sign a statement."""
+        """Return a statement with its signature by an identity."""
         return cls(
             text := said.text, identity.sign(STATEMENT_LABEL, text.encode()), identity.public
         )
 
     @classmethod
     def about(cls, said: Statement, signature: bytes, public: bytes) -> Self:
-        """Return what somebody else signed, where the statement is known before its text."""
+        """Return a statement with the signature of another party, if the statement is known."""
         signed = cls(said.text, signature, public)
-        vars(signed)["said"] = said  # a text of thousands of rounds is not read in each of them
+        vars(signed)["said"] = said  # parsing the text of thousands of rounds in each is slow
         return signed
 
     @property
     def genuine(self) -> bool:
-        """Whether the owner of the key signed the text."""
+        """True if the owner of the key signed the text."""
         return verify(self.public, self.signature, STATEMENT_LABEL, self.text.encode())
 
     @property
@@ -147,28 +151,28 @@ class SignedStatement:
 
     @cached_property
     def said(self) -> Statement:
-        """The statement; raises LedgerError if the text is that of none."""
+        """The statement; raises LedgerError if the text is not a statement."""
         return Statement.read(self.text)
 
 
 @dataclass(frozen=True)
 class JobRecord:
-    """What the ledger knows of a job.
+    """The state of a job in the ledger.
 
     Parameters
     ----------
     events : Event
-        Everything that was reserved.
+        The whole reservation.
     rounds : tuple of int
-        Rounds that were committed.
+        Committed rounds.
     charged : ComposedEvent
-        What counts as spent: the whole reservation while the job is open, then what it committed.
+        The spent events: the whole reservation while the job is open, then the committed rounds.
     reserved_at : str
-        When, in UTC, as ISO 8601 text by the owner's clock.
+        Time of the reservation in UTC, as ISO 8601 text by the owner's clock.
     tariff : PricingRule
-        How its mechanisms are charged to the limits of the data set.
+        Rule that charges its mechanisms to the limits of the data set.
     cost : Cost
-        What it is charged.
+        Its charge to these limits.
     """
 
     job: str
@@ -184,28 +188,28 @@ class JobRecord:
 
 
 def canonical(value: Any) -> str:
-    """Return the one JSON text of a value: sorted keys, no spaces, ASCII, no NaN."""
+    """Return the canonical JSON text of a value: sorted keys, no spaces, ASCII, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 @lru_cache(maxsize=100)
 def _text_of(events: Event) -> str:
-    """Return the canonical text of events, which every statement in every round of a job has."""
+    """Return the canonical text of events; cached, since every round of a job needs it."""
     return canonical(events.to_dict())
 
 
 def link(text: str, previous: str = "") -> str:
     """Return the hash of a link in a chain.
 
-    The ledger hashes the previous hash and then the entry; a line of the audit file names the
-    previous hash itself. No link can be changed, removed or moved without changing all after it.
+    The ledger hashes the previous hash and then the entry. A line of the audit file contains the
+    previous hash. Any change, removal or move of a link changes all later hashes.
     """
     return hashlib.sha256(bytes.fromhex(previous) + text.encode()).hexdigest()
 
 
 @dataclass
 class Dataset:
-    """A data set, its unit of privacy, its caps and how they are cut into limits."""
+    """A data set with its unit of privacy, its caps and their split into limits."""
 
     unit: str
     cap: Budget
@@ -214,17 +218,18 @@ class Dataset:
 
     @property
     def tariff(self) -> PricingRule:
-        """By what a job is charged of which nobody chose a tariff before it began."""
+        """Tariff of a job without a tariff that was fixed before it began."""
+        # A function of the split alone, so that no result can influence it.
         return PricingRule("apart" if self.split.pure else "covered")
 
     def limits(self, epsilon: float = math.inf) -> Limits:
-        """Return the limits of the lifetime cap, or of a smaller cap that is a part of it."""
+        """Return the limits of the lifetime cap, or of a smaller cap within it."""
         return Limits(Budget(min(epsilon, self.cap.epsilon), self.cap.delta), self.split)
 
 
 @dataclass(frozen=True)
 class Charge:
-    """What one round cost, and the keyed tag of the frame that left."""
+    """The event of a committed round, and the keyed tag of its frame."""
 
     event: Event
     frame_tag: str
@@ -232,7 +237,7 @@ class Charge:
 
 @dataclass
 class Job:
-    """A reservation and what became of it; ``unspent`` and ``spent`` add up to ``events``."""
+    """A reservation and its use; ``unspent`` and ``spent`` add up to ``events``."""
 
     job: str
     dataset: str
@@ -248,16 +253,16 @@ class Job:
     is_open: bool = True
 
     def covers(self, event: Event) -> bool:
-        """Return whether ``event`` lies within what is left of the reservation."""
+        """Return True if the rest of the reservation contains ``event``."""
         return all(n <= self.unspent[e] for e, n in mechanism_counts(event).items())
 
     @property
     def charged(self) -> Counter[Mechanism]:
-        """What counts as spent: all of it while the job is open, then what was committed."""
+        """The spent events: the whole reservation while the job is open, then its rounds."""
         return self.spent + self.unspent if self.is_open else self.spent
 
     def spend_all(self) -> None:
-        """End the job with all that was reserved counted as spent."""
+        """End the job, and count its whole reservation as spent."""
         self.is_open = False
         self.spent.update(self.unspent)
         self.unspent.clear()
@@ -280,13 +285,15 @@ class Job:
 
 
 class State:
-    """The chain, replayed: a pure function of its entries.
+    """The replayed chain: a pure function of its entries.
 
-    ``seq``, ``head`` and ``at`` are the number, hash and time of the last entry; ``latest`` is the
-    latest time of all, or of those since the owner set the clock right; ``heads`` has the number of
-    every hash so far. ``height`` counts entries and passes every statement that the chain has taken
-    in again, as a Lamport clock does: so a later statement has a larger one, also after entries
-    were lost. ``heights`` has that of each hash of the chain and of those statements.
+    ``seq``, ``head`` and ``at`` are the number, hash and time of the last entry. ``latest`` is the
+    latest time of all entries, or of those since the owner confirmed the clock. ``heads`` has the
+    number of every hash so far.
+
+    ``height`` counts entries as a Lamport clock: it is at least the height of every recovered
+    statement. A later statement therefore has a larger height, even after entries were lost.
+    ``heights`` has the height of each hash of the chain and of those statements.
     """
 
     def __init__(self) -> None:
@@ -314,7 +321,7 @@ class State:
         return self.jobs[name]
 
     def charged(self, dataset: str, study: str | None = None) -> ComposedEvent:
-        """Return everything that counts as spent on a data set, or by one study on it."""
+        """Return the spent events of a data set, or of one study on it."""
         total: Counter[Mechanism] = Counter()
         for (of_dataset, of_study), counts in self._totals.items():
             if of_dataset == dataset and study in (None, of_study):
@@ -322,7 +329,8 @@ class State:
         return composed(total)
 
     def cost(self, dataset: str, study: str | None = None, year: int | None = None) -> Cost:
-        """Return what a data set's jobs are charged: all, or those of a study or calendar year."""
+        """Return the charges of a data set's jobs: all, or those of a study or calendar year."""
+        # Times are ISO texts, so the year is a prefix.
         at = "" if year is None else f"{year:04d}-"
         return total(
             job.cost
@@ -338,14 +346,14 @@ class State:
         return None if dataset in owners else next(iter(owners), None)
 
     def apply(self, entry: Entry) -> None:
-        """Add one entry, after checking its link to the chain and that it is possible here."""
+        """Add one entry. Raise if its link to the chain is wrong, or the rules forbid it here."""
         try:
             if entry.seq != self.seq + 1 or entry.hash != link(entry.body, self.head):
                 raise LedgerError(f"entry {self.seq + 1} was changed, removed or moved.")
             fields = entry.fields
             self.at = fields.pop("at")
             datetime.fromisoformat(self.at)
-            self.latest = max(self.latest, self.at)
+            self.latest = max(self.latest, self.at)  # all in UTC, so texts are in order of time
             getattr(self, f"_apply_{fields.pop('kind')}")(**fields)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise LedgerError(f"entry {self.seq + 1} could not have been written.") from error
@@ -356,7 +364,7 @@ class State:
 
     def _apply_ledger(self, format: int, nonce: str) -> None:
         if self.seq or not 1 <= format <= FORMAT or len(nonce) != 32:
-            raise ValueError("the first entry, and no other, names the format and a nonce")
+            raise ValueError("only the first entry has the format and a nonce")
 
     def _apply_dataset(
         self,
@@ -366,11 +374,11 @@ class State:
         split: dict[str, float] | None = None,
     ) -> None:
         if not self.seq or dataset in self.datasets:
-            raise ValueError("a data set is opened once, after the first entry")
+            raise ValueError("a data set must be opened once, after the first entry")
         budget = Budget(**cap)
-        # An entry that was written before there were limits has no split.
-        cut = Split.default(budget) if split is None else Split(**split)
-        self.datasets[dataset] = Dataset(unit, budget, cut)
+        # Entries of versions without limits have no split.
+        shares = Split.default(budget) if split is None else Split(**split)
+        self.datasets[dataset] = Dataset(unit, budget, shares)
 
     def _apply_cap(self, dataset: str, cap: dict[str, float]) -> None:
         self.datasets[dataset].cap = Budget(**cap)
@@ -389,10 +397,10 @@ class State:
         tariff: dict[str, Any] | None = None,
     ) -> None:
         if job in self.jobs or dataset not in self.datasets:
-            raise ValueError("a job is reserved once, on a known data set")
-        # without one it was written before there were limits: its history is kept all the same
-        by = self.datasets[dataset].tariff if tariff is None else PricingRule.from_dict(tariff)
-        self._reserve(job, dataset, study, read_event(events), by, content)
+            raise ValueError("a job must be reserved once, on a known data set")
+        # Entries of versions without limits have no tariff, and must still be readable.
+        rule = self.datasets[dataset].tariff if tariff is None else PricingRule.from_dict(tariff)
+        self._reserve(job, dataset, study, read_event(events), rule, content)
         if content is not None:
             owners = self._contents.setdefault(content, [])
             if dataset not in owners:
@@ -408,55 +416,58 @@ class State:
         content: str | None = None,
     ) -> Job:
         counts, cost = Counter(mechanism_counts(events)), tariff.cost(events)
-        known = Job(job, dataset, study, events, content, self.at, tariff, cost, counts)
-        self.jobs[job] = known
+        reserved = Job(job, dataset, study, events, content, self.at, tariff, cost, counts)
+        self.jobs[job] = reserved
+        # A reservation already counts as spent, so that two jobs cannot use the same budget.
         self._totals.setdefault((dataset, study), Counter()).update(counts)
-        return known
+        return reserved
 
     def _apply_charge(self, job: str, round: int, event: dict[str, Any], frame: str) -> None:
-        known, done = self.jobs[job], read_event(event)
-        if round in known.rounds or not known.is_open or not known.covers(done):
-            raise ValueError("a round is charged once, within the reservation")
+        charged, done = self.jobs[job], read_event(event)
+        if round in charged.rounds or not charged.is_open or not charged.covers(done):
+            raise ValueError("a round must be charged once, within the reservation")
         counts = mechanism_counts(done)
-        known.rounds[round] = Charge(done, frame)
-        known.unspent.subtract(counts)
-        known.spent.update(counts)
+        charged.rounds[round] = Charge(done, frame)
+        # Totals do not change: the reservation already counts as spent.
+        charged.unspent.subtract(counts)
+        charged.spent.update(counts)
 
     def _apply_close(self, job: str, whole: bool = False) -> None:
-        known = self.jobs[job]
-        if not known.is_open:
-            raise ValueError("a job is closed once")
+        closed = self.jobs[job]
+        if not closed.is_open:
+            raise ValueError("a job must be closed once")
         if whole:
-            known.spend_all()
+            closed.spend_all()
             return
-        known.is_open = False
-        known.cost = known.tariff.cost(composed(known.spent))
-        self._totals[known.dataset, known.study].subtract(known.unspent)
+        closed.is_open = False
+        closed.cost = closed.tariff.cost(composed(closed.spent))
+        self._totals[closed.dataset, closed.study].subtract(closed.unspent)
 
     def _apply_recover(self, statement: str, signature: str, public: str) -> None:
         if not SignedStatement(statement, bytes.fromhex(signature), bytes.fromhex(public)).genuine:
-            raise ValueError("only what the silo signed is recovered")
-        said = Statement.read(statement)
-        counts = Counter(mechanism_counts(said.events))
-        known = self.jobs.get(said.job)
-        if known is None:
-            # not by what is cheapest now: who chooses a tariff after the job passes the cap
-            by = self.dataset(said.dataset).tariff
-            known = self._reserve(said.job, said.dataset, said.study, said.events, by)
-        elif known.dataset != said.dataset or Counter(mechanism_counts(known.events)) != counts:
+            raise ValueError("a recovered statement must have the silo's signature")
+        signed = Statement.read(statement)
+        counts = Counter(mechanism_counts(signed.events))
+        job = self.jobs.get(signed.job)
+        if job is None:
+            # Not by the cheapest tariff now: a choice after the job would let it exceed the cap.
+            rule = self.dataset(signed.dataset).tariff
+            job = self._reserve(signed.job, signed.dataset, signed.study, signed.events, rule)
+        elif job.dataset != signed.dataset or Counter(mechanism_counts(job.events)) != counts:
             raise ValueError("a job has one reservation")
-        elif not known.is_open:  # what it did not use was returned
-            self._totals[known.dataset, known.study].update(known.unspent)
-        known.spend_all()
-        self.height = max(self.height, said.height)
-        self.heights[said.head] = said.height
+        elif not job.is_open:  # its unused events were returned, and may have been used since
+            self._totals[job.dataset, job.study].update(job.unspent)
+        # The lost rounds are unknown, so the whole reservation counts.
+        job.spend_all()
+        self.height = max(self.height, signed.height)
+        self.heights[signed.head] = signed.height
 
     def _apply_clock(self) -> None:
-        # Entries of a later time were written by a clock that was wrong, says the owner.
+        # The owner confirms that a wrong clock wrote the entries of a later time.
         self.latest = self.at
 
     def _apply_copied(self) -> None:
-        # What the original commits after this is unknown here, so all that it may commit is spent.
+        # Later rounds of the original are unknown here, so its whole reservations count as spent.
         if not self.seq:
             raise ValueError("only a ledger can be copied")
         for job in self.jobs.values():

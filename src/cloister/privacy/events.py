@@ -1,7 +1,8 @@
-"""What was done to the records, as frozen values; what it costs is :mod:`accounting`'s job.
+"""Events: the mechanisms that were applied to records, as frozen values.
 
-An event says nothing about units: noise is always given relative to sensitivity, under
-add/remove-one-unit neighbours. Values are immutable, hashable and survive JSON exactly.
+An event has no units: its noise is relative to sensitivity, under add/remove-one-unit neighbours.
+Values are immutable and hashable, and a round trip through JSON is exact. :mod:`accounting`
+computes their cost.
 """
 
 from __future__ import annotations
@@ -19,21 +20,22 @@ MAX_COUNT = 2**53  # the largest count that a float still holds exactly
 
 
 class UnknownKind(PlanError):
-    """The kind of an event is none of those that were given."""
+    """The kind of an event is unknown."""
 
     def __init__(self, kind: object) -> None:
-        super().__init__(f"event must be one of the kinds that to_dict writes, got {kind!r}.")
+        super().__init__(f"kind of an event must be one that to_dict writes, got {kind!r}.")
         self.kind = kind
 
 
 class _Numbers:
-    """What mechanisms have in common: a few positive numbers, of which `rate` is below 1."""
+    """Base of mechanisms: a few positive numbers, of which `rate` is below 1."""
 
     kind: ClassVar[str]  # in JSON
 
     def __post_init__(self) -> None:
         hint = "; a release without noise is NonPrivateEvent()"
         for name, value in vars(self).items():
+            # A rate of 1 would be another event for the same mechanism.
             allowed = Range(above=0, below=1) if name == "rate" else Range(above=0)
             object.__setattr__(self, name, checked(name, value, allowed, hint))
 
@@ -48,7 +50,7 @@ class GaussianEvent(_Numbers):
 
     Parameters
     ----------
-    noise_multiplier : float, > 0 and finite; it is ``s / D``
+    noise_multiplier : float, > 0 and finite; equal to ``s / D``
     """
 
     kind: ClassVar[str] = "gaussian"
@@ -58,13 +60,13 @@ class GaussianEvent(_Numbers):
 
 @dataclass(frozen=True)
 class SampledGaussianEvent(_Numbers):
-    """One Gaussian mechanism over units that each took part by a secret coin of their own.
+    """One Gaussian mechanism over units that each took part by an independent secret coin.
 
     Parameters
     ----------
-    noise_multiplier : float, > 0 and finite; noise std over the L2 sensitivity of one unit
+    noise_multiplier : float, > 0 and finite; noise std divided by the L2 sensitivity of one unit
     rate : float in (0, 1)
-        Probability of a coin (Poisson sampling); 1 is :class:`GaussianEvent`.
+        Probability of a coin (Poisson sampling); for 1, use :class:`GaussianEvent`.
     """
 
     kind: ClassVar[str] = "sampled_gaussian"
@@ -79,7 +81,7 @@ class LaplaceEvent(_Numbers):
 
     Parameters
     ----------
-    noise_multiplier : float, > 0 and finite; it is ``b / D``, so the event is ``D / b``-DP
+    noise_multiplier : float, > 0 and finite; equal to ``b / D``, so the event is ``D / b``-DP
     """
 
     kind: ClassVar[str] = "laplace"
@@ -95,23 +97,23 @@ class NonPrivateEvent(_Numbers):
 
 
 class LossEvent(_Numbers):
-    """The base of mechanisms of other packages: frozen dataclasses of a few positive numbers.
+    """Base of mechanisms of other packages: frozen dataclasses of a few positive numbers.
 
-    Nothing is known of one but the distribution of its privacy loss.
+    Only the distribution of its privacy loss is known.
     """
 
     def rough_epsilon(self) -> float:
-        """Return an epsilon at delta = 1e-6, which sets the scale of a grid; infinity if none."""
+        """Return an epsilon at delta = 1e-6, to scale a grid; infinity if there is none."""
         raise NotImplementedError
 
     def losses(self, width: float) -> Any:
-        """Return a pessimistic privacy loss distribution of dp_accounting, by steps of `width`."""
+        """Return a pessimistic privacy loss distribution of dp_accounting, in steps of `width`."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class ComposedEvent:
-    """All of ``events`` were done to the same records, possibly adaptively; of none, nothing."""
+    """Composition of ``events`` on the same records, possibly adaptive; empty for no event."""
 
     events: tuple[Event, ...]
 
@@ -119,6 +121,7 @@ class ComposedEvent:
         events = tuple(self.events)
         for event in events:
             _check_event(event)
+        # A tuple of the events, since a list would make the value mutable and not hashable.
         object.__setattr__(self, "events", events)
 
     def __hash__(self) -> int:
@@ -126,7 +129,7 @@ class ComposedEvent:
 
     @cached_property
     def _hash(self) -> int:
-        return hash(self.events)  # of thousands of rounds, and asked for in each of them
+        return hash(self.events)  # cached: thousands of rounds, and each of them needs the hash
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description."""
@@ -135,7 +138,7 @@ class ComposedEvent:
 
 @dataclass(frozen=True)
 class RepeatedEvent:
-    """``event`` was done ``count`` times; the same as composing that many copies.
+    """``event`` repeated ``count`` times, the same as the composition of that many copies.
 
     Parameters
     ----------
@@ -169,7 +172,7 @@ Event: TypeAlias = Mechanism | ComposedEvent | RepeatedEvent
 def event_from_dict(
     data: Mapping[str, Any], others: Mapping[str, type[LossEvent]] | None = None
 ) -> Event:
-    """Return the event that ``to_dict`` described; the round trip is exact.
+    """Return the event of a description by ``to_dict``; the round trip is exact.
 
     Parameters
     ----------
@@ -189,6 +192,7 @@ def event_from_dict(
                 )
             case "repeated":
                 return RepeatedEvent(event_from_dict(fields.pop("of"), others), **fields)
+        # The kinds of this package first, so that no other package can change their cost.
         for kinds in (_KINDS, others or {}):
             for name, mechanism in kinds.items():
                 if name == kind:
@@ -199,9 +203,9 @@ def event_from_dict(
 
 
 def mechanism_counts(event: Event) -> dict[Mechanism, int]:
-    """Return how often each distinct mechanism occurs in ``event``, in a canonical order.
+    """Return the number of each distinct mechanism in ``event``, in a canonical order.
 
-    Every accountant works on this multiset alone. So no nesting, repetition or order of the same
+    Every accountant uses this multiset alone. So no nesting, repetition or order of the same
     mechanisms can change a cost.
     """
     counts: dict[Mechanism, int] = {}
@@ -210,13 +214,13 @@ def mechanism_counts(event: Event) -> dict[Mechanism, int]:
 
 
 def holds(event: Event, kind: type[Mechanism]) -> bool:
-    """Return whether a mechanism of class ``kind`` occurs in ``event``."""
+    """Return True if a mechanism of class ``kind`` occurs in ``event``."""
     return any(isinstance(mechanism, kind) for mechanism in mechanism_counts(event))
 
 
 def _count(event: Event, times: int, counts: dict[Mechanism, int]) -> None:
     if times == 0:
-        return
+        return  # an event that never happened must not make a release count as not private
     match event:
         case ComposedEvent(events):
             for part in events:
@@ -228,6 +232,7 @@ def _count(event: Event, times: int, counts: dict[Mechanism, int]) -> None:
 
 
 def _rank(item: tuple[Mechanism, int]) -> tuple[str, tuple[float, ...]]:
+    # A fixed order, since sums of floats depend on it and parties must agree on a cost.
     event = item[0]
     return type(event).__name__, tuple(vars(event).values())
 

@@ -1,9 +1,9 @@
-"""Limits that hold for jobs of any law, chosen one after another in the light of results.
+"""Limits for jobs with any noise distribution, each chosen adaptively after earlier results.
 
-A cap is cut once, when a data set is opened, into three limits: a sum of pure epsilons, a sum of
-squared GDP parameters, and a sum of deltas of failure. Each job is charged to them by numbers that
-are known before it starts, and the sums are compared, nothing else. So whoever chooses the jobs
-cannot choose between limits afterwards, which is what makes the cap hold (docs/proofs/ledger.md).
+A cap is split once, when a data set is opened, into three limits. They bound a sum of pure
+epsilons, a sum of squared GDP parameters, and a sum of failure deltas. Each job is charged to them
+by numbers that are known before it starts, and only the sums are compared with the limits. No
+choice between limits is possible afterwards, and therefore the cap holds (docs/proofs/ledger.md).
 :mod:`accounting` prices one plan, whose mechanisms are fixed in advance.
 """
 
@@ -31,12 +31,12 @@ from cloister.privacy.events import (
 
 # Rounding slack when a sum is compared with its limit: three events of a third each must fit.
 SLACK = 1e-9
-_HALVINGS = 20  # of the search for the part of the limits that a whole job takes
+_HALVINGS = 20  # of the search for the share of the limits that a whole job takes
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What jobs take of the three limits; costs add up.
+    """Amounts that jobs take from the three limits; costs add up.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Cost:
     mu_squared : float, >= 0
         Squared parameter of Gaussian differential privacy.
     failure_delta : float, >= 0
-        Probability that a job priced as a whole keeps nothing of its promise.
+        Probability that the guarantee of a job priced as a whole fails.
     """
 
     pure_epsilon: float = 0.0
@@ -57,35 +57,36 @@ class Cost:
 
 def total(costs: Iterable[Cost]) -> Cost:
     """Return the sum of costs, rounded once."""
-    parts = list(costs)
+    terms = list(costs)
+    # fsum, since the order of jobs must not decide whether one more fits.
     return Cost(
-        math.fsum(cost.pure_epsilon for cost in parts),
-        math.fsum(cost.mu_squared for cost in parts),
-        math.fsum(cost.failure_delta for cost in parts),
+        math.fsum(cost.pure_epsilon for cost in terms),
+        math.fsum(cost.mu_squared for cost in terms),
+        math.fsum(cost.failure_delta for cost in terms),
     )
 
 
 @dataclass(frozen=True)
 class Split:
-    """How the cap of a data set is cut into limits; fixed when the data set is opened.
+    """Division of the cap of a data set into limits; fixed when the data set is opened.
 
     Parameters
     ----------
     pure : float in [0, 1]
-        Part of epsilon for pure mechanisms (Laplace noise) and for jobs priced as a whole.
+        Share of epsilon for pure mechanisms (Laplace noise) and for jobs priced as a whole.
     failure : float in [0, 1]
-        Part of delta for jobs priced as a whole: mixed laws, sampled clients, events of other
-        packages. They take of both, so it is 0 where `pure` is.
+        Share of delta for jobs priced as a whole: mixed noise distributions, sampled clients,
+        events of other packages. They use both shares, so it must be 0 if `pure` is 0.
 
     Raises
     ------
     PlanError
-        If a share is not a part, or there is one for failure alone.
+        If a share is outside [0, 1], or `failure` is above 0 and `pure` is 0.
 
     Notes
     -----
     The rest is for Gaussian noise. So the default suits all jobs with Gaussian noise, and
-    ``Split(1, 1)`` suits one job of any law.
+    ``Split(1, 1)`` suits one job with any noise distribution.
     """
 
     pure: float = 0.0
@@ -97,8 +98,8 @@ class Split:
             object.__setattr__(self, name, share)
         if self.failure and not self.pure:
             raise PlanError(
-                f"the failure share of a cap must be 0 where its pure share is, got "
-                f"{self.failure:g}: a job charged as a whole takes of both."
+                f"the failure share of a cap must be 0 if its pure share is 0, got "
+                f"{self.failure:g}: a job charged as a whole uses both; give a pure share too."
             )
 
     def __str__(self) -> str:
@@ -106,9 +107,9 @@ class Split:
 
     @classmethod
     def default(cls, cap: Budget) -> Self:
-        """Return the split of a data set for which none was given: all for Gaussian noise.
+        """Return the default split of a data set: the whole cap for Gaussian noise.
 
-        With a delta of 0 no Gaussian noise can be, and all is for pure mechanisms.
+        A delta of 0 admits no Gaussian noise, so the whole cap is then for pure mechanisms.
         """
         return cls(0.0 if cap.delta else 1.0)
 
@@ -127,9 +128,9 @@ class Split:
     def split_for(cls, events: Event, cap: Budget) -> Self:
         """Return the split of a data set that is opened for one job of these mechanisms.
 
-        It is the first that accepts the job of: the default, all pure, all for a whole job. Some
-        split does if the job's own price at the cap's delta is within the cap. If it is above, the
-        default is returned, and the ledger will refuse the job.
+        It is the first split that admits the job: the default, all pure, or all for a whole job.
+        One of them does if the price of the job at the cap's delta is within the cap. If the price
+        is above the cap, the default is returned, and the ledger will refuse the job.
         """
         default = cls.default(cap)
         for split in (default, cls(1.0), cls(1.0, 1.0)):
@@ -140,16 +141,16 @@ class Split:
 
 @dataclass(frozen=True)
 class PricingRule:
-    """How the mechanisms of one job are charged; fixed when the job is reserved.
+    """Rule that charges the mechanisms of one job; fixed when the job is reserved.
 
     Parameters
     ----------
     kind : {"apart", "covered", "whole"}
         ``apart``: Gaussian noise by its mu, sampled or not, Laplace noise by its epsilon.
-        ``covered``: the same, but Laplace noise by the mu of a Gaussian mechanism that tells more.
+        ``covered``: the same, but Laplace noise by the mu of a less private Gaussian mechanism.
         ``whole``: the job by one epsilon and delta, from its first round on.
     epsilon, delta : float
-        For a whole job, else 0.
+        Price of a whole job, else 0.
     """
 
     kind: Literal["apart", "covered", "whole"]
@@ -158,12 +159,12 @@ class PricingRule:
 
     def __post_init__(self) -> None:
         if self.kind not in ("apart", "covered", "whole"):
-            raise PlanError(f"a tariff is apart, covered or whole, got {self.kind!r}.")
+            raise PlanError(f"a tariff must be apart, covered or whole, got {self.kind!r}.")
 
     def cost(self, events: Event) -> Cost:
-        """Return what mechanisms of the job cost: all of them, or those that it came to.
+        """Return the cost of mechanisms of the job: all of them, or those of its rounds so far.
 
-        A whole job costs the same whatever part of it was run.
+        A whole job has the same cost for any number of its rounds, except none.
         """
         counts = mechanism_counts(events)
         if self.kind == "whole" and counts:
@@ -178,7 +179,7 @@ class PricingRule:
                 return Cost(pure_epsilon=n * pure_epsilon(mechanism))
             case LaplaceEvent():
                 return Cost(mu_squared=n * gdp_cover(pure_epsilon(mechanism)) ** 2)
-        # For Gaussian noise 2 rho = mu**2; a sampled round is charged as one that is not.
+        # For Gaussian noise 2 rho = mu**2; a sampled round is charged as one without sampling.
         return Cost(mu_squared=n * 2 * zcdp_rho(mechanism))
 
     def to_dict(self) -> dict[str, Any]:
@@ -187,7 +188,7 @@ class PricingRule:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Return what :meth:`to_dict` described."""
+        """Return the pricing rule of a description by :meth:`to_dict`."""
         return cls(**fields)
 
 
@@ -195,8 +196,8 @@ class PricingRule:
 class Limits:
     """The limits of a cap: a privacy filter.
 
-    Whatever jobs are chosen, and however each depends on what came before, all releases together
-    keep the cap as long as every job was accepted by :meth:`admits`.
+    If :meth:`admits` accepted every job, all releases together keep the cap. Jobs may be chosen in
+    any way, and each may depend on earlier results.
 
     References
     ----------
@@ -212,46 +213,46 @@ class Limits:
         return _room(self.cap, self.split)
 
     def share(self, cost: Cost) -> float:
-        """Return the largest part that a cost takes of any limit, infinity if there is no room."""
-        # The three limits hold side by side; the fullest decides: no limit lends to another.
+        """Return the largest share of a limit that a cost takes; infinity for a limit of 0."""
+        # Each limit holds separately, so unused room of one cannot serve another.
         pairs = zip(asdict(cost).values(), asdict(self.room).values(), strict=True)
-        return max(_part(value, limit) for value, limit in pairs)
+        return max(_share(value, limit) for value, limit in pairs)
 
     def admits(self, so_far: Cost, cost: Cost) -> bool:
-        """Return whether the cost fits beside what was charged before."""
+        """Return True if the cost fits into the limits in addition to earlier charges."""
         return self.share(so_far + cost) <= 1 + SLACK
 
     def left(self, so_far: Cost) -> Cost:
-        """Return what is left of each limit; of none if one is exceeded."""
+        """Return the remaining amount of each limit, or 0 for all if one is exceeded."""
         if not self.admits(so_far, Cost()):
             return Cost()
         pairs = zip(asdict(so_far).values(), asdict(self.room).values(), strict=True)
         return Cost(*(max(0.0, limit - value) for value, limit in pairs))
 
     def epsilon_left(self, so_far: Cost) -> float:
-        """Return the largest epsilon, at the cap's delta, of one more job of the law that suits.
+        """Return the largest epsilon, at the cap's delta, of one more job.
 
-        That is a job with Gaussian noise, or a pure or whole one if more is left for it.
+        It is for a job with Gaussian noise, or for a pure or whole job if that may cost more.
         """
         left = self.left(so_far)
         return max(gdp_epsilon(math.sqrt(left.mu_squared), self.cap.delta), left.pure_epsilon)
 
     def epsilon(self, so_far: Cost) -> float:
-        """Return the epsilon of a cap, of the same delta, whose limits are just this cost.
+        """Return the epsilon of a cap with the same delta, whose limits equal this cost.
 
-        It is a guarantee for jobs that were chosen beforehand. For jobs chosen in the light of
-        results the guarantee is that of the cap.
+        It is a guarantee for jobs that were chosen beforehand. For jobs that depend on earlier
+        results, the guarantee is the cap.
         """
-        if _part(so_far.failure_delta, self.room.failure_delta) > 1 + SLACK:
+        if _share(so_far.failure_delta, self.room.failure_delta) > 1 + SLACK:
             return math.inf
         gaussian = gdp_epsilon(math.sqrt(so_far.mu_squared), _gaussian_delta(self.cap, self.split))
         return so_far.pure_epsilon + gaussian
 
 
 def cheapest_pricing(events: Event, filters: Sequence[tuple[Limits, Cost]]) -> PricingRule | None:
-    """Return the tariff that takes the least part of any limit, or None if no tariff fits.
+    """Return the tariff that takes the smallest share of any limit, or None if no tariff fits.
 
-    `filters` are those that must admit the job, with what each has charged so far.
+    `filters` are the limits that must admit the job, each with its charges so far.
     """
     for tariff in tariffs(events, [limits for limits, _ in filters]):
         if all(limits.admits(so_far, tariff.cost(events)) for limits, so_far in filters):
@@ -260,12 +261,12 @@ def cheapest_pricing(events: Event, filters: Sequence[tuple[Limits, Cost]]) -> P
 
 
 def tariffs(events: Event, filters: Sequence[Limits]) -> list[PricingRule]:
-    """Return the tariffs that a job can have, first the one that takes the least of any limit."""
-    # One whole price per filter: what suits the lifetime cap may not fit the study's or year's.
+    """Return the possible tariffs of a job, ordered by their largest share of a limit."""
+    # One whole price per filter: a price for the lifetime cap may not fit the study's or year's.
     whole = (_whole(events, limits.room) for limits in filters)
-    known = [PricingRule("apart"), PricingRule("covered"), *(tariff for tariff in whole if tariff)]
-    # The sort is stable: at equal shares the tariff named first wins, on every machine.
-    return sorted(known, key=lambda tariff: max(f.share(tariff.cost(events)) for f in filters))
+    rules = [PricingRule("apart"), PricingRule("covered"), *(tariff for tariff in whole if tariff)]
+    # The sort is stable, so every machine chooses the same one of equal tariffs.
+    return sorted(rules, key=lambda tariff: max(f.share(tariff.cost(events)) for f in filters))
 
 
 def gdp_cover(epsilon: float) -> float:
@@ -273,29 +274,29 @@ def gdp_cover(epsilon: float) -> float:
 
     Notes
     -----
-    ``2 Phi^-1(e**epsilon / (1 + e**epsilon))``, about ``1.2533 epsilon`` for small ones and never
-    above that: randomised response is the worst, and its trade-off function is a chord polygon of
-    that of mu-GDP (docs/proofs/ledger.md, lemma 2).
+    It is ``2 Phi^-1(e**epsilon / (1 + e**epsilon))``, at most ``1.2533 epsilon``, and nearly that
+    for a small epsilon. Randomised response is the least private such mechanism. Its trade-off
+    function is a chord polygon of that of mu-GDP (docs/proofs/ledger.md, lemma 2).
     """
-    from scipy.special import expit, ndtri  # a ledger that only charges rounds never needs it
+    from scipy.special import expit, ndtri  # not needed by a ledger that only charges rounds
 
     linear = math.sqrt(math.pi / 2) * epsilon
-    if epsilon < 1e-4:  # where the quantile would lose its digits
+    if epsilon < 1e-4:  # the quantile near 1/2 would lose its digits
         return linear
-    # By the lower tail: e**epsilon / (1 + e**epsilon) rounds to 1 for a large epsilon.
+    # By the lower tail, since e**epsilon / (1 + e**epsilon) rounds to 1 for a large epsilon.
     return float(-2 * ndtri(expit(-epsilon)))
 
 
 def _whole(events: Event, room: Cost) -> PricingRule | None:
-    """Return a job priced as a whole: it takes one part, the least that will do, of both limits."""
+    """Return the tariff of a whole job, which takes the same smallest share of both limits."""
     if not (room.pure_epsilon and room.failure_delta):
         return None
 
-    def price(part: float) -> float:
-        return epsilon(events, part * room.failure_delta)
+    def price(share: float) -> float:
+        return epsilon(events, share * room.failure_delta)
 
-    # More delta lowers the price while the limit grows with the part, so they cross once; `high`
-    # always fits, and the search may stop anywhere.
+    # More delta lowers the price, and the limit grows with the share, so they cross once. `high`
+    # always fits, so the search may stop at any step.
     low, high = 0.0, 1.0
     if price(high) > room.pure_epsilon * (1 + SLACK):
         return None
@@ -308,8 +309,8 @@ def _whole(events: Event, room: Cost) -> PricingRule | None:
     return PricingRule("whole", price(high), high * room.failure_delta)
 
 
-def _part(value: float, limit: float) -> float:
-    # A job that takes nothing of a limit fits, also where the limit is 0.
+def _share(value: float, limit: float) -> float:
+    # A job that takes nothing from a limit fits, even if the limit is 0.
     if value == 0:
         return 0.0
     return value / limit if limit and math.isfinite(value) else math.inf
@@ -321,7 +322,7 @@ def _gaussian_delta(cap: Budget, split: Split) -> float:
 
 @lru_cache(maxsize=256)
 def _room(cap: Budget, split: Split) -> Cost:
-    # The parts of epsilon, and those of delta, add up to the cap's (docs/proofs/ledger.md).
+    # The shares of epsilon, and those of delta, add up to the cap's (docs/proofs/ledger.md).
     gaussian_epsilon, gaussian_delta = (1 - split.pure) * cap.epsilon, _gaussian_delta(cap, split)
     mu = gdp_mu_for(gaussian_epsilon, gaussian_delta) if gaussian_epsilon and gaussian_delta else 0
     return Cost(split.pure * cap.epsilon, mu * mu, split.failure * cap.delta)

@@ -1,28 +1,28 @@
-"""The ledger: what has been spent on each data set, kept so that it can only grow.
+"""The ledger: the privacy spending on each data set, stored so that it can only grow.
 
-One file per owner of data. Every fact is an *entry*: a line of canonical JSON, chained to the one
-before by SHA-256. The chain is the only truth; what has been spent is worked out by replaying it,
-under the writer's lock, before anything is decided. So a crash between any two statements, a
-second process, or an edited row cannot make it forget a cost.
+Each owner of data has one file. Every fact is an *entry*: a line of canonical JSON, chained to the
+previous one by SHA-256. All state follows from the chain. Before each decision, the ledger replays
+the chain under the writer's lock. So it forgets no cost after a crash between two statements, with
+a second process, or with an edited row.
 
-A job first **reserves** everything it may do; that counts as spent until the job is **closed**.
-Each round is then **committed**: its charge and the exact bytes that will leave become durable in
-one transaction, before the first byte leaves. Asked again for the same round, the ledger returns
-the same bytes and charges nothing.
+A job first **reserves** its whole cost, which counts as spent until the job is **closed**. Each
+round is then **committed**: its charge and the exact bytes that will leave become durable in one
+transaction, before the first byte leaves. For a repeated request of the same round, the ledger
+returns the same bytes and charges nothing.
 
-Frames lie beside the chain, which holds only a keyed tag of each, so that they can be deleted when
-a job is over. So do the job's secret and its answers to other requests. Nothing in an entry is a
-record or is computed from one without the owner's key.
+Frames are stored outside the chain, which has only a keyed tag of each, so that they can be deleted
+after a job. The same holds for the job's secret and its answers to other requests. An entry
+contains no record, and no value that is computed from a record without the owner's key.
 
-Peers sign the heads of each other's chains. In a job over a network each silo also signs, again
-and again, where its own ledger stands and what the job may cost; its peers keep the newest such
-*statement* of each job. The newest head lies in a small file beside the ledger, too. So a ledger
-that was put back to an older copy is refused, until :meth:`Ledger.recover` has taken every job that
-it lacks from what its owner signed.
+Peers sign the heads of each other's chains. In each round of a job over a network, each silo also
+signs the last entry of its ledger and the cost of the job. Its peers store the newest such
+*statement* of each job. A small file next to the ledger also has the newest head. A ledger that was
+replaced by an older copy therefore raises. :meth:`Ledger.recover` then adds the missing jobs from
+the statements of its owner.
 
-A file of an older format has fewer tables. It is refused until
-:func:`cloister.privacy.ledger_file.migrate` has added them, in one transaction: never as a side
-effect of opening, because a program that only knows the older one cannot use the file afterwards.
+A file of an older format has fewer tables, and raises until
+:func:`cloister.privacy.ledger_file.migrate` has added them in one transaction. Opening never
+migrates a file, because programs of the older version cannot use it afterwards.
 """
 
 from __future__ import annotations
@@ -60,44 +60,44 @@ from cloister.privacy.filter import Cost, Limits, Split, cheapest_pricing, tarif
 
 __all__ = ["Entry", "JobRecord", "Ledger", "SignedStatement", "Statement"]
 
-_Bound: TypeAlias = tuple[str, str, Limits, Cost]  # whose, which cap, its limits, charged so far
+_Bound: TypeAlias = tuple[str, str, Limits, Cost]  # owner of the cap, its name, limits, charges
 
 
 class Ledger:
-    """The durable record of privacy spending, and its guard.
+    """The durable record of privacy spending, which refuses releases above a cap.
 
     Parameters
     ----------
     path : path-like or None
-        SQLite file, made with mode 0600 if it does not exist; on a local disk, never a network
-        one. None keeps the ledger in memory and forgets it with the process.
+        SQLite file, created with mode 0600 if it does not exist. It must be on a local disk, not on
+        a network disk. None keeps the ledger in memory, until the process ends.
     behind : bool
-        Open it also if it is behind what was written or signed before, to look at it and to
-        :meth:`recover`. It takes no job and no round until it has caught up.
+        If True, open it even if it lacks entries that were written or signed before, to read it and
+        to :meth:`recover`. It accepts no job and no round until it has caught up.
 
     Raises
     ------
     LedgerError
-        If the file is not a ledger, is damaged, has an older format, its chain does not verify,
-        or it lacks the newest head beside it or a statement that peers showed.
+        If the file is not a ledger, is damaged, has an older format, or its chain does not verify.
+        Also if it lacks the newest head, or a statement that peers showed.
 
     Notes
     -----
-    Costs are keyed by (data set, study) and composed over the whole life of a data set, then
-    converted once at the data set's delta; epsilons of Gaussian jobs are never added up. Jobs may
-    be chosen in the light of earlier results, whatever their laws, because the limits of a cap
-    are fixed when the data set is opened (docs/proofs/ledger.md). The ledger serves several threads
-    and several processes at once. It survives SIGKILL and, as far as the disk keeps its promises,
-    power loss (WAL, ``synchronous=FULL``). It does not survive being deleted, and whoever owns
-    the file can forge a whole chain: :meth:`check_head` finds both if peers kept a head. The head
-    after the newest charge also lies beside it, in a file named as the ledger and ``.head``.
+    Costs are keyed by (data set, study). They are composed over the whole life of a data set and
+    converted once at its delta; epsilons of Gaussian jobs are never added up. Jobs may depend on
+    earlier results, with any noise distribution, because the limits of a cap are fixed when the
+    data set is opened (docs/proofs/ledger.md).
 
+    Several threads and processes can use the ledger concurrently. It survives SIGKILL and, if the
+    disk writes durably, power loss (WAL, ``synchronous=FULL``). It does not survive deletion, and
+    the owner of the file can forge a whole chain. :meth:`check_head` finds both if peers kept a
+    head. The file with the name of the ledger and ``.head`` has the head after the newest charge.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, *, behind: bool = False) -> None:
         # Absolute: a later change of the working directory must not lead to another ledger.
         self._path = None if path is None else Path(os.path.abspath(path))
-        self._beside = Path(f"{self._path or os.devnull}.head")  # where the newest head lies
+        self._head_file = Path(f"{self._path or os.devnull}.head")
         if self._path is not None and not self._path.exists():
             ledger_file.create(self._path)
         self._lock = threading.RLock()
@@ -123,7 +123,7 @@ class Ledger:
 
     @property
     def _label(self) -> str:
-        """How errors name it."""
+        """Name of the ledger in error messages."""
         return f"ledger {str(self._path)!r}" if self._path else "the ledger in memory"
 
     def __copy__(self) -> Ledger:
@@ -138,7 +138,7 @@ class Ledger:
         return Ledger, (str(self._path),)
 
     def dispose(self) -> None:
-        """Let go of the file. A ledger in memory is forgotten; another opens again when needed."""
+        """Close the file, which a later call opens again. A ledger in memory is lost."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -149,68 +149,68 @@ class Ledger:
     def open_dataset(
         self, dataset: str, *, cap: Budget, unit: str = "row", split: Split | None = None
     ) -> None:
-        """Declare a data set with its lifetime cap; saying the same again changes nothing.
+        """Declare a data set with its lifetime cap; a repeated call changes nothing.
 
         Parameters
         ----------
         dataset : str
-            The id in the owner's schema.
+            The name in the owner's schema.
         cap : Budget
-            For everything that is ever released from this data set.
+            Cap for all releases from this data set.
         unit : str
-            Unit of privacy: "row", or the column whose values name the protected units.
+            Unit of privacy: "row", or the column whose values identify the protected units.
         split : Split, optional
-            How the cap is cut into limits, which is fixed from now on. By default all of it is
-            for Gaussian noise, or for Laplace noise if ``cap.delta`` is 0.
+            Division of the cap into limits, which cannot be changed later. By default the whole cap
+            is for Gaussian noise, or for Laplace noise if ``cap.delta`` is 0.
             :meth:`Split.split_for` returns the split of a data set that is opened for one job.
 
         Raises
         ------
         LedgerError
-            If the data set is known with another cap, unit or split.
+            If the ledger has the data set with another cap, unit or split.
         """
         _check_name("dataset", dataset)
         _check_name("unit", unit)
         with self._transaction() as connection:
-            known = self._state.datasets.get(dataset)
-            if known is None:
-                cut = Split.default(cap) if split is None else split
+            opened = self._state.datasets.get(dataset)
+            if opened is None:
+                shares = Split.default(cap) if split is None else split
                 self._append(
                     connection,
                     "dataset",
                     dataset=dataset,
                     unit=unit,
                     cap=_fields(cap),
-                    split=asdict(cut),
+                    split=asdict(shares),
                 )
-            elif known.unit != unit:
+            elif opened.unit != unit:
                 raise LedgerError(
-                    f"data set {dataset!r} has the unit of privacy {known.unit!r}, got {unit!r}; "
+                    f"data set {dataset!r} has the unit of privacy {opened.unit!r}, got {unit!r}; "
                     "a unit cannot change."
                 )
-            elif known.cap != cap:
+            elif opened.cap != cap:
                 raise LedgerError(
-                    f"data set {dataset!r} has the lifetime cap ({known.cap}), got ({cap}); "
+                    f"data set {dataset!r} has the lifetime cap ({opened.cap}), got ({cap}); "
                     "use change_cap to change it."
                 )
-            elif split not in (None, known.split):
+            elif split not in (None, opened.split):
                 raise LedgerError(
-                    f"data set {dataset!r} has the limits of {known.split}, got {split}; they are "
+                    f"data set {dataset!r} has the limits of {opened.split}, got {split}; they are "
                     "fixed when a data set is opened."
                 )
 
     def change_cap(self, dataset: str, cap: Budget) -> None:
-        """Give a data set another lifetime cap; the change is an entry like any other.
+        """Change the lifetime cap of a data set by an entry of the chain.
 
-        The limits follow, cut as before. What holds for the data set is then the largest cap that
-        it ever had: a promise of its owner, who must not raise it because of results.
+        The limits follow, with the same split. The guarantee for the data set is then the largest
+        cap that it ever had. The owner must not raise a cap because of results.
         """
         with self._transaction() as connection:
             if self._state.dataset(dataset).cap != cap:
                 self._append(connection, "cap", dataset=dataset, cap=_fields(cap))
 
     def study_cap(self, dataset: str, study: str, cap: Budget) -> None:
-        """Limit one study to a part of the lifetime cap; it never adds to it.
+        """Limit one study to a smaller cap within the lifetime cap, which does not change.
 
         Raises
         ------
@@ -219,13 +219,14 @@ class Ledger:
         """
         _check_name("study", study)
         with self._transaction() as connection:
-            known = self._state.dataset(dataset)
-            if cap.delta != known.cap.delta or cap.epsilon > known.cap.epsilon:
+            opened = self._state.dataset(dataset)
+            # Limits of one delta can be compared; those of two deltas cannot.
+            if cap.delta != opened.cap.delta or cap.epsilon > opened.cap.epsilon:
                 raise PlanError(
                     f"the cap of study {study!r} must have the delta of data set {dataset!r} and "
-                    f"at most its epsilon ({known.cap}), got ({cap})."
+                    f"at most its epsilon ({opened.cap}), got ({cap})."
                 )
-            if known.study_epsilons.get(study) != cap.epsilon:
+            if opened.study_epsilons.get(study) != cap.epsilon:
                 self._append(
                     connection, "study_cap", dataset=dataset, study=study, epsilon=cap.epsilon
                 )
@@ -235,7 +236,7 @@ class Ledger:
     def content_tag(self, content: bytes) -> bytes:
         """Return the 32-byte HMAC of ``content`` (records, or a digest of them) under this ledger.
 
-        It tells the owner that two contents are equal, and tells nobody else anything.
+        Only the owner of the key can find out that two contents are equal.
         """
         return self._tag("content", content)
 
@@ -250,77 +251,72 @@ class Ledger:
         confirm_same_content: bool = False,
         year_epsilon: float | None = None,
     ) -> None:
-        """Set aside everything a job may do; it counts as spent until the job is closed.
+        """Reserve the whole cost of a job, which counts as spent until the job is closed.
 
         Parameters
         ----------
         events : Event
             All rounds of the job.
         content : bytes or None
-            The records as bytes, or a digest of them; only a keyed tag is kept. With it the
-            records of the job are frozen, and the same records under another name are noticed.
+            The records as bytes, or a digest of them; only a keyed tag is stored. With it, the job
+            cannot be resumed with other records, and the same records under another name are found.
         confirm_same_content : bool
-            The owner confirms that another data set with the same content is meant to have a
-            budget of its own.
+            If True, the owner confirms a second budget for another data set with the same content.
         year_epsilon : float or None
-            A cap for the data set's jobs reserved in the current calendar year (UTC, by this
-            machine's clock), at the data set's delta and cut into limits as the lifetime cap is.
-            It never adds to the other caps.
+            Cap for the data set's jobs that are reserved in the current calendar year, in UTC by
+            the clock of this machine. It has the delta and the split of the data set, and does not
+            increase other caps.
 
         Raises
         ------
         BudgetExceeded
-            If all that was ever committed, all open reservations and this one together exceed the
-            limits of the lifetime cap, of the cap of the study or of that of the year; or if an
-            event has no noise.
+            If the total of all commits, all open reservations and this one exceeds a limit of the
+            lifetime cap, the study's cap or the year's cap. Also if an event has no noise.
         LedgerError
-            If the data set is unknown, the job is known with other values or closed, the content
-            belongs to another data set, the clock is behind the last entry, or this ledger is
-            behind a statement of its owner.
+            If the data set is unknown, the job is closed or has other values, or the content
+            belongs to another data set. Also if the clock is behind the last entry, or this ledger
+            is behind a statement of its owner.
 
         Notes
         -----
-        Reserving the same job again with the same values resumes it and costs nothing.
+        A repeated reservation of the same job with the same values resumes it without cost.
         """
         _check_name("study", study)
         _check_name("job", job)
         if holds(events, NonPrivateEvent):
             raise BudgetExceeded(
-                f"job {job!r} would release something without noise, which no budget allows; "
-                "run it on public data without a ledger."
+                f"job {job!r} has a release without noise, which no budget allows; run it on "
+                "public data without a ledger."
             )
         tag = None if content is None else self.content_tag(content).hex()
         with self._transaction() as connection:
-            known = self._state.dataset(dataset)
+            opened = self._state.dataset(dataset)
             self._check_newest(connection)
-            # Before clock and caps: a job that is resumed was admitted once and costs nothing more.
+            # Before clock and caps: a resumed job was admitted before, and has no further cost.
             if job in self._state.jobs:
                 _check_resumed(self._state.jobs[job], dataset, study, events, tag)
                 return
-            # The same records under a second name would have a second cap.
+            # Under a second name the same records would have a second cap.
             other = self._state.other_owner(tag, dataset)
             if other is not None and not confirm_same_content:
                 raise LedgerError(
                     f"data set {dataset!r} has the same content as {other!r}; use that name, or "
-                    "confirm that the same records get a second budget."
+                    "confirm a second budget for the same records."
                 )
             now = self._checked_now()
-            bounds = [
-                (f"data set {dataset!r}", "lifetime cap", known.limits(), self._state.cost(dataset))
-            ]
-            if study in known.study_epsilons:
-                limits = known.limits(known.study_epsilons[study])
+            so_far = self._state.cost(dataset)
+            bounds = [(f"data set {dataset!r}", "lifetime cap", opened.limits(), so_far)]
+            if study in opened.study_epsilons:
+                limits = opened.limits(opened.study_epsilons[study])
                 so_far = self._state.cost(dataset, study)
                 bounds.append((f"study {study!r}", "cap", limits, so_far))
             if year_epsilon is not None:
-                limits, so_far = (
-                    known.limits(year_epsilon),
-                    self._state.cost(dataset, year=now.year),
-                )
+                limits = opened.limits(year_epsilon)
+                so_far = self._state.cost(dataset, year=now.year)
                 bounds.append(
                     (f"data set {dataset!r} in {now.year}", "cap for a year", limits, so_far)
                 )
-            # Fixed now, before a result is seen: a choice of tariff afterwards would be adaptive.
+            # Fixed before any result is known: a later choice of tariff would be adaptive.
             tariff = cheapest_pricing(events, [(limits, so_far) for _, _, limits, so_far in bounds])
             if tariff is None:
                 raise BudgetExceeded(_refusal(job, events, bounds))
@@ -353,36 +349,35 @@ class Ledger:
         ----------
         round : int, >= 0
         event : Event
-            What the round does; it must be covered by what is left of the reservation.
+            The event of the round; the rest of the reservation must contain it.
         frame : bytes
-            The exact bytes that will leave. They must be masked or noised already.
+            The exact bytes that will leave. They must already be masked or contain noise.
         request : bytes
-            What the frame answers; kept with it as by :meth:`record`, unless it is empty.
+            The request that the frame answers, stored as by :meth:`record` unless it is empty.
         peer_statements : iterable of SignedStatement
-            Kept with it as by :meth:`remember`.
+            Statements to store as by :meth:`remember`.
 
         Returns
         -------
         bytes
-            What must be sent: ``frame``, or the frame of the first commit of this round, which
-            then stays as it was and is not charged again.
+            The bytes to send: ``frame``, or the frame of the first commit of this round. A repeated
+            commit changes nothing and has no charge.
 
         Raises
         ------
         BudgetExceeded
             If the reservation does not cover the event.
         LedgerError
-            If the job is unknown or closed, the round was committed with another event, the
-            request was answered with something else, or this ledger is behind a statement of its
-            owner.
+            If the job is unknown or closed, the round was committed with another event, or the
+            request has another answer. Also if this ledger is behind a statement of its owner.
         """
         if isinstance(round, bool) or not isinstance(round, int) or round < 0:
             raise LedgerError(f"round must be an integer of at least 0, got {round!r}.")
         with self._transaction() as connection:
             _put_statements(connection, peer_statements)
-            kept = self._commit(connection, job, round, event, bytes(frame), bytes(request))
+            stored = self._commit(connection, job, round, event, bytes(frame), bytes(request))
         self._note_head()
-        return kept
+        return stored
 
     def _commit(
         self,
@@ -393,25 +388,26 @@ class Ledger:
         frame: bytes,
         request: bytes,
     ) -> bytes:
-        known = self._state.job(job)
-        # Before the job is asked whether it is open: what left once may always leave again.
-        if round in known.rounds:
-            if known.rounds[round].event != event:
+        reserved = self._state.job(job)
+        # Also for a closed job: a frame that has left may always leave again.
+        if round in reserved.rounds:
+            if reserved.rounds[round].event != event:
                 raise LedgerError(
                     f"round {round} of job {job!r} was committed with another event; "
                     "a round has one meaning."
                 )
             frame = self._stored(connection, job, round)
-            if known.is_open:
+            if reserved.is_open:
                 self._record_frame(connection, job, request, round, frame)
             return frame
-        if not known.is_open:
+        if not reserved.is_open:
             raise LedgerError(f"job {job!r} is closed; reserve a new job.")
-        if not known.covers(event):
+        if not reserved.covers(event):
             raise BudgetExceeded(
-                f"round {round} of job {job!r} is not covered by what is left of its "
-                "reservation; reserve a new job with all its events."
+                f"round {round} of job {job!r} exceeds the rest of its reservation; reserve a new "
+                "job with all its events."
             )
+        # An older copy of the file may lack a charge of this round, whose frame has left.
         self._check_newest(connection)
         self._append(
             connection,
@@ -431,26 +427,26 @@ class Ledger:
         Raises
         ------
         LedgerError
-            If the round was committed and its frame is gone or was changed.
+            If the round was committed, and its frame is missing or was changed.
         """
         with self._transaction() as connection:
-            known = self._state.jobs.get(job)
-            if known is None or round not in known.rounds:
+            reserved = self._state.jobs.get(job)
+            if reserved is None or round not in reserved.rounds:
                 return None
             return self._stored(connection, job, round)
 
     def record(self, job: str, request: bytes, answer: bytes) -> bytes:
-        """Make an answer durable before it leaves; the first answer to a request is the only one.
+        """Store an answer durably before it leaves; a request keeps its first answer.
 
         Parameters
         ----------
         request, answer : bytes
-            The answer must be masked or sealed already, or say nothing of a record.
+            The answer must already be masked or sealed, or be independent of records.
 
         Returns
         -------
         bytes
-            What must be sent: ``answer``, or the one that was kept first.
+            The bytes to send: ``answer``, or the first stored one.
 
         Raises
         ------
@@ -461,42 +457,44 @@ class Ledger:
         return self.record_all(job, [(request, answer)])[0]
 
     def record_all(self, job: str, answers: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
-        """Make answers durable in one transaction, up to the first that was another before.
+        """Store answers durably in one transaction, up to the first with another earlier answer.
 
         Returns
         -------
         tuple of bytes
-            For each of them what :meth:`record` returns; nothing after that first one.
+            The result of :meth:`record` for each of them, up to and with that first one.
 
         Raises
         ------
         LedgerError
-            As :meth:`record`; none of them is kept then.
+            As :meth:`record`; then no answer is stored.
         """
         with self._transaction() as connection:
-            known, kept = self._state.job(job), []
+            reserved, stored = self._state.job(job), []
             for request, answer in ((bytes(a), bytes(b)) for a, b in answers):
                 digest = hashlib.sha256(request).digest()
                 earlier = self._answered(connection, job, digest)
-                kept.append(answer if earlier is None else earlier)
-                if kept[-1] != answer:
+                stored.append(answer if earlier is None else earlier)
+                if stored[-1] != answer:
                     break
                 if earlier is not None:
                     continue
-                if not known.is_open:
+                if not reserved.is_open:
                     raise LedgerError(
                         f"job {job!r} is closed and answers no new request; ignore it."
                     )
                 self._insert_answer(connection, job, digest, request, answer, None)
-        return tuple(kept)
+        return tuple(stored)
 
     def recorded(self, job: str) -> tuple[tuple[bytes, bytes], ...]:
-        """Return the requests of a job and their answers, in the order in which they were kept.
+        """Return the requests of a job and their answers, in the order of their storage.
+
+        The result is empty for a job that is unknown or whose answers were deleted.
 
         Raises
         ------
         LedgerError
-            If one is gone or was changed. A job that is unknown or forgotten has none.
+            If an answer is missing or was changed.
         """
         with self._transaction() as connection:
             return tuple(self._read_answers(connection, job))
@@ -504,8 +502,8 @@ class Ledger:
     def secret(self, job: str) -> bytes:
         """Return the 32 secret bytes of a job, from which its masks and keys are derived.
 
-        They are made by the operating system on the first call and are the same on every later
-        one, until :meth:`forget_frames` deletes them.
+        The operating system makes them on the first call. Later calls return the same bytes, until
+        :meth:`forget_frames` deletes them.
 
         Raises
         ------
@@ -513,27 +511,25 @@ class Ledger:
             If the job is unknown, or closed and its secret was deleted or never made.
         """
         with self._transaction() as connection:
-            known = self._state.job(job)
-            kept: tuple[bytes] | None = connection.execute(
-                ledger_file.ONE_SECRET, (job,)
-            ).fetchone()
-            if kept is None:
-                if not known.is_open:
+            reserved = self._state.job(job)
+            row: tuple[bytes] | None = connection.execute(ledger_file.ONE_SECRET, (job,)).fetchone()
+            if row is None:
+                if not reserved.is_open:
                     raise LedgerError(f"job {job!r} is closed and has no secret; leave the job.")
-                kept = (new_key(),)
-                connection.execute(ledger_file.INSERT_SECRET, (job, *kept))
-        return kept[0]
+                row = (new_key(),)
+                connection.execute(ledger_file.INSERT_SECRET, (job, *row))
+        return row[0]
 
     def close(self, job: str, *, whole: bool = False) -> None:
-        """End a job: what it committed stays spent, the rest of its reservation is returned.
+        """End a job: its committed rounds stay spent, and the rest of its reservation is returned.
 
-        Nothing is returned of a job that is priced as a whole, unless it committed no round.
+        The price of a job that is priced as a whole is returned only if it committed no round.
 
         Parameters
         ----------
         whole : bool
-            Return nothing: rounds may have left that this file does not know, because an older
-            copy of it was put back.
+            If True, return nothing. Use it if an older copy of the file was restored, which may
+            lack rounds that have left.
         """
         with self._transaction() as connection:
             if self._state.job(job).is_open:
@@ -542,37 +538,37 @@ class Ledger:
     def forget_frames(self, job: str) -> None:
         """Delete the frames, answers and secret of a closed job, from the log file too.
 
-        Charges stay.
+        Its charges remain.
 
         Raises
         ------
         LedgerError
-            If the job is open, since a lost reply could then not be sent again.
+            If the job is open, since a lost reply must be sent again.
         """
         with self._transaction() as connection:
             if self._state.job(job).is_open:
                 raise LedgerError(f"job {job!r} is open and may have to send again; close it.")
             for table in ledger_file.OF_JOBS:
                 connection.execute(f"DELETE FROM {table} WHERE job = ?", (job,))
-        self._empty_log()  # which still has what was deleted
+        self._empty_log()  # the log still has the deleted rows
 
     # Statements and heads --------------------------------------------------------------------
 
     def statement(self, job: str, plan: str, events: Event) -> Statement:
-        """Return what to sign of this ledger in a job; `plan` is the digest of the job's plan."""
+        """Return the statement to sign in a job; `plan` is the digest of the job's plan."""
         with self._caught_up():
-            known, state = self._state.job(job), self._state
+            reserved, state = self._state.job(job), self._state
             return Statement(
-                known.dataset, known.study, job, plan, events, state.head, state.height
+                reserved.dataset, reserved.study, job, plan, events, state.head, state.height
             )
 
     def remember(self, statements: Iterable[SignedStatement]) -> None:
-        """Keep what peers signed, the newest of each in each job; verify it before."""
+        """Store the newest statement of each peer in each job; the caller verifies them first."""
         with self._transaction() as connection:
             _put_statements(connection, statements)
 
     def remembered(self, fingerprint: str, above: int = -1) -> tuple[SignedStatement, ...]:
-        """Return the newest statement of a peer in each job, those of a greater height."""
+        """Return the newest statement of a peer in each job, if its height is above `above`."""
         with self._transaction() as connection:
             query = ledger_file.STATEMENTS_ABOVE
             return ledger_file.read_statements(connection, query, (fingerprint, above))
@@ -584,15 +580,15 @@ class Ledger:
             return max((self._state.heights.get(head, 0) for (head,) in rows), default=0)
 
     def check_statements(self, shown: Iterable[SignedStatement]) -> None:
-        """Check that this ledger is not behind what its owner signed, as peers show it.
+        """Raise if this ledger lacks an entry of a statement that peers show.
 
-        What it lacks is kept, for :meth:`recover`. Statements that nobody signed, and those of a
-        data set that is not in this ledger, are ignored.
+        Missing statements are stored for :meth:`recover`. Statements without a valid signature, or
+        for a data set that is not in this ledger, are ignored.
 
         Parameters
         ----------
         shown : iterable of SignedStatement
-            By the owner's key; the caller knows it.
+            Statements by the owner's key; the caller checks the key.
 
         Raises
         ------
@@ -601,42 +597,44 @@ class Ledger:
         """
         with self._transaction() as connection:
             self._claim(connection, shown)
-        # In a second transaction, since the first must be kept although this one raises.
+        # In a second transaction, since the first must be committed even if this one raises.
         with self._transaction() as connection:
             self._check_claims(connection)
 
     def recover(
         self, public: bytes, statements: Iterable[SignedStatement] = ()
     ) -> tuple[Statement, ...]:
-        """Take in every job that this ledger lacks and its owner signed for, at its full price.
+        """Add every missing job that its owner signed a statement for, at its full price.
+
+        No cap can refuse it, since the cost is already spent.
 
         Parameters
         ----------
         public : bytes of length 32
-            The owner's public key; what another key signed is ignored.
+            The owner's public key; statements by another key are ignored.
         statements : iterable of SignedStatement
-            From peers, besides those that they showed in a job.
+            Statements from peers, in addition to those that they showed in a job.
 
         Returns
         -------
         tuple of Statement
-            What was taken in, oldest first. No cap is asked: what is spent is spent.
+            The added statements, oldest first.
 
         Raises
         ------
         LedgerError
-            If the head beside the ledger is newer than all of them, or a statement does not fit
-            the job of that name.
+            If the head in the file next to the ledger is newer than all of them, or a statement
+            contradicts the job of that name.
         """
         with self._transaction() as connection:
             self._claim(connection, statements)
-        taken: list[Statement] = []
-        while True:  # an entry at a time: a crash leaves the rest for the next call
+        added: list[Statement] = []
+        while True:  # one entry each time, so that a crash leaves the rest for the next call
             with self._transaction() as connection:
-                lacking = [one for one in self._lacking(connection) if one.public == public]
-                if not lacking:
+                missing = [claim for claim in self._missing(connection) if claim.public == public]
+                if not missing:
                     break
-                first = min(lacking, key=lambda one: one.said.height)
+                first = min(missing, key=lambda signed: signed.said.height)
                 self._check_recoverable(first.said)
                 self._append(
                     connection,
@@ -645,26 +643,28 @@ class Ledger:
                     signature=first.signature.hex(),
                     public=first.public.hex(),
                 )
-                taken.append(first.said)
+                added.append(first.said)
         with self._transaction() as connection:
             connection.execute(ledger_file.FORGET_CLAIMS, ())
-            head, height = self._head_beside() or ("", 0)
-            newest = max((h for s, h in self._state.heights.items() if not self._own(s)), default=0)
-            if head not in self._state.heights and newest >= max(height, 1):
-                self._put_head_beside(self._state.head)
+            head, height = self._read_head_file() or ("", 0)
+            heights = self._state.heights
+            newest = max((h for s, h in heights.items() if s not in self._state.heads), default=0)
+            # A recovered statement that is at least as new as the lost head replaces it.
+            if head not in heights and newest >= max(height, 1):
+                self._write_head_file(self._state.head)
             self._check_newest(connection)
-        return tuple(taken)
+        return tuple(added)
 
     def countersigned(self, head: str, signatures: Mapping[str, bytes]) -> None:
-        """Keep what peers signed over a head of this ledger; verify the signatures before.
+        """Store the peers' signatures of a head of this ledger; the caller verifies them first.
 
-        From then on a file without that head is refused. The newest such head is also written
-        beside the ledger, so that this holds if the ledger alone is replaced by an older copy.
+        From then on, a file without that head raises. The newest such head is also written to a
+        file next to the ledger, so that an older copy of the ledger alone is found too.
 
         Parameters
         ----------
         head : str
-            A head that this ledger has or had.
+            A present or earlier head of this ledger.
 
         Raises
         ------
@@ -677,24 +677,25 @@ class Ledger:
             for fingerprint, signature in sorted(signatures.items()):
                 row = (seq, fingerprint, head, bytes(signature))
                 connection.execute(ledger_file.INSERT_OWN_HEAD, row)
-            # Beside the ledger first: the head is durable already, and other writers wait.
-            beside, _ = self._head_beside() or ("", 0)
-            if signatures and self._state.heads.get(beside, 0) < seq:
-                self._put_head_beside(head)
+            # Before the commit: the head is already durable, and other writers wait.
+            last, _ = self._read_head_file() or ("", 0)
+            if signatures and self._state.heads.get(last, 0) < seq:
+                self._write_head_file(head)
 
     # Reading ---------------------------------------------------------------------------------
 
     def datasets(self) -> tuple[str, ...]:
-        """Return the names of all data sets, in the order they were opened."""
+        """Return the names of all data sets, in the order of their opening."""
         with self._caught_up():
             return tuple(self._state.datasets)
 
     def cap(self, dataset: str, study: str | None = None) -> Budget:
-        """Return the lifetime cap, or the cap that holds for one study."""
+        """Return the lifetime cap, or the cap of one study."""
         with self._caught_up():
-            known = self._state.dataset(dataset)
-            limit = known.study_epsilons.get(study or "", known.cap.epsilon)
-            return Budget(min(limit, known.cap.epsilon), known.cap.delta)
+            opened = self._state.dataset(dataset)
+            limit = opened.study_epsilons.get(study or "", opened.cap.epsilon)
+            # The lifetime cap may have been lowered below that of the study.
+            return Budget(min(limit, opened.cap.epsilon), opened.cap.delta)
 
     def unit(self, dataset: str) -> str:
         """Return the unit of privacy of a data set."""
@@ -702,21 +703,21 @@ class Ledger:
             return self._state.dataset(dataset).unit
 
     def charged(self, dataset: str, study: str | None = None) -> ComposedEvent:
-        """Return everything committed or reserved on a data set, or by one study on it."""
+        """Return all committed or reserved events of a data set, or of one study on it."""
         with self._caught_up():
             self._state.dataset(dataset)
             return self._state.charged(dataset, study)
 
     def limits(self, dataset: str, study: str | None = None) -> Limits:
-        """Return the limits of the lifetime cap, or of the cap that holds for one study."""
+        """Return the limits of the lifetime cap, or of the cap of one study."""
         with self._caught_up():
-            known = self._state.dataset(dataset)
-            return known.limits(known.study_epsilons.get(study or "", math.inf))
+            opened = self._state.dataset(dataset)
+            return opened.limits(opened.study_epsilons.get(study or "", math.inf))
 
     def cost(self, dataset: str, study: str | None = None) -> Cost:
-        """Return what everything committed or reserved on a data set, or by one study, is charged.
+        """Return the total charge of a data set, or of one study on it.
 
-        This is what is compared with the limits.
+        It includes commits and open reservations, and is compared with the limits.
         """
         with self._caught_up():
             self._state.dataset(dataset)
@@ -725,16 +726,16 @@ class Ledger:
     def spent(self, dataset: str, study: str | None = None) -> float:
         """Return the epsilon, at the data set's delta, of a cap whose limits are :meth:`cost`.
 
-        For jobs that were planned beforehand it is a guarantee of its own. For jobs that were
-        chosen in the light of results, what is guaranteed is the cap.
+        It is a guarantee for jobs that were planned beforehand. For jobs that depend on earlier
+        results, the guarantee is the cap.
         """
         return self.limits(dataset).epsilon(self.cost(dataset, study))
 
     def remaining(self, dataset: str, study: str | None = None) -> float:
         """Return the largest epsilon of one more job at the data set's delta.
 
-        For a Gaussian job, or for a pure or whole one if the limits leave more for that. Costs of
-        Gaussian jobs compose, so this is more than the cap less :meth:`spent`.
+        It is for a Gaussian job, or for a pure or whole job if the limits admit more. Costs of
+        Gaussian jobs compose, so this is more than the cap minus :meth:`spent`.
         """
         left = self.limits(dataset).epsilon_left(self.cost(dataset))
         if study is not None:
@@ -743,10 +744,10 @@ class Ledger:
         return left
 
     def jobs(self, dataset: str | None = None) -> tuple[JobRecord, ...]:
-        """Return what is known of all jobs, or of those on one data set, oldest first."""
+        """Return the records of all jobs, or of those on one data set, oldest first."""
         with self._caught_up():
-            known = self._state.jobs.values()
-            return tuple(job.record() for job in known if dataset in (None, job.dataset))
+            jobs = self._state.jobs.values()
+            return tuple(job.record() for job in jobs if dataset in (None, job.dataset))
 
     def entries(self) -> tuple[Entry, ...]:
         """Return the whole chain, oldest first."""
@@ -754,20 +755,20 @@ class Ledger:
             return tuple(ledger_file.read_entries(connection))
 
     def head(self) -> str:
-        """Return the hash of the last entry: 64 hexadecimal digits that stand for the chain.
+        """Return the hash of the last entry: 64 hexadecimal digits that identify the chain.
 
-        Peers sign it. It tells them nothing, because the first entry holds a random nonce.
+        Peers sign it. It discloses nothing, because the first entry contains a random nonce.
         """
         with self._caught_up():
             return self._state.head
 
     def check_head(self, expected: str) -> None:
-        """Check that ``expected``, a head that this ledger once had, is part of its chain.
+        """Check that ``expected``, an earlier head of this ledger, is in its chain.
 
         Raises
         ------
         LedgerError
-            If it is not: the file was rolled back, restored from a copy, or replaced.
+            If it is missing: the file was rolled back, restored from a copy, or replaced.
         """
         with self._caught_up():
             self._check_in_chain(expected)
@@ -778,9 +779,10 @@ class Ledger:
         Raises
         ------
         LedgerError
-            At the first thing that does not fit.
+            At the first error.
         """
         with self._transaction() as connection:
+            # A new state, since the one in memory may hide a change of an earlier entry.
             state = State()
             for entry in ledger_file.read_entries(connection):
                 state.apply(entry)
@@ -793,15 +795,17 @@ class Ledger:
             for name, job in state.jobs.items():
                 for round, charge in job.rounds.items():
                     frame = stored.pop((name, round), None)
-                    # A closed job may have forgotten its frames; one that is still there must fit.
+                    # A closed job may have deleted its frames, but a stored frame must match.
                     if frame is None and not job.is_open:
                         continue
                     self._check_frame(name, round, frame, charge.frame_tag)
             if stored:
-                raise LedgerError(f"{self._label} holds a frame that was never charged.")
+                raise LedgerError(
+                    f"{self._label} has a frame that was never charged; restore its newest copy."
+                )
             self._check_newest(connection)
-            for one in ledger_file.read_statements(connection, ledger_file.ALL_STATEMENTS):
-                if not one.genuine:
+            for signed in ledger_file.read_statements(connection, ledger_file.ALL_STATEMENTS):
+                if not signed.genuine:
                     raise LedgerError(f"a peer's statement in {self._label} was changed.")
             for (job,) in connection.execute(ledger_file.JOBS_WITH_ANSWERS).fetchall():
                 state.job(job)
@@ -813,9 +817,9 @@ class Ledger:
                 state.job(job)
 
     def export(self) -> dict[str, Any]:
-        """Return the ledger as JSON: every entry, the totals, and what peers signed.
+        """Return the ledger as JSON-able values: entries, totals, and the peers' signatures.
 
-        It holds no key, no secret, no frame and no answer.
+        They contain no key, no secret, no frame and no answer.
         """
         with self._transaction() as connection:
             entries = tuple(ledger_file.read_entries(connection))
@@ -855,10 +859,10 @@ class Ledger:
     # Clock -----------------------------------------------------------------------------------
 
     def confirm_clock(self) -> None:
-        """Say that the clock is right now, and was ahead when later entries were written.
+        """Confirm that the clock is right, and was ahead when entries of a later time were written.
 
-        The owner's word is an entry like any other. Nothing that was charged changes, nor the
-        year in which it counts.
+        The confirmation is an entry of the chain. Charges and the years in which they count do not
+        change.
         """
         with self._transaction() as connection:
             self._append(connection, "clock")
@@ -881,24 +885,24 @@ class Ledger:
 
         Notes
         -----
-        Nobody may go on with a job from a copy, because what was sent since is not in it. So the
-        copy ends all jobs that are open: it counts their whole reservations as spent for ever,
-        and holds no frame, answer or secret of any job. Jobs reserved after the copy was made are
-        not in it.
+        No job may continue from a copy, because the copy lacks the frames that were sent since. So
+        the copy ends all open jobs and counts their whole reservations as spent permanently. It has
+        no frame, answer or secret of any job, and lacks later jobs.
         """
         if self._path is None:
             raise LedgerError("an in-memory ledger cannot be copied to a file; give it a path.")
         target = Path(os.path.abspath(copy))
         self.verify()
         if not ledger_file.build(target, self._write_copy):
-            raise LedgerError(f"{str(target)!r} exists and is never replaced; give another name.")
+            raise LedgerError(f"{str(target)!r} exists and is not replaced; give another name.")
 
-    # Inside ----------------------------------------------------------------------------------
+    # Internals -------------------------------------------------------------------------------
 
     def _write_copy(self, path: Path) -> None:
         with self._guarded() as connection, closing(sqlite3.connect(path)) as target:
             connection.backup(target)
         copy = Ledger(path)
+        # Under the temporary name, so that no process can use the copy before its jobs have ended.
         try:
             with copy._transaction() as connection:
                 copy._append(connection, "copied")
@@ -910,12 +914,13 @@ class Ledger:
             copy.dispose()
 
     def _empty_log(self) -> None:
-        """Move the log into the file and cut it to nothing; not inside a transaction."""
+        """Move the log into the file and truncate it; must be called outside a transaction."""
         with self._guarded() as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     @contextmanager
     def _guarded(self) -> Iterator[sqlite3.Connection]:
+        # A connection of SQLite must not be used after a fork.
         if os.getpid() != self._process:
             raise LedgerError(
                 f"{self._label} was opened in another process; open it again in this one."
@@ -926,7 +931,7 @@ class Ledger:
             yield self._connection
 
     def _identity(self) -> tuple[int, int] | None:
-        """Return device and inode of the file, so that a file put in its place is noticed."""
+        """Return device and inode of the file, to find out if another file replaced it."""
         if self._path is None:
             return None
         try:
@@ -944,7 +949,7 @@ class Ledger:
 
     @contextmanager
     def _caught_up(self) -> Iterator[None]:
-        """Look at the state after the last entry of any process; nobody is kept from writing."""
+        """Replay the state up to the last entry of any process, without a lock against writers."""
         with self._guarded() as connection:
             self._catch_up(connection)
             yield
@@ -952,7 +957,7 @@ class Ledger:
     def _catch_up(self, connection: sqlite3.Connection) -> None:
         if self._identity() != self._file:
             raise LedgerError(f"the file of {self._label} was removed or replaced; restore it.")
-        # The last entry we know is read again: a file replaced under our feet is noticed.
+        # Read the last known entry again, to find out if the file was replaced meanwhile.
         with closing(ledger_file.read_entries(connection, self._state.seq)) as entries:
             if self._state.seq:
                 last = next(entries, None)
@@ -966,57 +971,58 @@ class Ledger:
             raise LedgerError(f"{self._label} has lost all its entries; restore the newest file.")
 
     def _append(self, connection: sqlite3.Connection, kind: str, **fields: Any) -> None:
-        # The state is not touched: it follows what the file holds after the commit, if any.
+        # The state does not change here: it is replayed from the file after the commit.
         ledger_file.insert_entry(connection, self._state.seq + 1, self._state.head, kind, **fields)
 
     def _check_in_chain(self, head: str) -> None:
         if head not in self._state.heads:
             raise LedgerError(
                 f"{self._label} does not contain the head that was signed for it, so it was rolled "
-                "back or replaced; restore the newest file, or leave all jobs and tell peers."
+                "back or replaced; restore the newest file, or leave all jobs and inform peers."
             )
 
-    def _own(self, head: str) -> bool:
-        return head in self._state.heads
-
-    def _lacking(self, connection: sqlite3.Connection) -> list[SignedStatement]:
-        """Return the claims that this chain does not hold."""
+    def _missing(self, connection: sqlite3.Connection) -> list[SignedStatement]:
+        """Return the claims that are not in this chain."""
         claims = ledger_file.read_statements(connection, ledger_file.ALL_CLAIMS)
-        return [one for one in claims if self._is_lacking(one)]
+        return [claim for claim in claims if self._is_missing(claim)]
 
-    def _is_lacking(self, one: SignedStatement) -> bool:
-        if not one.genuine:
+    def _is_missing(self, signed: SignedStatement) -> bool:
+        # The signature first, so that an unsigned text is ignored even if it is no statement.
+        if not signed.genuine:
             return False
-        said = one.said
-        return said.dataset in self._state.datasets and said.head not in self._state.heights
+        statement = signed.said
+        chain = self._state
+        return statement.dataset in chain.datasets and statement.head not in chain.heights
 
     def _claim(self, connection: sqlite3.Connection, shown: Iterable[SignedStatement]) -> None:
-        for one in filter(self._is_lacking, shown):
-            row = (one.said.head, one.said.job, one.text, one.signature, one.public)
+        for signed in filter(self._is_missing, shown):
+            head, job = signed.said.head, signed.said.job
+            row = (head, job, signed.text, signed.signature, signed.public)
             connection.execute(ledger_file.INSERT_CLAIM, row)
 
     def _check_claims(self, connection: sqlite3.Connection) -> None:
-        if lacking := self._lacking(connection):
+        if missing := self._missing(connection):
             raise LedgerError(
-                f"{self._label} is behind {len(lacking)} statements that its owner signed and "
+                f"{self._label} is behind {len(missing)} statements that its owner signed and "
                 "peers hold, so it was rolled back or replaced; run 'cloister budget recover' on "
                 "it, or restore the newest file."
             )
 
-    def _check_recoverable(self, said: Statement) -> None:
-        known = self._state.jobs.get(said.job)
-        same = known is None or (known.dataset, mechanism_counts(known.events)) == (
-            said.dataset,
-            mechanism_counts(said.events),
+    def _check_recoverable(self, statement: Statement) -> None:
+        reserved = self._state.jobs.get(statement.job)
+        same = reserved is None or (reserved.dataset, mechanism_counts(reserved.events)) == (
+            statement.dataset,
+            mechanism_counts(statement.events),
         )
+        # Checked before the entry is written: the replay would refuse it, and the whole file.
         if not same:
             raise LedgerError(
-                f"{self._label} has job {said.job!r} with another reservation than its owner "
+                f"{self._label} has job {statement.job!r} with another reservation than its owner "
                 "signed for; restore the newest file."
             )
 
     def _check_newest(self, connection: sqlite3.Connection) -> None:
-        """Check that the newest heads, here and beside the file, and our statements are here."""
+        """Check that the chain has the newest signed head, its statements and the stored head."""
         last = connection.execute(ledger_file.LAST_OWN_HEAD).fetchone()
         if last is not None and self._state.heads.get(last[1]) != last[0]:
             raise LedgerError(
@@ -1024,83 +1030,85 @@ class Ledger:
                 "file."
             )
         self._check_claims(connection)
-        self._checked_beside()
+        self._checked_head_file()
 
-    def _checked_beside(self) -> str | None:
-        """Return the head beside the ledger, after checking that it is here."""
-        beside = self._head_beside()
-        if beside is None:
+    def _checked_head_file(self) -> str | None:
+        """Return the head in the file next to the ledger. Raise if the chain lacks it."""
+        stored = self._read_head_file()
+        if stored is None:
             return None
-        if beside[0] not in self._state.heights:
+        if stored[0] not in self._state.heights:
             raise LedgerError(
                 f"{self._label} is behind the head that was written last, kept in "
-                f"{str(self._beside)!r}, so it was rolled back or replaced; restore the newest "
-                "file, or run 'cloister budget recover' with what its peers hold, or remove that "
-                "file if all later spending is lost for good."
+                f"{str(self._head_file)!r}, so it was rolled back or replaced; restore the newest "
+                "file, or run 'cloister budget recover' with the statements of its peers, or "
+                "remove that file if all later spending is lost permanently."
             )
-        return beside[0]
+        return stored[0]
 
-    def _head_beside(self) -> tuple[str, int] | None:
-        """Return the head beside the ledger and its height, 0 if it is not told."""
+    def _read_head_file(self) -> tuple[str, int] | None:
+        """Return the head in the file next to the ledger and its height, 0 if missing."""
         if self._path is None:
             return None
         try:
-            text = self._beside.read_bytes().decode("ascii", errors="replace")
+            text = self._head_file.read_bytes().decode("ascii", errors="replace")
         except FileNotFoundError:
             return None
         except OSError as error:
             raise LedgerError(
-                f"{str(self._beside)!r} cannot be read: {error.strerror}; give back the right to."
+                f"{str(self._head_file)!r} cannot be read: {error.strerror}; restore the right to "
+                "read it."
             ) from error
+        # Earlier versions wrote no height.
         head, _, height = text.strip().partition(" ")
         return head, int(height) if height.isascii() and height.isdigit() else 0
 
-    def _put_head_beside(self, head: str) -> None:
+    def _write_head_file(self, head: str) -> None:
         if self._path is not None:
             line = f"{head} {self._state.heights[head]}\n"
-            ledger_file.replace_file(self._beside, line.encode())
+            ledger_file.replace_file(self._head_file, line.encode())
 
     def _note_head(self) -> None:
-        """Write the last head beside the ledger.
+        """Write the last head to the file next to the ledger.
 
-        After the commit of its entry, so that a crash between the two leaves a head that the
-        ledger has; under the lock of writers, so that an older one never replaces a newer.
+        It is written after the commit of its entry. A crash between the two leaves a head that the
+        ledger has. The lock of writers ensures that an older head never replaces a newer one.
         """
         if self._path is None:
             return
         with self._transaction():
-            if self._checked_beside() != self._state.head:
-                self._put_head_beside(self._state.head)
+            if self._checked_head_file() != self._state.head:
+                self._write_head_file(self._state.head)
 
     def _checked_now(self) -> datetime:
-        """Return the time, unless it is before that of an entry."""
+        """Return the time. Raise if it is before that of an entry."""
+        # A clock that was set back could reserve in a year whose cap is not yet used.
         now = ledger_file.utc_now()
         if ledger_file.text_of(now) < self._state.latest:
             raise LedgerError(
-                f"the clock of this machine shows {ledger_file.text_of(now)}, and the last entry "
-                f"of {self._label} is of {self._state.latest}; set the clock, or, if it was wrong "
-                "then, run 'cloister budget clock'."
+                f"the clock of this machine shows {ledger_file.text_of(now)}, but the last entry "
+                f"of {self._label} has the time {self._state.latest}; set the clock, or, if it was "
+                "wrong then, run 'cloister budget clock'."
             )
         return now
 
     def _record_frame(
         self, connection: sqlite3.Connection, job: str, request: bytes, round: int, frame: bytes
     ) -> None:
-        """Keep the request that a round's frame answers, if there is one."""
+        """Store the request that a round's frame answers, if there is one."""
         if not request:
             return
         digest = hashlib.sha256(request).digest()
-        kept = self._answered(connection, job, digest)
-        if kept is None:
+        stored = self._answered(connection, job, digest)
+        if stored is None:
             self._insert_answer(connection, job, digest, request, None, round)
-        elif kept != frame:
+        elif stored != frame:
             raise LedgerError(
-                f"the request of round {round} of job {job!r} was answered with something else; "
-                "leave the job."
+                f"the request of round {round} of job {job!r} has another answer; leave the job."
             )
 
     def _answered(self, connection: sqlite3.Connection, job: str, digest: bytes) -> bytes | None:
-        """Return what was answered to the request of this digest, if anything."""
+        """Return the stored answer to the request with this digest, or None."""
         row = connection.execute(ledger_file.ONE_ANSWER, (job, digest)).fetchone()
         return None if row is None else self._checked_answer(connection, job, *row)
 
@@ -1109,8 +1117,9 @@ class Ledger:
     ) -> Iterator[tuple[bytes, bytes]]:
         for place, row in enumerate(connection.execute(ledger_file.ANSWERS_OF, (job,)).fetchall()):
             number, _, request, *_ = row
+            # A tag protects an answer from changes, and the numbers show that one was deleted.
             if number != place:
-                raise LedgerError(f"an answer of job {job!r} is gone; leave the job.")
+                raise LedgerError(f"an answer of job {job!r} is missing; leave the job.")
             yield request, self._checked_answer(connection, job, *row)
 
     def _insert_answer(
@@ -1158,63 +1167,66 @@ class Ledger:
     def _check_frame(self, job: str, round: int, frame: bytes | None, tag: str) -> bytes:
         if frame is None:
             raise LedgerError(
-                f"the frame of round {round} of job {job!r} is gone, and the round cannot be "
+                f"the frame of round {round} of job {job!r} is missing, and the round cannot be "
                 "run again; leave the job."
             )
         if not hmac.compare_digest(self._frame_tag(job, round, frame), tag):
-            raise LedgerError(f"the frame of round {round} of job {job!r} was changed.")
+            raise LedgerError(
+                f"the frame of round {round} of job {job!r} was changed; leave the job."
+            )
         return frame
 
     def _frame_tag(self, job: str, round: int, frame: bytes) -> str:
         return self._tag(canonical(["frame", job, round]), frame).hex()
 
     def _tag(self, label: str, content: bytes) -> bytes:
-        # The label ends with NUL and the digest has one length: no two pairs give the same message.
+        # The label ends with NUL and the digest has a fixed length, so each pair has its message.
         message = hashlib.sha256(content).digest()
         return hmac.digest(self._key, f"cloister budget {label}\0".encode() + message, "sha256")
 
 
 def _put_statements(connection: sqlite3.Connection, statements: Iterable[SignedStatement]) -> None:
-    for one in statements:
-        said = one.said
-        row = (one.fingerprint, said.job, said.height, one.text, one.signature, one.public)
+    for signed in statements:
+        job, height = signed.said.job, signed.said.height
+        row = (signed.fingerprint, job, height, signed.text, signed.signature, signed.public)
         connection.execute(ledger_file.PUT_STATEMENT, row)
 
 
 def _refusal(job: str, events: Event, bounds: Sequence[_Bound]) -> str:
-    """Say which cap refuses a job, at the tariff that comes nearest, and what is left of it."""
+    """Return the message for a refused job: the cap, at the best tariff, and the rest of it."""
     nearest = tariffs(events, [limits for _, _, limits, _ in bounds])[0].cost(events)
-    whose, what, limits, so_far = max(bounds, key=lambda bound: bound[2].share(bound[3] + nearest))
+    owner, name, limits, so_far = max(bounds, key=lambda bound: bound[2].share(bound[3] + nearest))
     cap, fitting = limits.cap, Split.split_for(events, limits.cap)
+    # A job below the cap needs another split; a smaller epsilon would not help.
     if not limits.admits(Cost(), nearest) and cheapest_pricing(
         events, [(Limits(cap, fitting), Cost())]
     ):
         return (
-            f"job {job!r} by itself is within the {what} of {cap.epsilon:.6g} of {whose}, but not "
-            f"within its limits ({limits.split}), which are fixed when a data set is opened; they "
-            f"would have to be those of {fitting} for a job with such noise."
+            f"job {job!r} alone is within the {name} of {cap.epsilon:.6g} of {owner}, but not "
+            f"within its limits ({limits.split}), which are fixed when a data set is opened; a job "
+            f"with this noise needs a data set with the limits {fitting}."
         )
     return (
-        f"job {job!r} would bring {whose} to epsilon={_shown(limits.epsilon(so_far + nearest))} at "
-        f"delta={cap.delta:.3g}, above its {what} of {cap.epsilon:.6g}; "
+        f"job {job!r} would bring {owner} to epsilon={_shown(limits.epsilon(so_far + nearest))} at "
+        f"delta={cap.delta:.3g}, above its {name} of {cap.epsilon:.6g}; "
         f"{limits.epsilon_left(so_far):.4g} is left for one more job, so lower its epsilon or "
         "close open jobs."
     )
 
 
-def _check_resumed(known: Job, dataset: str, study: str, events: Event, tag: str | None) -> None:
-    for what, before, now in (
-        ("data set", known.dataset, dataset),
-        ("study", known.study, study),
-        ("list of events", known.events, events),
-        ("content", known.content, tag),
+def _check_resumed(job: Job, dataset: str, study: str, events: Event, tag: str | None) -> None:
+    for name, before, now in (
+        ("data set", job.dataset, dataset),
+        ("study", job.study, study),
+        ("list of events", job.events, events),
+        ("content", job.content, tag),
     ):
         if before != now:
             raise LedgerError(
-                f"job {known.job!r} was reserved with another {what}; use a new job id."
+                f"job {job.job!r} was reserved with another {name}; use a new job id."
             )
-    if not known.is_open:
-        raise LedgerError(f"job {known.job!r} is closed; use a new job id.")
+    if not job.is_open:
+        raise LedgerError(f"job {job.job!r} is closed; use a new job id.")
 
 
 def _shown(cost: float) -> str:
@@ -1222,13 +1234,13 @@ def _shown(cost: float) -> str:
 
 
 def _finite(value: float) -> float | None:
-    """Return a number as JSON has it: infinity, of an old ledger with a max cover, is null."""
+    """Return a number for JSON: infinity, as of an old ledger with a max cover, becomes None."""
     return value if math.isfinite(value) else None
 
 
-def _check_name(what: str, name: str) -> None:
+def _check_name(field: str, name: str) -> None:
     if not isinstance(name, str) or not name:
-        raise LedgerError(f"{what} must be a text that is not empty, got {name!r}.")
+        raise LedgerError(f"{field} must be a text that is not empty, got {name!r}.")
 
 
 def _fields(cap: Budget) -> dict[str, float]:

@@ -1,6 +1,6 @@
-"""The file of a ledger: its tables, what is asked of them, how it is made and migrated.
+"""The file of a ledger: its tables, queries, creation and migration.
 
-What the entries mean, and what may be charged, is in :mod:`cloister.privacy.ledger`.
+The meaning of entries and the rules of charges are in :mod:`cloister.privacy.ledger`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from cloister.privacy.chain import (
     link,
 )
 
-# An answer that is the frame of a round is kept once, as that round. Statements are what peers said
-# of their ledgers, the newest word of each in each job; claims what the owner signed and this
-# ledger lacks, as peers showed it.
+# An answer that is the frame of a round is stored once, as that round. `statements` has the newest
+# statement of each peer in each job. `claims` has statements of this owner that peers showed and
+# that the ledger lacks.
 TABLES = (
     "entries (seq INTEGER NOT NULL PRIMARY KEY, body TEXT NOT NULL, hash TEXT NOT NULL)",
     "frames (job TEXT NOT NULL, round INTEGER NOT NULL, frame BLOB NOT NULL, "
@@ -48,7 +48,7 @@ TABLES = (
     "signature BLOB NOT NULL, PRIMARY KEY (seq, fingerprint))",
     "owner (format INTEGER NOT NULL, key BLOB NOT NULL)",
 )
-# The third trigger also stops INSERT OR REPLACE and gaps.
+# The third trigger also refuses INSERT OR REPLACE and gaps.
 TRIGGERS = {
     f"{table}_{name}": f"CREATE TRIGGER {table}_{name} BEFORE {when} "
     "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
@@ -72,17 +72,17 @@ TRIGGERS = {
 
 
 def utc_now() -> datetime:
-    """Return the time; the one place where the clock enters."""
+    """Return the time; the only use of the clock, so that tests can replace it."""
     return datetime.now(UTC)
 
 
 def text_of(time: datetime) -> str:
-    """Return a time as entries write it."""
+    """Return a time as text, in the form of entries."""
     return time.isoformat(timespec="seconds")
 
 
 def _insert(table: str, columns: str, verb: str = "INSERT") -> str:
-    """Return the statement that puts a row into a table, its values in the order of columns."""
+    """Return the SQL statement that inserts a row, with values in the order of columns."""
     marks = ", ".join("?" for _ in columns.split(", "))
     return f"{verb} INTO {table} ({columns}) VALUES ({marks})"
 
@@ -119,42 +119,43 @@ LAST_OWN_HEAD = "SELECT seq, head FROM own_heads ORDER BY seq DESC LIMIT 1"
 HEADS_SIGNED_BY = "SELECT head FROM own_heads WHERE fingerprint = ?"
 INSERT_OWN_HEAD = _insert("own_heads", "seq, fingerprint, head, signature", "INSERT OR IGNORE")
 ALL_TRIGGERS = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
-OF_JOBS = ("frames", "answers", "secrets")  # what lies beside the chain until a job is over
+OF_JOBS = ("frames", "answers", "secrets")  # tables outside the chain, kept until a job ends
 
 
 def read_entries(connection: sqlite3.Connection, first: int = 1) -> Generator[Entry, None, None]:
-    """Read the chain from an entry on, in order."""
-    for seq, body, found in connection.execute(ENTRIES_FROM, (first,)):
-        _check_types((seq, int), (body, str), (found, str))
-        yield Entry(seq, body, found)
+    """Yield the entries of the chain in order, from the number `first`."""
+    for seq, body, digest in connection.execute(ENTRIES_FROM, (first,)):
+        _check_types((seq, int), (body, str), (digest, str))
+        yield Entry(seq, body, digest)
 
 
 def read_statements(
     connection: sqlite3.Connection, query: str, values: tuple[Any, ...] = ()
 ) -> tuple[SignedStatement, ...]:
-    """Read the statements that a query finds."""
-    found = connection.execute(query, values).fetchall()
-    for text, signature, public in found:
+    """Return the statements that a query selects."""
+    rows = connection.execute(query, values).fetchall()
+    for text, signature, public in rows:
         _check_types((text, str), (signature, bytes), (public, bytes))
-    return tuple(SignedStatement(*row) for row in found)
+    return tuple(SignedStatement(*row) for row in rows)
 
 
 def _check_types(*values: tuple[Any, type]) -> None:
-    """Refuse what this version never wrote: SQLite keeps any value in any column."""
+    """Raise for a value of another type than this version writes."""
+    # SQLite stores any value in any column, whatever type the column declares.
     if not all(type(value) is wanted for value, wanted in values):
-        raise LedgerError("the file was changed: a value is of another kind; restore its copy.")
+        raise LedgerError("the file was changed: a value has another type; restore its copy.")
 
 
 def insert_entry(
     connection: sqlite3.Connection, seq: int, previous: str, kind: str, **fields: Any
 ) -> None:
-    """Put one more entry on the chain."""
+    """Append an entry to the chain."""
     body = canonical({"kind": kind, "at": text_of(utc_now()), **fields})
     connection.execute(INSERT_ENTRY, (seq, body, link(body, previous)))
 
 
 def create(path: Path) -> None:
-    """Put a new ledger at ``path``, or leave the one that somebody put there meanwhile."""
+    """Create a ledger at ``path``, unless another process created one meanwhile."""
 
     def write(fresh: Path) -> None:
         with closing(connect(fresh, log=True)) as connection, transaction(connection):
@@ -164,40 +165,40 @@ def create(path: Path) -> None:
 
 
 def build(path: Path, write: Callable[[Path], None]) -> bool:
-    """Put a complete ledger at ``path``; return False if something is there already.
+    """Create a complete ledger at ``path``; return False if the path already exists.
 
-    It is built under another name and linked, so that a half-made or emptied file is never taken
-    for a ledger.
+    It is built under another name and then linked, so that an incomplete or empty file is never
+    used as a ledger.
     """
     fresh = path.with_name(f".{path.name}.{new_nonce()}.new")
     try:
         os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         write(fresh)
         try:
-            # A link, unlike a rename, never replaces what is there.
+            # A link, unlike a rename, never replaces an existing file.
             os.link(fresh, path)
         except FileExistsError:
             return False
         sync_folder(path.parent)
     except OSError as error:
         raise LedgerError(
-            f"ledger {str(path)!r} cannot be made: {error.strerror}; choose a folder on a local "
-            "disk that you may write to."
+            f"ledger {str(path)!r} cannot be made: {error.strerror}; choose a writable folder on "
+            "a local disk."
         ) from error
     finally:
-        for suffix in ("", "-journal", "-wal", "-shm"):  # all but the first after an error only
+        for suffix in ("", "-journal", "-wal", "-shm"):  # the last three exist after an error only
             fresh.with_name(fresh.name + suffix).unlink(missing_ok=True)
     return True
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace a small file: after a crash it is the old one or the new one."""
+    """Replace a small file atomically: after a crash it has the old content or the new one."""
     fresh = path.with_name(f".{path.name}.{new_nonce()}.new")
     try:
         with open(fresh, "xb", opener=partial(os.open, mode=0o600)) as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # or the name could be durable before its content
         os.replace(fresh, path)
         sync_folder(path.parent)
     except OSError as error:
@@ -209,25 +210,26 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
-    """Make the tables and triggers that are not there yet."""
+    """Create the tables and triggers that are missing."""
     for table in TABLES:
         connection.execute(f"CREATE TABLE IF NOT EXISTS {table}")
-    there = dict(connection.execute(ALL_TRIGGERS))
+    # A file of an older format already has some of them.
+    existing = dict(connection.execute(ALL_TRIGGERS))
     for name, trigger in TRIGGERS.items():
-        if name not in there:
+        if name not in existing:
             connection.execute(trigger)
 
 
 def initialise(connection: sqlite3.Connection) -> None:
-    """Make the tables and the first entry."""
+    """Create the tables and the first entry."""
     _make_tables(connection)
     connection.execute(_insert("owner", "format, key"), (FORMAT, new_key()))
-    # The nonce keeps heads of equal histories apart, and makes a head a hiding commitment.
+    # The nonce makes heads of equal histories differ, and a head a hiding commitment.
     insert_entry(connection, 1, BEFORE_FIRST, "ledger", format=FORMAT, nonce=new_nonce())
 
 
 def read_owner(connection: sqlite3.Connection, path: Path | None) -> tuple[int, bytes]:
-    """Return format and key of a ledger, or say that it is none."""
+    """Return format and key of a ledger. Raise a LedgerError if the file is not a ledger."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'owner'").fetchone():
         raise LedgerError(f"{str(path)!r} is not a ledger; give another path or remove the file.")
     format, key = connection.execute("SELECT format, key FROM owner").fetchone()
@@ -239,24 +241,24 @@ def owner_key(connection: sqlite3.Connection, path: Path | None) -> bytes:
     format, key = read_owner(connection, path)
     if format > FORMAT:
         raise LedgerError(
-            f"ledger {str(path)!r} has format {format}, and this version knows formats up "
+            f"ledger {str(path)!r} has format {format}, but this version reads formats up "
             f"to {FORMAT}; use a newer version."
         )
     if format < FORMAT:
         raise LedgerError(
-            f"ledger {str(path)!r} has format {format}, and this version needs format "
-            f"{FORMAT}; stop what uses it and run 'cloister budget migrate' on it."
+            f"ledger {str(path)!r} has format {format}, but this version needs format {FORMAT}; "
+            "stop all programs that use it and run 'cloister budget migrate' on it."
         )
     return key
 
 
 def migrate(path: str | os.PathLike[str]) -> bool:
-    """Bring a ledger file to this version's format, in one transaction; nothing is lost.
+    """Convert a ledger file to this version's format, in one transaction without loss.
 
     Returns
     -------
     bool
-        False if it had that format already.
+        False if the file already had that format.
 
     Raises
     ------
@@ -266,8 +268,8 @@ def migrate(path: str | os.PathLike[str]) -> bool:
 
     Notes
     -----
-    Tables are added, and no entry changes. Earlier versions refuse the file then. Heads of peers
-    that format 2 kept are not asked for any more; the peers' next statements stand in for them.
+    Tables are added, and no entry changes. Earlier versions then refuse the file. Heads of peers
+    in format 2 are no longer used; the peers' next statements replace them.
     """
     file = Path(os.path.abspath(path))
     if not file.is_file():
@@ -284,7 +286,7 @@ def migrate(path: str | os.PathLike[str]) -> bool:
         state = State()
         for entry in read_entries(connection):
             state.apply(entry)
-        # It forbids just this change, and is made again below.
+        # The trigger forbids this change, and is created again below.
         connection.execute("DROP TRIGGER IF EXISTS owner_update")
         connection.execute("UPDATE owner SET format = ?", (FORMAT,))
         _make_tables(connection)

@@ -1,4 +1,4 @@
-"""The noise of a release: exact, discrete, from the operating system, without a seed."""
+"""The noise of a release: exact and discrete, from the operating system, without a seed."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _SAMPLERS = {"gaussian": discrete_gaussian, "laplace": discrete_laplace}
 
 
 AGGREGATOR_NOISE = "the aggregator's, not checkable by a silo"
-"""What a silo of a networked group-mask job can say of the noise."""
+"""Label of the noise at a silo in a networked job with a group mask."""
 
 
 SILOS_NOISE = "a share from each silo"
-"""What a coordinator that publishes a result can say of the noise under pairwise masks."""
+"""Label of the noise at a coordinator that publishes a result under pairwise masks."""
 
 
 class NoiseSource(Protocol):
-    """What an aggregator needs: integers of a named law and scale."""
+    """Source of noise for an aggregator: integers of a named distribution and scale."""
 
     @property
     def label(self) -> str:
-        """Where the noise comes from; stamped on every result."""
+        """The source of the noise; every result has it."""
 
     def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
-        """Return `size` integers of the discrete `kind` law with integer `scale`."""
+        """Return `size` integers of the discrete distribution `kind` with integer `scale`."""
 
 
 class DiscreteNoise:
@@ -38,8 +38,8 @@ class DiscreteNoise:
 
     Notes
     -----
-    Discrete Gaussian with parameter sigma at least `scale` on the integer lattice satisfies
-    the same zCDP bound as the continuous one. [CKS20]_ Theorem 4.
+    Discrete Gaussian noise with parameter sigma of at least `scale` on the integer lattice
+    satisfies the same zCDP bound as the continuous one. [CKS20]_ Theorem 4.
 
     References
     ----------
@@ -54,7 +54,7 @@ class DiscreteNoise:
 
     def draw(self, kind: NoiseKind, scale: int, size: int) -> Integers:
         """Return `size` exact samples; `scale` is sigma (Gaussian) or the Laplace scale, >= 1."""
-        if kind not in _SAMPLERS:  # never another law than the one that is accounted for
+        if kind not in _SAMPLERS:  # never another distribution than the accounted one
             raise PlanError(f"kind of noise must be one of {sorted(_SAMPLERS)}, got {kind!r}.")
         return _SAMPLERS[kind](scale, size, self._stream)
 
@@ -63,19 +63,20 @@ class DiscreteNoise:
 
 
 class ShareNoise(DiscreteNoise):
-    """A silo's part of the noise of one round, from a key of that round.
+    """A silo's share of the noise of one round, from a key of that round.
 
     The key comes from a secret that the operating system made for the job. So a silo that was
-    restored from a copy of its disk sends the same bytes again, and never two vectors under one
-    mask with different noise.
+    restored from a copy of its disk sends the same bytes again. It never sends two vectors under
+    one mask with different noise.
 
     Parameters
     ----------
     key : bytes of length 32
-        For this round and nothing else.
+        Key of this round, without another use.
     """
 
     def __init__(self, key: bytes) -> None:
+        # Without the stream of the base class, whose key cannot be made again.
         self._stream = stream(key)
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""Event kinds of other packages, which a ledger may hold.
+"""Event kinds of other packages, which a ledger may contain.
 
-They come by the entry-point group ``cloister.events``: its names are kinds as JSON has them. No
-task imports this module, so that none loads code that its digest does not cover.
+They come from the entry-point group ``cloister.events``, whose names are the kinds in JSON. No
+task imports this module, so that no task loads code outside its digest.
 """
 
 from __future__ import annotations
@@ -14,31 +14,33 @@ from cloister.core.errors import LedgerError
 from cloister.privacy.events import Event, LossEvent, UnknownKind, event_from_dict
 
 GROUP = "cloister.events"
-_GET = {"cover": ", as 'pip install cloister-lab' does"}  # of kinds that were in this package once
+_GET = {"cover": ", as 'pip install cloister-lab' does"}  # of kinds that moved to another package
 
 
 def read_event(document: Mapping[str, Any]) -> Event:
-    """Return the event of a document; load the packages that name its kind, if need be.
+    """Return the event of a document; load the packages with its kind if needed.
 
     Raises
     ------
     LedgerError
-        If no package that is installed has an event of this kind.
+        If no installed package has an event of this kind.
     """
+    # First without packages, since loading them is slow and few ledgers need them.
     try:
         return event_from_dict(document)
     except UnknownKind as error:
         if error.kind in (kinds := _kinds()):
             return event_from_dict(document, kinds)
         raise LedgerError(
-            f"event {error.kind!r} is of a package that is not installed, so its cost is not "
-            f"known; install that{_GET.get(str(error.kind), '')}."
+            f"package of event {error.kind!r} is not installed, so the cost of the event is "
+            f"unknown; install it{_GET.get(str(error.kind), '')}."
         ) from None
 
 
 @cache
 def _kinds() -> Mapping[str, type[LossEvent]]:
-    """Return the class of each kind that an installed package has."""
+    """Return the class of each event kind of the installed packages."""
+    # Imported here: it reads the metadata of all packages, and is rarely needed.
     from importlib.metadata import entry_points
 
     return {entry.name: entry.load() for entry in entry_points(group=GROUP)}

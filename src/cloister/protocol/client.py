@@ -53,7 +53,7 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
 from cloister.protocol.rows import Manner
 from cloister.protocol.summing import LocalStep, Partitioned
-from cloister.protocol.task import inside
+from cloister.protocol.task import records_in_box
 from cloister.secagg.masks import Masker
 
 Source = Iterable[Records] | Callable[[int, GridState], Iterable[Records]]
@@ -330,7 +330,7 @@ class Client:
         chunks = self._records(t, state) if callable(self._records) else self._records
         # The bound holds for all rows of a unit together, and chunks may split them.
         none = np.zeros((0, task.n_features), dtype=np.int32)
-        table = inside(np.concatenate(list(chunks) or [none]), task.frac_bits)
+        table = records_in_box(np.concatenate(list(chunks) or [none]), task.frac_bits)
         if by_client.rate == 1:
             return step.of(table)
         about = join((self.plan.digest, str(t).encode()))

@@ -21,7 +21,7 @@ from cloister.core.compiled import NUMPY, instruction_set, ordered
 from cloister.core.errors import LocalProtocolError
 from cloister.core.randomness import drawn_below, drawn_places
 from cloister.protocol.rows import Manner, sum_of_rows
-from cloister.protocol.task import Task, has_rows, inside
+from cloister.protocol.task import Task, has_rows, records_in_box
 
 _AHEAD = 2  # chunks in memory for each thread: one being summed, one being read
 _SLICE = 5000  # records of a chunk whose sums by parts and as a whole are compared
@@ -61,7 +61,7 @@ class LocalStep:
 
     def of(self, chunk: Records) -> Integers:
         """Return the sums of one chunk; a record outside the box of the grid adds nothing."""
-        records = inside(chunk, self.task.frac_bits)
+        records = records_in_box(chunk, self.task.frac_bits)
         if self.manner == "kernel" or not has_rows(self.task):
             return self._by_kernel(records)
         if self.manner == "rows":
@@ -122,7 +122,9 @@ class LocalStep:
         """Return the manner in which some records have the right sums."""
         if self.manner == "single":
             return "single"
-        few, whole = (inside(table, self.task.frac_bits) for table in (drawn.few, drawn.slice))
+        few, whole = (
+            records_in_box(table, self.task.frac_bits) for table in (drawn.few, drawn.slice)
+        )
         by_rows = self._by_rows(few)
         if self.thorough and (by_rows != _in_halves(few, self._by_rows)).any():
             return "single"
@@ -176,7 +178,7 @@ class _Drawn:
 def _kept(part: Records, chunk: Records) -> Records:
     """Return a copy of a part of a chunk, since a reader may use the memory of the chunk again.
 
-    It is ordered if the chunk is: kernels have a path of their own for ordered records.
+    It is ordered if the chunk is, since kernels treat ordered records separately.
     """
     return ordered([part]) if getattr(chunk, "tree", None) is not None else np.array(part)
 

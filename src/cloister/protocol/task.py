@@ -301,7 +301,7 @@ def check_task_class(kind: object, place: str) -> type[Task]:
     return kind
 
 
-def inside(records: Records, frac_bits: int) -> Records:
+def records_in_box(records: Records, frac_bits: int) -> Records:
     """Return the records inside the box of the grid; records outside must add nothing to a sum.
 
     A task proves its bounds for coordinates of at most ``2**frac_bits`` steps. Readers of records

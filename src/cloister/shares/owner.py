@@ -68,8 +68,8 @@ def _program(program: Program, rules: PolicySettings) -> Iterator[str]:
         )
     if program.opening == "exact" and not rules.allow_exact_opening:
         yield (
-            f"program {program.name!r} opens an exact function of the records, which is no "
-            "private release; the owner has to set allow_exact_opening."
+            f"program {program.name!r} opens an exact function of the records, which is not a "
+            "private release; the owner must set allow_exact_opening."
         )
 
 
@@ -88,21 +88,21 @@ def _receivers(session: Session, rules: PolicySettings) -> Iterator[str]:
     strange = [name for name in session.receivers if name not in session.owners.values()]
     if strange and not rules.allow_publish:
         yield (
-            f"receiver {strange[0]!r} gives no table; the owner has to set allow_publish for "
-            "results that go to others than the owners."
+            f"receiver {strange[0]!r} gives no table; the owner must set allow_publish for "
+            "results of parties that are not owners."
         )
 
 
 def _price(program: Program, schema: Schema | None, rules: PolicySettings) -> Iterator[str]:
     event, cap = program.event(), rules.max_epsilon_per_job
     if event is None or schema is None:
-        yield f"program {program.name!r} must say what its private opening costs, and whom."
+        yield f"program {program.name!r} must have the cost and the unit of its private opening."
         return
     if cap is None:
-        yield "no epsilon is allowed for a job here; the owner has to set max_epsilon_per_job."
+        yield "no epsilon is allowed for a job here; the owner must set max_epsilon_per_job."
         return
     if schema.unit != "row":  # nothing here keeps to max_rows of a person
-        yield f"a private opening on shares counts rows, and the unit here is {schema.unit!r}."
+        yield f"a private opening on shares counts rows, but the unit here is {schema.unit!r}."
     cost = epsilon(event, rules.max_delta)
     # The negated form refuses a cost of NaN too.
     if not cost <= cap:

@@ -1,7 +1,7 @@
-"""The catalogue of tasks: one file per algorithm, found by its name, imported when asked for.
+"""The catalogue of tasks: one file per algorithm, looked up by name and imported on first use.
 
-Tasks that ship stand in ``TASKS``. Those of other packages come by the entry-point group
-``cloister.tasks``, those of a file by :func:`from_file`; code never comes over the network.
+``TASKS`` holds the tasks of this package. Tasks of other packages come from the entry-point group
+``cloister.tasks``, tasks of a file from :func:`from_file`. Code never comes over the network.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ GROUP = "cloister.tasks"
 
 
 class Catalogue(Mapping[str, type[Task]]):
-    """Tasks by name; looking one up imports its file, listing the names imports nothing.
+    """Tasks by name; a look-up imports the task's file, a listing of names imports nothing.
 
-    `places` leads from a name to ``"module:Class"`` or ``"path/to/file.py:Class"``.
+    `places` maps a name to ``"module:Class"`` or ``"path/to/file.py:Class"``.
     """
 
     def __init__(self, places: Mapping[str, str]) -> None:
+        # The order of entry points depends on the installation.
         self.places = dict(sorted(places.items()))
 
     def __getitem__(self, name: str) -> type[Task]:
@@ -51,7 +52,7 @@ class Catalogue(Mapping[str, type[Task]]):
         return task
 
     def __contains__(self, name: object) -> bool:
-        return name in self.places  # Mapping would import it to find out
+        return name in self.places  # the method of Mapping would import the task
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.places)
@@ -67,16 +68,25 @@ _ROWS: Mapping[str, Any] = catalogue.ROWS
 TASKS: Mapping[str, type[Task]] = Catalogue(
     {name: f"cloister.tasks.{row['task']}" for name, row in _ROWS.items()}
 )
-"""Every task that ships, by its name."""
+"""The tasks of this package by name."""
 
 
 def installed(names: Collection[str] | None = None) -> Catalogue:
-    """Return the tasks that ship and those of installed packages; refuse two of one name.
+    """Return the tasks of this package and of other installed packages.
 
-    Of other packages, only those of `names` are there; all by default.
+    Parameters
+    ----------
+    names : collection of str, optional
+        Tasks to include from other packages; all by default.
+
+    Raises
+    ------
+    PlanError
+        If two packages define tasks of one name.
     """
     places = {name: f"cloister.tasks.{row['task']}" for name, row in _ROWS.items()}
     for name, place in _entry_points_of_tasks():
+        # A conflict of tasks that the caller does not use raises no error.
         if names is not None and name not in names:
             continue
         if places.setdefault(name, place) != place:
@@ -89,16 +99,19 @@ def installed(names: Collection[str] | None = None) -> Catalogue:
 
 @cache
 def _entry_points_of_tasks() -> tuple[tuple[str, str], ...]:
-    """Return names and places of other packages' tasks; looked up once, which takes time."""
+    """Return names and places of other packages' tasks."""
+    # Cached: the look-up reads the metadata of every installed package.
     return tuple((entry.name, entry.value) for entry in entry_points(group=GROUP))
 
 
 def from_file(place: str) -> type[Task]:
-    """Return the task that ``path/to/file.py:ClassName`` names; the file is executed, once."""
+    """Return the task at ``path/to/file.py:ClassName``; the file is executed once per process."""
     file, _, name = place.rpartition(":")
     module = _executed(Path(file).resolve())
     if not hasattr(module, name):
-        raise PlanError(f"task {place!r} is not there: the file has no class {name!r}.")
+        raise PlanError(
+            f"task {place!r} is missing: the file has no class {name!r}; correct the name."
+        )
     task = check_task_class(getattr(module, name), place)
     if not has_rows(task):
         warnings.warn(
@@ -116,19 +129,19 @@ def _executed(path: Path) -> ModuleType:
     if spec is None or spec.loader is None or not path.is_file():
         raise PlanError(f"task file {str(path)!r} cannot be read; check its path.")
     module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look their annotations up
+    sys.modules[spec.name] = module  # dataclasses resolve their annotations there
     try:
         spec.loader.exec_module(module)
     except CloisterError:
         raise
-    except Exception as error:  # whatever the user's file does
+    except Exception as error:  # the user's file may raise anything
         raise PlanError(
             f"task file {str(path)!r} cannot be executed: {type(error).__name__}: {error}."
         ) from error
     return module
 
 
-if not TYPE_CHECKING:  # type checkers shall see today's names only
+if not TYPE_CHECKING:  # type checkers see the current names only
 
     def __getattr__(name: str) -> Any:
         return resolve(__name__, name)

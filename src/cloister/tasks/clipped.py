@@ -1,9 +1,9 @@
-"""What one record adds when it is clipped instead of dropped: vectors of norm at most one unit.
+"""Clipped contributions of records: vectors of norm at most one unit.
 
-A difference of two grid points is exact. It is divided by a public radius, or by its own length if
-that is larger, and cut toward zero on the lattice of step ``1 / unit``: a norm never grows. What
-still breaks the integer bound is set to zero, so the bound is a fact and not an argument about
-rounding.
+A difference of two grid points is exact. It is divided by the larger of a public radius and its
+own length. It is truncated toward zero on the lattice of step ``1 / unit``, so no norm grows. A
+vector that still exceeds the integer bound is set to zero. The bound therefore does not depend on
+an argument about rounding.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cloister.core.arrays import Floats, Integers, Records
 from cloister.core.compiled import clipped_sums, has_distances
 from cloister.tasks.clustering.lloyd_kernel import add_by_label, assigned
 
-_CHUNK_VALUES = 1 << 16  # whose floats a core's cache holds
+_CHUNK_VALUES = 1 << 16  # the cache of a core holds as many floats
 
 
 def clip_to_unit(differences: Integers, radii: int | Integers, unit: int) -> Integers:
@@ -30,12 +30,13 @@ def clip_to_unit(differences: Integers, radii: int | Integers, unit: int) -> Int
 
 
 def clip_in_place(real: Floats, radii: int | Integers, unit: int) -> None:
-    """Do what :func:`clip_to_unit` says in place; `real` may have its columns in one piece."""
+    """Clip as :func:`clip_to_unit`, in place; `real` may be in column-major order."""
     lengths = np.sqrt(np.einsum("ij,ij->i", real, real))
     real *= unit
     real /= np.maximum(lengths, radii)[:, None]
     np.trunc(real, out=real)
-    # Exact for units up to 2**26: a sum that floats round is beyond the bound already.
+    # Exact for units up to 2**26: a sum that floats round already exceeds the bound. The negated
+    # comparison also zeroes NaN.
     real[~(np.einsum("ij,ij->i", real, real) <= unit**2)] = 0
 
 
@@ -51,11 +52,11 @@ def sum_clipped(records: Records, origin: Integers, radius: int, unit: int) -> I
 def sum_clipped_near(
     records: Records, centres: Integers, radii: Integers, unit: int
 ) -> tuple[Integers, Integers]:
-    """Sum, for each centre, the clipped differences of the records nearest to it, and count them.
+    """Return, for each centre, the clipped sum and the count of the records nearest to it.
 
-    All is in grid steps, the sums in steps of ``1 / unit`` of each centre's radius. Centres and
-    radii are any public numbers: a record touches one row, and that with norm at most `unit`. No
-    coordinate of a record is larger than `unit`.
+    Coordinates are in grid steps, the sums in steps of ``1 / unit`` of each centre's radius.
+    Centres and radii may be any public numbers: a record changes one row, by a norm of at most
+    `unit`. No coordinate of a record is larger than `unit`.
     """
     if has_distances(records, centres, unit):
         sums = clipped_sums(records, centres, radii, unit=unit, one=unit)
@@ -70,25 +71,28 @@ def sum_clipped_near(
 
 
 def bin_numbers(coordinates: Floats, half_spans: Floats, bins: Integers) -> Integers:
-    """Return the number of the cell of a box around zero in which each point lies, or is nearest.
+    """Return the number of each point's cell in a box around zero, or of the nearest cell.
 
-    Numbers are in ``[0, prod bins)``, the last axis fastest; spans and bins are of each axis.
+    Numbers are in ``[0, prod bins)``; the last axis varies fastest. `half_spans` and `bins` have
+    an entry for each axis.
     """
     numbers = np.zeros(len(coordinates))
     for column, half, m in zip(coordinates.T, half_spans, bins, strict=True):
-        places = np.floor((column + half) * (m / (2 * half)))
+        cells = np.floor((column + half) * (m / (2 * half)))
         numbers *= m
-        numbers += np.clip(places, 0, m - 1, out=places)
+        # A forged point outside the box still adds to one cell only.
+        numbers += np.clip(cells, 0, m - 1, out=cells)
     return numbers.astype(np.int64)
 
 
 def differences(records: Records, origin: Integers) -> Iterator[Floats]:
-    """Yield records less a point, part by part and exact, with a row for each of their columns."""
-    for part in chunks(records):
-        yield np.subtract(part.T, origin[:, None].astype(np.float64), order="C")
+    """Yield exact differences of records to a point in chunks, with a row for each column."""
+    for chunk in chunks(records):
+        # A row per column: the loops over records then read contiguous memory.
+        yield np.subtract(chunk.T, origin[:, None].astype(np.float64), order="C")
 
 
 def chunks(records: Records) -> list[Records]:
-    """Split records into parts whose work space stays small."""
+    """Split records into chunks whose work space stays small."""
     rows = max(256, _CHUNK_VALUES // max(records.shape[1], 1))
     return [records[first : first + rows] for first in range(0, len(records), rows)]

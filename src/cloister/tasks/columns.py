@@ -1,4 +1,4 @@
-"""Columns by name, categories by number, and the public design matrix of regression."""
+"""Look-up of columns and categories, and the public design matrix of regression."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicColumn
 
-_FEW = 20  # columns, which fit in a sentence
+_FEW = 20  # a message lists so many columns in full
 
 
 def columns_of(*parts: Sequence[Any]) -> tuple[PublicColumn, ...]:
@@ -32,10 +32,10 @@ def grid_of(columns: Sequence[PublicColumn], frac_bits: int) -> Grid:
 
 
 def position(columns: Sequence[PublicColumn], name: str | None, role: str = "target") -> int:
-    """Return where a column is; refuse one that the job does not use. `role` names the option."""
+    """Return the index of a column, or raise PlanError; `role` is the name of the option."""
     names = [column.name for column in columns]
     if name not in names:
-        few = names
+        few = names  # a schema may have thousands of columns, so only similar names are listed
         if len(names) > _FEW:
             few = [*(get_close_matches(str(name), names, cutoff=0.5) or names[:3]), "..."]
         raise PlanError(
@@ -46,7 +46,13 @@ def position(columns: Sequence[PublicColumn], name: str | None, role: str = "tar
 
 
 def categories_of(columns: Sequence[PublicColumn], name: str) -> tuple[str, ...]:
-    """Return the categories of a column, such as the classes of a target; refuse one of numbers."""
+    """Return the categories of a column, for example the classes of a target.
+
+    Raises
+    ------
+    PlanError
+        If the column has numbers.
+    """
     column = columns[position(columns, name)]
     if not column.levels:
         raise PlanError(
@@ -57,9 +63,9 @@ def categories_of(columns: Sequence[PublicColumn], name: str) -> tuple[str, ...]
 
 
 def codes(values: NDArray[Any], levels: int, frac_bits: int) -> Integers:
-    """Return the number in ``[0, levels - 1]`` of the category that each grid value stands for.
+    """Return the number of the category of each grid value; int64 in ``[0, levels - 1]``.
 
-    It is the nearest one, so a forged value is still one category.
+    It is the nearest category, so a forged value still counts as one.
     """
     return _cell(values, levels, False, frac_bits).astype(np.int64, copy=False)
 
@@ -73,13 +79,13 @@ def _cell(values: NDArray[Any], cells: int, binned: bool, frac_bits: int) -> NDA
     """Return the bin or, unless `binned`, the category of each grid value."""
     if not binned:  # (v + one) / (2 one) * (cells - 1), rounded to nearest in integers
         return scaled(values, cells - 1, 1 << frac_bits, frac_bits)
-    found = scaled(values, cells, 0, frac_bits)
-    np.minimum(found, cells - 1, out=found)
-    return found
+    numbers = scaled(values, cells, 0, frac_bits)
+    np.minimum(numbers, cells - 1, out=numbers)  # the upper bound itself is in the last bin
+    return numbers
 
 
 def exact_sums(found: Integers, values: Integers | Floats, size: int) -> Integers:
-    """Return sums of whole numbers by place: floats hold them, they are far below 2**53."""
+    """Return sums of whole numbers by cell; exact, because all sums are far below 2**53."""
     return np.bincount(found, weights=values, minlength=size).astype(np.int64)
 
 
@@ -98,48 +104,46 @@ def count_cells(
     tables : sequence of sequences of int
         The columns of each table; the last one varies fastest.
     cells : sequence of int
-        Of each column: how many categories or bins it has.
+        Number of categories or bins of each column.
     binned : sequence of bool
-        Of each column: whether it has bins of equal width, as :func:`bins_of` finds them, or
-        categories, as :func:`codes` does.
+        For each column: True for bins of equal width as in :func:`bins_of`, False for categories
+        as in :func:`codes`.
 
     Returns
     -------
     list of ndarray, int64
-        Of each table, flat.
+        The counts of each table, flat.
     """
     used = {j for table in tables for j in table}
     counts = [np.zeros(prod(cells[j] for j in table), dtype=np.int64) for table in tables]
-    # a table that does not fit the cache is not gone through for a few records
-    for part in in_cache(records, max(_IN_CACHE, *map(len, counts))):
-        found = {j: _cell(part[:, j], cells[j], binned[j], frac_bits) for j in used}
+    # Each chunk passes over every table, so a chunk has at least as many rows as the largest one.
+    for chunk in in_cache(records, max(_IN_CACHE, *map(len, counts))):
+        numbers = {j: _cell(chunk[:, j], cells[j], binned[j], frac_bits) for j in used}
         for count, (first, *others) in zip(counts, tables, strict=True):
-            place = found[first]
+            place = numbers[first]
             for j in others:
-                place = place * cells[j] + found[j]
+                place = place * cells[j] + numbers[j]
             count += np.bincount(place, minlength=len(count))
     return counts
 
 
 def scaled(values: NDArray[Any], parts: int, more: int, frac_bits: int) -> NDArray[Any]:
-    """Return ``((v + one) * parts + more) >> (frac_bits + 1)`` of values cut to the box.
-
-    Once cut, they nearly always fit 32 bits, of which a processor takes twice as many at a time.
-    """
+    """Return ``((v + one) * parts + more) >> (frac_bits + 1)`` of values clipped to the box."""
+    # After the clip nearly all cases fit 32 bits, which a processor handles twice as fast as 64.
     one = 1 << frac_bits
-    found: NDArray[Any] = np.clip(values, -one, one)
-    found = found.astype(np.int32 if 2 * one * parts + more < 1 << 31 else np.int64, copy=False)
-    found *= parts
-    found += one * parts + more
-    found >>= frac_bits + 1
-    return found
+    numbers: NDArray[Any] = np.clip(values, -one, one)
+    numbers = numbers.astype(np.int32 if 2 * one * parts + more < 1 << 31 else np.int64, copy=False)
+    numbers *= parts
+    numbers += one * parts + more
+    numbers >>= frac_bits + 1
+    return numbers
 
 
 _IN_CACHE = 1 << 14
 
 
 def in_cache(records: Records, rows: int = _IN_CACHE) -> Iterator[Records]:
-    """Yield parts of the records that are small enough to stay in a processor's cache."""
+    """Yield chunks of the records that are small enough for a processor's cache."""
     for first in range(0, len(records), rows):
         yield records[first : first + rows]
 
@@ -148,12 +152,12 @@ _BATCH = 1024
 
 
 def in_batches(answer: Callable[[Records], NDArray[Any]], records: Records) -> NDArray[Any]:
-    """Return a function's answer to each record, asked about tables of one length.
+    """Return a function's values for all records, computed on tables of one length.
 
     Parameters
     ----------
     answer : function
-        From ``(1024, n_features)`` records to an array with a row for each.
+        Maps ``(1024, n_features)`` records to an array with a row for each.
     records : ndarray of shape (n_samples, n_features), int32
 
     Returns
@@ -163,31 +167,31 @@ def in_batches(answer: Callable[[Records], NDArray[Any]], records: Records) -> N
     Notes
     -----
     Floating-point products of matrices may round a row differently in tables of different lengths.
-    What one record adds to a sum would then depend on how many others there are, and its removal
-    could move another one to the next bin. Tables of one length, filled up with zeros, take the
-    same path through the arithmetic.
+    The contribution of one record would then depend on the number of others, and its removal could
+    move another record to the next bin. Tables of one length, padded with zeros, take the same
+    path through the arithmetic.
 
-    This guards against length only: that a product rounds a row alike in every place of its table
-    is what BLAS libraries do, not what they promise. So it is for models of ours, whose arithmetic
-    we know; others are asked about one record a call.
+    This guards against the length only. BLAS libraries round a row alike at every position of a
+    table, but do not promise it. So use it for cloister's own models, whose arithmetic is known;
+    apply other models to one record per call.
     """
     rows = -(-max(len(records), 1) // _BATCH) * _BATCH
     padded = np.zeros((rows, records.shape[1]), dtype=records.dtype)
-    padded[: len(records)] = records
-    parts = [answer(padded[first : first + _BATCH]) for first in range(0, rows, _BATCH)]
-    return np.concatenate(parts)[: len(records)]
+    padded[: len(records)] = records  # zeros are valid grid records, and their values are dropped
+    blocks = [answer(padded[first : first + _BATCH]) for first in range(0, rows, _BATCH)]
+    return np.concatenate(blocks)[: len(records)]
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """The design matrix of records: numbers as they are, categories one-hot, an intercept.
+    """The design matrix of records: numbers unchanged, categories one-hot, and an intercept.
 
     Parameters
     ----------
     levels : tuple of int
-        Of each column of the schema: 0 for numbers, else the number of categories.
+        For each column of the schema: 0 for numbers, else the number of categories.
     skip : tuple of int
-        Columns that are left out, such as the target.
+        Columns without a place in the design, for example the target.
 
     Notes
     -----
@@ -201,7 +205,7 @@ class Encoding:
 
     @cached_property
     def used(self) -> tuple[int, ...]:
-        """The columns that are not left out."""
+        """The columns of the schema that are in the design."""
         return tuple(j for j in range(len(self.levels)) if j not in self.skip)
 
     @cached_property
@@ -213,15 +217,15 @@ class Encoding:
         """Return the design of grid records; shape (n_samples, width), int32."""
         one = 1 << self.frac_bits
         design = np.zeros((len(records), self.width), dtype=np.int32)
-        everybody, place = np.arange(len(records)), 0
+        all_rows, place = np.arange(len(records)), 0
         for j in self.used:
             if levels := self.levels[j]:
-                design[everybody, place + codes(records[:, j], levels, self.frac_bits)] = one
+                design[all_rows, place + codes(records[:, j], levels, self.frac_bits)] = one
                 place += levels
             else:
                 design[:, place] = records[:, j]
                 place += 1
-        design[:, -1] = one
+        design[:, -1] = one  # the intercept, in the units of the other entries
         return design
 
     def names(self, columns: Sequence[PublicColumn]) -> tuple[str, ...]:

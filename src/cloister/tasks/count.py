@@ -1,4 +1,4 @@
-"""How many records there are: the smallest task, and a model for writing one."""
+"""The number of records: the smallest task, and a model for new tasks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Count:
 
     @declared
     class Options:
-        """What a user may choose."""
+        """Options of the task."""
 
         mechanism: Annotated[Noise, "law of the noise"] = "gaussian"
 
@@ -51,7 +51,7 @@ class Count:
         return build_task(cls, facts, options)
 
     def describe(self) -> str:
-        """Say in plain words what is summed and what is released."""
+        """Describe the sum and the release in a plain sentence."""
         return "Each silo counts its records; the sum of the counts is released with noise."
 
     def start(self) -> State:
@@ -63,11 +63,12 @@ class Count:
         return (Block.counting("count", (1,), weight=1.0),)
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
-        """Return one unit of each record."""
+        """Return a one for each record."""
         return (Rows(np.zeros(len(records), dtype=np.int64), np.array([1 << COUNT_BITS])),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the number of records in fine units."""
+        """Return the number of records in units of ``2**-COUNT_BITS``."""
+        # Fine units: the noise is an integer and needs a lattice far finer than one record.
         return np.array([len(records) << COUNT_BITS], dtype=np.int64)
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
@@ -87,5 +88,5 @@ class Count:
         return {name: from_grid(value, self.frac_bits) for name, value in state.items()}
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return one table."""
+        """Return a table of the count and its margin of error."""
         return (table_of_count(results["count"], results["half_width"]),)

@@ -1,4 +1,4 @@
-"""A decorator for tasks of your own: five members, and defaults for the others."""
+"""A decorator for custom tasks: five required members, and defaults for the others."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ REQUIRED = ("name", "blocks", "rows", "update", "results")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def task(cls: _Class) -> _Class:
-    """Make a task of a class with the members in :data:`REQUIRED`.
+    """Turn a class with the members in :data:`REQUIRED` into a task.
 
     The class declares its public numbers as fields, as for
-    :func:`~cloister.core.declared.declared`; options of a user are those of its class `Options`.
-    Fields of the names of options or public facts take their values.
+    :func:`~cloister.core.declared.declared`. The fields of its class `Options` are the user's
+    options. A field with the name of an option or of a public fact takes its value.
 
     ==============  ==================================================================
     member          default
@@ -40,7 +40,7 @@ def task(cls: _Class) -> _Class:
     ``rounds``      1
     ``n_features``  number of columns, a field
     ``frac_bits``   16, a field
-    ``design``      makes the task of its fields
+    ``design``      fills the fields of the task
     ``start``       an empty state
     ``describe``    the names and the sizes of the blocks
     ``forecast``    nothing
@@ -69,23 +69,27 @@ def task(cls: _Class) -> _Class:
     """
     if missing := [name for name in REQUIRED if not hasattr(cls, name)]:
         raise PlanError(f"task {cls.__name__!r} must have {', '.join(REQUIRED)}; add {missing[0]}.")
-    own = get_annotations(cls)
+    annotations = get_annotations(cls)
     for name, value in _VALUES.items():
-        if name not in own and not hasattr(cls, name):
+        if name not in annotations and not hasattr(cls, name):
             setattr(cls, name, value)
-    kind: Any = cls
+    kind: Any = cls  # typed as Any, because a type variable has no member `rows`
     for name, member in {**_METHODS, "contribute": _by_rows(kind.rows)}.items():
         if not hasattr(cls, name):
             setattr(cls, name, member)
     fields: dict[str, Any] = {"n_features": "int", "frac_bits": "int"}
-    cls.__annotations__ = {**{k: v for k, v in fields.items() if k not in own}, **own}
-    if "frac_bits" not in own:
+
+    cls.__annotations__ = {
+        **{k: v for k, v in fields.items() if k not in annotations},
+        **annotations,
+    }
+    if "frac_bits" not in annotations:
         cls.frac_bits = 16  # type: ignore[attr-defined]  # a field with a default
     return declared(cls)
 
 
 def _design(cls: type[Any], facts: PublicFacts, options: object) -> Any:
-    """Return a task whose fields are options or public facts of the same names."""
+    """Return a task whose fields take the options or public facts of the same names."""
     return build_task(cls, facts, options)
 
 
@@ -103,19 +107,19 @@ def _start(self: Any) -> State:
 
 
 def _forecast(self: Any, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-    """Return nothing: no error is known before the release."""
+    """Return no results: the error of a custom task is unknown before the release."""
     return {}
 
 
 def _displays(
     self: Any, results: Mapping[str, Floats], columns: tuple[str, ...]
 ) -> tuple[Display, ...]:
-    """Return all results: numbers as a table, vectors as bars, matrices as heat maps."""
+    """Return displays of all results: tables of numbers, bars of vectors, maps of matrices."""
     return derived(results, columns)
 
 
 def _by_rows(rows: Callable[..., Any]) -> Callable[..., Integers]:
-    """Return a `contribute` that sums rows."""
+    """Return a method `contribute` that sums the rows."""
 
     def contribute(self: Any, t: int, state: GridState, records: Records) -> Integers:
         """Return the sums of the rows of the records."""

@@ -1,7 +1,7 @@
-"""A small case of every task: for listings, audits and tests of laws that all tasks obey.
+"""A small example of every task, for listings, audits and tests of the laws of all tasks.
 
-A task has its own as ``example``, unless any columns of numbers, and at most a number of clusters,
-will do.
+A task defines it as ``example``. It may omit it if it accepts any columns of numbers and requires
+no option except a number of clusters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CATEGORY = PublicColumn("work", 0.0, 2.0, ("private", "state", "none"))
 
 @dataclass(frozen=True)
 class Example:
-    """Public columns that fit a task, and options that have no default or are worth a look."""
+    """Public columns that fit a task, and its required or instructive options."""
 
     columns: tuple[PublicColumn, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -42,30 +42,30 @@ def numbers(n_features: int) -> tuple[PublicColumn, ...]:
 
 
 def example_of(task: type[Task], n_features: int = 2, n_clusters: int = 2) -> Example:
-    """Return the case of a task: its own, or so many columns of numbers and clusters."""
-    own: Example | None = getattr(task, "example", None)
-    if own is not None:
-        return own
-    least = max(2, n_clusters)
-    fitting = {"n_clusters": n_clusters, "min_clusters": least, "max_clusters": least + 1}
-    names = {one.name for one in options_of(task)}
-    chosen = {name: value for name, value in fitting.items() if name in names}
+    """Return the example of a task, by default with columns of numbers and clusters."""
+    defined: Example | None = getattr(task, "example", None)
+    if defined is not None:
+        return defined
+    minimum = max(2, n_clusters)
+    sizes = {"n_clusters": n_clusters, "min_clusters": minimum, "max_clusters": minimum + 1}
+    names = {option.name for option in options_of(task)}
+    chosen = {name: value for name, value in sizes.items() if name in names}
     return Example(numbers(n_features), chosen)
 
 
 def hostile_rounds(task: Task) -> Iterator[tuple[int, GridState]]:
-    """Yield rounds and public states before them that follow from invented answers.
+    """Yield rounds and the public states before them that follow from invented answers.
 
-    A dishonest aggregator may answer with any elements. The next sum of a silo must keep its
-    bounds even so. A task may refuse such answers with one of our errors.
+    A dishonest aggregator may answer with any elements. The next sum of a silo must still keep
+    its bounds. A task may reject such answers with a :class:`CloisterError`.
     """
     rng = public_generator("hostile states")
-    most = np.iinfo(np.int64).max // 4
+    largest = np.iinfo(np.int64).max // 4  # extreme, but a sum of a few does not overflow
     makes: tuple[Callable[[tuple[int, ...]], Integers], ...] = (
         lambda shape: np.zeros(shape, dtype=np.int64),
-        lambda shape: np.full(shape, most),
-        lambda shape: np.full(shape, -most),
-        lambda shape: rng.integers(-most, most, shape),
+        lambda shape: np.full(shape, largest),
+        lambda shape: np.full(shape, -largest),
+        lambda shape: rng.integers(-largest, largest, shape),
         lambda shape: rng.integers(-(1 << 30), 1 << 30, shape),
     )
     for make in makes:
@@ -73,6 +73,7 @@ def hostile_rounds(task: Task) -> Iterator[tuple[int, GridState]]:
         for t in range(task.rounds - 1):
             answer = {b.name: NoisyBlock(make(b.shape), 1.0) for b in task.blocks(t)}
             try:
+                # All parties round the state; an audit must test the rounded one.
                 state = _on_grid(task, task.update(t, state, answer))
             except CloisterError:
                 break

@@ -1,4 +1,4 @@
-"""Tables of released values with their intervals, as reports and command lines show them."""
+"""Tables and charts of released values with their intervals, for reports and commands."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ WITH_POPULATION = f"{INTERVALS} {POPULATION_NOTE}"
 
 
 def number_of(results: Results, name: str, i: int = 0) -> Estimate:
-    """Return the i-th number of a result with both ends of its intervals."""
-    found = Estimate.of(results, name)
-    return found[np.unravel_index(i, found.values.shape)]
+    """Return the i-th number of a result with its intervals."""
+    estimate = Estimate.of(results, name)
+    return estimate[np.unravel_index(i, estimate.values.shape)]
 
 
 def cells_of(results: Results, name: str) -> list[Estimate]:
@@ -35,8 +35,9 @@ def bars_of(
     note: str = INTERVALS,
     unit: str = "",
 ) -> Bars:
-    """Return a bar for each cell, with its ends; text stands where a number is left out."""
+    """Return a bar with an interval for each cell; a cell without a number has a text."""
     ends = ([getattr(cell, end, np.nan) for cell in cells] for end in ("values", "low", "high"))
+    # A chart draws NaN as a gap; the text in the gap comes from the first cell without a number.
     estimate = Estimate(*map(np.array, ends), labels=(tuple(names),), unit=unit)
     absent = next((cell for cell in cells if isinstance(cell, str)), "not a number")
     return Bars(title, estimate, note, absent)
@@ -51,7 +52,10 @@ def table_of(
     *,
     corner: str = "",
 ) -> Table:
-    """Return a table with a column for each result, by its heading, and a row for each entry."""
+    """Return a table with a column per result and a row per entry.
+
+    `columns` maps the heading of a column to the name of a result.
+    """
     cells = zip(rows, *(cells_of(results, name) for name in columns.values()), strict=True)
     return Table(title, (corner, *columns), (*cells,), note)
 
@@ -59,7 +63,7 @@ def table_of(
 def table_of_measures(
     title: str, measures: Mapping[str, str], results: Results, note: str
 ) -> Table:
-    """Return a table with a row for each result of one number, by its name."""
+    """Return a table with a row per scalar result; `measures` maps its text to its name."""
     rows = tuple((text, number_of(results, name)) for text, name in measures.items())
     return Table(title, ("measure", "value"), rows, note)
 
@@ -75,14 +79,18 @@ def curve_of(
     note: str,
     names: tuple[str, ...] = (),
 ) -> Curve:
-    """Return the i-th row of a result over places, or all its columns, with bands of intervals."""
-    found = Estimate.of(results, name)
-    part = found.mapped(np.transpose) if i is None else found[i]
+    """Return the curve of the i-th row of a result over `places`, with bands of its intervals.
+
+    Without `i`, the curves of all columns of the result are returned.
+    """
+    estimate = Estimate.of(results, name)
+    shown = estimate.mapped(np.transpose) if i is None else estimate[i]
     labels = (names, ()) if names else ()
-    return Curve(title, places, replace(part, axes=axes[:1], labels=labels, unit=axes[1]), note)
+    return Curve(title, places, replace(shown, axes=axes[:1], labels=labels, unit=axes[1]), note)
 
 
 def table_of_count(count: Floats, half_width: Floats) -> Table:
     """Return a table of the noisy number of records."""
+    # The interval of a count is symmetric, so the margin of error is its half-width.
     cell = around(count[0], half_width[0])
     return Table("Noisy count", ("", "records"), (("all silos", cell),), MARGINS)

@@ -1,12 +1,12 @@
-"""Noise intervals of released ratios: what a noisy sum over a noisy count says of the exact one.
+"""Noise intervals of released ratios: intervals of an exact mean from a noisy sum and count.
 
-The target is the value the same statistic would have without noise, given the public state it
-was asked with: the mean of the cluster, before a centre is shrunk, shortened to a radius or
-folded into the box. So ``low <= centre <= high`` need not hold for a centre that was. Without
-noise (``noise_std=0``) both ends are the target.
+The target is the value of the same statistic without noise, given the public state of the round.
+It is the mean of a cluster before a centre is shrunk, shortened to a radius or folded into the
+box. So ``low <= centre <= high`` need not hold for a changed centre. Without noise
+(``noise_std=0``) both ends are the target.
 
-A number of records is at least 0, so a noisy one that is not above its noise says nothing of what
-it divides: its interval is the whole box.
+A number of records is at least 0. A noisy count that is not above its noise is uninformative as a
+divisor, so the interval of its ratio is the whole box.
 
 References
 ----------
@@ -22,7 +22,7 @@ from cloister.core.arrays import Flags, Floats
 from cloister.protocol.task import INTERVAL_95, Mechanism
 
 BOX = (-1.0, 1.0)
-"""Where every record lies, in grid coordinates, and so every mean of records."""
+"""Bounds of every record and so of every mean of records, in grid coordinates."""
 _WIDEST = 1e9  # steps of it fit 64 bits
 
 
@@ -36,12 +36,12 @@ def ratio_interval(
     origin: float | Floats = 0.0,
     box: tuple[float, float] = BOX,
 ) -> tuple[Floats, Floats]:
-    """Return the 95 % noise interval of ``origin + sum / count``, cut to what is possible.
+    """Return the 95 % noise interval of ``origin + sum / count``, cut to its possible values.
 
     Parameters
     ----------
     sums : ndarray of shape (n_groups, n_features)
-        Released sums, in grid coordinates (differences to `origin`, if that is given).
+        Released sums in grid coordinates; with `origin`, sums of differences to it.
     counts : ndarray of shape (n_groups,)
         Released counts, in records; may be zero or negative.
     sum_std, count_std : float or ndarray that broadcasts to `sums`, >= 0
@@ -50,60 +50,62 @@ def ratio_interval(
         Gaussian: Fieller's interval [F54]_, which is exact. Laplace: the first-order interval
         around the ratio, whose coverage is about 95 % while the count is well above its noise.
     origin : float or ndarray that broadcasts to `sums`
-        Public point the sums are measured from, in grid coordinates.
+        Public origin of the sums, in grid coordinates.
     box : (low, high)
-        Where the target must lie.
+        Bounds of the target.
 
     Returns
     -------
     low, high : ndarray of the shape of `sums`
         ``low <= high``; the whole box for a count that is not above its noise, the nearest end
-        for a set wholly outside the box.
+        for an interval that is wholly outside the box.
     """
     divisors = counts[:, None]
     ends = (box[0] - origin, box[1] - origin)
     if mechanism == "gaussian":
         low, high = fieller(sums, divisors, np.square(sum_std), np.square(count_std), box=ends)
     else:
-        known = above_noise(divisors, INTERVAL_95[mechanism] * np.asarray(count_std))
-        floored = np.where(known, np.maximum(divisors, 1.0), 1.0)
+        # Fieller's set requires normal noise.
+        informative = above_noise(divisors, INTERVAL_95[mechanism] * np.asarray(count_std))
+        floored = np.where(informative, np.maximum(divisors, 1.0), 1.0)
         ratios = sums / floored
         spread = INTERVAL_95[mechanism] * np.hypot(sum_std, ratios * count_std) / floored
-        low = np.where(known, np.clip(ratios - spread, *ends), ends[0])
-        high = np.where(known, np.clip(ratios + spread, *ends), ends[1])
+        low = np.where(informative, np.clip(ratios - spread, *ends), ends[0])
+        high = np.where(informative, np.clip(ratios + spread, *ends), ends[1])
     return origin + low, origin + high
 
 
 def size_interval(count_std: float, mechanism: Mechanism = "gaussian") -> float:
-    """Return the half-width of the 95 % interval of a count whose noise has this deviation."""
+    """Return the half-width of the 95 % interval of a count from its noise's deviation."""
     return INTERVAL_95[mechanism] * count_std
 
 
 def above_noise(counts: Floats, half_width: float | Floats) -> Flags:
-    """Return where a noisy number of records stands out: its 95 % interval lies above 0."""
+    """Return True for each noisy number of records whose 95 % interval is above 0."""
     return np.asarray(counts > half_width)
 
 
 def differences(values: Floats, low: Floats, high: Floats) -> Floats:
-    """Return how far each value is from the mean of the others in its column, in [-1, 1].
+    """Return the distance of each value to the mean of the others in its column, in [-1, 1].
 
-    Relative to the largest in the column; 0 where the noise of both, at 95 %, could have made it.
+    It is relative to the largest distance in the column, and 0 if it is within the 95 % noise of
+    both.
     """
     if len(values) < 2:
         return np.zeros_like(values)
     others, half_width = len(values) - 1, (high - low) / 2
     gaps = values - (values.sum(axis=0) - values) / others
-    squares = np.square(half_width)
+    squares = np.square(half_width)  # independent noises add in squares
     noise = np.sqrt(squares + (squares.sum(axis=0) - squares) / others**2)
     largest = np.abs(gaps).max(axis=0)
-    found: Floats = gaps / np.where(largest > 0, largest, 1)
-    return np.where(np.abs(gaps) > noise, found, 0.0)
+    relative: Floats = gaps / np.where(largest > 0, largest, 1)
+    return np.where(np.abs(gaps) > noise, relative, 0.0)
 
 
 def round_up(half_width: Floats, frac_bits: int) -> Floats:
-    """Return half-widths in grid coordinates as the state may hold them.
+    """Return half-widths in grid coordinates, rounded up to the grid of the state.
 
-    The state is rounded to the grid, where the nearest step to a small half-width is 0.
+    The state itself is rounded to the nearest step, which is 0 for a small half-width.
     """
     one = 1 << frac_bits
     rounded: Floats = np.ceil(np.minimum(half_width, _WIDEST) * one) / one
@@ -121,29 +123,29 @@ def fieller(
 ) -> tuple[Floats, Floats]:
     """Return both ends of Fieller's 95 % set of a ratio of normal numbers [F54]_, cut to a box.
 
-    All parameters broadcast to each other; the variances are of the noise. The set is the whole box
-    of possible ratios where the denominator is not above its noise, and the nearest end where the
-    set lies wholly outside.
+    All parameters broadcast to each other; `var_numerator` and `var_denominator` are variances of
+    noise. If the denominator is not above its noise, the set is the whole box of possible ratios.
+    If the set is wholly outside the box, both ends are the nearest end of the box.
 
     Notes
     -----
-    The denominator is a number of records or a product of such, so it is at least 0 without its
-    noise. The set itself does not know that: of a denominator well below 0 it would be narrow.
+    The denominator is a number of records or a product of such numbers, so it is at least 0
+    without its noise. Fieller's set ignores this: for a denominator well below 0 it is narrow.
     """
-    given = numerator, denominator, var_numerator, var_denominator, covariance, *box
+    arguments = numerator, denominator, var_numerator, var_denominator, covariance, *box
     top, below, var_top, var_below, both, left, right = (
-        np.asarray(part, dtype=np.float64) for part in given
+        np.asarray(argument, dtype=np.float64) for argument in arguments
     )
     # {r : (top - r below)^2 <= z (var_top - 2 r both + r^2 var_below)}, that is
     # {r : a r^2 - 2 b r + c <= 0}, an interval where a > 0
     z = INTERVAL_95["gaussian"] ** 2
     a, b = below**2 - z * var_below, top * below - z * both
-    known = (below > 0) & (a > 0)
-    # b^2 - a c, without the terms that cancel
+    informative = (below > 0) & (a > 0)
+    # b^2 - a c, without the terms that cancel: their rounding would exceed a small result
     discriminant = z * (var_top * below**2 + var_below * top**2 - 2 * both * top * below)
     discriminant += z**2 * (both**2 - var_top * var_below)
-    root, a = np.sqrt(np.maximum(discriminant, 0.0)), np.where(known, a, 1.0)
+    root, a = np.sqrt(np.maximum(discriminant, 0.0)), np.where(informative, a, 1.0)
     return (
-        np.where(known, np.clip((b - root) / a, left, right), left),
-        np.where(known, np.clip((b + root) / a, left, right), right),
+        np.where(informative, np.clip((b - root) / a, left, right), left),
+        np.where(informative, np.clip((b + root) / a, left, right), right),
     )

@@ -1,7 +1,7 @@
 """Exact sums of records and of the products of their columns.
 
-All floats here are integers below 2**53, so every sum is exact whatever the order, and what a
-record adds depends on it and on public numbers alone.
+All floats here are integers below 2**53, so every sum is exact in any order. The contribution of a
+record therefore depends only on the record and on public numbers.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 from cloister.core.arrays import Floats, Integers
 from cloister.core.errors import PlanError
 
-# Products of two columns stand for two entries of a symmetric matrix, so they weigh sqrt(2) times
-# as much as squares: 7 / 5 is just below, and an integer bound stays one.
+# A product of two columns fills two entries of a symmetric matrix, so its weight is sqrt(2) times
+# that of a square. 7 / 5 is just below sqrt(2) and keeps the bound an integer.
 SQUARE, PRODUCT = 5, 7
-_NORM_BITS = 24  # of what a record adds: room in the ring for 2**32 records in 100 silos
+_NORM_BITS = 24  # of a contribution; leaves room in the ring for 2**32 records in 100 silos
 _CHUNK_VALUES = 1 << 20  # the sum of 256 times as many products of 24 bits is below 2**53
 
 
@@ -27,16 +27,15 @@ def n_products(n_features: int) -> int:
 
 
 def lattice_bits(largest: int, frac_bits: int) -> int:
-    """Return the fineness of a lattice on which a record's vector leaves room in the ring.
+    """Return the bits of a lattice on which a record's vector leaves room in the ring.
 
-    `largest` is the norm of the longest vector of products on the lattice of step 1, which doubles
-    twice with one more bit. The lattice is never finer than the records' own grid, nor than
-    ``2**-12``.
+    `largest` is the norm of the longest vector of products on the lattice of step 1. Each further
+    bit multiplies it by 4. The lattice is at most as fine as the records' grid and as ``2**-12``.
 
     Raises
     ------
     PlanError
-        If there is no such lattice.
+        If such a lattice would have fewer than 4 bits.
     """
     bits = min(12, frac_bits, (_NORM_BITS - largest.bit_length()) // 2)
     if bits < 4:
@@ -48,17 +47,17 @@ def lattice_bits(largest: int, frac_bits: int) -> int:
 
 
 def products_norm_squared(n_features: int, bits: int) -> int:
-    """Return the largest squared norm that :func:`sum_products` gets from one row.
+    """Return the largest squared norm of the contribution of one row to :func:`sum_products`.
 
-    Every term grows with ``|y_i|``, so a corner of the box has the largest; it is less than that
-    of the outer product times `SQUARE`, which is ``SQUARE * |y|^2``.
+    Every term grows with ``|y_i|``, so the largest is at a corner of the box. The norm is less
+    than that of the outer product times `SQUARE`, which is ``SQUARE * |y|^2``.
     """
     d = n_features
     return (SQUARE**2 * d + PRODUCT**2 * (d * (d - 1) // 2)) << (4 * bits)
 
 
 def products_l1(n_features: int, bits: int) -> int:
-    """Return the largest L1 norm that :func:`sum_products` gets from one row."""
+    """Return the largest L1 norm of the contribution of one row to :func:`sum_products`."""
     d = n_features
     return (SQUARE * d + PRODUCT * (d * (d - 1) // 2)) << (2 * bits)
 
@@ -66,35 +65,38 @@ def products_l1(n_features: int, bits: int) -> int:
 def sum_products(rows: Integers | Floats, weights: Integers | None = None) -> Integers:
     """Sum ``y_i y_j`` for ``i <= j`` over rows, times `SQUARE` on the diagonal, else `PRODUCT`.
 
-    Each row's products are multiplied by its weight; a product has at most 24 bits with it. The
-    sums are of shape (n_features * (n_features + 1) / 2,).
+    Each row's products are multiplied by its weight; a weighted product has at most 24 bits. The
+    shape is (n_features * (n_features + 1) / 2,).
     """
     d = rows.shape[1]
     total = np.zeros((d, d), dtype=np.int64)
     size = max(1, _CHUNK_VALUES // d)
     for first in range(0, len(rows), size):
-        part = rows[first : first + size].astype(np.float64)
-        left = part if weights is None else part * weights[first : first + size, None]
-        total += (left.T @ part).astype(np.int64)
+        chunk = rows[first : first + size].astype(np.float64)
+        left = chunk if weights is None else chunk * weights[first : first + size, None]
+        total += (left.T @ chunk).astype(np.int64)
     upper = upper_half(d)
     factors = np.where(upper[0] == upper[1], SQUARE, PRODUCT)
     return total[upper] * factors
 
 
 def products(rows: Integers) -> Integers:
-    """Return what each row adds to :func:`sum_products`; shape (n_samples, n_products)."""
+    """Return the contribution of each row to :func:`sum_products`.
+
+    The shape is (n_samples, n_products).
+    """
     first, second = upper_half(rows.shape[1])
     return rows[:, first] * rows[:, second] * np.where(first == second, SQUARE, PRODUCT)
 
 
 @cache
 def upper_half(size: int) -> tuple[Integers, Integers]:
-    """Return the places of the upper half of a symmetric matrix, row by row."""
+    """Return the indices of the upper half of a symmetric matrix, row by row."""
     return np.triu_indices(size)
 
 
 def symmetric(packed: Floats) -> Floats:
-    """Return the matrices of which these are the upper halves, packed row by row."""
+    """Return the symmetric matrices of upper halves that are packed row by row."""
     size = (isqrt(8 * packed.shape[-1] + 1) - 1) // 2
     upper = upper_half(size)
     matrix = np.zeros((*packed.shape[:-1], size, size))

@@ -1,4 +1,4 @@
-"""The options of each task, from where it declares them: for plans, command lines and pages."""
+"""The declared options of each task, for plans, command lines and pages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cloister.protocol.task import PublicFacts, Task, check_task_class
 
 _Task = TypeVar("_Task")
 Noise = Literal["gaussian", "laplace"]
-"""Laws of noise that a task may let its user choose from."""
+"""Distributions of noise that a task may offer to its user."""
 
 
 @dataclass(frozen=True)
 class AtMostRecords:
-    """Marks an option that may not be larger than the public number of records."""
+    """Marker of an option that may not be larger than the public number of records."""
 
 
 Clusters = Annotated[Whole, AtMostRecords(), "number of clusters"]
@@ -36,19 +36,19 @@ class NoOptions:
 
 
 def options_of(task: type[Task]) -> tuple[Declaration, ...]:
-    """Return what a user may choose of a task."""
+    """Return the declarations of a task's options."""
     return declarations(getattr(task, "Options", NoOptions))
 
 
 def check_known(task: type[Task], given: Iterable[str]) -> None:
-    """Refuse the name of an option that a task has not, and name those that it has."""
-    names = [one.name for one in options_of(task)]
-    if alien := [name for name in given if name not in names]:
-        raise _misfit(task, f"it has no option {alien[0]!r}")
+    """Raise PlanError for an unknown option and list the valid ones."""
+    names = [option.name for option in options_of(task)]
+    if unknown := [name for name in given if name not in names]:
+        raise _option_error(task, f"it has no option {unknown[0]!r}")
 
 
-def _misfit(task: type[Task], reason: str) -> PlanError:
-    names = ", ".join(one.name for one in options_of(task))
+def _option_error(task: type[Task], reason: str) -> PlanError:
+    names = ", ".join(option.name for option in options_of(task))
     return PlanError(
         f"options of task {task.name!r} do not fit: {reason}; its options are {names or 'none'}."
     )
@@ -57,14 +57,14 @@ def _misfit(task: type[Task], reason: str) -> PlanError:
 def options_bounded_by_n(task: type[Task], given: Mapping[str, Any]) -> dict[str, int]:
     """Return the options that may not be larger than the public number of records."""
     return {
-        one.name: given[one.name]
-        for one in options_of(task)
-        if AtMostRecords() in get_args(one.kind) and isinstance(given.get(one.name), int)
+        option.name: given[option.name]
+        for option in options_of(task)
+        if AtMostRecords() in get_args(option.kind) and isinstance(given.get(option.name), int)
     }
 
 
 def design(task: type[Task], facts: PublicFacts, given: Mapping[str, Any]) -> Task:
-    """Return a task designed from public facts and options by name, or refuse these."""
+    """Return a task designed from public facts and options by name, or raise PlanError."""
     check_task_class(task, getattr(task, "__name__", "task"))
     if list(signature(task.design).parameters) != ["facts", "options"]:
         raise PlanError(
@@ -76,9 +76,10 @@ def design(task: type[Task], facts: PublicFacts, given: Mapping[str, Any]) -> Ta
 
 def checked_options(task: type[Task], given: Mapping[str, Any]) -> object:
     """Return the ``Options`` of a task, made of options by name; raise PlanError for others."""
+    # Before the call of Options: its own error would not list the valid names.
     check_known(task, given)
-    if absent := [o.name for o in options_of(task) if o.required and o.name not in given]:
-        raise _misfit(task, f"{absent[0]!r} must be given")
+    if missing := [o.name for o in options_of(task) if o.required and o.name not in given]:
+        raise _option_error(task, f"{missing[0]!r} must be given")
     options: object = getattr(task, "Options", NoOptions)(**given)
     return options
 
@@ -86,8 +87,8 @@ def checked_options(task: type[Task], given: Mapping[str, Any]) -> object:
 def noise_multiplier_for(facts: PublicFacts, pure: bool = False) -> float | None:
     """Return noise over sensitivity of one Gaussian release for the whole budget, if any.
 
-    A budget with ``delta = 0`` has no Gaussian noise: None where a task may be `pure`, else it is
-    refused.
+    With ``delta = 0`` there is no Gaussian noise. The result is then None if the task may be
+    `pure`; otherwise PlanError is raised.
     """
     if facts.budget is None or (pure and facts.budget.delta == 0):
         return None
@@ -95,33 +96,35 @@ def noise_multiplier_for(facts: PublicFacts, pure: bool = False) -> float | None
 
 
 def epsilon_for(budget: Budget, factor: float, *, pure: bool = False) -> float:
-    """Return an epsilon of two digits at which noise is so many times smaller.
+    """Return an epsilon of two digits at which the noise is `factor` times smaller.
 
-    It is `pure` for Laplace noise and without delta.
+    `pure` is True for Laplace noise; a budget without delta implies it.
     """
     if pure or not budget.delta:
+        # The scale of Laplace noise is inverse to epsilon.
         return two_digits(budget.epsilon * factor)
+    # A GDP budget is a squared parameter, and the noise is inverse to the parameter.
     return two_digits(gdp_part(budget, factor**2).epsilon)
 
 
 def two_digits(epsilon: float) -> float:
-    """Return the smallest number of two digits that is no smaller, but for rounding."""
+    """Return `epsilon` rounded up to two significant digits."""
     digit = 10.0 ** (floor(log10(epsilon)) - 1)
-    return ceil(epsilon / digit * (1 - 1e-12)) * digit
+    return ceil(epsilon / digit * (1 - 1e-12)) * digit  # a float just above two digits stays
 
 
 def build_task(task: type[_Task], facts: PublicFacts, options: object, **chosen: Any) -> _Task:
-    """Return a task of the fields that were chosen; the others are options or else public facts."""
-    found = dict(chosen)
-    for one in declarations(task):  # type: ignore[arg-type]  # classes are hashable
-        for source in (options, facts):
-            if hasattr(source, one.name):
-                found.setdefault(one.name, getattr(source, one.name))
-    return task(**found)
+    """Return a task with the fields in `chosen`; the other fields are options or public facts."""
+    values = dict(chosen)
+    for field in declarations(task):  # type: ignore[arg-type]  # classes are hashable
+        for source in (options, facts):  # an option overrides a public fact of the same name
+            if hasattr(source, field.name):
+                values.setdefault(field.name, getattr(source, field.name))
+    return task(**values)
 
 
 def require_budget(budget: Budget | None, hint: str = "give it") -> Budget:
-    """Return the budget, or say that the task cannot be designed without one."""
+    """Return the budget; raise PlanError if it is None."""
     if budget is None:
         raise PlanError(f"budget is needed to design the task; {hint}.")
     return budget

@@ -1,10 +1,10 @@
-"""Population intervals: noise and sampling together, from released values alone.
+"""Population intervals: noise and sampling error together, from released values alone.
 
-A noise interval is about the answer of the records at hand. A **population interval** is about the
-truth where these records came from, as if each unit were drawn independently: it adds the
-variance of the sample. Results that have one hold ``NAME_population_low`` and
-``NAME_population_high`` beside ``NAME_low`` and ``NAME_high``; a
-:class:`~cloister.core.estimate.Estimate` holds both ends in `population`.
+A noise interval covers the exact value for these records. A **population interval** covers the
+value in the population, as if each unit were drawn from it independently, so it adds the sampling
+variance. Results with one hold ``NAME_population_low`` and ``NAME_population_high`` in addition to
+``NAME_low`` and ``NAME_high``. A :class:`~cloister.core.estimate.Estimate` holds both ends in
+`population`.
 
 References
 ----------
@@ -25,12 +25,12 @@ from cloister.core.estimate import Estimate
 from cloister.protocol.task import INTERVAL_95
 
 Bounds = tuple[float, float]
-"""The least and greatest possible value."""
+"""The smallest and the largest possible value."""
 POPULATION_NOTE = (
-    "A population interval also holds the chance that brought these records here, as if each were "
-    "drawn by itself."
+    "A population interval also covers the sampling error, as if each record were drawn "
+    "independently."
 )
-"""What a report says beside population intervals."""
+"""The note of a report below population intervals."""
 
 
 def population_interval(
@@ -41,13 +41,15 @@ def population_interval(
     *,
     box: Bounds = (-np.inf, np.inf),
 ) -> tuple[Floats, Floats]:
-    """Return a 95 % interval of noise and sampling from one of the noise alone [Z08]_.
+    """Return a 95 % interval of noise and sampling from an interval of noise alone [Z08]_.
 
-    Its ends are ``value - sqrt((value - low)**2 + z**2 v)`` and likewise above, cut to the box of
-    possible values. A value outside of its noise interval counts as its nearer end. The variance is
-    that of the same statistic over samples of this size, made from released values.
+    The lower end is ``value - sqrt((value - low)**2 + z**2 v)``, the upper end likewise; both are
+    cut to the box of possible values. A value outside its noise interval is replaced by the nearer
+    end. `sampling_variance` is that of the statistic over samples of this size; it is estimated
+    from released values.
     """
     middle = np.clip(value, low, high)
+    # An estimated variance may be negative, because it is computed from noisy values.
     spread = INTERVAL_95["gaussian"] * np.sqrt(np.maximum(sampling_variance, 0.0))
     return (
         np.clip(middle - np.hypot(middle - low, spread), *box),
@@ -58,18 +60,18 @@ def population_interval(
 def sampled(
     estimate: Estimate, variance: Floats | float, box: Bounds = (-np.inf, np.inf)
 ) -> Estimate:
-    """Return an estimate with a population interval, from the variance of sampling."""
+    """Return an estimate with a population interval from the sampling variance."""
     ends = population_interval(estimate.values, estimate.low, estimate.high, variance, box=box)
     return replace(estimate, population=ends)
 
 
 def share_variance(share: Floats, whole: Floats) -> Floats:
-    """Return the sampling variance of a share of a whole, as if each record were drawn by itself.
+    """Return the sampling variance of a share of a whole, for independently drawn records.
 
-    ``p (1 - p) / m`` with two records more on either side, ``m = n + 4``, so that a share of 0 or 1
-    is not taken for a sure one [AC98]_. A whole below one record counts as one.
+    It is ``p (1 - p) / m`` with two records added on either side, ``m = n + 4``. A share of 0 or 1
+    therefore has a variance above 0 [AC98]_. A whole below one record counts as one.
     """
-    n = np.maximum(whole, 1.0)
-    mended = (share * n + 2) / (n + 4)
-    variance: Floats = mended * (1 - mended) / (n + 4)
+    n = np.maximum(whole, 1.0)  # a noisy whole may be 0 or negative
+    adjusted = (share * n + 2) / (n + 4)
+    variance: Floats = adjusted * (1 - adjusted) / (n + 4)
     return variance

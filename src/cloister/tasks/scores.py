@@ -1,19 +1,18 @@
 """Measures of a classifier or regressor from noisy counts and sums, with intervals.
 
-Everything here is a public function of released values and of the known variance of their noise.
-`probability` is the prediction for each score bin; what is predicted for one class is compared with
-all others.
-Most measures are ratios of two noisy numbers whose variances and covariance are known, so that
-Fieller's set is their interval; where numerator or denominator is not linear in the counts, its
-variance is that of the linear part (the delta method). Counts are not cut at zero first: sums of
-noisy counts are right on average, sums of cut ones are not. Only the measure itself is cut to its
-range.
+Every function here computes on released values and the public variance of their noise.
+`probability` is the prediction for each score bin. A predicted class is compared with all others.
 
-**Sampling.** For a population interval, the count of a cell varies as a Poisson number does, by its
-own size, and independently of other cells. So a measure's sampling variance is that of its linear
-part once more, with counts in place of the variance of the noise; of the area under the curve that
-is the variance of DeLong et al. [DDC88]_. A share of a whole has the binomial variance of the share
-that is asked about (Wilson's interval [W27]_).
+Most measures are ratios of two noisy numbers with known variances and covariance, so Fieller's set
+is their interval. If the numerator or the denominator is not linear in the counts, its variance is
+that of the linear part (the delta method). Counts are not cut at zero first, because sums of noisy
+counts are unbiased and sums of cut counts are not. Only the measure itself is cut to its range.
+
+**Sampling.** For a population interval, the count of each cell is an independent Poisson number of
+its released size. A measure's sampling variance is therefore the variance of its linear part, with
+counts in place of the variance of the noise. For the area under the curve this is the variance of
+DeLong et al. [DDC88]_. A share of a whole has the binomial variance at the tested share (Wilson's
+interval [W27]_).
 
 References
 ----------
@@ -44,17 +43,17 @@ from cloister.tasks.intervals import BOX, fieller
 from cloister.tasks.population import Bounds, sampled
 
 STRETCH = 4.0
-"""Log-odds at which half of each side of the score axis is used up."""
+"""Log-odds at the middle of each half of the score axis."""
 LEAST_PROBABILITY = 1e-3
-"""Log-loss is that of probabilities brought into ``[0.001, 0.999]``."""
+"""Log-loss uses probabilities clipped to ``[0.001, 0.999]``."""
 GROUPS = 10
 """Largest number of rows of a calibration table."""
-_TINY = 1e-300
+_TINY = 1e-300  # a divisor or an argument of the logarithm is never 0
 _BIAS = 1.2  # of the area from n_bins bins, times n_bins**2; measured on adult
 _NOISE = (
     3.0  # variance of the area's noise, over n_bins (sigma / n)**2, one record in four positive
 )
-_BINS = (8, 128)
+_BINS = (8, 128)  # minimum and maximum
 
 
 Variances = tuple[Floats | float, Floats | float, Floats | float]
@@ -62,29 +61,29 @@ Variances = tuple[Floats | float, Floats | float, Floats | float]
 
 
 def number_of_bins(noise_over_n: float) -> int:
-    """Return how many score bins suit a release, even and in [8, 128]: a function of the plan.
+    """Return the number of score bins for a release, even and in [8, 128].
 
-    Few bins blur the area under the curve by about ``1.2 / bins**2``; each bin adds noise: the
-    noise multiplier of the budget over the nominal number of records. The number at which squared
-    blur and variance have the smallest sum is made half as large again, so that the interval, which
-    holds the noise, holds most of the error.
+    It is a function of the plan. The bins blur the area under the curve by about
+    ``1.2 / bins**2``, and each bin adds noise. `noise_over_n` is the noise multiplier of the budget
+    over the nominal number of records. The number that minimises squared blur plus variance is
+    multiplied by 1.5. Most of the error is then noise, which the interval covers.
     """
     balanced: float = (4 * _BIAS**2 / (_NOISE * noise_over_n**2)) ** 0.2
     return int(min(max(2 * ceil(0.75 * balanced), _BINS[0]), _BINS[1]))
 
 
 def log_odds_to_unit(log_odds: Floats) -> Floats:
-    """Return where log-odds lie on the score axis ``[0, 1]``; 0.5 stands for even odds.
+    """Map log-odds to the score axis ``[0, 1]``; even odds are at 0.5.
 
-    The whole line is mapped, so that sure predictions keep their order, too.
+    The whole line is mapped, so extreme predictions keep their order.
     """
     return 0.5 + 0.5 * log_odds / (STRETCH + np.abs(log_odds))
 
 
 def unit_to_probability(unit: Floats) -> Floats:
-    """Return the probability at a place of the score axis, within ``[0.001, 0.999]``."""
+    """Return the probability at a point of the score axis, within ``[0.001, 0.999]``."""
     centred = 2 * unit - 1
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore"):  # the ends of the axis have infinite log-odds
         log_odds = STRETCH * centred / (1 - np.abs(centred))
     limit = np.log(1 / LEAST_PROBABILITY - 1)
     return np.asarray(1 / (1 + np.exp(-np.clip(log_odds, -limit, limit))))
@@ -93,14 +92,15 @@ def unit_to_probability(unit: Floats) -> Floats:
 def probability_bins(chosen: Floats, rest: Floats, n_bins: int) -> Integers:
     """Return the score bin of each record from the probability of a class and of the rest.
 
-    Even odds are in the lower half: a class must be likelier than the rest to be predicted.
+    Even odds are in the lower half: a class is predicted only if it is likelier than the rest.
     """
+    # A model of another author may return NaN.
     pair = [np.clip(np.nan_to_num(part, nan=0.5), _TINY, 1.0) for part in (chosen, rest)]
     return unit_bins(log_odds_to_unit(np.log(pair[0]) - np.log(pair[1])), n_bins)
 
 
 def unit_bins(unit: Floats, n_bins: int) -> Integers:
-    """Return the bin of each place in ``[0, 1]``; a place between two is in the lower bin."""
+    """Return the bin of each point in ``[0, 1]``; a point between two bins is in the lower one."""
     return np.asarray(np.clip(np.ceil(unit * n_bins) - 1, 0, n_bins - 1).astype(np.int64))
 
 
@@ -114,10 +114,10 @@ def ratio(
     sampling: Variances | None = None,
     box: Bounds = (0.0, 1.0),
 ) -> Estimate:
-    """Return a ratio of noisy numbers with its 95 % set, cut to what is possible.
+    """Return a ratio of noisy numbers with its 95 % interval, cut to its possible values.
 
-    A denominator below one record counts as one. The set is that of
-    :func:`~cloister.tasks.intervals.fieller`; with the variances of `sampling` there is a
+    A denominator below one record counts as one. The interval is that of
+    :func:`~cloister.tasks.intervals.fieller`. With the variances of `sampling` the estimate has a
     population interval.
     """
     value = np.clip(numerator / np.maximum(denominator, 1.0), *box)
@@ -136,12 +136,11 @@ def share_of(
     of_whole: Floats | float,
     both: Floats | float | None = None,
 ) -> Estimate:
-    """Return the share of a noisy part of a noisy whole, by the variances of their noise.
+    """Return the share of a noisy part of a noisy whole, from the variances of their noise.
 
     Their covariance is `both`, by default the variance of the part, whose noise is in the whole.
-    Sampling adds the variance of a binomial number: that of ``X - p n`` is ``n p (1 - p)``, a
-    polynomial in the share that is asked about, so that Fieller's set becomes Wilson's where there
-    is no noise [W27]_.
+    Sampling adds the variance of a binomial number. That of ``X - p n`` is ``n p (1 - p)``, a
+    polynomial in the tested share `p`. So without noise, Fieller's set is Wilson's [W27]_.
     """
     n = np.maximum(whole, 1.0)
     noise = of_part, of_whole, of_part if both is None else both
@@ -151,7 +150,7 @@ def share_of(
 def mean_interval(
     sums: Floats, counts: Floats, squares: Floats, var_sum: float, var_count: float
 ) -> Estimate:
-    """Return means of numbers in ``[-1, 1]`` from three noisy sums, which broadcast.
+    """Return the means of numbers in ``[-1, 1]`` from three noisy sums, which broadcast.
 
     Parameters
     ----------
@@ -162,12 +161,11 @@ def mean_interval(
 
     Notes
     -----
-    The population interval is all means m of the box with
-    ``(S - m C)^2 <= z^2 (V(m) + var_sum + m^2 var_count)``, where V(m) is the larger of the noisy
-    sums of ``(x - m)^2`` and of ``x^2 - m x``, cut to ``[0, C]``. The first alone is too small for
-    a rare number at an end of the box, in samples that have few of it; the second grows with m as
-    the variance then would. The set is made of three that are not cut,
-    each of them Fieller's.
+    The population interval holds all means m of the box with
+    ``(S - m C)^2 <= z^2 (V(m) + var_sum + m^2 var_count)``. V(m) is the larger of the noisy sums of
+    ``(x - m)^2`` and of ``x^2 - m x``, cut to ``[0, C]``. The first sum alone is too small for a
+    rare number at an end of the box, if a sample has few of it. The second grows with m like the
+    variance in this case. The set is computed from three of Fieller's sets without the cut.
     """
     size = np.maximum(counts, 0.0)
 
@@ -186,8 +184,8 @@ def mean_interval(
 def mean_of(parts: Estimate, *, same_records: bool = False) -> Estimate:
     """Return the mean of measures over the last axis; limits as in [Z08]_.
 
-    Their noises are independent. So is their sampling, unless it is that of the `same_records`;
-    then the distances to the ends of population intervals add up.
+    The noises of the measures are independent. Their sampling errors are independent, too, unless
+    `same_records` is True. The distances to the ends of population intervals then add up.
     """
     n = parts.values.shape[-1]
     value = parts.values.mean(axis=-1)
@@ -209,12 +207,12 @@ def mean_of(parts: Estimate, *, same_records: bool = False) -> Estimate:
 
 
 def confusion_measures(confusion: Floats, variance: float) -> dict[str, Estimate]:
-    """Return all measures that a confusion matrix gives.
+    """Return all measures of a confusion matrix.
 
     Parameters
     ----------
     confusion : ndarray of shape (n_classes, n_classes)
-        Noisy numbers of records, truth by prediction; each has independent noise of `variance`.
+        Noisy counts of records, truth by prediction; each has independent noise of `variance`.
 
     Returns
     -------
@@ -247,7 +245,7 @@ def confusion_measures(confusion: Floats, variance: float) -> dict[str, Estimate
 
 
 def _macro_f1(confusion: Floats, f1: Floats, variance: float) -> Estimate:
-    """Return the mean F1 with a first-order interval; the parts share cells."""
+    """Return the mean F1 with a first-order interval, because the F1 scores share cells."""
     k = len(confusion)
     below = np.maximum(confusion.sum(axis=1) + confusion.sum(axis=0), 1.0)
     slope = 2 * np.eye(k) / below  # of right / below with respect to the diagonal
@@ -266,11 +264,11 @@ def _kappa(confusion: Floats, variance: float) -> Estimate:
     slope_chance = columns[:, None] + rows[None, :]
     slope_top = hits + total * np.eye(k) - slope_chance
     slope_below = 2 * total - slope_chance
-    # n n is too large by k k variances on average and s by k: a diagonal cell is in both factors
+    # On average n n is too large by k k variances and s by k: a diagonal cell is in both factors.
     below = total**2 - chance - (k * k - k) * variance
 
     def moved(by: Floats | float) -> Variances:
-        """Return variances of both parts where those of the cells are `by`."""
+        """Return the variances of numerator and denominator if `by` are those of the cells."""
         slopes = (slope_top**2, slope_below**2, slope_top * slope_below)
         top, bottom, both = ((by * slope).sum() for slope in slopes)
         return top, bottom, both
@@ -284,47 +282,48 @@ def _kappa(confusion: Floats, variance: float) -> Estimate:
 
 @dataclass(frozen=True)
 class ScoreHistogram:
-    """Noisy numbers of records by score bin, of those of a class and of all others."""
+    """Noisy counts of records by score bin, for the members of a class and for all others."""
 
     others: Floats
     members: Floats
-    cov_others: Floats  # of the noise, which is independent of that of the members
+    cov_others: Floats  # of the noise, which is independent of the noise of the members
     cov_members: Floats
 
 
 def consistent(
     counts: Floats, variance: float, totals: Floats, total_variance: float
 ) -> tuple[Floats, Floats]:
-    """Bring noisy counts and noisy totals of equal runs of them into one estimate.
+    """Return counts that combine noisy counts and noisy totals of equal runs, and their covariance.
 
-    Each of the `totals` is of equally many counts that follow each other. Returned are the counts
-    with the smallest variance among unbiased ones, and their covariance.
+    Each total covers equally many consecutive counts. The returned counts have the smallest
+    variance among unbiased linear estimates.
     """
     length = len(counts) // len(totals)
     runs = counts.reshape(len(totals), length)
     both = length * variance + total_variance
+    # Without any noise the counts and totals agree, and any gain is right.
     gain = variance / both if both > 0 else 1.0 / length
-    mended = runs + gain * (totals - runs.sum(axis=1))[:, None]
+    adjusted = runs + gain * (totals - runs.sum(axis=1))[:, None]
     block = variance * (np.eye(length) - gain)
     covariance = np.kron(np.eye(len(totals)), block).astype(np.float64)
-    return mended.ravel(), covariance
+    return adjusted.ravel(), covariance
 
 
 def area(scores: ScoreHistogram) -> tuple[Estimate, Floats]:
-    """Return the area under the ROC curve, and how far bins can have moved it.
+    """Return the area under the ROC curve, and the largest shift by its bins.
 
     Returns
     -------
     area : Estimate of shape ()
-        Share of pairs (member, other) in the right order [HM82]_. Of pairs in one bin it is half,
-        and more where the neighbouring bins show that members become more frequent upwards: the
-        share for densities that are straight lines in each bin. Sums of pairs are right on
-        average, because the noises of both are independent. The interval also holds the area with
-        pairs in one bin half, as it is for scores that have few values, and allows for the order
-        in a bin being a matter of chance.
+        Share of pairs (member, other) in the right order [HM82]_. The share of pairs in one bin is
+        that for linear densities in each bin. It exceeds half if members become more frequent
+        towards the upper neighbouring bin. Sums of pairs are unbiased, because the noises of
+        members and others are independent. The interval also covers the area with half of the
+        pairs in each bin, which is right for scores of few values. It allows for a random order
+        in each bin.
     blur : ndarray of shape ()
-        The area of the scores themselves is within this of the one with pairs in one bin half,
-        without noise, whatever the scores are.
+        Bound on the distance of the area of the scores themselves to the area with half of the
+        pairs in each bin. It holds for any scores, without noise.
     """
     others, members = scores.others, scores.members
     n_others, n_members = others.sum(), members.sum()
@@ -333,11 +332,11 @@ def area(scores: ScoreHistogram) -> tuple[Estimate, Floats]:
     return _pairs_area(scores, _STRAIGHT).joined(_pairs_area(scores, 0.0)), np.asarray(blur)
 
 
-_STRAIGHT = 1 / 12  # E[U] of the law of density 1 + U on (-1/2, 1/2): what a slope adds to a pair
+_STRAIGHT = 1 / 12  # E[U] for the density 1 + U on (-1/2, 1/2): the effect of a slope on a pair
 
 
 def _pairs_area(scores: ScoreHistogram, slope: float) -> Estimate:
-    """Return the area; pairs in one bin count half, and `slope` times what neighbours show."""
+    """Return the area; pairs in one bin count half, plus `slope` times the neighbours' trend."""
     others, members = scores.others, scores.members
     n = len(others)
     # pairs of a member in bin i and another in bin j, in the right order
@@ -347,7 +346,7 @@ def _pairs_area(scores: ScoreHistogram, slope: float) -> Estimate:
     ones = np.ones(n)
 
     def moved(of_others: Floats, of_members: Floats) -> Variances:
-        """Return variances of right pairs and of all pairs, and their covariance."""
+        """Return the variances of right pairs and of all pairs, and their covariance."""
         parts = ((of_members, below, n_others * ones), (of_others, above, n_members * ones))
         return (
             sum(first @ cov @ first for cov, first, _ in parts),
@@ -356,9 +355,9 @@ def _pairs_area(scores: ScoreHistogram, slope: float) -> Estimate:
         )
 
     counts = [np.maximum(part, 0.0) for part in (others, members)]
-    # the variance of the Mann-Whitney number in each bin, where the order there is by chance
+    # variance of the Mann-Whitney statistic in each bin, for a random order in the bin
     chance = float((counts[0] * counts[1] * (counts[0] + counts[1])).sum()) / 12
-    # densities are no straight lines: what they add is taken to be uncertain by a third of itself
+    # densities are not linear: the effect of the slope is assumed uncertain by a third of its size
     added = _STRAIGHT * (members[1:] @ others[:-1] - members[:-1] @ others[1:])
     chance += float(added / 3) ** 2
     of_right, of_all, both = moved(scores.cov_others, scores.cov_members)
@@ -395,7 +394,7 @@ def _mean_loss(
 ) -> Estimate:
     """Return the mean over records of a loss, from counts, their covariance and losses of bins.
 
-    `cells` and their `losses` are what the sample is taken to be.
+    `cells` and their `losses` describe the sample for the sampling variance.
     """
     ones = np.ones(len(parts[0][0]))
     noise = (
@@ -413,13 +412,13 @@ def _mean_loss(
 
 
 def roc_curve(scores: ScoreHistogram) -> tuple[Floats, Estimate]:
-    """Return the ROC curve at the edges of bins: false and true positive rates, of n_bins + 1.
+    """Return the ROC curve at the edges of bins: n_bins + 1 false and true positive rates.
 
-    Rates never fall; the interval is that of each point by itself.
+    Rates never decrease; each point has its own interval.
     """
     false_rate = _tail_shares(scores.others, scores.cov_others)
     true_rate = _tail_shares(scores.members, scores.cov_members)
-    rising = np.maximum.accumulate(true_rate.values)
+    rising = np.maximum.accumulate(true_rate.values)  # noise can make a rate fall
     return np.maximum.accumulate(false_rate.values), replace(true_rate, values=rising)
 
 
@@ -433,17 +432,17 @@ def _tail_shares(counts: Floats, covariance: Floats) -> Estimate:
 
 
 def calibration(scores: ScoreHistogram, probability: Floats) -> tuple[Floats, Estimate]:
-    """Return what was predicted and how often it came true, in at most ten groups of scores.
+    """Return predicted and observed frequencies of at most ten groups of scores.
 
-    The prediction is the mean probability of the group's bins, weighted by noisy counts and within
-    the group's ends; what came true is the share of members.
+    The prediction is the mean probability of the group's bins, weighted by noisy counts; it is
+    within the bounds of the group. The observed frequency is the share of members.
     """
     n = len(probability)
     edges = np.linspace(0, n, min(GROUPS, n) + 1).astype(int)
     groups = np.zeros((len(edges) - 1, n))
     for group, (first, last) in enumerate(pairwise(edges)):
         groups[group, first:last] = 1.0
-    both = np.maximum(scores.others + scores.members, 0.0) + 1e-9
+    both = np.maximum(scores.others + scores.members, 0.0) + 1e-9  # an empty group has a mean
     predicted = (groups @ (both * probability)) / (groups @ both)
     var_members = np.einsum("gb,bc,gc->g", groups, scores.cov_members, groups, optimize=True)
     var_others = np.einsum("gb,bc,gc->g", groups, scores.cov_others, groups, optimize=True)
@@ -457,16 +456,16 @@ def calibration(scores: ScoreHistogram, probability: Floats) -> tuple[Floats, Es
 def regression_measures(
     sums: Floats, variance: float, bound: float, half_range: float
 ) -> dict[str, Estimate]:
-    """Return ``bias``, ``mae``, ``rmse`` in data units, and ``r2``, at least -1; of shape ().
+    """Return ``bias``, ``mae``, ``rmse`` in data units, and ``r2``, at least -1; shape ().
 
     Parameters
     ----------
     sums : ndarray of shape (6,)
-        Noisy sums of 1, ``r``, ``|r|``, ``r**2``, ``y`` and ``y**2``, with ``r`` the clipped
-        residual over `bound` and ``y`` the target on the grid, both in ``[-1, 1]``. Each has
-        independent noise of `variance`.
+        Noisy sums of 1, ``r``, ``|r|``, ``r**2``, ``y`` and ``y**2``. Here ``r`` is the clipped
+        residual over `bound` and ``y`` is the target on the grid, both in ``[-1, 1]``. Each sum
+        has independent noise of `variance`.
     bound, half_range : float, data units
-        Of a residual, and of the target's box.
+        Bound of a residual, and half the range of the target.
     """
     n, residual, absolute, squared, y, y_squared = map(np.asarray, sums)
     size, square_sum = np.maximum(n, 1.0), np.maximum(squared, 0.0)
@@ -489,7 +488,7 @@ def regression_measures(
     )
     unexplained = ratio(per * n * squared, spread, noise, box=(0.0, 2.0))
     of_residuals = np.maximum(fourth / square_sum**2 - 1 / size, 0.0) if square_sum > 0 else 0.0
-    # relative variances; that both sums hold the residuals makes the ratio steadier than this says
+    # Relative variances. Both sums contain the residuals, so the true variance is smaller.
     unexplained = sampled(
         unexplained, unexplained.values**2 * (of_residuals + (_NORMAL - 1) / size), (0.0, 2.0)
     )
@@ -503,15 +502,15 @@ def regression_measures(
     }
 
 
-_NORMAL = 3.0  # kurtosis
+_NORMAL = 3.0  # kurtosis of the normal distribution
 
 
 def _kurtosis(absolute: Floats, squared: Floats) -> Floats:
     """Return the fourth moment over the squared second, from E|r| and E r^2.
 
-    ``3 (2 E r^2 / (pi (E|r|)^2))**3`` is 3 for normal residuals and, for those of density
-    ``exp(-|r|^b)``, within 4 % of the truth from the law of Laplace (6) to the uniform one (1.8).
-    Of residuals within ``[-1, 1]`` it is at most ``1 / E r^2``.
+    ``3 (2 E r^2 / (pi (E|r|)^2))**3`` is 3 for normal residuals. For densities ``exp(-|r|^b)`` it
+    is within 4 % of the truth, from the Laplace distribution (6) to the uniform one (1.8). For
+    residuals within ``[-1, 1]`` it is at most ``1 / E r^2``.
     """
     flat = np.maximum(2 * squared / (np.pi * np.maximum(absolute**2, _TINY)), 0.0)
     most = 1 / np.maximum(squared, _TINY)
@@ -524,5 +523,5 @@ def scaled(estimate: Estimate, factor: float) -> Estimate:
 
 
 def as_results(measures: Mapping[str, Estimate]) -> dict[str, Floats]:
-    """Return every measure with its ends, under the names that results give them."""
+    """Return every measure with the ends of its intervals, under the names of results."""
     return {key: part for name, m in measures.items() for key, part in m.named(name).items()}

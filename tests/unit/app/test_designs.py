@@ -49,9 +49,11 @@ def plan_of(name: str) -> Plan:
 
 
 def digests() -> dict[str, str]:
-    """Return a hash of each design; the code of a task is none of it."""
+    """Return a hash of each design, without the code of the task and the text of the question."""
     return {
-        name: hashlib.sha256(replace(plan, code=None).canonical_json().encode()).hexdigest()
+        name: hashlib.sha256(
+            replace(plan, code=None, question="").canonical_json().encode()
+        ).hexdigest()
         for name, plan in plans().items()
     }
 

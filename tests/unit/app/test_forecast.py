@@ -70,7 +70,7 @@ def test_where_no_group_can_be_found_it_is_said_and_what_would_help_does(
     plan = plan_of_groups(0.05, nominal_n, n_columns, k)
     assert isinstance(plan.task.route, MeanRoute)
     (said,) = size_warnings(plan)
-    assert f"of {n_columns} columns: noise would drown every difference between groups" in said
+    assert f"of {n_columns} columns: noise would hide every difference between groups" in said
     found = re.search(r"about epsilon ([\d.e+]+) or ([\d,]+) records", said)
     assert found, said
     epsilon, records = float(found[1]), int(found[2].replace(",", ""))
@@ -80,14 +80,14 @@ def test_where_no_group_can_be_found_it_is_said_and_what_would_help_does(
             plan_of_groups(0.05, round(part * records), n_columns, k),
         ):
             assert isinstance(other.task.route, MeanRoute) == blind
-            assert any("would drown" in words for words in size_warnings(other)) == blind
+            assert any("would hide every" in words for words in size_warnings(other)) == blind
 
 
 @pytest.mark.parametrize("n_columns", [1, 2, 3])
 def test_of_few_columns_a_histogram_is_always_asked(n_columns: int) -> None:
     said = size_warnings(plan_of_groups(0.01, 100, n_columns, 5))
     assert said
-    assert not any("would drown" in words for words in said)
+    assert not any("would hide every" in words for words in said)
 
 
 def test_the_doubt_is_told_before_anything_is_spent(

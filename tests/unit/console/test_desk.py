@@ -449,7 +449,7 @@ def test_a_plan_that_cannot_be_is_explained(desk: TestClient) -> None:
     assert "lifetime cap must be a number" in problem(ask(desk, nominal_n="500", cap_epsilon="5,0"))
     assert "at least epsilon" in problem(ask(desk, nominal_n="500", cap_epsilon=".5"))
     assert "too small" in ask(desk, nominal_n="50", epsilon="0.1", cap_epsilon="1")
-    assert "Say the lifetime cap" in ask(desk, nominal_n="5000", epsilon="1")
+    assert "Enter the lifetime cap" in ask(desk, nominal_n="5000", epsilon="1")
     assert ask(desk, ask="nothing").count("ask must be one of") == 1
 
 

@@ -146,7 +146,7 @@ def test_a_silo_reads_its_file_once_into_the_folder_of_its_settings(tmp_path: Pa
     assert not any(folder.iterdir())
     folder.rmdir()
     parquet(tmp_path / "t.parquet", table)
-    with pytest.raises(DataError, match="cannot hold the records"):
+    with pytest.raises(DataError, match="cannot store the records"):
         site.records(plan)
 
 
@@ -170,9 +170,9 @@ def test_a_table_in_memory_takes_no_file(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_hold_records_is_refused_before_a_row_is_read(tmp_path: Path) -> None:
     file = parquet(tmp_path / "t.parquet", np.zeros((3, 2)))
-    with pytest.raises(DataError, match=r"cache_dir .*absent.* cannot hold .* give a folder"):
+    with pytest.raises(DataError, match=r"cache_dir .*absent.* cannot store .* give a folder"):
         read_source(file, TWO, cache_dir=tmp_path / "absent")
-    with pytest.raises(DataError, match="cannot hold the records: Not a directory"):
+    with pytest.raises(DataError, match="cannot store the records: Not a directory"):
         read_source(file, TWO, cache_dir=file)
 
 
@@ -206,7 +206,7 @@ def test_a_disk_takes_records_in_parts_and_says_when_it_is_full(
     disks = iter([Disk(1000), Disk(30)])
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: next(disks))
     assert np.array_equal(GridCache(tmp_path).filled(chunks, 2), np.concatenate(chunks))
-    with pytest.raises(DataError, match=r"cannot hold the records: No space left .* 4 bytes"):
+    with pytest.raises(DataError, match=r"cannot store the records: No space left .* 4 bytes"):
         GridCache(tmp_path).filled(chunks, 2)
 
 
@@ -220,7 +220,7 @@ def test_a_disk_that_is_too_small_is_known_before_a_row_of_parquet_is_read(
             read_source(file, TWO, cache_dir=tmp_path, on_rows=seen.append)
             assert seen == [10]
             continue
-        with pytest.raises(DataError, match=r"cannot hold the records: No space left .* 4 bytes"):
+        with pytest.raises(DataError, match=r"cannot store the records: No space left .* 4 bytes"):
             read_source(file, TWO, cache_dir=tmp_path, on_rows=seen.append)
         assert seen == [10]
 

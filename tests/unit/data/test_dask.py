@@ -151,7 +151,7 @@ def test_a_cluster_that_is_not_there_or_is_another_is_said(
     assert repr(workers).startswith("DaskWorkers('tls://127.0.0.1:")
     with dask.config.set({"distributed.comm.timeouts.connect": "0.2s"}):
         for address in ("tcp://127.0.0.1:9", workers._address.replace("tls", "tcp")):
-            with pytest.raises(DataError, match=r"no connection to the scheduler at tcp://127"):
+            with pytest.raises(DataError, match=r"cannot connect to the scheduler at tcp://127"):
                 read_partitions(partitions_of(folder), SCHEMA, DaskWorkers(address))
 
 

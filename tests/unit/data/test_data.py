@@ -217,7 +217,7 @@ def test_plain_bounds_read_all_columns_in_order(tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "t.csv", index=False)
     for source in (ROWS, ROWS.tolist(), frame, pl.from_pandas(frame), tmp_path / "t.csv"):
         np.testing.assert_array_equal(stacked(array_records(source, BOX)), expected)
-    with pytest.raises(DataError, match="has 2 columns, but the bounds describe 1"):
+    with pytest.raises(DataError, match="has 2 columns, but there are bounds for 1"):
         array_records(ROWS, Grid(low=(0.0,), high=(1.0,)))
 
 
@@ -649,7 +649,7 @@ def test_a_header_is_read_in_an_encoding_that_python_knows(tmp_path: Path) -> No
     path = write(tmp_path / "t.csv", "größe,b\n1,2\n", "cp850")
     assert header(path, "cp850") == ("größe", "b")
     for source in (path, ROWS):
-        with pytest.raises(DataError, match="encoding must be one that Python knows, got 'kling"):
+        with pytest.raises(DataError, match="encoding must be one that Python knows, .* got 'kling"):
             header(source, "klingon")
 
 
@@ -800,7 +800,7 @@ def test_some_columns_are_those_of_the_same_records(tmp_path: Path, memory_limit
     assert not any(chunk.flags.writeable for chunk in some)
     assert some.fingerprint(KEY) == read("b").fingerprint(KEY) == whole.fingerprint(KEY)
     assert stacked(read("a", "b", "c")).tolist() == stacked(whole).tolist()
-    with pytest.raises(PlanError, match="which has no 'd'"):
+    with pytest.raises(PlanError, match="the schema has no column 'd'"):
         read("a", "d")
 
 
@@ -838,7 +838,7 @@ def test_importing_reads_nothing_and_stays_light() -> None:
 def test_wrong_columns_are_a_data_error(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", "a,c\n1,2\n")
     for source in (path, pd.DataFrame({"a": [1]}), pl.DataFrame({"a": [1]}), pa.table({"a": [1]})):
-        with pytest.raises(DataError, match="has no column 'b'; mend the header"):
+        with pytest.raises(DataError, match="has no column 'b'; correct the header"):
             read_source(source, TWO)
         with pytest.raises(DataError, match="has no column 'id'"):
             read_source(source, visits(1))
@@ -909,7 +909,7 @@ def test_sparse_data_are_refused_with_the_way_out() -> None:
 
 
 def test_a_unit_needs_a_named_column_of_names() -> None:
-    with pytest.raises(DataError, match="an array has no column 'id'"):
+    with pytest.raises(DataError, match="it has no unit column 'id'"):
         read_source([[1.0]], visits(1))
 
 
@@ -922,8 +922,8 @@ def test_a_unit_may_be_of_any_type_and_none_is_none() -> None:
     ("name", "content", "says"),
     [
         ("absent.csv", None, "does not exist"),
-        ("t.ods", b"PK", "no known kind; it must end in .csv"),
-        ("t.xlsx", b"PK", "is damaged, or no workbook"),
+        ("t.ods", b"PK", "no known suffix; its name must end in .csv"),
+        ("t.xlsx", b"PK", "is damaged or not a workbook"),
         ("t.csv", b"", "is empty"),
         ("t.csv", b"\n\n1,2\n", "is empty"),
         ("t.csv.gz", b"a,b\n1,2\n", "cannot be read"),
@@ -943,7 +943,7 @@ def test_an_unusable_file_is_named(
 
 
 def test_a_folder_without_parquet_is_a_data_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no Parquet file"):
+    with pytest.raises(DataError, match="has no Parquet file"):
         read_source(tmp_path, TWO)
 
 

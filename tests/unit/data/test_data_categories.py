@@ -162,7 +162,7 @@ def test_check_tells_unknown_words_from_missing_ones() -> None:
     x, y = check_file(frame, rules).columns
     assert (x.unknown, x.missing, x.type_errors) == (2, 2, 0)
     assert (y.unknown, y.missing, y.type_errors) == (0, 0, 1)
-    assert "x: 0.00% out of range, 2 missing, 0 of the wrong type, 2 of no known category" in str(
+    assert "x: 0.00% out of range, 2 missing, 0 of the wrong type, 2 in no category" in str(
         check_file(frame, rules)
     )
 

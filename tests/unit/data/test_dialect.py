@@ -198,10 +198,10 @@ def test_a_workbook_is_read_as_its_first_sheet() -> None:
 @pytest.mark.parametrize(
     ("cells", "says"),
     [
-        (["31.12.1999", "1.2.2003"], "look like dates; give it type"),
+        (["31.12.1999", "1.2.2003"], "look like dates; set type"),
         (["1,5", "2,75"], "decimal comma"),
         (["1'234", "20'000"], "have signs between thousands"),
-        (["70 kg", "81kg"], "have units behind the numbers"),
+        (["70 kg", "81kg"], "have units after the numbers"),
     ],
 )
 def test_the_likely_cause_is_said_in_words(cells: list[str], says: str) -> None:
@@ -221,7 +221,7 @@ def test_other_words_for_a_category_are_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"thousands": "."}, "thousands must be another sign than decimal, got '.'"),
+        ({"thousands": "."}, "thousands and decimal must differ, got '.'"),
         *(
             ({"encoding": name}, "encoding must be one that Python knows")
             for name in ("klingon", "base64", "idna", "unicode_escape", "rot13")
@@ -237,9 +237,9 @@ def test_marks_that_cannot_be_are_refused(changes: dict[str, Any], says: str) ->
 @pytest.mark.parametrize(
     ("column", "says"),
     [
-        ({"type": "number", "format": "%Y"}, "format goes with"),
-        ({"type": "boolean", "spellings": {"yes": ["ja"]}}, "spellings must be of its categories"),
-        ({"type": "boolean", "spellings": {"true": ["ja"], "false": ["ja"]}}, "one word of one"),
+        ({"type": "number", "format": "%Y"}, "format is valid only for"),
+        ({"type": "boolean", "spellings": {"yes": ["ja"]}}, "spellings must have categories"),
+        ({"type": "boolean", "spellings": {"true": ["ja"], "false": ["ja"]}}, "belong to one category"),
         ({"type": "date", "min": "1.1.1900"}, "min must be a public number"),
     ],
 )

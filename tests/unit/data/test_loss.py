@@ -122,14 +122,14 @@ def test_a_run_stops_above_the_limit_and_max_loss_raises_it() -> None:
     with pytest.raises(DataError):
         refuse_loss([report], max_loss=0.05)
     for wrong in (-0.1, 1.1, float("nan"), True, "0.1"):
-        with pytest.raises(PlanError, match="max_loss must be a share from 0 to 1"):
+        with pytest.raises(PlanError, match="max_loss must be a number from 0 to 1"):
             refuse_loss([report], max_loss=wrong)  # type: ignore[arg-type]
 
 
 def test_a_value_of_a_target_that_is_lost_stops_a_run_however_rare() -> None:
     report = check_file(frame("paid", ("J", 3), ("N", 997)), YES_NO)
     refuse_loss([report])
-    with pytest.raises(DataError, match=r"No row of the table with 'paid' = 'J' is left."):
+    with pytest.raises(DataError, match=r"All rows of the table with 'paid' = 'J' are left out."):
         refuse_loss([report], {"paid"})
     refuse_loss([report], {"paid"}, max_loss=0.05)
 
@@ -147,7 +147,7 @@ def test_all_problems_of_all_sources_are_one_error() -> None:
         refuse_loss([words, commas])
     assert 'spellings = { true = ["J"] }' in str(caught.value)
     assert 'decimal = ","' in str(caught.value)
-    assert "No row of the table is left. Mend this and run it again." in str(caught.value)
+    assert "All rows of the table are left out. Correct this and run it again." in str(caught.value)
 
 
 def test_roles_are_found_in_steps_lists_and_models() -> None:
@@ -199,7 +199,7 @@ def test_identifiers_must_not_be_floats(kind: str) -> None:
     if kind in ("int64", "object", "string"):
         refuse_loss([report])
         return
-    with pytest.raises(DataError, match="Unit column 'id' of the table holds floats"):
+    with pytest.raises(DataError, match="Unit column 'id' of the table has floats"):
         refuse_loss([report], max_loss=1.0)
 
 

@@ -112,9 +112,9 @@ def test_a_fingerprint_is_of_records_partitions_and_key(folder: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda answers: answers[1:], "has no answer; each must count once"),
+        (lambda answers: answers[1:], "has no answer, but each must count once"),
         (lambda answers: [*answers, answers[0]], "answered twice"),
-        (lambda answers: [*answers, ("p9", answers[0][1])], "none of this job"),
+        (lambda answers: [*answers, ("p9", answers[0][1])], "does not belong to this job"),
     ],
 )
 def test_a_partition_that_does_not_count_once_stops_the_round(
@@ -166,7 +166,7 @@ def test_what_a_worker_says_of_its_errors_repeats_no_record(folder: Path, tmp_pa
     assert "state" not in repr(step)
     with pytest.raises(ValueError, match="row"):  # of no row at all, at home
         step.total([])
-    with pytest.raises(DataError, match=r"cannot be used: a worker had a ValueError\.$"):
+    with pytest.raises(DataError, match=r"cannot be used: a worker raised a ValueError\.$"):
         records._each("sum", lambda held: step.total(held.chunks))
     (tmp_path / "p.parquet").write_text("no parquet")
     with pytest.raises(DataError, match=r"partition 'p.parquet' cannot be used: "):
@@ -176,10 +176,10 @@ def test_what_a_worker_says_of_its_errors_repeats_no_record(folder: Path, tmp_pa
 def test_what_cannot_be_partitions_is_refused(folder: Path) -> None:
     with pytest.raises(DataError, match="at least one"):
         read_partitions({}, SCHEMA, Here())
-    with pytest.raises(DataError, match="must be a folder of Parquet files"):
+    with pytest.raises(DataError, match="workers need a folder of Parquet files"):
         partitions_of(folder / "p0.parquet")
     of_persons = Schema(dataset="d", unit="who", max_rows=2, columns=SCHEMA.columns)
-    with pytest.raises(PlanError, match="max_rows of each 'who'"):
+    with pytest.raises(PlanError, match="limits the rows of each 'who'"):
         read_partitions(partitions_of(folder), of_persons, Here())
 
 

@@ -141,12 +141,12 @@ def test_a_schema_with_categories_survives_its_file(tmp_path: Path) -> None:
     [
         ({"categories": ["one"]}, "at least 2 different texts"),
         ({"categories": ["a", "a"]}, "at least 2 different texts"),
-        ({"categories": ["a", " b"]}, "blanks around"),
+        ({"categories": ["a", " b"]}, "begin or end with blanks"),
         ({"categories": []}, "at least 2 different texts"),
-        ({"max": 5}, "leave min and max out"),
+        ({"max": 5}, "remove min and max"),
         ({"missing": "unknown"}, "'drop' or one of the categories, got 'unknown'"),
         ({"missing": 1.0}, "'drop' or one of the categories"),
-        ({"type": "number", "min": 0, "max": 1}, "categories go with type"),
+        ({"type": "number", "min": 0, "max": 1}, "categories are required for type"),
     ],
 )
 def test_a_mistake_in_categories_is_told(change: dict[str, Any], says: str) -> None:
@@ -163,15 +163,15 @@ def test_missing_bounds_say_that_bounds_are_public_and_how_to_give_them() -> Non
     ("values", "says"),
     [
         ({"unit": "patient"}, "max_rows is required"),
-        ({"max_rows": 2}, "leave it out"),
+        ({"max_rows": 2}, "remove it"),
         ({"unit": "patient", "max_rows": 0}, "max_rows must be greater than or equal to 1"),
         ({"unit": "patient", "max_rows": True}, "max_rows must be a valid integer"),
         ({"unit": "patient", "max_rows": 1.5}, "max_rows must be a valid integer"),
-        ({"unit": "age", "max_rows": 1}, "must not be one of the columns"),
+        ({"unit": "age", "max_rows": 1}, "is one of the columns, so its type"),
         ({"unit": ""}, "unit must have at least 1 character"),
         ({"max_silos_per_person": 0}, "max_silos_per_person must be"),
         ({"columns": []}, "columns must have at least 1 item"),
-        ({"columns": [AGE, AGE]}, "different names, 'age' stands twice"),
+        ({"columns": [AGE, AGE]}, "different names, got 'age' more than once"),
         ({"columns": [7]}, "columns must be"),
         ({"dataset": ""}, "dataset must have at least 1 character"),
         ({"seed": 1}, "'seed' is not a key"),
@@ -225,9 +225,9 @@ def test_some_columns_keep_their_order_and_all_that_is_said_of_them() -> None:
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (("age", "height"), "columns must be of the schema, which has no 'height'."),
-        ((), f"{NAMES}, got (); header() reads those of a file."),
-        ("age", f"{NAMES}, got 'age'; header() reads those of a file."),
+        (("age", "height"), "the schema has no column 'height'; select some of its columns."),
+        ((), f"{NAMES}, got (); use header() to read those of a file."),
+        ("age", f"{NAMES}, got 'age'; use header() to read those of a file."),
     ],
 )
 def test_a_choice_of_columns_that_cannot_be_is_told(names: Any, says: str) -> None:
@@ -238,7 +238,7 @@ def test_a_choice_of_columns_that_cannot_be_is_told(names: Any, says: str) -> No
 
 def test_the_column_that_names_clients_is_part_of_every_choice() -> None:
     clients = schema({**AGE, "out_of_range": "drop"}, SMOKER, unit="age")
-    with pytest.raises(PlanError, match="must hold the unit of privacy, 'age'"):
+    with pytest.raises(PlanError, match="must include the unit of privacy, 'age'"):
         clients.select(["smoker"])
     assert clients.select(["age"]).unit == "age"
 
@@ -304,7 +304,7 @@ def test_toml_and_json_files_give_the_same_schema(tmp_path: Path) -> None:
     ("name", "content", "says"),
     [
         ("s.toml", "dataset = ", "not valid"),
-        ("s.json", "[1]", "must hold a table"),
+        ("s.json", "[1]", "must be a table"),
         ("s.json", "{", "not valid"),
         ("s.toml", 'dataset = "d"', "'s.toml': 'unit' is missing"),
         ("s.toml", None, "cannot be read"),
@@ -382,13 +382,13 @@ def test_draft_without_the_owners_name_is_refused(tmp_path: Path) -> None:
     book, path = tmp_path / "codebook.csv", tmp_path / "draft.toml"
     book.write_text("name,type,min,max\nage,integer,0,120\n")
     path.write_text(init_schema(["age"], book))
-    with pytest.raises(PlanError, match="dataset still holds a placeholder"):
+    with pytest.raises(PlanError, match="dataset is still a placeholder"):
         Schema.load(path)
 
 
 @pytest.mark.parametrize(
     ("columns", "says"),
-    [("age,smoker", "must be a list of one or more names"), (["age", "age"], "'age' stands twice")],
+    [("age,smoker", "must be a list of one or more names"), (["age", "age"], "got 'age' more than once")],
 )
 def test_draft_refuses_what_is_no_list_of_names(columns: Any, says: str) -> None:
     with pytest.raises(PlanError, match=says):
@@ -473,7 +473,7 @@ def test_a_catalogue_is_a_schema_of_boolean_items_and_survives_its_file(tmp_path
     [
         ([], "items must be 1 to 10000, got 0"),
         ([str(i) for i in range(10_001)], "items must be 1 to 10000, got 10001"),
-        (["milk", "tea", " milk"], "'milk' stands twice"),
+        (["milk", "tea", " milk"], "got 'milk' more than once"),
         (["milk", " "], "must not be empty"),
         ("absent.txt", "catalogue 'absent.txt' cannot be read"),
     ],

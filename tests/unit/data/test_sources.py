@@ -77,7 +77,7 @@ def test_what_can_be_read_once_is_read_and_what_is_lazy_is_worked_out() -> None:
 def test_columns_that_lack_are_listed_up_to_five(absent: str, listed: str) -> None:
     with pytest.raises(DataError) as caught:
         find_columns("the file", ["a"], ["a", *absent], None)
-    assert f"the file has no column {listed}; mend" in str(caught.value)
+    assert f"the file has no column {listed}; correct" in str(caught.value)
 
 
 def test_truth_values_under_a_mask_stay_truth_values() -> None:
@@ -153,7 +153,7 @@ def test_labels_beside_a_table_are_one_column_in_whatever_they_come(labels: Any)
 
 def test_labels_beside_a_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("x\n1\n2\n")
-    with pytest.raises(DataError, match=r"labels beside a file .* as column 'ill'"):
+    with pytest.raises(DataError, match=r"labels in memory .* as column 'ill'"):
         records(Labelled(tmp_path / "t.csv", "ill", ["true", "false"]), X, ILL)
 
 
@@ -167,7 +167,7 @@ def test_a_table_is_known_by_the_end_of_its_name() -> None:
 def test_a_file_without_an_ending_is_of_no_known_kind(tmp_path: Path) -> None:
     for name in ("table", "table.gz", "table.doc"):
         (tmp_path / name).write_text("x\n1\n")
-        with pytest.raises(DataError, match="is of no known kind"):
+        with pytest.raises(DataError, match="has no known suffix"):
             records(tmp_path / name, X)
 
 

@@ -106,7 +106,7 @@ def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_predictions_are_measured_against_the_truth() -> None:
     told = np.where(np.arange(600) % 10 == 0, 1 - Y, Y)
     public: dict[str, Any] = {"classes": [0, 1], "epsilon": 1.0, "nominal_n": 600}
-    with pytest.warns(PrivacyWarning, match="model is not there, so it cannot be proven"):
+    with pytest.warns(PrivacyWarning, match="model is not given, so it cannot be proven"):
         found = evaluate(predictions=told, truth=Y, **public)
     assert found["accuracy"].value == pytest.approx(0.9)
     with pytest.warns(PrivacyWarning):
@@ -123,9 +123,9 @@ def test_predictions_are_measured_against_the_truth() -> None:
 
 def test_predictions_stand_for_model_and_records() -> None:
     for given in ({"X": X, "predictions": Y, "truth": Y}, {"predictions": Y}, {"truth": Y}):
-        with pytest.raises(PlanError, match="stand for model, X and y"):
+        with pytest.raises(PlanError, match="replace model, X and y"):
             evaluate(**given, classes=[0, 1], epsilon=1.0)
-    with pytest.raises(PlanError, match=r"target_bounds must be given.*or classes"):
+    with pytest.raises(PlanError, match=r"target_bounds are required.*give classes"):
         evaluate(predictions=Y, truth=Y, epsilon=1.0)
 
 
@@ -149,7 +149,7 @@ def test_a_list_of_baskets_is_one_silo(kind: Any) -> None:
 
 
 def test_the_catalogue_of_baskets_is_public() -> None:
-    with pytest.raises(PlanError, match="catalogue must be given"):
+    with pytest.raises(PlanError, match="give a catalogue"):
         mine_rules([["bread", "milk"], ["tea"]], epsilon=1.0)
 
 
@@ -182,7 +182,7 @@ def test_a_spending_holds_numbers_that_can_be_agreed_on() -> None:
             BudgetParameters(**given, **wrong)
     with pytest.raises(AttributeError):
         spending.epsilon = 2.0  # type: ignore[misc]
-    with pytest.raises(PlanError, match="dataset must be given"):
+    with pytest.raises(PlanError, match="dataset is required"):
         BudgetParameters(**given, ledger="ledger.db").account()
 
 

@@ -378,7 +378,7 @@ def test_silos_are_matched_by_the_names_of_their_columns() -> None:
     for other in (FRAME[["a"]], FRAME.rename(columns={"b": "zz"}), FRAME.assign(zz=1.0)):
         with pytest.raises(DataError, match=r"same columns: silo 1 .*'(b|zz)'"):
             model().fit([FRAME, other])
-    with pytest.raises(DataError, match="silo 1 has no names"):
+    with pytest.raises(DataError, match="silo 1 has no column names"):
         model().fit([FRAME, FRAME.to_numpy()])
 
 

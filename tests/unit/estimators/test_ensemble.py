@@ -203,8 +203,8 @@ def test_all_models_have_one_delta() -> None:
         ({"weights": [1, 2]}, "weights must be 'equal', 'sizes' or 3 numbers"),
         ({"weights": [0, 0, 0]}, "weights must be 'equal', 'sizes' or 3 numbers"),
         ({"weights": [1, 2, -1]}, "weights must be 'equal', 'sizes' or 3 numbers"),
-        ({"nominal_n": [10]}, "nominal_n must be one for each of 3 silos"),
-        ({"ledgers": "file.db"}, "ledgers must be one for each of 3 silos"),
+        ({"nominal_n": [10]}, "nominal_n must be a list with one for each of 3 silos"),
+        ({"ledgers": "file.db"}, "ledgers must be a list with one for each of 3 silos"),
         ({"costs": [[1]]}, "costs must be 2 rows"),
     ],
 )
@@ -227,7 +227,7 @@ def test_silos_need_the_same_columns_and_one_list_of_labels_each() -> None:
     with pytest.raises(DataError, match="y must be a list of 3 arrays"):
         DPSiloEnsemble(DPNaiveBayes(**OPTIONS)).fit(X, y[:2])
     named = [pd.DataFrame(X[0], columns=names) for names in (["p", "q"], ["q", "r"])]
-    with pytest.raises(DataError, match="same columns: silo 1 lacks 'p' and has besides 'r'"):
+    with pytest.raises(DataError, match="same columns: silo 1 lacks 'p' and also has 'r'"):
         DPSiloEnsemble(DPNaiveBayes(**OPTIONS)).fit(named, y[:2])
 
 

@@ -202,7 +202,7 @@ def test_a_target_and_y_are_not_both_given(kind: Any) -> None:
     with pytest.raises(DataError, match="y must be None"):
         by_schema(kind).fit(frame, y)
     by_schema(kind).fit(frame.drop(columns=name), y)  # then it is the column
-    with pytest.raises(PlanError, match="target goes with a schema"):
+    with pytest.raises(PlanError, match="target is valid only with a schema"):
         plain(kind, target=name).fit(frame[["age", "pay"]], y)
 
 
@@ -230,10 +230,10 @@ def test_a_model_of_a_schema_survives_its_file(kind: Any, tmp_path: Path) -> Non
     assert (again.spent_, again.delta_) == (model.spent_, model.delta_)
     again.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
-    with pytest.raises(PlanError, match="the schema that the model was fitted with"):
+    with pytest.raises(PlanError, match="the schema of the model's fit"):
         kind.load(path, bounds=schema(*LAST.get(kind, ()), missing="none"))
     if kind is not DPKMeans:  # which may be asked in numbers of its grid
-        with pytest.raises(PlanError, match="the schema that the model was fitted with"):
+        with pytest.raises(PlanError, match="the schema of the model's fit"):
             kind.load(path)
 
 
@@ -289,7 +289,7 @@ def test_what_a_file_does_not_tell_is_given_beside_it(tmp_path: Path) -> None:
     again = DPRandomForestClassifier.load(tmp_path / "m.json", costs=[[0, 1], [50, 0]])
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     for wrong in ([3, 8], ["no"], ["no", "yes", "maybe"]):
-        with pytest.raises(PlanError, match="classes must be given as the labels of the model"):
+        with pytest.raises(PlanError, match="classes must be the labels of the model"):
             DPRandomForestClassifier.load(tmp_path / "m.json", classes=wrong)
 
 
@@ -329,7 +329,7 @@ def test_the_file_of_another_estimator_is_refused(kind: Any, tmp_path: Path) -> 
     other = DPBounds if kind is not DPBounds else DPStandardScaler
     model = plain(other).fit(people()[["age", "pay"]])
     model.save(tmp_path / "m.json")
-    with pytest.raises(DataError, match=f"^model holds the task '{other._task.name}', not"):
+    with pytest.raises(DataError, match=f"^model has the task '{other._task.name}', not"):
         kind.load(tmp_path / "m.json")
 
 

@@ -211,7 +211,7 @@ def test_predictions_that_are_there_already_need_no_model() -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "schema and unit": ({"bounds": WARD, "unit": "patient", "target": "ill"}, "leave them out"),
+    "schema and unit": ({"bounds": WARD, "unit": "patient", "target": "ill"}, "omit them"),
     "no such unit": ({"unit": "ward", "max_rows": 1}, "no column 'ward'"),
     "no rows": ({"unit": "patient", "target": "ill"}, "max_rows is required"),
     "plain bounds": ({"bounds": (0, 1)}, "bounds must be a Schema"),
@@ -228,7 +228,7 @@ def test_a_wrong_contract_is_one_sentence(name: str) -> None:
 
 def test_truth_must_be_there_and_as_long() -> None:
     model = LogisticRegression().fit(X[TRAIN], TWO[TRAIN])
-    with pytest.raises(DataError, match="y must be given"):
+    with pytest.raises(DataError, match="give y for a model"):
         evaluate(model, X, epsilon=1.0, nominal_n=10)
     with pytest.raises(DataError, match="one label for each"):
         evaluate(model, X, TWO[:5], epsilon=1.0, nominal_n=10)

@@ -106,7 +106,7 @@ def test_a_regressor_needs_no_classes() -> None:
     model = SGDRegressor(random_state=0)
     fitted = learner(model, classes=None, rounds=15, local_epochs=3).fit(data)
     np.testing.assert_allclose(fitted.model_.coef_, [1, -2], atol=0.2)
-    with pytest.raises(PlanError, match="classes must be given for a classifier"):
+    with pytest.raises(PlanError, match="classes are required for a classifier"):
         learner(model).fit(data)
 
 
@@ -223,7 +223,7 @@ def test_a_ledger_of_silos_is_charged() -> None:
     options = {"ledger": ledger, "dataset": "phones"}
     learner(Pulls(), FederatedLearner, **options).fit([np.zeros((2, 3))] * 3)
     assert ledger.spent("phones") == pytest.approx(2.0, rel=1e-4)
-    with pytest.raises(PlanError, match="dataset must be given"):
+    with pytest.raises(PlanError, match="dataset is required"):
         learner(Pulls(), ledger=ledger).fit([np.zeros((2, 3))])
 
 

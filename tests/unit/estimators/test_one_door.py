@@ -79,8 +79,8 @@ def test_silos_with_labels_are_matched_by_the_names_of_their_columns(kind: str, 
 
 OTHER = {
     "lacks 'b'": FRAME[HALF:][["a", "c"]],
-    "lacks 'b' and has besides 'zz'": FRAME[HALF:].rename(columns={"b": "zz"}),
-    "has besides 'zz'": FRAME[HALF:].assign(zz=0.0),
+    "lacks 'b' and also has 'zz'": FRAME[HALF:].rename(columns={"b": "zz"}),
+    "also has 'zz'": FRAME[HALF:].assign(zz=0.0),
 }
 
 

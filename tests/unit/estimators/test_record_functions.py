@@ -36,7 +36,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 import cloister.app.job
 from cloister import Budget, DPNaiveBayes, DPSiloEnsemble, Schema, evaluate, make_plan
 from cloister.core.errors import DataError, PlanError, PrivacyWarning
-from cloister.estimators.measures import Measures, _Asked
+from cloister.estimators.measures import Measures, _Predictors
 from cloister.estimators.record_functions import frame_by_frame, one_by_one, record_functions
 from cloister.protocol.plan import Plan
 from cloister.tasks import TASKS
@@ -152,12 +152,12 @@ def test_a_score_of_our_code_does_not_depend_on_the_other_rows(name: str, seed: 
 @pytest.mark.parametrize("n", [2, 257, 1000, 1001])
 def test_a_record_that_leaves_moves_no_score_of_the_attackers_model(n: int) -> None:
     model, table = attackers(), np.random.default_rng(1).normal(size=(n, 100))
-    asked = _Asked.of(model)
-    assert asked.own
-    assert asked.scores is not None
-    whole = asked.scores(table)
+    predictors = _Predictors.of(model)
+    assert predictors.by_record
+    assert predictors.scores is not None
+    whole = predictors.scores(table)
     for gone in {0, n // 2, n - 1}:
-        fewer = asked.scores(np.delete(table, gone, axis=0))
+        fewer = predictors.scores(np.delete(table, gone, axis=0))
         assert fewer.tobytes() == np.delete(whole, gone).tobytes()
 
 
@@ -182,9 +182,9 @@ def test_a_method_put_on_a_known_model_is_not_called() -> None:
     model = fitted(LogisticRegression(), TWO)
     exact = model.predict_proba(X)[:, 1]
     model.predict_proba = model.decision_function = lambda table: 1 / 0
-    asked = _Asked.of(model)
-    assert asked.scores is not None
-    np.testing.assert_allclose(asked.scores(X), exact, atol=1e-12)
+    predictors = _Predictors.of(model)
+    assert predictors.scores is not None
+    np.testing.assert_allclose(predictors.scores(X), exact, atol=1e-12)
 
 
 # Any other object ---------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ SCHEMA = Schema(
 @pytest.mark.parametrize("task", [Evaluation, RegressionEvaluation])
 @pytest.mark.parametrize("model", [LogisticRegression(), object()])
 def test_a_plan_refuses_a_model_that_is_not_ours(task: Any, model: Any) -> None:
-    with pytest.raises(PlanError, match=r"model must be a (classifier|regressor) of ours"):
+    with pytest.raises(PlanError, match=r"model must be a (classifier|regressor) of cloister"):
         make_plan(
             task, SCHEMA, ["a", "b", "c"], budget=Budget(1.0, 1e-6), nominal_n=100,
             profile="pairwise", truth="truth", model=model, released={"a": [1.0]},
@@ -331,7 +331,7 @@ def test_a_plan_says_that_columns_of_scores_are_assumed_to_be_of_the_record() ->
         Evaluation, SCHEMA, ["a", "b", "c"], budget=Budget(1.0, 1e-6), nominal_n=100,
         profile="pairwise", truth="truth", score="x",
     )  # fmt: skip
-    assert "from its own record alone" in plan.task.describe()
+    assert "assumes that each is a function of one record" in plan.task.describe()
     assert Plan.from_dict(plan.to_dict(), TASKS) == plan
 
 
@@ -341,13 +341,13 @@ def test_a_plan_says_that_columns_of_scores_are_assumed_to_be_of_the_record() ->
 def test_an_ensemble_is_asked_about_one_record_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     base = DPNaiveBayes(epsilon=5.0, bounds=(-40, 40), classes=[0, 1], nominal_n=350)
     model = DPSiloEnsemble(base).fit([X[::2], X[1::2]], [TWO[::2], TWO[1::2]])
-    asked = _Asked.of(model)
-    assert asked.own
-    assert asked.scores is not None
-    whole = asked.scores(X[:50])
+    predictors = _Predictors.of(model)
+    assert predictors.by_record
+    assert predictors.scores is not None
+    whole = predictors.scores(X[:50])
     np.testing.assert_allclose(whole, model.predict_proba(X[:50])[:, 1], atol=1e-12)
     some = RNG.permutation(50)[:20]
-    assert asked.scores(X[some]).tobytes() == whole[some].tobytes()
+    assert predictors.scores(X[some]).tobytes() == whole[some].tobytes()
     lengths = set()
     first = type(model.models_[0].plan_.task)
     exact = first.probabilities

@@ -87,7 +87,7 @@ def test_an_ensemble_shows_each_model_and_what_they_cost_together() -> None:
     unfitted = DPSiloEnsemble(base)
     assert "text/html" in unfitted._repr_mimebundle_()
     html = unfitted.fit([X, X], [Y, Y])._repr_mimebundle_()["text/html"]
-    assert "2 silos released a model each" in html
+    assert "2 silos released one model each" in html
     assert html.count("<strong>DPNaiveBayes") == 2
 
 

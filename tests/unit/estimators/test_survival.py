@@ -90,7 +90,7 @@ def test_between_edges_curves_run_straight_and_beyond_them_nothing_is_said() -> 
 )
 def test_an_interval_that_was_not_released_is_refused(asked: dict[str, str]) -> None:
     model = zero_noise(DPKaplanMeier)(**GIVEN).fit(trial())
-    with pytest.raises(PlanError, match="of a name of what was released"):
+    with pytest.raises(PlanError, match="of must be one of"):
         model.interval(**asked)
 
 

@@ -66,7 +66,7 @@ def test_several_tables_are_told_by_their_columns(people: pd.DataFrame) -> None:
     assert model.test(table=["work", "ill"])["df"] == 1
     with pytest.raises(PlanError, match="table must be one of"):
         model.interval()
-    with pytest.raises(PlanError, match="does not fit"):
+    with pytest.raises(PlanError, match="is not possible for"):
         model.test(table="age")
 
 

@@ -121,7 +121,7 @@ def test_a_nonce_stays_closed_until_all_have_committed(board: Board, tmp_path: P
         assert "opening" not in message
         shown = board.post("hospital-a", first.invitation.token, message)
     assert shown["openings"] == {}
-    with pytest.raises(PlanError, match="when all have committed"):
+    with pytest.raises(PlanError, match="before all parties have committed"):
         board.post("hospital-a", first.invitation.token, {"opening": "0" * 64})
 
 
@@ -132,7 +132,7 @@ def test_an_opening_that_was_not_committed_to_is_refused(board: Board, tmp_path:
             openings["hospital-b"] = "ab" * 32
         return {**shown, "openings": openings}
 
-    with pytest.raises(RemoteProtocolError, match="'hospital-b' does not fit its commitment"):
+    with pytest.raises(RemoteProtocolError, match="'hospital-b' does not match its commitment"):
         gather(board, invited(board, tmp_path), later)
 
 
@@ -163,7 +163,7 @@ def test_a_roster_that_was_kept_survives_a_restart_and_no_session_follows_it_unh
     again = Party(party.invitation, tmp_path / "hospital-a")
     assert again.done
     assert again.words() == party.words()
-    with pytest.raises(RemoteProtocolError, match="has begun again"):
+    with pytest.raises(RemoteProtocolError, match="began again"):
         again.answer({"session": "other"})
     assert again.done
     fresh = Party(party.invitation, tmp_path / "hospital-a", again=True)
@@ -174,7 +174,7 @@ def test_a_roster_that_was_kept_survives_a_restart_and_no_session_follows_it_unh
 def test_only_the_newest_invitation_lets_in(board: Board, tmp_path: Path) -> None:
     old = board.invite("ana")
     new = board.invite("ana")
-    with pytest.raises(PlanError, match="ask for a new one"):
+    with pytest.raises(PlanError, match="request a new one"):
         board.post("ana", old.token, {})
     assert board.post("ana", new.token, {})["grant"] is None
     with pytest.raises(PlanError, match="name must be one of"):
@@ -203,11 +203,11 @@ def test_when_all_have_sent_keys_nobody_changes_them(board: Board, tmp_path: Pat
     ("changes", "why"),
     [
         ({"settings": {"cap_epsilon": 8.0, "policy": {"standing": True}}}, "'policy.standing'"),
-        ({"settings": {"tasks": {"mine": "file.py:Mine"}}}, "may not set 'tasks'"),
+        ({"settings": {"tasks": {"mine": "file.py:Mine"}}}, "must not set 'tasks'"),
         ({"silos": ("../x",)}, "name must be"),
-        ({"silos": ("ana",)}, "ask for it again"),
-        ({"silos": (), "analysts": ()}, "ask for it again"),
-        ({"schema": None}, "ask for it again"),
+        ({"silos": ("ana",)}, "request it again"),
+        ({"silos": (), "analysts": ()}, "request it again"),
+        ({"schema": None}, "request it again"),
     ],
 )
 def test_an_invitation_cannot_set_what_is_the_owners(changes: dict[str, Any], why: str) -> None:

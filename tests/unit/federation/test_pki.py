@@ -222,7 +222,7 @@ def test_a_grant_for_other_keys_is_not_installed(authority: Authority, tmp_path:
     make_request(tmp_path / "a", "silo", "a")  # a newer key took the place of the asked one
     with pytest.raises(PlanError, match="another key"):
         install(tmp_path / "a", grant)
-    with pytest.raises(PlanError, match="ask for it again"):
+    with pytest.raises(PlanError, match="request it again"):
         install(tmp_path / "a", {"format": "x"})
 
 
@@ -260,7 +260,7 @@ def test_revoked_serials_are_in_the_signed_list(authority: Authority, tmp_path: 
     authority.revoke("a")
     (keys.path / "crl.pem").write_bytes((authority.path / "crl.pem").read_bytes())
     assert revoked_serials(keys) == {keys.peer().serial}
-    with pytest.raises(PlanError, match="no certificate that is valid"):
+    with pytest.raises(PlanError, match="no valid certificate"):
         authority.revoke("a")
 
 
@@ -422,7 +422,7 @@ def test_an_expired_certificate_is_refused(tmp_path: Path, monkeypatch: pytest.M
 def test_key_and_certificate_must_fit(tmp_path: Path) -> None:
     keys = local_federation(tmp_path, ("a", "b"))
     (keys["a"] / "tls.key").write_bytes((keys["b"] / "tls.key").read_bytes())
-    with pytest.raises(PlanError, match="do not fit"):
+    with pytest.raises(PlanError, match="do not match"):
         client_context(KeyFolder(keys["a"]))
 
 

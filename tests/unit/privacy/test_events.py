@@ -68,7 +68,7 @@ def test_unknown_descriptions_are_refused(data: Any) -> None:
         ([], "must be a JSON object, got list"),
         ({"event": "gaussian"}, "'gaussian' has missing, unknown or ill-typed keys"),
         ({"event": "composed"}, "'composed' has missing, unknown or ill-typed keys"),
-        ({"event": "magic"}, "one of the kinds .*, got 'magic'"),
+        ({"event": "magic"}, "kind of an event .*, got 'magic'"),
     ],
 )
 def test_a_refused_description_says_what_is_wrong(data: Any, words: str) -> None:

@@ -317,7 +317,7 @@ def test_a_share_is_a_part(share: float) -> None:
     for given_ in ((share, 0.0), (0.0, share)):
         with pytest.raises(PlanError, match=r"share of a cap must be a number in \[0, 1\]"):
             Split(*given_)
-    with pytest.raises(PlanError, match="takes of both"):
+    with pytest.raises(PlanError, match="uses both"):
         Split(0.0, 0.1)
     with pytest.raises(PlanError, match="tariff"):
         PricingRule("free")  # type: ignore[arg-type]

@@ -81,7 +81,7 @@ def test_an_exact_opening_needs_as_many_other_owners_as_a_sum() -> None:
 
 
 def test_an_exact_opening_needs_a_word_of_its_own() -> None:
-    assert "no private release" in str(refusal(Any_("exact")))
+    assert "not a private release" in str(refusal(Any_("exact")))
 
 
 @pytest.mark.parametrize("name", "abc")
@@ -101,7 +101,7 @@ def test_every_other_party_must_be_pinned_as_it_is(name: str) -> None:
         (PRIVATE, {"max_epsilon_per_job": 0.05}, "epsilon must be at most 0.05"),
         (replace(PRIVATE, max_rows=2), {"max_epsilon_per_job": 1.0}, "max_rows of the program"),
         (replace(PRIVATE, max_silos=2), {"max_epsilon_per_job": 1.0}, "max_silos of the program"),
-        (replace(PRIVATE, sigma=0.0), {"max_epsilon_per_job": 1.0}, "must say what"),
+        (replace(PRIVATE, sigma=0.0), {"max_epsilon_per_job": 1.0}, "must have the cost"),
         (PRIVATE, {"max_epsilon_per_job": 1.0, "studies": ("other",)}, "not among those allowed"),
     ],
 )
@@ -136,7 +136,7 @@ def test_a_session_for_another_silo_is_refused() -> None:
     policy = Policy(PolicySettings(secure_programs=("any",)))
     for silo, pin, says in (
         ("e", PINS["d"], "is not a party"),
-        ("d", PINS["a"], "own fingerprint"),
+        ("d", PINS["a"], "but this silo's fingerprint is"),
     ):
         reason = owner.refusal(
             session(Any_()), policy, silo=silo, fingerprint=pin, peers=PINS, schema=None

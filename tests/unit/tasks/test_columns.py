@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicColumn
-from cloister.tasks.columns import Encoding, bins_of, categories_of, codes, count_cells, position
+from cloister.tasks.columns import (
+    Encoding,
+    bins_of,
+    categories_of,
+    codes,
+    count_cells,
+    in_batches,
+    position,
+)
 
 COLUMNS = (
     PublicColumn("age", 0.0, 120.0),
@@ -110,3 +118,16 @@ def test_a_column_that_is_not_there_is_named() -> None:
     with pytest.raises(PlanError, match="got one of numbers"):
         categories_of(COLUMNS, "age")
     assert categories_of(COLUMNS, "smokes") == ("0", "1")
+
+
+@pytest.mark.parametrize("rows", [0, 1, 1024, 2500])
+def test_a_function_sees_tables_of_one_length_only(rows: int) -> None:
+    records = np.arange(2 * rows, dtype=np.int32).reshape(rows, 2)
+    lengths = set()
+
+    def answer(part: np.ndarray) -> np.ndarray:
+        lengths.add(len(part))
+        return part.sum(axis=1)
+
+    assert (in_batches(answer, records) == records.sum(axis=1)).all()
+    assert lengths == {1024}

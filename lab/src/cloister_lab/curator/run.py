@@ -20,7 +20,7 @@ from cloister.privacy.budget import Budget, default_delta
 from cloister.privacy.calibration import laplace_noise_multiplier
 from cloister.privacy.events import ComposedEvent, Event, LaplaceEvent
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
-from cloister.protocol.task import COUNT_BITS, Floats, Records, inside
+from cloister.protocol.task import COUNT_BITS, Floats, Records, records_in_box
 from cloister_lab.curator.base import CuratorMethod
 
 
@@ -109,7 +109,7 @@ def run_method(
         _reserve(account, schema, job, study, (*bought, designed.events()), records)
     try:
         table = np.concatenate([np.zeros((0, grid.n_features), dtype=np.int32), *records])
-        table = inside(table, frac_bits)
+        table = records_in_box(table, frac_bits)
         for event in bought:
             counted = _noisy_count(len(table), event, source)
             if account:

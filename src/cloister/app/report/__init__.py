@@ -1,7 +1,7 @@
-"""The report: what was released, what it cost and who saw what, as one file that works offline.
+"""The report: the released values, their cost and the parties' views, as one offline file.
 
-Everything in it is computed from the result, whose numbers are public; no record, no count of
-records and no duration can enter.
+It is computed from the result alone, whose numbers are public. It contains no record, no exact
+count of records and no duration.
 """
 
 from __future__ import annotations

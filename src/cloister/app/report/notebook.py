@@ -1,4 +1,4 @@
-"""What a notebook shows of a release: a short page, a table to compute with, a picture."""
+"""Release in a notebook: a short page, a data frame for further computation, a picture."""
 
 from __future__ import annotations
 
@@ -26,24 +26,31 @@ _NUMBERS = ("value", "low", "high", "population_low", "population_high")
 
 def release_html(name: str, release: Release) -> str:
     """Return the values of a release, its cost and which values differ from noise, as HTML."""
-    plan, shown = release.plan, present(release)
+    plan, presentation = release.plan, present(release)
     facts = [("unit of privacy", plan.unit_in_words()), ("noise from", release.noise)]
     if plan.budget:
         cost = ("epsilon", number(release.epsilon())), ("delta", f"{plan.budget.delta:.2g}")
         facts = [*cost, *facts]
-    remarks = [remark[:1].upper() + remark[1:] for remark in shown.remarks]
+    remarks = [remark[:1].upper() + remark[1:] for remark in presentation.remarks]
     return page(
         "notebook.html",
         title=f"{name} ({plan.task.name})",
         facts=facts,
-        remarks=[*shown.warnings, shown.result, shown.reliability, *remarks, _LEGEND],
-        tables=[as_table(display) for display in _without_repeats(shown.displays)],
+        remarks=[
+            *presentation.warnings,
+            presentation.result,
+            presentation.reliability,
+            *remarks,
+            _LEGEND,
+        ],
+        tables=[as_table(display) for display in _without_repeats(presentation.displays)],
         cell_text=cell_text,
     )
 
 
 def release_frame(displays: Sequence[Display]) -> pd.DataFrame:
     """Return each number of the displays as a row, with both ends of its 95 % interval."""
+    # Imported here: a report and a command need no data frame.
     import pandas as pd
 
     rows = [
@@ -52,11 +59,12 @@ def release_frame(displays: Sequence[Display]) -> pd.DataFrame:
         for *place, cell in _cells(display)
     ]
     frame = pd.DataFrame(rows, columns=[*_PLACE, *_NUMBERS]).set_index(list(_PLACE))
+    # Most tasks have no population intervals, and empty columns would hide the others.
     return frame if frame["population_low"].notna().any() else frame[list(_NUMBERS[:3])]
 
 
 def release_axes(displays: Sequence[Display], title: str | None = None) -> Axes:
-    """Draw the display of a title, or else the first picture; return its axes."""
+    """Draw the display with a title, or the first picture, and return its axes."""
     import matplotlib as mpl
     from matplotlib import pyplot as plt
 
@@ -71,18 +79,19 @@ def release_axes(displays: Sequence[Display], title: str | None = None) -> Axes:
     figure = plots.figure_of(pictures[chosen])
     figure.axes[0].set_title(chosen)
     if mpl.__version_info__ >= (3, 11):
-        plt.figure(figure)  # a notebook shows what pyplot knows; older ones know their own only
+        plt.figure(figure)  # a notebook shows figures of pyplot; older ones refuse another figure
     return figure.axes[0]
 
 
 def _without_repeats(displays: Sequence[Display]) -> Iterator[Display]:
-    """Yield the tables, and the pictures whose numbers are in no table before them."""
+    """Yield the tables, and the pictures with a number that is in no table."""
+    # A page of a notebook is short, and several tasks show one result twice.
     seen: set[tuple[str, tuple[float, ...]]] = set()
     for display in sorted(displays, key=lambda shown: not isinstance(shown, Table)):
-        found = {(row, _numbers(cell)) for row, _, cell in _cells(display)}
-        if isinstance(display, Table) or not found <= seen:
+        values = {(row, _numbers(cell)) for row, _, cell in _cells(display)}
+        if isinstance(display, Table) or not values <= seen:
             yield display
-        seen |= found
+        seen |= values
 
 
 def _cells(display: Display) -> Iterator[tuple[str, str, float | Estimate]]:
@@ -97,14 +106,14 @@ def _cells(display: Display) -> Iterator[tuple[str, str, float | Estimate]]:
             first, *headings = display.headings
             for place, numbers in display.numbers():
                 row = place if isinstance(place, str) else f"{first} {number(place)}"
-                for heading, found in zip(headings, numbers, strict=True):
-                    if isinstance(display, Heatmap) or not isnan(found.value):
-                        yield row, heading, found
-        # a Scatter or a Graph is drawn from the numbers of other displays
+                for heading, cell in zip(headings, numbers, strict=True):
+                    if isinstance(display, Heatmap) or not isnan(cell.value):
+                        yield row, heading, cell
+        # Scatter and Graph are omitted: their numbers are in other displays.
 
 
 def _numbers(cell: float | Estimate) -> tuple[float, ...]:
-    """Return a value and both ends of its interval and of the population's; nan for none."""
+    """Return a value, and both ends of its interval and population interval; nan if absent."""
     value, *ends = cell.numbers if isinstance(cell, Estimate) else (float(cell),)
     known = [nan if isnan(end) else end for end in ends]  # this nan is equal to itself in a tuple
     return (value, *known, *(nan,) * (4 - len(ends)))

@@ -1,4 +1,4 @@
-"""One self-contained HTML file, made of the template ``cloister/core/html/report.html``."""
+"""The report as one self-contained HTML file, from ``cloister/core/html/report.html``."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def write_report(
     path : path-like
         Replaced if it exists.
     shown : Presentation, optional
-        :func:`~cloister.app.present.present` of the release unless given.
+        :func:`~cloister.app.present.present` of the release by default.
     budget_lines : sequence of (name, value), optional
-        What the ledger says of the data set, such as its cap and what is left.
+        The state of the data set in the ledger, such as its cap and the remaining budget.
     in_process : bool
-        Whether all parties ran in one process, which the report then says.
+        If True, the report states that all parties ran in one process.
     """
     text = render_report(release, shown=shown, budget_lines=budget_lines, in_process=in_process)
     Path(path).write_text(text, encoding="utf-8")
@@ -71,9 +71,11 @@ def render_report(
 ) -> str:
     """Return the report of a job as HTML; parameters are those of :func:`write_report`."""
     plan, shown = release.plan, shown or present(release)
+    # All numbers come from the release and the plan, so that the report discloses nothing more.
     sights, sight_remarks = who_saw_what(plan, in_process=in_process)
     displays = [_shown(display, f"x{i}") for i, display in enumerate(shown.everything)]
-    cells = (cell_text(cell) for one in displays for row in one.table.rows for cell in row)
+    cells = (cell_text(cell) for item in displays for row in item.table.rows for cell in row)
+    # A legend without a mark to explain would confuse.
     unclear = any(text.endswith(UNCLEAR) for text in cells)
     return page(
         "report.html",
@@ -106,6 +108,7 @@ def _capitalised(text: str) -> str:
 
 def _cards(result: Release) -> list[tuple[str, str]]:
     plan, budget = result.plan, result.plan.budget
+    # A number here would be quoted as a guarantee, also of a run without real noise.
     epsilon = delta = "no guarantee"
     if budget and not warnings_of(result):
         epsilon, delta = number(result.epsilon()), f"{budget.delta:.2g}"
@@ -121,7 +124,7 @@ def _cards(result: Release) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A display as the template shows it: a table, or an SVG with a description and its numbers."""
+    """A display for the template: a table, or an SVG with a description and its numbers."""
 
     table: Table
     picture: str = ""
@@ -134,6 +137,7 @@ def _shown(display: Display, prefix: str) -> _Shown:
     if isinstance(display, Table):
         return _Shown(table)
     note = display.note + (_INTERVALS if plots.has_intervals(display) else "")
+    # The note is shown at the picture, so the table of its numbers has none.
     numbers, label = replace(table, note=""), plots.alt_text(display)
     return _Shown(numbers, plots.draw(display, prefix), label, note.strip())
 
@@ -149,25 +153,27 @@ def _cost(result: Release) -> list[tuple[str, str]]:
 
 
 def _mechanisms(result: Release) -> list[str]:
-    """Return each kind of noise with how often it was added, and how much of it."""
+    """Return each kind of noise with its number of uses and its scales."""
+    # Grouped by kind: the rounds of one job may have many scales.
     times: Counter[str] = Counter()
     scales: dict[str, list[float]] = {}
     for event, count in mechanism_counts(result.spent).items():
         gaussian = isinstance(event, GaussianEvent | SampledGaussianEvent)
-        law = "Gaussian" if gaussian else type(event).__name__.removesuffix("Event")
-        kind = f"{law} noise of {'standard deviation' if gaussian else 'scale'}"
+        name = "Gaussian" if gaussian else type(event).__name__.removesuffix("Event")
+        kind = f"{name} noise of {'standard deviation' if gaussian else 'scale'}"
         if isinstance(event, SampledGaussianEvent):
             kind = f"each {noun_of(result.plan.unit)} with probability {number(event.rate)}, {kind}"
         times[kind] += count
         scales.setdefault(kind, []).append(getattr(event, "noise_multiplier", 0.0))
     return [
-        f"{count} × {kind} {' to '.join(map(number, sorted({min(of), max(of)})))} × sensitivity"
-        for (kind, count), of in zip(times.items(), scales.values(), strict=True)
+        f"{count} × {kind} {' to '.join(map(number, sorted({min(each), max(each)})))} × sensitivity"
+        for (kind, count), each in zip(times.items(), scales.values(), strict=True)
     ]
 
 
 def _facts(plan: Plan) -> list[tuple[str, str]]:
     return [
+        # With the digest and the versions, another person can verify and repeat the job.
         ("plan digest (SHA-256)", plan.digest.hex()),
         ("schema digest (SHA-256)", plan.schema_digest or "none"),
         ("columns", listed(plan.columns)),

@@ -1,4 +1,4 @@
-"""Displays as inline SVG: colour-blind safe, sized for 1 to 100 rows and columns, text as text."""
+"""Displays as inline SVG: colour-blind safe, for 1 to 100 rows and columns, with real text."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, MUTED, BLUE, PALE = "#1b2733", "#5b6b7a", "#0b62a4", "#cfe1f2"
-_COLOURS = (BLUE, "#b8560f", "#3b7d4f", "#8a4f9e", MUTED, "#a08300")  # of several curves
+_COLOURS = (BLUE, "#b8560f", "#3b7d4f", "#8a4f9e", MUTED, "#a08300")  # for several curves
 _MAX_INCHES = 22.0
-_TEXT_CELLS = 240  # a heat map with more cells shows colours only; its numbers are in its table
+_TEXT_CELLS = 240  # a larger heat map shows colours only, since its table has the numbers
 _LABEL_LENGTH = 28
-_FAR = 1e100  # squares of what is drawn must not overflow
+_FAR = 1e100  # squares of coordinates must not overflow
 _CELL_HEIGHT = 0.52  # inches, of a cell with text
-_LETTER = 0.085  # inches
+_LETTER = 0.085  # inches, width of a letter
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it can be read aloud, searched and copied
     "text.parse_math": False,  # a "$" in a column's name is a dollar
@@ -42,11 +42,11 @@ _STYLE: dict[Any, Any] = {
 
 
 def has_intervals(display: Heatmap | Bars | Scatter | Curve | Graph) -> bool:
-    """Return whether :func:`draw` puts a small line with an interval into each cell."""
+    """Return True if :func:`draw` adds a small line with an interval to each cell."""
     return (
         isinstance(display, Heatmap)
         and bool(np.any(display.estimate.low < display.estimate.high))
-        and len(display.estimate.values) > 1
+        and len(display.estimate.values) > 1  # the line compares the values of a column
         and _has_text(display)
     )
 
@@ -55,6 +55,7 @@ def draw(display: Heatmap | Bars | Scatter | Curve | Graph, prefix: str) -> str:
     """Return a display as an ``<svg>`` element whose ids begin with `prefix`."""
     import matplotlib as mpl
 
+    # The salt makes the ids, and so the report, the same in each run.
     with mpl.rc_context({**_STYLE, "svg.hashsalt": prefix}):
         return _inline(figure_of(display), prefix)
 
@@ -68,59 +69,63 @@ def figure_of(display: Heatmap | Bars | Scatter | Curve | Graph) -> Figure:
 
 
 def alt_text(display: Heatmap | Bars | Scatter | Curve | Graph) -> str:
-    """Return what a reader who does not see the picture should hear."""
+    """Return the alternative text of a picture, for screen readers."""
     match display:
         case Heatmap():
             n_rows, n_columns = display.estimate.values.shape
-            what = f"Heat map of {n_rows} rows and {n_columns} columns"
+            kind = f"Heat map of {n_rows} rows and {n_columns} columns"
         case Bars():
+            # Six are enough to be heard; the table has them all.
             first = [f"{row[0]} {row[1]}" for row in as_table(display).rows[:6]]
             more = ", and more" if len(display.names) > len(first) else ""
-            what = f"Bar chart of {len(display.names)} values: {'; '.join(first)}{more}"
+            kind = f"Bar chart of {len(display.names)} values: {'; '.join(first)}{more}"
         case Scatter():
-            what = f"Map of {len(display.names)} points in the plane"
+            kind = f"Map of {len(display.names)} points in the plane"
         case Curve():
-            what = f"Curve of {len(display.places)} values with a band of uncertainty"
+            kind = f"Curve of {len(display.places)} values with a band of uncertainty"
             if len(display.names) > 1:
-                what = f"Curves of {', '.join(display.names)} with bands of uncertainty"
+                kind = f"Curves of {', '.join(display.names)} with bands of uncertainty"
             if display.chosen is not None:
-                what += f"; chosen is {display.chosen:g}"
+                kind += f"; chosen is {display.chosen:g}"
         case Graph():
-            what = f"Graph of {len(display.names)} nodes and {len(display.edges)} arrows"
-    return f"{display.title}. {what}. The numbers are in the table below the picture."
+            kind = f"Graph of {len(display.names)} nodes and {len(display.edges)} arrows"
+    return f"{display.title}. {kind}. The numbers are in the table below the picture."
 
 
 def _figure(width: float, height: float) -> tuple[Figure, Axes]:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
+    # Not by pyplot, which keeps every figure until it is closed.
     figure = Figure(figsize=(min(width, _MAX_INCHES), min(height, _MAX_INCHES)))
     FigureCanvasSVG(figure)
     return figure, figure.add_subplot()
 
 
 def _inline(figure: Figure, prefix: str) -> str:
-    """Return a figure as SVG to be put into a page that holds others."""
+    """Return a figure as SVG for a page with several figures."""
     stream = io.StringIO()
+    # A date would make each report differ, though its release is the same.
     nothing: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(stream, format="svg", bbox_inches="tight", pad_inches=0.05, metadata=nothing)
     text = clean(stream.getvalue())
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
 
-    def own_ids(tag: re.Match[str]) -> str:
+    # Ids must be unique in a page, and matplotlib repeats them in each figure.
+    def with_prefix(tag: re.Match[str]) -> str:
         renamed = re.sub(r'\bid="', f'id="{prefix}-', tag[0])
         return renamed.replace('href="#', f'href="#{prefix}-').replace("url(#", f"url(#{prefix}-")
 
-    text = re.sub(r"<[^>]+>", own_ids, text)
+    text = re.sub(r"<[^>]+>", with_prefix, text)
     width = float(re.search(r'width="([\d.]+)pt"', text)[1]) * 4 / 3  # type: ignore[index]  # matplotlib writes a width
-    # Wider than the page: first shrink a little, then scroll.
+    # A figure wider than the page shrinks to 75 %, so that its text stays legible, then scrolls.
     style = f"width:100%;max-width:{width:.0f}px;min-width:{0.75 * width:.0f}px"
     return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', f'style="{style}"', text, count=1)
 
 
 def _drawable(values: Floats) -> Floats:
-    """Return values that have a place on an axis: what is not finite is drawn at 0."""
+    """Return values within the range of an axis; values that are not finite become 0."""
     finite: Floats = np.nan_to_num(values, posinf=0.0, neginf=0.0)
     return np.clip(finite, -_FAR, _FAR)
 
@@ -133,15 +138,16 @@ def _bars(display: Bars) -> Figure:
     n = len(display.names)
     figure, axes = _figure(7.2, 0.7 + 0.34 * n)
     places = np.arange(n, dtype=np.float64)
-    values, lows, highs = (_drawable(part) for part in _with_ends(display))
+    values, lows, highs = (_drawable(array) for array in _with_ends(display))
     axes.barh(places, values, height=0.62, color=PALE, edgecolor=BLUE, linewidth=0.8)
     if (lows < highs).any():
+        # Around the middle: a value may be outside its interval, where a bar would be negative.
         spread, middle = (highs - lows) / 2, (lows + highs) / 2
         axes.errorbar(
             middle, places, xerr=spread, fmt="none", ecolor=INK, elinewidth=1.2, capsize=3
         )
     reach = np.maximum(np.maximum(values, 0), highs)
-    room = max(float(np.max(reach, initial=0)), 1e-300)
+    room = max(float(np.max(reach, initial=0)), 1e-300)  # matplotlib warns of an axis of width 0
     texts = (str(row[1]) for row in as_table(display).rows)
     for place, text, end in zip(places, texts, reach, strict=True):
         axes.text(end + 0.015 * room, place, text, va="center", fontsize=9)
@@ -165,7 +171,7 @@ def _scatter(display: Scatter) -> Figure:
     axes.scatter(
         points[:, 0], points[:, 1], s=area, color=BLUE, alpha=0.35, edgecolors=BLUE, linewidths=1
     )
-    crowded = n > 20  # then the last word, such as a number, must do
+    crowded = n > 20  # then only the last word, such as a number, fits
     names = [name.split()[-1] if crowded and name.split() else name for name in display.names]
     for name, (x, y), size in zip(names, points, area, strict=True):
         axes.annotate(
@@ -187,7 +193,7 @@ def _curve(display: Curve) -> Figure:
     figure, axes = _figure(6.8, 3.6)
     places = _drawable(display.places)
     values, low, high, *wide = (
-        np.clip(np.atleast_2d(v), -_FAR, _FAR)  # what is not a number is a gap
+        np.clip(np.atleast_2d(v), -_FAR, _FAR)  # keeps nan, which is drawn as a gap
         for v in (*_with_ends(display), *(display.estimate.population or ()))
     )
     size = 4 if len(places) <= 60 else 0
@@ -266,7 +272,7 @@ def _graph(display: Graph) -> Figure:
 
 
 def _stress_places(n: int, edges: Sequence[tuple[int, int]]) -> Floats:
-    """Return places in the unit square whose distances are near those along the edges.
+    """Return places in the unit square whose distances approximate those along the edges.
 
     References
     ----------
@@ -280,7 +286,9 @@ def _stress_places(n: int, edges: Sequence[tuple[int, int]]) -> Floats:
     finite = np.isfinite(steps)
     ideal = np.where(finite, steps, 0.5 * steps[finite].max(initial=1.0) + 1.0)
     weights = 1 / np.where(ideal > 0, ideal, np.inf) ** 2
-    laplacian = np.diag(weights.sum(axis=1)) - weights + 1 / max(n, 1)  # the last pins the middle
+    # A Laplacian is singular; the constant fixes the middle of all places.
+    laplacian = np.diag(weights.sum(axis=1)) - weights + 1 / max(n, 1)
+    # A circle, since random places would draw each report differently.
     angles = 2 * np.pi * np.arange(n) / max(n, 1)
     places = np.column_stack([np.cos(angles), np.sin(angles)])
     for _ in range(200):
@@ -294,21 +302,23 @@ def _stress_places(n: int, edges: Sequence[tuple[int, int]]) -> Floats:
 
 
 def _apart(places: Floats, widths: Sequence[float]) -> Floats:
-    """Push nodes away from each other, in inches, until no name covers another node or name."""
+    """Push nodes apart, in inches, until no name covers another node or name."""
     wide = (np.array(widths)[:, None] + np.array(widths)[None, :]) / 2
     room = np.stack([wide, np.full_like(wide, 0.48)])
     order = np.subtract.outer(np.arange(len(places)), np.arange(len(places)))
-    found = places.copy()
+    moved = places.copy()
     for _ in range(300):
-        gaps = (found[:, None] - found[None, :]).transpose(2, 0, 1)
+        gaps = (moved[:, None] - moved[None, :]).transpose(2, 0, 1)
         over = room - np.abs(gaps)
         clash = (over > 0).all(axis=0) & (order != 0)
         if not clash.any():
             break
-        shorter = np.arange(2)[:, None, None] == (over / room).argmin(axis=0)  # the way out
+        # Along the axis of the smaller overlap, so that the layout changes least.
+        shorter = np.arange(2)[:, None, None] == (over / room).argmin(axis=0)
+        # The order decides between nodes at one place, which have no direction.
         push = np.where(clash & shorter, over, 0.0) * np.sign(np.where(gaps == 0, order, gaps))
-        found += 0.3 * push.sum(axis=2).T
-    return found
+        moved += 0.3 * push.sum(axis=2).T
+    return moved
 
 
 def _heatmap(display: Heatmap) -> Figure:
@@ -320,7 +330,8 @@ def _heatmap(display: Heatmap) -> Figure:
     height = _CELL_HEIGHT if with_text else 0.2
     figure, axes = _figure(1.2 + columns * wide, 0.8 + rows * height)
     shade = _shade(display)
-    ends = ("#e9a15b", "#69a5d8") if with_text else ("#7f3b08", "#08306b")  # ink on them is legible
+    # Text must be legible on the darkest colours, so cells with text have paler ones.
+    ends = ("#e9a15b", "#69a5d8") if with_text else ("#7f3b08", "#08306b")
     colours = LinearSegmentedColormap.from_list(
         "cloister", [ends[0], "#f6d9b8", "#ffffff", "#b5d4ee", ends[1]]
     )
@@ -333,7 +344,7 @@ def _heatmap(display: Heatmap) -> Figure:
         vmax=1,
         edgecolors="#edf1f5" if with_text else "white",
         linewidth=1.5 if with_text else 0.3,
-        rasterized=display.estimate.values.size > 4000,
+        rasterized=display.estimate.values.size > 4000,  # vectors of so many cells are slow
     )
     if with_text:
         _write_texts(axes, display)
@@ -362,7 +373,7 @@ def _heatmap(display: Heatmap) -> Figure:
 
 
 def _has_text(display: Heatmap) -> bool:
-    """Return whether the values fit into the cells."""
+    """Return True if the values fit into the cells."""
     rows, columns = display.estimate.values.shape
     return bool(
         rows * columns <= _TEXT_CELLS
@@ -372,7 +383,7 @@ def _has_text(display: Heatmap) -> bool:
 
 
 def _cell_width(display: Heatmap) -> float:
-    """Return inches a cell needs for its text, and for the column's name unless that is long."""
+    """Return the width in inches for the text of a cell, and for the column's name if short."""
     texts = [text for row in _texts(display) for text in row]
     longest = max(len(text) for text in texts) if texts else 1
     name = max((len(_short(name)) for name in display.estimate.labels[1]), default=1)
@@ -380,7 +391,7 @@ def _cell_width(display: Heatmap) -> float:
 
 
 def _texts(display: Heatmap) -> list[list[str]]:
-    """Return what stands in each cell of a heat map."""
+    """Return the text of each cell of a heat map."""
     return [[str(cell) for cell in row[1:]] for row in as_table(display).rows]
 
 
@@ -397,7 +408,7 @@ def _write_texts(axes: Axes, display: Heatmap) -> None:
 
 
 def _shade(display: Heatmap) -> Floats:
-    """Return shades in [-1, 1]; by default the values over the largest of them."""
+    """Return shades in [-1, 1]; by default the values divided by the largest absolute one."""
     if display.shade is not None:
         return np.clip(_drawable(display.shade), -1, 1)
     values = _drawable(display.estimate.values)
@@ -406,9 +417,9 @@ def _shade(display: Heatmap) -> Floats:
 
 
 def _cell_intervals(axes: Axes, display: Heatmap) -> None:
-    """Draw in each cell where its value lies within its column, with its interval."""
+    """Draw in each cell the position of its value within its column, with its interval."""
     values, lows, highs = (_drawable(v) for v in _with_ends(display))
-    left, width, drop = -0.26, 0.52, 0.27  # so that an interval fits beside both ends
+    left, width, drop = -0.26, 0.52, 0.27  # leaves room for intervals beyond both ends
     lowest, ranges = values.min(axis=0), np.ptp(values, axis=0)
     for i, j in np.ndindex(values.shape):
         if ranges[j] <= 0:

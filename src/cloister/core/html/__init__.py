@@ -1,4 +1,4 @@
-"""Pages from the templates in this folder: a value is escaped unless its template says ``safe``."""
+"""Pages from the templates in this folder; values are escaped unless marked ``safe``."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",  # with less, a browser does not say whose form it sends
+    "Referrer-Policy": "same-origin",  # with less, a browser omits the origin of a form
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""What a browser may do with a page: show it, send its forms back, and renew parts of it."""
+"""Rights of a page in a browser: show it, send its forms, and renew parts of it."""
 
 
 def clean(text: str) -> str:
-    """Return text whose unprintable characters, which could steer a terminal, show as such."""
+    """Return text with a visible sign for unprintable characters, which could steer a terminal."""
     return "\n".join(map(_clean_line, text.split("\n")))
 
 
@@ -41,7 +41,7 @@ def page(template: str, **values: object) -> str:
 
 
 def static(name: str) -> str:
-    """Return a file of this folder as it is, such as ``console.css``."""
+    """Return a file of this folder unchanged, such as ``console.css``."""
     return (files(__name__) / name).read_text("utf-8")
 
 
@@ -55,9 +55,10 @@ def _templates() -> Environment:
         loader=FunctionLoader(static),
         lstrip_blocks=True,
         trim_blocks=True,
-        undefined=StrictUndefined,
+        undefined=StrictUndefined,  # a missing value is an error, not an empty text
     )
 
 
 def _printable(value: object) -> object:
+    # Markup comes from the package; every other text may come from a user or a file.
     return value if hasattr(value, "__html__") else clean(str(value))

@@ -1,6 +1,6 @@
-"""Real patients for examples: public records that ship with the package, read without a network.
+"""Public records of real patients for examples, shipped with the package.
 
-``README.md`` in this folder says where they come from.
+``README.md`` in this folder documents their source.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 HOSPITALS = ("north", "east", "south")
 SCHEMA = "patients.toml"
 ACCEPTED_LOSS = 0.1
-"""Share of rows that may be left out: about one in twelve people lacks a measurement."""
+"""Share of rows that may be excluded: about one in twelve people lacks a measurement."""
 _TABLE = "patients.csv.gz"
 
 
@@ -26,9 +26,9 @@ def load_patients() -> pd.DataFrame:
     Returns
     -------
     DataFrame of shape (16097, 10)
-        A row for each, with the columns ``patient`` (a number), ``sex``, ``age`` (years),
+        One row per participant. Columns: ``patient`` (a number), ``sex``, ``age`` (years),
         ``height`` (cm), ``weight`` (kg), ``bmi``, ``pulse``, ``systolic``, ``diastolic`` (mmHg)
-        and ``diabetes``; missing where nothing was measured.
+        and ``diabetes``. A value that was not measured is missing.
 
     References
     ----------
@@ -47,7 +47,7 @@ def write_patients(folder: Path) -> dict[str, Path]:
     Parameters
     ----------
     folder : path
-        Must exist; files of these names are replaced.
+        An existing folder; files of these names are replaced.
 
     Returns
     -------
@@ -57,6 +57,7 @@ def write_patients(folder: Path) -> dict[str, Path]:
     here = files(__name__)
     heading, *rows = gzip.decompress((here / _TABLE).read_bytes()).splitlines(keepends=True)
     written = {name: folder / f"{name}.csv" for name in HOSPITALS}
+    # Every third row, so that each hospital has patients from the whole survey.
     for i, path in enumerate(written.values()):
         path.write_bytes(heading + b"".join(rows[i :: len(HOSPITALS)]))
     (folder / SCHEMA).write_bytes((here / SCHEMA).read_bytes())

@@ -102,7 +102,7 @@ class Rounds(Controller):
             # A stopped job stays open in the store, so that a second submission resumes it.
             if line.stopped:
                 raise TransportError(
-                    f"FLARE stopped job {job}; submit the same folder again to go on."
+                    f"FLARE stopped job {job}; submit the same folder again to continue."
                 ) from error
             _end(line, plan, store, "failed", str(error))
             raise
@@ -117,7 +117,7 @@ class Rounds(Controller):
         assert known is not None
         if known.state == "running":
             if Plan.from_dict(known.plan).digest != plan.digest:
-                raise PlanError(f"the plan of job {job} was changed; make a new one.")
+                raise PlanError(f"the plan of job {job} was changed; make a new plan.")
             _log.info("job %s is taken up at round %d", job, known.rounds_done + 1)
             return known.approved
         if known.state != "proposed":
@@ -138,7 +138,7 @@ class Rounds(Controller):
         if len(members) < plan.min_silos:
             raise PlanError(
                 f"{len(members)} silos approved job {job}, the plan asks for {plan.min_silos}; "
-                "the log says who declined and why."
+                "the log has the reason of each silo that declined."
             )
         store.start(job, members)
         return members

@@ -85,7 +85,7 @@ def open_doors(kit: Path) -> list[str]:
     ]
     allowed = resources.get("class_allow_list")
     if allowed is None:
-        doors.append("there is no class_allow_list, and FLARE's own is long.")
+        doors.append("there is no class_allow_list, and the default of FLARE is long.")
     else:
         doors += [f"jobs may name {name!r}." for name in allowed if name != _CLASSES[party]]
     if resources.get("class_list_enforcement_mode", "enforce") != "enforce":

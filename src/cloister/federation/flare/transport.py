@@ -68,7 +68,7 @@ class Line:
                     del waiting[silo]
                     yield silo, answer
             if self.stopped:
-                raise TransportError("FLARE stops the job; nothing more is asked.")
+                raise TransportError("FLARE stops the job; no more requests are sent.")
             waiting = {silo: request for silo, request in waiting.items() if not self._gone(silo)}
             if waiting:
                 patience = min(2 * patience, _PATIENCE[1])
@@ -156,7 +156,7 @@ def decision_of(message: Message) -> tuple[bool, str]:
 
 
 def _reason(message: Message) -> str:
-    return printable(_fields(message).get("reason", "it did not say why."))
+    return printable(_fields(message).get("reason", "it gave no reason."))
 
 
 def _fields(message: Message) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def make_app(jobs: Jobs, streams: Hub, identify: Callable[[Scope], Peer]) -> App
         left = caller.not_after - datetime.now(UTC)
         if left < EXPIRY_WARNING:
             _LOG.warning(
-                "certificate of %s expires in %d days; enrol it again",
+                "certificate of %s expires in %d days; renew it",
                 caller.name,
                 left.days,
                 extra={"silo": caller.name},
@@ -153,19 +153,19 @@ def _add_jobs(app: FastAPI, jobs: Jobs) -> None:
     def show(request: Request, job_id: JobId) -> dict[str, Any]:
         return jobs.details(_job(jobs, job_id, _caller(request)))
 
-    @app.post("/v1/jobs/{job_id}/cancel", summary="End a job for good")
+    @app.post("/v1/jobs/{job_id}/cancel", summary="End a job permanently")
     def cancel(request: Request, job_id: JobId) -> dict[str, Any]:
         caller = _caller(request, "analyst", "coordinator")
         job = _job(jobs, job_id, caller)
         # By fingerprint: a name can be enrolled again with another key.
         if caller.role == "analyst" and job.proposer["fingerprint"] != caller.fingerprint:
-            raise HTTPException(403, f"job {job_id!r} was proposed by somebody else.")
+            raise HTTPException(403, f"job {job_id!r} was proposed by another analyst.")
         if not jobs.cancel(job_id, caller.name):
             state = _job(jobs, job_id, caller).state
             raise HTTPException(409, f"job {job_id!r} has ended already: it is {state}.")
         return jobs.view(_job(jobs, job_id, caller))
 
-    @app.get("/v1/jobs/{job_id}/result", summary="The noised sums, where the plan publishes them")
+    @app.get("/v1/jobs/{job_id}/result", summary="The noisy sums, if the plan publishes them")
     def result(request: Request, job_id: JobId) -> dict[str, Any]:
         job = _job(jobs, job_id, _caller(request))
         if not job.plan["publish"]:
@@ -233,7 +233,8 @@ def _caller(request: Request, *roles: str) -> Peer:
     caller: Peer = request.scope["caller"]
     if roles and caller.role not in roles:
         raise HTTPException(
-            403, f"this is for the roles {list(roles)}, and {caller.name!r} is a {caller.role}."
+            403,
+            f"caller must have a role of {list(roles)}, but {caller.name!r} is a {caller.role}.",
         )
     return caller
 

@@ -46,13 +46,13 @@ class Audit:
             torn = self._open()
         except BlockingIOError:
             raise LedgerError(
-                f"audit file {os.fspath(path)!r} is written by another process; stop that one, or "
-                "set audit_log to a file of its own."
+                f"audit file {os.fspath(path)!r} is written by another process; stop that "
+                "process, or set audit_log to another file."
             ) from None
         except OSError as error:
             raise LedgerError(
-                f"audit file {os.fspath(path)!r} cannot be used: {error.strerror}; choose a folder "
-                "that you may write to."
+                f"audit file {os.fspath(path)!r} cannot be used: {error.strerror}; choose a "
+                "writable folder."
             ) from error
         if torn:
             self.write("repaired", bytes_cut=torn)
@@ -151,8 +151,8 @@ def verify(path: str | os.PathLike[str], head: str | None = None) -> tuple[int, 
         ) from error
     if not found:
         raise LedgerError(
-            f"the audit file does not contain the head {head}: lines were cut off its end, or the "
-            "chain was made anew."
+            f"the audit file does not contain the head {head}: its last lines were removed, or "
+            "the chain was made again."
         )
     return count, previous
 
@@ -171,7 +171,7 @@ def _check_line(line: bytes, number: int, previous: str) -> str:
     if entry.get("seq") != number or entry.get("previous") != previous:
         raise LedgerError(
             f"line {number} of the audit file does not follow the line before; a line was removed, "
-            "added or put elsewhere."
+            "added or moved."
         )
     return str(stated)
 

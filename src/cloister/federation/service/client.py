@@ -86,7 +86,7 @@ class Connection:
         return document
 
     def _strange(self) -> TransportError:
-        return TransportError(f"{self._other} does not answer as one does; check the address.")
+        return TransportError(f"{self._other} gave an unexpected answer; check the address.")
 
     def _answer(self, method: str, path: str, **options: Any) -> bytes:
         # Streamed, so that the limit applies before an answer fills the memory.
@@ -186,7 +186,9 @@ class Joining(Connection):
         try:
             context.load_verify_locations(cadata=invitation.federation.ca)
         except (ssl.SSLError, ValueError):
-            raise PlanError("invitation holds no certificate of an authority; ask again.") from None
+            raise PlanError(
+                "invitation has no certificate of an authority; request it again."
+            ) from None
         super().__init__(invitation.federation.coordinator, context, proxy)
         self._sender = {"name": invitation.name, "token": invitation.token}
 

@@ -242,7 +242,9 @@ def _check_only_reads(scope: Scope) -> None:
     """Refuse what a web page sends; browsers name the page's site, and nobody else does."""
     reads = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
     if not reads and b"origin" in dict(scope["headers"]):
-        raise TransportError("a browser only reads here; use the command 'cloister' for the rest.")
+        raise TransportError(
+            "browsers have read access only; use the command 'cloister' for changes."
+        )
 
 
 async def _body(scope: Scope, receive: Receive, most: int) -> bytes | None:

@@ -36,7 +36,7 @@ from cloister.federation.transports.http import (
     printable,
 )
 
-_STOPPED = "the job, or the service, was stopped; nothing more is asked."
+_STOPPED = "the job, or the service, was stopped; no more requests are sent."
 _TICK = 0.1  # seconds between two looks at `stop`
 # Four bytes of a message hold its number.
 _NUMBERS = 2**32
@@ -74,7 +74,7 @@ class _Stream:
     def put(self, data: bytes, sent: Callable[[], None] = lambda: None) -> None:
         """Queue a message; call `sent` after it was sent."""
         if self._bytes + len(data) > self._most:
-            self.end(_TROUBLE, "this silo takes its messages too slowly; it may connect again.")
+            self.end(_TROUBLE, "this silo reads its messages too slowly; it may connect again.")
             return
         self._waiting.append((data, sent))
         self._bytes += len(data) + _OVERHEAD
@@ -322,7 +322,7 @@ class Hub:
         self._has_loop.set()
         if VERSION not in websocket.scope.get("subprotocols", ()):
             offered = [printable(name) for name in websocket.scope.get("subprotocols", ())[:5]]
-            sentence = f"this coordinator speaks {VERSION}, the silo offers {offered}; "
+            sentence = f"the protocol of this coordinator is {VERSION}, the silo offers {offered}; "
             sentence += "install the same version at every party."
             _LOG.warning("turned away: %s", sentence, extra={"silo": silo})
             await websocket.send_denial_response(JSONResponse({"error": sentence}, 426))
@@ -385,7 +385,7 @@ class Hub:
             return False
         except CloisterError as error:
             if self._unreadable.since(str(error)) is not None:
-                _LOG.error("certificates of open streams cannot be looked at: %s", error)
+                _LOG.error("certificates of open streams cannot be checked: %s", error)
         return True
 
     async def _said(self, silo: str, message: Message) -> None:
@@ -401,14 +401,19 @@ class Hub:
             approved = decision == "approved"
             await asyncio.to_thread(self._on_decision, silo, message.job, approved, reason)
         else:
-            raise TransportError(f"a coordinator does not take messages of kind {message.kind:d}.")
+            raise TransportError(
+                f"a coordinator does not accept messages of kind {message.kind:d}."
+            )
 
     def _opened(self, silo: str, stream: _Stream) -> None:
         earlier = self._streams.pop(silo, None)
         self._streams[silo] = stream
         self._shut_out.pop(silo, None)
         if earlier is not None:
-            earlier.end(_REPLACED, f"replaced by a newer stream of {silo!r}; has it two agents?")
+            earlier.end(
+                _REPLACED,
+                f"replaced by a newer stream of {silo!r}; stop the second agent, if there is one.",
+            )
         _LOG.info("connected", extra={"silo": silo})
         for exchange in self._exchanges.values():
             if silo in exchange.due:

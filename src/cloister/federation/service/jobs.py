@@ -182,7 +182,7 @@ class Jobs:
             except CloisterError as error:
                 _LOG.error("%s", error)
             except Exception:
-                _LOG.exception("unexpected error; the clock goes on")
+                _LOG.exception("unexpected error; the clock continues")
 
     # Requests of analysts and operators -------------------------------------------------------
 
@@ -229,8 +229,8 @@ class Jobs:
             fresh = self.store.propose(plan.run_id, plan.to_dict(), proposer)
         if not fresh:
             raise PlanError(
-                f"run_id {plan.run_id!r} was used before; leave it out for a fresh one and sign "
-                "the plan again."
+                f"run_id {plan.run_id!r} was used before; omit it for a new one and sign the plan "
+                "again."
             )
         self.audit.write(
             "proposed", job=plan.run_id, by=name, plan=plan.digest.hex(), silos=list(plan.silos)
@@ -417,7 +417,9 @@ class Jobs:
                 against = [one for one in decisions.values() if not one.approved]
                 reasons = [f"{one.silo}: {one.reason.rstrip('.')}" for one in against]
                 reasons += [f"{silo}: no decision in time" for silo in undecided]
-                counted = f"{len(approved)} of {len(known.silos)} silos approved, the plan asks for"
+                counted = (
+                    f"{len(approved)} of {len(known.silos)} silos approved, but the plan requires"
+                )
                 self._end(job, "declined", f"{counted} {least}; {'; '.join(reasons)}")
             elif self.store.start(job, approved):
                 self.audit.write("started", job=job, silos=list(approved))
@@ -522,14 +524,14 @@ class Jobs:
         for silo, fingerprint in zip(plan.silos, plan.fingerprints, strict=True):
             if known.get(silo, fingerprint) != fingerprint:
                 yield (
-                    f"silo {silo!r} connects with fingerprint {known[silo]}, the plan has "
-                    f"{fingerprint}; compare them out of band."
+                    f"silo {silo!r} connects with fingerprint {known[silo]}, but the plan has "
+                    f"{fingerprint}; compare them over another channel."
                 )
 
     def _known(self, job: str, *, brief: bool = False) -> StoredJob:
         known = self.store.job(job, brief=brief)
         if known is None:
-            raise LedgerError(f"job {job!r} is gone from the database; restore its newest copy.")
+            raise LedgerError(f"job {job!r} is missing in the database; restore its newest copy.")
         return known
 
     def _offer(self, silo: str, job: StoredJob) -> None:
@@ -581,8 +583,8 @@ def _rules_of_proposer(
         )
     if not proposer.signed(plan):
         yield (
-            "proposer's signature does not belong to this plan and fingerprint; sign the plan's "
-            "digest again, and write it in hexadecimal digits."
+            "proposer's signature does not match this plan and fingerprint; sign the plan's "
+            "digest again, and write the signature in hexadecimal digits."
         )
 
 

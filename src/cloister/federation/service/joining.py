@@ -32,7 +32,7 @@ def make_app(board: Board, on_change: Callable[[], None]) -> Application:
             message = dict(await request.json())
             name, token = str(message.pop("name")), str(message.pop("token"))
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise PlanError("this is not what a party sends.") from None
+            raise PlanError("message must be a JSON object with a name and a token.") from None
         shown = await run_in_threadpool(board.post, name, token, message)
 
         def after() -> None:

@@ -101,7 +101,7 @@ class Relays:
             Identify the link; the other end names the same session and this party.
         """
         if VERSION not in websocket.scope.get("subprotocols", ()):
-            sentence = f"this coordinator speaks {VERSION}; install the same version at each party."
+            sentence = f"this coordinator uses {VERSION}; install the same version at every party."
             await websocket.send_denial_response(JSONResponse({"error": sentence}, 426))
             return
         await websocket.accept(VERSION)
@@ -137,11 +137,12 @@ class Relays:
         if isinstance(why, WebSocketException):
             raise why
         if why is not None:  # it did not hang up itself
-            raise WebSocketException(_GONE, "the other end hung up.")
+            raise WebSocketException(_GONE, "the other end closed the link.")
 
     def _check_room(self, name: str, peer: str) -> None:
         if name == peer:
-            raise WebSocketException(_NOT_ALLOWED, "a link has two parties.")
+            raise WebSocketException(_NOT_ALLOWED, "a link must have two different parties.")
+        # Also per party, so that one party cannot use all links.
         if len(self._open) >= self._most or (
             sum(end.name == name for end in self._open) >= self._most_of_one
         ):
@@ -155,4 +156,4 @@ class Relays:
             raise WebSocketException(_NOT_ALLOWED, "not enrolled.") from None
         heard = max(one.heard for one in (end, end.other) if one is not None)
         if time.monotonic() - heard > self._idle:
-            raise WebSocketException(_GONE, f"nothing came for {self._idle:g} s.")
+            raise WebSocketException(_GONE, f"no frame came for {self._idle:g} s.")

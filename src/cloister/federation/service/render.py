@@ -35,7 +35,7 @@ def facts(job: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("meaning", MEANING[job["state"]]),
         ("because", job["reason"]),
         ("waits for", job["waiting_for"]),
-        ("asked by", job["proposer"]),
+        ("requested by", job["proposer"]),
         ("study", job["study"]),
         ("plan digest", job["digest"]),
         ("rounds", progress(job)),
@@ -52,7 +52,7 @@ def members(job: Mapping[str, Any]) -> Table:
         (silo, decisions.get(silo, "undecided"), job["refusals"].get(silo, ""))
         for silo in job["silos"]
     )
-    return Table("Silos", ("silo", "decision", "refused later"), rows)
+    return Table("Silos", ("silo", "decision", "later refusal"), rows)
 
 
 def _decided(decision: Mapping[str, Any]) -> str:

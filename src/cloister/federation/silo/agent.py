@@ -145,7 +145,7 @@ class Agent:
             case Kind.END:
                 self._ended(message)
                 return []
-        raise TransportError(f"a silo does not take messages of kind {message.kind!r}.")
+        raise TransportError(f"a silo does not accept messages of kind {message.kind!r}.")
 
     def prepare(self, job: str) -> None:
         """Draw the noise of a job's next round ahead of its message."""
@@ -200,7 +200,7 @@ class Agent:
         """Store a new job with its first decision, or return the reason to discard it."""
         reason = self._site.refusal(plan, proposer)
         if reason is None and len(self._store.states((SiloState.WAITING,))) >= _MOST_WAITING:
-            reason = f"{_MOST_WAITING} jobs wait for this silo's owner already."
+            reason = f"{_MOST_WAITING} jobs already wait for this silo's owner."
         state, by, text = SiloState.WAITING, "", plan.canonical_json()
         if reason is not None:
             # Declined plans of analysts must not fill the disk.
@@ -252,7 +252,7 @@ class Agent:
             return None
         return (
             f"the clock of {self.name!r} is {self._clock_error:+.0f} s from the coordinator's, "
-            f"more than {CLOCK_SECONDS} s; one of them must be set before a job is booked."
+            f"more than {CLOCK_SECONDS} s; set one of them, so that jobs can be reserved."
         )
 
     def _book_or_reason(self, plan: Plan) -> str | None:
@@ -351,7 +351,9 @@ class Agent:
         known = self._store.get(job)
         if known is None or known.state not in GRANTED:
             state = "not known" if known is None else known.state.value
-            raise PlanError(f"job {job} is {state} at silo {self.name!r}, which sends nothing.")
+            raise PlanError(
+                f"job {job} is {state} at silo {self.name!r}, so the silo sends nothing."
+            )
         return known
 
     def _attested(self, plan: Plan) -> Callable[[bytes], Attestation]:
@@ -378,8 +380,7 @@ class Agent:
                 if plan.run_id not in self._unsaved:
                     self._unsaved.add(plan.run_id)
                     _log.error(
-                        "the result cannot be written (%s) and is kept until it can: make room in "
-                        "%r",
+                        "the result cannot be written (%s); make room for it in %r",
                         error.strerror,
                         str(self._results),
                         extra={"job": plan.run_id},
@@ -423,7 +424,7 @@ class Agent:
                     return
                 if self._store.state(job) != SiloState.FINISHED:
                     final = SiloState.FAILED
-                    reason = "the job is done, but not all of it reached this silo."
+                    reason = "the job is done, but this silo did not receive all of its messages."
             step = lifecycle.CLOSES[final]
             self._store.move(job, step, reason=reason, by=known.decided_by or "coordinator")
             del self._ends[job]
@@ -545,7 +546,7 @@ def _read_offer(
     except Exception:  # whatever a stranger's document does to the reader
         raise PlanError("the plan cannot be read; use the same version at every party.") from None
     if plan.run_id != message.job:
-        raise PlanError(f"the plan is of job {plan.run_id}, but was offered as {message.job}.")
+        raise PlanError(f"the plan is for job {plan.run_id}, but was offered as job {message.job}.")
     return plan, proposer, asked_at
 
 
@@ -568,7 +569,7 @@ def _read_end(message: Message) -> tuple[SiloState, str]:
         document = message.fields()
         status, reason = document.get("status"), printable(document.get("reason") or "")
     except TransportError:
-        status, reason = "failed", "the coordinator did not say why."
+        status, reason = "failed", "the coordinator gave no reason."
     final = {
         "done": SiloState.DONE,
         "cancelled": SiloState.CANCELLED,

@@ -50,7 +50,7 @@ def serve(
             stream = _dial(connect, stop)
         except TransportError as error:
             if not outage:
-                _log.warning("no connection to %s, keeps trying: %s", where, error)
+                _log.warning("no connection to %s, will retry: %s", where, error)
             outage = True
         else:
             if stream is None:
@@ -61,7 +61,7 @@ def serve(
             try:
                 _converse(agent, stream, desks, stop)
             except TransportError as error:
-                _log.warning("connection to %s was lost, dials again: %s", where, error)
+                _log.warning("connection to %s was lost, will reconnect: %s", where, error)
                 outage = True
             finally:
                 stream.close()
@@ -151,7 +151,7 @@ class _Desks:
         except Exception as error:
             trouble = str(error) if isinstance(error, CloisterError) else place_of(error)
             if trouble != self._last_trouble:  # a full disk is said once
-                _log.error("something could not be done: %s", trouble)
+                _log.error("a message could not be handled: %s", trouble)
             self._last_trouble = trouble
 
 

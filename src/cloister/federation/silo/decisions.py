@@ -26,10 +26,10 @@ from cloister.protocol.plan import Plan
 Pairs = tuple[tuple[str, str], ...]
 
 CONSENT = (
-    "Profile 'group': the guarantee rests on the aggregator really adding the noise, which no silo "
-    "can check."
+    "Profile 'group': the guarantee depends on the noise of the aggregator, which no silo can "
+    "check."
 )
-_BEYOND = "beyond the lifetime cap, or the limits it is cut into for each law of noise"
+_BEYOND = "beyond the lifetime cap, or its limits for each noise distribution"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def question(job: Job, site: Site) -> Question:
         ("state", job.state + (f", decided by {job.decided_by}" if job.decided_by else "")),
         *([("because", job.reason)] if job.reason else []),
         ("received", job.received_at),
-        ("asked by", f"{asker(job)}  {_pinned(job.proposer, site.settings.analysts)}"),
+        ("requested by", f"{asker(job)}  {_pinned(job.proposer, site.settings.analysts)}"),
         ("task and epsilon", priced(job)),
     )
     stored = json.loads(job.plan)
@@ -125,7 +125,7 @@ def check_approval(site: Site, job: Job, *, accepts_aggregator_noise: bool) -> N
     if refusal is not None:
         raise PlanError(f"the policy refuses job {job.id}: {refusal}")
     if plan.profile == "group" and not accepts_aggregator_noise:
-        raise PlanError(f"{CONSENT} Give --accept-aggregator-noise to accept that.")
+        raise PlanError(f"{CONSENT} Add --accept-aggregator-noise to accept this.")
     cost = cost_of(plan, site, job)
     if not cost.get("fits", True):
         raise BudgetExceeded(
@@ -142,7 +142,7 @@ def decide(site: Site, start: str, step: Step[SiloState], reason: str = "") -> s
         if not store.move(job.id, step, reason=reason, by="owner"):
             hint = "; use 'cloister jobs withdraw'" if step is DENY and job.state in GRANTED else ""
             now = store.state(job.id)
-            raise PlanError(f"job {job.id} is {now} already and cannot be {step.target}{hint}.")
+            raise PlanError(f"job {job.id} is already {now} and cannot be {step.target}{hint}.")
         return job.id
     finally:
         store.dispose()

@@ -51,8 +51,9 @@ def _tell(settings: NotifySettings, notice: Mapping[str, Any]) -> None:
             with urllib.request.urlopen(request, timeout=_SECONDS):
                 pass
     except Exception as error:
+        # A job waits for its owner's decision even if the notification fails.
         _log.warning(
-            "the owner could not be told that a job waits: %s",
+            "the owner could not be notified of a waiting job: %s",
             type(error).__name__,
             extra={"job": notice["job"]},
         )

@@ -76,30 +76,30 @@ class Policy:
         self, plan: Plan, silo: str, fingerprint: str, peers: Mapping[str, str]
     ) -> Iterator[str]:
         if len(plan.fingerprints) != len(plan.silos):
-            yield "the plan names no fingerprints, so nobody knows who takes part; plan with them."
+            yield "the plan has no fingerprints, so members are unknown; plan with fingerprints."
             return
         members = dict(zip(plan.silos, plan.fingerprints, strict=True))
         yield from refused_members(members, silo, fingerprint, peers, "plan")
         if plan.min_silos - 1 < self.rules.min_other_silos:
             yield (
                 f"min_silos must be at least {self.rules.min_other_silos + 1} for this silo, got "
-                f"{plan.min_silos}; a sum must hold {self.rules.min_other_silos} others."
+                f"{plan.min_silos}; a sum must include {self.rules.min_other_silos} others."
             )
 
     def _asked_by(
         self, plan: Plan, proposer: Proposer | None, analysts: Mapping[str, str]
     ) -> Iterator[str]:
         if proposer is None:
-            yield "nobody signed the proposal of this job; submit it with an analyst's keys."
+            yield "the proposal of this job has no signature; submit it with an analyst's keys."
         elif proposer.name not in analysts:
             yield f"{proposer.name!r} is not among the analysts who may propose jobs here."
         elif analysts[proposer.name] != proposer.fingerprint:
             yield (
-                f"analyst {proposer.name!r} has the fingerprint {proposer.fingerprint}, pinned "
-                f"here is {analysts[proposer.name]}; compare it with its owner."
+                f"analyst {proposer.name!r} has the fingerprint {proposer.fingerprint}, but "
+                f"{analysts[proposer.name]} is pinned here; compare it with its owner."
             )
         elif not proposer.signed(plan):
-            yield f"the signature of {proposer.name!r} is not over this plan; submit it again."
+            yield f"the signature of {proposer.name!r} does not match this plan; submit it again."
 
     def _share(self, plan: Plan, proposer: Proposer | None) -> Iterator[str]:
         """Refuse an analyst that would charge the study, and thereby the share, of another."""
@@ -157,7 +157,7 @@ class Policy:
             yield f"task {plan.task.name!r} is not private; only private jobs are allowed here."
             return
         if self.rules.max_epsilon_per_job is None:
-            yield "no epsilon is allowed for a job here; the owner has to set max_epsilon_per_job."
+            yield "no epsilon is allowed for a job here; the owner must set max_epsilon_per_job."
         for per, cap in (
             ("job", self.rules.max_epsilon_per_job),
             ("study", self.rules.max_epsilon_per_study),
@@ -216,8 +216,8 @@ def refused_members(
         return
     if members[silo] != fingerprint:
         yield (
-            f"the {what} has {members[silo]} for {silo!r}, this silo's own fingerprint is "
-            f"{fingerprint}; plan with that."
+            f"the {what} has {members[silo]} for {silo!r}, but this silo's fingerprint is "
+            f"{fingerprint}; plan with this one."
         )
     names = {pin: name for name, pin in peers.items()}
     for name, shown in members.items():
@@ -230,8 +230,8 @@ def refused_members(
             yield f"{who} {name!r} is not pinned here; compare its fingerprint and pin it."
         elif peers[name] != shown:
             yield (
-                f"{who} {name!r} has the fingerprint {shown} in the {what}, pinned here is "
-                f"{peers[name]}; compare it with its owner."
+                f"{who} {name!r} has the fingerprint {shown} in the {what}, but "
+                f"{peers[name]} is pinned here; compare it with its owner."
             )
 
 

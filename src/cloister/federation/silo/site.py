@@ -29,8 +29,8 @@ from cloister.tasks import Catalogue, installed
 
 _log = logging.getLogger("cloister.federation.silo")
 TOO_MUCH_LOST = (
-    "more rows of this silo's data are left out than its owner accepts; run 'cloister check FILE "
-    "--schema SCHEMA' to see which, then mend the reading settings of the schema, or write "
+    "more rows of this silo's data are excluded than its owner accepts; run 'cloister check FILE "
+    "--schema SCHEMA' to see the rows, then correct the reading settings of the schema, or set "
     "accept_loss under [data]."
 )
 """The message has no number, column or cell, because an agent's last message is often logged."""
@@ -99,7 +99,7 @@ class Site:
             peers, analysts = self.settings.pins()
         except PlanError as error:
             _log.error("pins cannot be read: %s", error)
-            return "the pins of this silo cannot be read; its owner has to mend them."
+            return "the pins of this silo cannot be read; its owner must correct them."
         return self.policy.refusal(
             plan,
             silo=self.settings.name,

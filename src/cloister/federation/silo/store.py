@@ -40,7 +40,7 @@ _INSERT = (
     f"INSERT INTO jobs ({', '.join(_FIELDS)}, noted) VALUES (?, ?, ?, ?, ?, ?, ?, '') "
     "ON CONFLICT (id) DO NOTHING"
 )
-_CHANGED = "the file of jobs was changed: a value is of another kind; restore its newest copy."
+_CHANGED = "the file of jobs was changed: a value has another type; restore its newest copy."
 
 
 def _among(column: str, values: Collection[str]) -> str:
@@ -188,7 +188,7 @@ class Store:
             )
         job = self.get(found[0])
         if job is None:
-            raise PlanError(f"job {start!r} was forgotten this very moment; it had ended.")
+            raise PlanError(f"job {start!r} has just been deleted, since it had ended.")
         return job
 
     def jobs(self) -> tuple[Job, ...]:

@@ -172,7 +172,7 @@ class Stream:
         try:
             message = Message.decode(data)
             if message.kind >= Kind.DECISION:
-                raise TransportError(f"a silo does not take messages of kind {message.kind:d}.")
+                raise TransportError(f"a silo does not accept messages of kind {message.kind:d}.")
         except TransportError as error:
             self.close(1002, str(error))
             raise
@@ -335,8 +335,8 @@ class StreamClient:
             patience = round(1000 * (self.ping_interval + self.ping_timeout))
             carrier.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
         if connection.subprotocol != version:
-            await connection.close(1002, f"we speak {version}")
-            raise TransportError(f"{where} speaks no {version}; {_SAME_VERSION}")
+            await connection.close(1002, f"this party uses {version}")
+            raise TransportError(f"{where} does not support {version}; {_SAME_VERSION}")
         return connection
 
     def _why(self, error: Exception, where: str) -> str:
@@ -353,7 +353,7 @@ class StreamClient:
             case InvalidStatus():
                 return _status(error.response, where)
             case NegotiationError():
-                return f"{where} speaks no {VERSION}; {_SAME_VERSION}"
+                return f"{where} does not support {VERSION}; {_SAME_VERSION}"
             case ssl.SSLCertVerificationError():
                 return _verification(error, where)
             case ssl.SSLError() | ConnectionResetError():
@@ -370,23 +370,25 @@ class StreamClient:
         match error:
             case TimeoutError():
                 return (
-                    f"no answer from {nearest!r} in {self.open_timeout:g} seconds; check the "
+                    f"no answer from {nearest!r} within {self.open_timeout:g} seconds; check the "
                     "address and firewalls."
                 )
             case socket.gaierror():
                 return f"the name in {nearest!r} does not resolve; check {setting} and DNS."
             case ConnectionRefusedError():
-                return f"nobody listens at {nearest!r}; check {setting} and that it runs."
+                return (
+                    f"no server listens at {nearest!r}; check {setting} and that the server runs."
+                )
         what = printable(error.strerror or error)
         return f"no connection to {where!r}: {what}; check {setting}."
 
 
 _SAME_VERSION = "install the same version at every party."
-_CLOSED = {1009: "a message was larger than it takes; compare max_message_bytes"}
+_CLOSED = {1009: "a message exceeded its limit; compare max_message_bytes"}
 # By OpenSSL's numbers, X509_V_ERR_*.
 _VERIFY = {
     9: "its certificate is not valid yet; compare the clocks",
-    10: "its certificate has expired; it must be issued anew",
+    10: "its certificate has expired; it must be renewed",
     18: "its certificate was not issued by this federation's CA; compare ca.pem",
     19: "its certificate was not issued by this federation's CA; compare ca.pem",
     20: "its certificate was not issued by this federation's CA; compare ca.pem",
@@ -412,17 +414,19 @@ def _hung_up(error: Any, where: str) -> str:
     """Return the message for a connection that ended before the stream was open."""
     alert = (getattr(error, "reason", "") or "").rpartition("ALERT_")[2]
     if why := _ALERTS.get(alert):
-        return f"{where} does not take this party's certificate: {why}."
+        return f"{where} rejects this party's certificate: {why}."
     if "VERSION" in alert:
-        return f"{where} takes no version of TLS that we speak; TLS 1.3 is needed."
+        return f"{where} supports no TLS version of this party; TLS 1.3 is needed."
     return (  # an alert can be lost on its way
-        f"{where} hung up during the greeting; if it is the coordinator, it does not take this "
-        "party's certificate: see that it was enrolled, has not expired and was not revoked."
+        f"{where} closed the connection during the handshake; if it is the coordinator, it "
+        "rejects this party's certificate: check that it was enrolled, has not expired and was "
+        "not revoked."
     )
 
 
 def _status(response: Any, where: str) -> str:
     """Return the message for a stream that the coordinator refused."""
+    # Another server, such as a proxy, may have sent the body.
     try:
         why = printable(json.loads(response.body or b"")["error"])
     except (ValueError, LookupError, TypeError, RecursionError):

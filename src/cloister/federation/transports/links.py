@@ -106,7 +106,9 @@ def check_size(size: int, most: int) -> None:
 
 def late(timeout: float) -> TransportError:
     """Return the error for a message that did not arrive in time."""
-    return TransportError(f"no message came within {timeout:g} s; see what the other party says.")
+    return TransportError(
+        f"no message came within {timeout:g} s; check the log of the other party."
+    )
 
 
 @dataclass

@@ -50,7 +50,7 @@ class RelayLink(Carrier):
             frames.append(self._frame(deadline))
             came += len(frames[-1])
         if came != HEADER + size:
-            raise RemoteProtocolError("a relayed message is longer or shorter than it says.")
+            raise RemoteProtocolError("a relayed message does not have its stated length.")
         return b"".join(frames)
 
     def _frame(self, deadline: float) -> bytes:

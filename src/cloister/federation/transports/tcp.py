@@ -56,7 +56,7 @@ class TcpLink(Carrier):
                 count = self._reading.recv_into(view)
                 if not count:
                     raise TransportError(
-                        "the other party closed it before the run was over; see what it says."
+                        "the other party closed the link before the run ended; check its log."
                     )
                 view = view[count:]
         return body
@@ -70,7 +70,7 @@ class TcpLink(Carrier):
         return [self._writer.submit(self._drain, view)] if view else []
 
     def _drain(self, view: memoryview) -> None:
-        slow = f"nothing was read within {self.timeout:g} s; see what the other party says."
+        slow = f"nothing was read within {self.timeout:g} s; check the log of the other party."
         with _explained(TransportError(slow)):
             self._writing.settimeout(self.timeout)
             while view:
@@ -92,7 +92,9 @@ def _explained(slow: TransportError | None = None) -> Iterator[None]:
     except OSError as error:
         if slow is not None and isinstance(error, TimeoutError):
             raise slow from None
-        raise TransportError("the connection is broken; see what the other party says.") from error
+        raise TransportError(
+            "the connection is broken; check the log of the other party."
+        ) from error
 
 
 def address_of(address: str) -> tuple[str, int]:
@@ -128,7 +130,7 @@ def dial(address: str, name: str, timeout: float = TIMEOUT) -> TcpLink:
         except OSError as error:
             if time.monotonic() > deadline:
                 raise TransportError(
-                    f"nobody listens at {address} after {timeout:g} s; start the server there."
+                    f"no server listens at {address} after {timeout:g} s; start the server there."
                 ) from error
             time.sleep(0.05)
     link.send(name.encode())
@@ -186,7 +188,7 @@ def let_in(
         while missing := sorted(set(expected) - set(inside)):
             if time.monotonic() > deadline:
                 raise TransportError(
-                    f"{missing[0]!r} did not come within {timeout:g} s; start it with the same "
+                    f"{missing[0]!r} did not connect within {timeout:g} s; start it with the same "
                     "session file."
                 )
             try:

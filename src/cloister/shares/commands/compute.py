@@ -43,14 +43,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     one = parser.add_argument
     one("session", type=Path, metavar="SESSION", help="TOML or JSON, the same at every party")
-    one("--as", dest="name", required=True, metavar="NAME", help="which of its parties this is")
-    one("--keys", type=Path, required=True, metavar="FOLDER", help="of this party; see enroll")
-    files = "what an owner gives: CSV, Parquet or .npy, once for each of its tables"
+    one("--as", dest="name", required=True, metavar="NAME", help="name of this party")
+    one("--keys", type=Path, required=True, metavar="FOLDER", help="keys of this party; see enroll")
+    files = "table of an owner: CSV, Parquet or .npy; repeat it for each of its tables"
     one("--data", action="append", default=[], metavar="TABLE=FILE", help=files)
-    settings = "silo.toml: an owner's policy decides, its ledger is charged; a proxy to the relay"
+    settings = "silo.toml with the policy and the ledger of an owner, and a proxy to the relay"
     one("--settings", type=Path, metavar="FILE", help=settings)
-    one("--listen", metavar="HOST:PORT", help="where a server listens, if others dial elsewhere")
-    wait = "to wait for a party to come, and for its next message"
+    one(
+        "--listen",
+        metavar="HOST:PORT",
+        help="address at which a server listens, if it differs from the session",
+    )
+    wait = "longest wait for a party to connect, and for its next message"
     one("--timeout", type=float, default=600.0, metavar="SECONDS", help=wait)
     one("--out", type=Path, metavar="FILE", help="results as JSON, at a receiver")
 
@@ -111,7 +115,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     if args.out is not None:
         write_text(args.out, json.dumps(document, indent=1) + "\n")
         out.say(f"written  {args.out}")
-    out.say("done     with the session; its id is used up")
+    out.say("done     with the session; its id cannot be used again")
     return document
 
 
@@ -127,7 +131,9 @@ def _check(args: argparse.Namespace, session: Session) -> None:
         if given is not None and args.name not in names:
             raise PlanError(f"{option} is for {', '.join(names)}, not for {args.name!r}.")
     if args.settings is None and session.tables_of(args.name):
-        raise PlanError("--settings must be given by an owner; its policy decides what it joins.")
+        raise PlanError(
+            "--settings must be given by an owner, since its policy must allow the session."
+        )
     if not 0 < args.timeout < float("inf"):
         raise PlanError(f"--timeout must be a positive number of seconds, got {args.timeout:g}.")
 
@@ -203,12 +209,12 @@ def _read(file: Path, dimensions: int) -> Any:
             values = np.load(file, allow_pickle=False)
         except (OSError, ValueError) as error:
             # Only an OSError has this text, and only if the system gave a reason.
-            why = getattr(error, "strerror", None) or "it is no array of numbers"
+            why = getattr(error, "strerror", None) or "it is not an array of numbers"
             raise DataError(f"file {str(file)!r} cannot be read: {why}.") from None
     else:
         values = read_floats(file)
     if values.dtype.kind not in "biuf":  # booleans, integers and floats
-        raise DataError(f"file {str(file)!r} must hold numbers.")
+        raise DataError(f"file {str(file)!r} must contain numbers only.")
     return values[:, 0] if dimensions == 1 and values.shape[1:] == (1,) else values
 
 
@@ -219,7 +225,7 @@ def _relay(
         return None
     # An extra that is not installed is named here, before the parties are dialled.
     if find_spec("websockets") is None:
-        raise PlanError("a relay works over WebSockets: pip install 'cloister[service]'.")
+        raise PlanError("a relay needs WebSockets: pip install 'cloister[service]'.")
     from cloister.federation.pki import client_context
     from cloister.federation.transports.http import StreamClient
     from cloister.federation.transports.relay import relayed

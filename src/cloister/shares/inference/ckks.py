@@ -259,8 +259,8 @@ class Tenseal:
             # Under another key every slot is far beyond the noise, which no score is.
             if not np.abs(slots).max() < 2 * max(own.score_limit, 16 * _WIDE):
                 raise RemoteProtocolError(
-                    "reply is no encrypted score under this key; ask the server again, with the "
-                    "key that the request was made with."
+                    "reply is not an encrypted score under this key; ask the server again, with "
+                    "the key of the request."
                 )
             found[:, k] = slots.real[:rows] + FLOOD * gaussian(rows)
         return found

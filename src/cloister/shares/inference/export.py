@@ -263,7 +263,7 @@ def _narrow(box: Floats, step: Task, results: Results) -> None:
 
 def _refused(task: Task) -> PlanError:
     return PlanError(
-        f"model is of task {task.name!r}, which has no such form in scikit-learn or ONNX: k-means, "
+        f"task {task.name!r} of the model has no form in scikit-learn or ONNX, which only k-means, "
         "linear and logistic regression and naive Bayes have, after steps 'bounds' and "
         "'standardise'; score with cloister predict."
     )

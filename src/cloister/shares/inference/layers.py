@@ -121,7 +121,7 @@ class _Affine(Layer):
             if array.ndim != ndim or not array.size or not np.isfinite(array).all():
                 raise PlanError(
                     f"{name} of {kind} must be finite numbers in {ndim} dimension(s), got shape "
-                    f"{array.shape}; look at the trained model."
+                    f"{array.shape}; check the trained model."
                 )
             array.setflags(write=False)
             object.__setattr__(self, name, array)
@@ -190,7 +190,7 @@ class Dense(_Affine):
         if shape != self.weights.shape[:1]:
             raise PlanError(
                 f"Dense takes {len(self.weights)} numbers a row, but what comes before gives "
-                f"{shape}; put Flatten between, or look at the order of the layers."
+                f"{shape}; put Flatten between, or check the order of the layers."
             )
         return self.weights.shape[1:]
 
@@ -201,7 +201,7 @@ def _positions(kind: str, shape: Shape, size: Shape, stride: int, padding: int) 
         raise PlanError(f"{kind} takes (channels, rows, columns), got {shape}.")
     room = [n + 2 * padding - s for n, s in zip(shape[1:], size, strict=True)]
     if min(room) < 0:
-        raise PlanError(f"{kind} sees {size} cells at once, which do not fit into {shape}.")
+        raise PlanError(f"{kind} has a window of {size} cells, which does not fit into {shape}.")
     return tuple(r // stride + 1 for r in room)
 
 

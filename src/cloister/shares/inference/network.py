@@ -211,7 +211,9 @@ class Network:
         except CloisterError:
             raise
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(f"this is no document of a network: {type(error).__name__}.") from None
+            raise DataError(
+                f"this is not a document of a network: {type(error).__name__}."
+            ) from None
 
 
 def _plain(value: Any) -> Any:

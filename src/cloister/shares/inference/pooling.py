@@ -172,5 +172,5 @@ def _ciphertext(data: bytes) -> Any:
     found = read(api.Ciphertext(), context, data, "ciphertext")
     fresh = found.parms_id() == context.first_parms_id() and not found.is_transparent()
     if not fresh or found.size() != 2 or found.is_ntt_form():
-        raise RemoteProtocolError("ciphertext is of another scheme or level; begin again.")
+        raise RemoteProtocolError("ciphertext has another scheme or level; begin again.")
     return found

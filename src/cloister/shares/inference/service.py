@@ -59,12 +59,14 @@ def make_app(
             )
         return caller
 
-    @app.get("/v1/model", summary="What a caller must know to encrypt rows; no weight")
+    @app.get(
+        "/v1/model", summary="Public parameters that a caller needs to encrypt rows; no weights"
+    )
     def model(request: Request) -> dict[str, Any]:
         left = scoring.left(request.scope["caller"].name)
         return {"offer": scoring.offer.document(), "rows_left": left}
 
-    @app.put("/v1/key", summary="Take the caller's public key in place of the one before")
+    @app.put("/v1/key", summary="Replace the caller's public key")
     async def key(request: Request) -> dict[str, str]:
         caller, body = request.scope["caller"].name, await request.body()
         return {"key": await run_in_threadpool(scoring.admit, caller, body)}

@@ -54,7 +54,7 @@ class NetworkScoring:
     def __post_init__(self) -> None:
         if not self.network.parameters:
             raise PlanError(
-                "the network has no weights to hide; whoever has the rows computes it in the clear."
+                "the network has no weights to hide; compute it in the clear on the rows."
             )
 
     def event(self) -> None:

@@ -64,7 +64,7 @@ class Dealer:
         # An item that is used twice would mask two values with one mask.
         if serial != self.items:
             raise RemoteProtocolError(
-                f"material must be asked for in order, next is number {self.items}, got {serial}; "
+                f"material must be requested in order, next is number {self.items}, got {serial}; "
                 "an item that was dealt is never dealt again."
             )
         self.items += 1

@@ -100,7 +100,7 @@ def _tournament(server: Server, x: Words, who: Words) -> tuple[Words, Words]:
     """
     if x.ndim == 0 or x.shape[-1] == 0:
         raise PlanError(
-            f"the largest of none is asked for, got shape {x.shape}; pass at least one."
+            f"the largest of no values is undefined, got shape {x.shape}; pass at least one."
         )
     while (n := x.shape[-1]) > 1:
         even, width = n // 2 * 2, who.shape[-1]

@@ -31,8 +31,8 @@ from cloister.shares.mpc.program import Opening, Program
 from cloister.shares.mpc.server import Server
 
 MARKS: Mapping[Opening, str] = {
-    "label": "the answer to a query: it says no more than that, but it is no private release.",
-    "exact": "EXACT: a function of the records without noise, which is NO private release.",
+    "label": "the answer to a query: it discloses nothing else, but it is not a private release.",
+    "exact": "EXACT: a function of the records without noise, which is NOT a private release.",
     "private": "private: noise was added on the shares, and each owner's ledger was charged.",
 }
 """The text next to a result wherever it is displayed."""

@@ -173,7 +173,9 @@ def take_part(
         results = _receive(session, ends) if name in session.receivers else {}
         for server in () if serves else session.servers:
             if ends[server].receive() != _DONE:
-                raise RemoteProtocolError(f"{server!r} did not say that it is done; ask it.")
+                raise RemoteProtocolError(
+                    f"{server!r} did not confirm that it is done; check its log."
+                )
         return Outcome(session.program.opening, results, cost)
 
 
@@ -182,7 +184,7 @@ def _checked(
 ) -> dict[str, Words]:
     """Return the tables of a party, in the order of the program."""
     if name not in session.parties:
-        raise PlanError(f"{name!r} is no party of the session; use one of its names.")
+        raise PlanError(f"{name!r} is not a party of the session; use one of its names.")
     own = session.tables_of(name)
     if set(tables) != set(own):
         raise PlanError(f"{name!r} must give the tables {list(own)}, got {list(tables)}.")
@@ -191,7 +193,9 @@ def _checked(
     private = session.program.event() is not None
     # A program that names its opening private without a cost would charge no ledger.
     if (session.program.opening == "private") != private:
-        raise PlanError("a program must have a cost where its opening is private, and only there.")
+        raise PlanError(
+            "a program must have a cost if its opening is private, and no cost otherwise."
+        )
     if own and private and account is None:
         raise PlanError("a private opening is charged; give the owner's ledger.")
     return {table: tables[table] for table in own}
@@ -214,7 +218,9 @@ def _serve(session: Session, index: int, ends: Mapping[str, Link]) -> Cost:
     # Receivers decode by the declared shapes, so a wrong program must fail at the servers.
     shapes = {what: tuple(shape) for what, shape in program.results().items()}
     if shapes != {what: words.shape for what, words in results.items()}:
-        raise PlanError(f"program {program.name!r} gave other results than it declares; mend it.")
+        raise PlanError(
+            f"program {program.name!r} returned other results than it declares; correct it."
+        )
     # Shares of results may depend on shares that a receiver knows as an owner.
     fresh = [server.refresh(results[what]) for what in shapes]
     for name in session.receivers:
@@ -323,7 +329,7 @@ def connected(
         if (server := session.listener(name, peer)) is not None:
             return dial(session.parties[server].address or "", name, timeout)
         if relay is None:
-            raise PlanError("the session needs a relay; connect over the coordinator.")
+            raise PlanError("the session needs a relay; connect through the coordinator.")
         return relay(peer)
 
     arriving = [peer for peer in session.peers_of(name) if session.listener(name, peer) == name]

@@ -64,7 +64,7 @@ class SealedLink:
         except RemoteProtocolError:
             raise RemoteProtocolError(
                 f"message {number} of {self._peer!r} was changed, repeated, out of order or not "
-                f"sealed for {self._name!r} in this session; find out who carries the link."
+                f"sealed for {self._name!r} in this session; check the carrier of the link."
             ) from None
         self._received += 1
         return body
@@ -78,7 +78,7 @@ class SealedLink:
         return f"SealedLink(to={self._peer!r}, sent={self._sent}, received={self._received})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        raise TypeError("SealedLink holds keys and cannot be stored; connect anew.")
+        raise TypeError("SealedLink holds keys and cannot be stored; connect again.")
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def seal(
     if name == peer or identity.fingerprint == pin:
         raise LocalProtocolError(
             f"a link must have two parties, got {name!r} at both ends or one key for both; "
-            "give each party a name and a key of its own."
+            "give each party a different name and key."
         )
     private = new_key()
     mine = kex.public_of(private)

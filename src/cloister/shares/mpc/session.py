@@ -76,18 +76,20 @@ class Session:
     program: Program = field(repr=False)
     dealer: str
     servers: tuple[str, str]
-    owners: Annotated[Mapping[str, str], "of each table, who gives it"]
+    owners: Annotated[Mapping[str, str], "the owner of each table"]
     receivers: Annotated[
         tuple[str, ...],
         Length(1),
         Rule("none twice", lambda names: len(set(names)) == len(names)),
-        "who get all results",
+        "parties that get all results",
     ]
-    parties: Annotated[Mapping[str, Party], "all that are named above, no others"] = field(
+    parties: Annotated[Mapping[str, Party], "all parties named above, and no others"] = field(
         repr=False
     )
-    relay: Annotated[str | None, "carries links to servers without an address"] = None
-    options: Annotated[Mapping[str, Any], "what the program was made of"] = field(
+    relay: Annotated[str | None, "coordinator that carries links to servers without an address"] = (
+        None
+    )
+    options: Annotated[Mapping[str, Any], "options of the program"] = field(
         default_factory=dict, repr=False
     )
 
@@ -169,7 +171,7 @@ class Session:
         # One key under two names could be the dealer and a server, which together see everything.
         pins = [party.fingerprint for party in self.parties.values()]
         if len(set(pins)) != len(pins):
-            yield "no two parties may have one fingerprint; each needs a key of its own."
+            yield "no two parties may have the same fingerprint; give each party a different key."
         if len({self.dealer, *self.servers}) != 3:
             yield (
                 "dealer, server 0 and server 1 must be three parties, got "
@@ -180,20 +182,20 @@ class Session:
                 yield f"{self.dealer!r} must not be dealer and {role}; name another dealer."
         if set(self.owners) != set(self.program.tables()):
             yield (
-                f"owners must name who gives each of {sorted(self.program.tables())}, got "
+                f"owners must name the owner of each of {sorted(self.program.tables())}, got "
                 f"{sorted(self.owners)}."
             )
         # Noise is calibrated to one table per owner.
         several = len(set(self.owners.values())) < len(self.owners)
         if several and (self.program.opening == "private" or hasattr(self.program, "voters")):
             yield (
-                f"each table of {self.program.name!r} must have an owner of its own: noise is for "
-                "one table of a silo, and of two voters one knows the other's vote."
+                f"each table of {self.program.name!r} must have a different owner: noise is for "
+                "one table of a silo, and an owner of two voters would know both votes."
             )
         named = {self.dealer, *self.servers, *self.owners.values(), *self.receivers}
         if named != set(self.parties):
             strange = sorted(named ^ set(self.parties))[0]
-            yield f"{strange!r} must have a role and a fingerprint, and has only one of them."
+            yield f"{strange!r} must have a role and a fingerprint, but has only one of them."
         if len(named) > _MOST_PARTIES:
             yield f"a session must have at most {_MOST_PARTIES} parties, got {len(named)}."
         for table, shape in self.program.tables().items():

@@ -108,8 +108,8 @@ class Vote(_Majority):
         super().__post_init__()
         if 2 * max(self._weights) >= sum(self._weights):
             raise PlanError(
-                f"weights must give nobody half of all, got {self.weights}: the label would be "
-                "that one's vote."
+                f"weights must give no voter half of the total, got {self.weights}: its vote would "
+                "be the label."
             )
 
     @property
@@ -232,12 +232,14 @@ class Score(_Majority):
     name: ClassVar[str] = "score"
 
     models: Annotated[
-        Names, Length(1), Rule("none 'rows', the caller's table", lambda all_: "rows" not in all_)
+        Names,
+        Length(1),
+        Rule("no name 'rows', the caller's table", lambda all_: "rows" not in all_),
     ]
     features: Whole
     outputs: Annotated[
         Whole,
-        "1 for a score whose sign says class 0 or 1, and 0 class 0; else one a class, "
+        "1 for a score whose sign gives the class, 0 being class 0; else one score per class, "
         "of which the largest wins",
     ] = 1
 

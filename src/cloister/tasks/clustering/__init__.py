@@ -1,1 +1,1 @@
-"""Clustering: Lloyd-type tasks, our own k-means, and the choice of the number of clusters."""
+"""Clustering: Lloyd-type tasks, the method ``auto``, and the choice of the number of clusters."""

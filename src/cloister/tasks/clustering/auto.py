@@ -1,11 +1,12 @@
-"""``Auto``: our own private k-means, which spends a budget where the plan says it helps most.
+"""``Auto``: private k-means that divides its budget according to the plan.
 
-Three routes, chosen from public numbers alone: a histogram of the box in few dimensions
-(:mod:`.auto_grid`); principal directions, a histogram along them and Lloyd rounds in more
-(:mod:`.auto_pca`); the mean alone where noise would drown every direction (:mod:`.auto_mean`).
+It has three routes, chosen from public numbers alone. In few dimensions it uses a histogram of the
+box (:mod:`.auto_grid`). In more dimensions it uses principal directions, a histogram along them
+and Lloyd rounds (:mod:`.auto_pca`). If the noise would hide every direction, it releases the mean
+alone (:mod:`.auto_mean`).
 
-Every access to the records is a sum of vectors of bounded norm. What is done with a sum after its
-noise is free, so the estimates know the noise and shrink by it.
+Every access to the records is a sum of vectors of bounded norm. Post-processing of a noisy sum
+costs no privacy, so the estimates are shrunk according to the known noise.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ if TYPE_CHECKING:
 
 Route = GridRoute | PcaRoute | MeanRoute
 
-_GRAM_SHARE = 0.28  # that the choice of a route reckons with
-_DROWNED = 0.55  # noise of a second moment, in squared radii times the root of k, that is hopeless
-_SPACE = 3  # most columns for a histogram of the box
+_GRAM_SHARE = 0.28  # share of the second moments that the choice of a route assumes
+_DROWNED = 0.55  # hopeless noise of a second moment, in squared radii times the root of k
+_SPACE = 3  # largest number of columns for a histogram of the box
 
 
 def planned_mu(facts: PublicFacts) -> float:
-    """Return the GDP parameter of the whole budget, to the digits that a plan keeps."""
+    """Return the GDP parameter of the whole budget, to the digits that a plan stores."""
     budget = require_budget(facts.budget)
+    # Rounded, because other hardware may differ in the last bits, and a plan needs one digest.
     return float(f"{gdp_mu_for(budget.epsilon, budget.delta):.12g}")
 
 
@@ -55,9 +57,9 @@ def planned_mu(facts: PublicFacts) -> float:
 class Auto(Clustering, Gaussian):
     """Private k-means by synopsis, clipped Lloyd rounds and shrinkage.
 
-    Records, centres and what a record adds lie on multiples of ``2**-frac_bits``; `mu` is the GDP
-    parameter of the whole budget. Rounds, lengths and shares are functions of the public numbers,
-    so all profiles can carry it. docs/proofs/auto.md proves its guarantee.
+    Records, centres and contributions are multiples of ``2**-frac_bits``. `mu` is the GDP parameter
+    of the whole budget. Rounds, lengths and shares are functions of the public numbers, so all
+    profiles support the task. docs/proofs/auto.md proves its guarantee.
     """
 
     name: ClassVar[str] = "auto"
@@ -85,25 +87,26 @@ class Auto(Clustering, Gaussian):
 
     @cached_property
     def route(self) -> Route:
-        """What is done with the budget, by public numbers alone."""
+        """The use of the budget, a function of public numbers alone."""
         return self.route_by()
 
     def route_by(self, *, whole_box: bool = False) -> Route:
-        """Return the route, with a histogram of the whole box if asked for, and not of the bulk."""
+        """Return the route; with `whole_box`, its histogram covers the box and not the bulk."""
         k, d, n = self.n_clusters, self.n_features, self.nominal_n
         values = (k, d, n, self.mu, self.frac_bits, self.public_seed)
         if k > 1 and d <= _SPACE:
             return GridRoute(*values, whole_box=whole_box)
+        # One cluster has no directions to find, and noise above the signal hides all of them.
         if k == 1 or self.drowned > 1:
             return MeanRoute(*values)
         return PcaRoute(*values)
 
     @property
     def drowned(self) -> float:
-        """How often too large noise is for any group to be found; no more than 1 where one may be.
+        """The noise over the largest noise at which a group can be found.
 
-        Known before anything is spent. Above 1 all centres but the mean are placed without a look
-        at the records. It halves as `mu` or `nominal_n` doubles.
+        It is a function of the plan. Above 1 all centres except the mean are independent of the
+        records. It halves if `mu` or `nominal_n` doubles.
         """
         if self.n_clusters == 1 or self.n_features <= _SPACE:
             return 0.0
@@ -138,31 +141,31 @@ class Auto(Clustering, Gaussian):
         return forecast_of(self.route, noise_std, nominal_n, grid)
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        """Return what :func:`.centres.centres_in_units` does, and ``spreads``.
+        """Return the results of :func:`.centres.centres_in_units`, and ``spreads``.
 
-        These have the shape (n_clusters, n_features) and are in data units: about the standard
-        deviation of each cluster in each column, 0 before it is known and where it never is. The
-        interval is of the last round's mean before it was shrunk, so a centre may lie outside it.
+        ``spreads`` has the shape (n_clusters, n_features) and is in data units. It is about the
+        standard deviation of each cluster in each column, 0 without an estimate. The interval is
+        that of the last round's mean before shrinkage, so a centre may be outside it.
         """
         return results_of(self.route, state, grid)
 
     def plan_warnings(self, plan: Plan, forecast: Results) -> Iterator[str]:
-        """Say that noise would drown every group, or else what it would hide."""
+        """Warn that the noise would hide every group, or about the groups that it would hide."""
         if self.drowned <= 1 or plan.budget is None:
             yield from super().plan_warnings(plan, forecast)
             return
         epsilon = epsilon_for(plan.budget, self.drowned)
         yield (
             f"epsilon {plan.budget.epsilon:g} is too small for {plan.nominal_n:,} records of "
-            f"{len(plan.columns)} columns: noise would drown every difference between groups, so "
-            f"{self.name!r} would release one noisy mean and put the other centres around it "
-            f"blindly; about epsilon {epsilon:.2g} or "
+            f"{len(plan.columns)} columns: noise would hide every difference between groups, so "
+            f"{self.name!r} would release one noisy mean and place the other centres around it "
+            f"independently of the records; about epsilon {epsilon:.2g} or "
             f"{ceil(self.drowned * plan.nominal_n):,} records are needed, or fewer columns."
         )
 
 
 def described(route: Route) -> str:
-    """Say in plain words what a route sums and releases."""
+    """Describe the sums and releases of a route in a plain sentence."""
     return (
         f"{route.rounds} rounds of k-means with {route.n_clusters} clusters: "
         f"{route.releases}, all with Gaussian noise."
@@ -170,11 +173,12 @@ def described(route: Route) -> str:
 
 
 def forecast_of(route: Route, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
-    """Return what :meth:`Auto.forecast` does of a route."""
+    """Return the forecast of a route, as in :meth:`Auto.forecast`."""
     noise = noise_std / (1 << route.frac_bits)
     if isinstance(route, MeanRoute):
         half = size_interval(noise * route.stretch * TYPICAL * sqrt(route.n_features))
         widths = {"half_width": half / nominal_n * grid.half_range}
+        # This route releases no sizes, so any size up to all records is possible.
         unknown = {"size_half_width": np.array([float(nominal_n)])}
         return widths if route.n_clusters == 1 else {**widths, **unknown}
     blocks = route.blocks(route.rounds - 1)
@@ -187,6 +191,6 @@ def forecast_of(route: Route, noise_std: float, nominal_n: int, grid: Grid) -> M
 
 
 def results_of(route: Route, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-    """Return what :meth:`Auto.results` does of a route."""
-    found = centres_in_units(state, grid, route.frac_bits)
-    return {**found, "spreads": np.outer(route.spreads(state), grid.half_range)}
+    """Return the results of a route, as in :meth:`Auto.results`."""
+    centres = centres_in_units(state, grid, route.frac_bits)
+    return {**centres, "spreads": np.outer(route.spreads(state), grid.half_range)}

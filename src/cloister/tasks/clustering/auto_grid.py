@@ -1,4 +1,4 @@
-"""`auto` in few dimensions: the bulk of each column, a histogram of it, clipped Lloyd rounds."""
+"""`auto` in few dimensions: the bulk of each column, its histogram, and clipped Lloyd rounds."""
 
 from __future__ import annotations
 
@@ -33,43 +33,43 @@ from cloister.tasks.columns import bins_of, count_cells
 from cloister.tasks.shrinkage import gains
 from cloister.tasks.state import decode_state, encode_state
 
-# Constants below were found on generated tables; docs/proofs/auto.md says that privacy does not
-# depend on any of them.
-_BOX, _HISTOGRAM = 0.08, 0.45  # shares: of the budget, and of what the box leaves
-_EDGE_BINS = 32  # of a column
-_TAIL, _LOST = 0.07, 0.5  # that an end of a column may lose: part of all records, of a cluster
-_LEAST_BINS = 2  # of a box, and what it then gets more on either side
+# The constants below were tuned on generated tables. Privacy does not depend on any of them
+# (docs/proofs/auto.md).
+_BOX, _HISTOGRAM = 0.08, 0.45  # share of the budget, and share of the rest of the budget
+_EDGE_BINS = 32  # bins of a column
+_TAIL, _LOST = 0.07, 0.5  # largest loss at an end of a column: share of all records, of a cluster
+_LEAST_BINS = 2  # of a box; a narrower box is extended by a bin on either side
 _FINENESS = 9.0  # noise of a cluster's count that a cell's count should have
 _FEWEST, _MOST = 5, 60  # cells of a cluster
 _LEAST_CELLS, _MOST_CELLS = 30, 4096
-_MOST_BINS = 512  # of a column, the matrix of whose kernels is kept
-_WIDTH = 0.35  # of kernels, in half the side of a cluster's part of the box, or in cells
-_POINTS = 2000  # of the surrogate, about
+_MOST_BINS = 512  # bins of a column; the matrix of kernels has the square of it
+_WIDTH = 0.35  # of kernels, in half the side of a cluster's share of the box, or in cells
+_POINTS = 2000  # approximate number of points of the surrogate
 _RESTARTS = 4
 _ROUNDS, _FEWER, _LEAST_ROUNDS, _MOST_ROUNDS = 2.5, 0.4, 3, 8
 _COUNT_PART, _GROWTH = 0.12, 1.15
 _NU, _SLOW, _FAST = 0.1, 0.2, 0.4  # radius of Lloyd rounds against their noise
 _NARROW, _WIDE = 0.7, 3.0  # radius in root mean square distances of a cluster
-_MODEL = 0.05  # relative error of whatever the histogram says
-_DRIFT = 0.3  # part of a later change that may be wrong
+_MODEL = 0.05  # relative error of every estimate from the histogram
+_DRIFT = 0.3  # share of a later change that may be wrong
 
 
 @dataclass(frozen=True)
 class GridKnown(MovingCentres):
-    """What has been released so far means, in grid coordinates."""
+    """The public state of the route, in grid coordinates."""
 
     box_low: Floats
     box_high: Floats
     surrogate: Surrogate
-    error_std: Floats  # of each centre in a column; its square might be lost on the grid
+    error_std: Floats  # of each centre in a column; on the grid, its square could round to 0
 
 
 @dataclass(frozen=True)
 class GridRoute(Route):
-    """Tails of the columns if they can be seen, a histogram, and clipped Lloyd rounds."""
+    """Tails of the columns if the noise permits, a histogram, and clipped Lloyd rounds."""
 
     releases = (
-        "how many records lie in each bin of a column, if there are records enough, and in each "
+        "the counts of records in each bin of a column, if there are enough records, and in each "
         f"cell of a grid; {LLOYD_RELEASES}"
     )
 
@@ -79,19 +79,19 @@ class GridRoute(Route):
 
     @cached_property
     def has_box(self) -> bool:
-        """Whether a box is found first: unless noise would drown the columns' tails."""
+        """True if a first round finds the box; False if noise would hide the columns' tails."""
         if self.whole_box:
             return False
         return 2 * sqrt(self.n_features) * self.noise_std(_BOX) <= self._tail
 
     @cached_property
     def _tail(self) -> float:
-        """Records that an end of a column may lose: never so many that a whole cluster goes."""
+        """Largest number of records to cut at an end of a column, less than a whole cluster."""
         return min(_TAIL, _LOST / self.n_clusters) * self.nominal_n
 
     @cached_property
     def _shares(self) -> tuple[float, ...]:
-        """Part of the budget of each round."""
+        """Share of the budget of each round."""
         box = _BOX if self.has_box else 0.0
         histogram = _HISTOGRAM * (1 - box)
         noise = self._relative_noise(1 - _HISTOGRAM)
@@ -100,7 +100,7 @@ class GridRoute(Route):
         return (box, histogram, *lloyd) if self.has_box else (histogram, *lloyd)
 
     def _relative_noise(self, share: float) -> float:
-        """Return the noise of a sum as long as a centre, over the records of a cluster."""
+        """Return the norm of the noise of a sum of vectors, over the records of a cluster."""
         noise = sqrt(self.n_features) * self.noise_std(share)
         return self.n_clusters * noise / self.nominal_n
 
@@ -110,29 +110,29 @@ class GridRoute(Route):
 
     @cached_property
     def n_cells(self) -> int:
-        """Most cells of the histogram, whatever the box."""
-        k, noise_std = self.n_clusters, self.noise_std(self._shares[int(self.has_box)])
+        """Largest number of cells of the histogram, for any box."""
+        k, noise_std = self.n_clusters, self.noise_std(self._shares[self.has_box])
         fine: float = (self.nominal_n / (_FINENESS * k * noise_std)) ** 2
         cells = max(k * min(max(fine, _FEWEST), _MOST), _LEAST_CELLS)
         return int(min(cells, _MOST_CELLS, _MOST_BINS**self.n_features))
 
     @cached_property
     def _cuts(self) -> int:
-        """Parts of a cell's side, each with a point of the surrogate."""
-        parts: float = (_POINTS / self.n_cells) ** (1 / self.n_features)
-        return max(1, round(parts))
+        """Number of sections of a cell's side, each with a point of the surrogate."""
+        sections: float = (_POINTS / self.n_cells) ** (1 / self.n_features)
+        return max(1, round(sections))
 
     def start(self) -> State:
         d, size = self.n_features, self.n_cells * self._cuts**self.n_features
-        nothing = Surrogate(np.zeros((size, d), np.int64), np.zeros(size, np.int64), 0.0)
-        known = GridKnown(
+        empty = Surrogate(np.zeros((size, d), np.int64), np.zeros(size, np.int64), 0.0)
+        initial = GridKnown(
             **still(self.n_clusters, d),
             box_low=np.full(d, -1.0),
             box_high=np.ones(d),
-            surrogate=nothing,
+            surrogate=empty,
             error_std=np.zeros(self.n_clusters),
         )
-        return encode_state(known)
+        return encode_state(initial)
 
     def _stage(self, t: int) -> str:
         return ("box", "cells", "lloyd")[min(t + (not self.has_box), 2)]
@@ -154,8 +154,8 @@ class GridRoute(Route):
         match self._stage(t):
             case "box":
                 bins = (bins_of(records[:, j], _EDGE_BINS, self.frac_bits) for j in range(d))
-                at = [j * _EDGE_BINS + own for j, own in enumerate(bins)]
-                return (Rows.at(at, [self.one] * d),)
+                cells = [j * _EDGE_BINS + column_bins for j, column_bins in enumerate(bins)]
+                return (Rows.at(cells, [self.one] * d),)
             case "cells":
                 return (Rows.at([self._cell_of(state, records)], [self.one]),)
         return lloyd_rows(state, records, self.one)
@@ -173,12 +173,13 @@ class GridRoute(Route):
 
     def _count_cells(self, state: GridState, records: Records) -> Integers:
         counts = np.zeros(self.n_cells, dtype=np.int64)
-        for part in chunks(records):
-            counts += np.bincount(self._cell_of(state, part), minlength=self.n_cells)
+        for chunk in chunks(records):
+            counts += np.bincount(self._cell_of(state, chunk), minlength=self.n_cells)
         return counts
 
     def _cell_of(self, state: GridState, records: Records) -> Integers:
-        """Return the cell of each record; one that lies outside the box is in the nearest."""
+        """Return the cell of each record; a record outside the box is in the nearest cell."""
+        # In whole numbers: a cell must not depend on the rounding of a machine.
         low, sides = state["box_low"], np.maximum(state["box_high"] - state["box_low"], 1)
         bins = self.histogram_of(self._known(state))[1]
         cell = np.zeros(len(records), dtype=np.int64)
@@ -202,7 +203,7 @@ class GridRoute(Route):
         return encode_state(self._with_radii(known, t + 1) if t + 1 < self.rounds else known)
 
     def spreads(self, state: GridState) -> Floats:
-        """Return the standard deviation in a column of each cluster, as the surrogate has it."""
+        """Return the standard deviation in a column of each cluster of the surrogate."""
         known = self._known(state)
         if known.surrogate.records == 0:
             return np.zeros(len(known.centres))
@@ -215,7 +216,7 @@ class GridRoute(Route):
         return Partition(known.surrogate, known.centres, 0.02 * self._typical(known))
 
     def _typical(self, known: GridKnown) -> float:
-        """Return the records of a cluster, were all alike."""
+        """Return the number of records of a cluster if all clusters have equal size."""
         return self.nominal_n / len(known.centres)
 
     def histogram_of(self, known: GridKnown) -> tuple[Floats, Integers]:
@@ -224,8 +225,9 @@ class GridRoute(Route):
         return half, cubic_bins(half, self.n_cells)
 
     def _box(self, known: GridKnown, noisy: Floats, noise_std: float) -> GridKnown:
-        """Cut off the bins at either end of a column that hold few records, for all we see."""
+        """Cut the bins at either end of a column that have few records within the noise."""
         step, size = 2 / _EDGE_BINS, np.arange(1, _EDGE_BINS - 1)
+        # The noise of a sum of counts grows with their number, so less may be cut.
         room = self._tail - noise_std * np.sqrt(size)
 
         def cut(counts: Floats) -> float:
@@ -241,11 +243,11 @@ class GridRoute(Route):
         return replace(known, box_low=low, box_high=high)
 
     def _cluster(self, known: GridKnown, noisy: Floats, noise_std: float) -> GridKnown:
-        """Put points in the place of the records, and cluster them."""
+        """Replace the records by points of the histogram, and cluster the points."""
         k, n, d = len(known.centres), self.nominal_n, self.n_features
         half, bins = self.histogram_of(known)
         cell = 2 * half / bins
-        counts = noisy[: prod(bins.tolist())].reshape(bins)
+        counts = noisy[: prod(bins.tolist())].reshape(bins)  # the other elements are padding
         of_cluster = (float(np.prod(half)) / k) ** (1 / d)
         widths = _WIDTH * max(of_cluster, float(np.median(cell))) / cell
         coarse, fine = (
@@ -257,10 +259,11 @@ class GridRoute(Route):
             kept = drop_empty_cells(counts.ravel(), masses.ravel(), noise_std, n)
             masses = np.rint(kept * (FINE / kept.sum())).reshape(bins)
 
+        # The state has a fixed shape, so points without mass fill it up.
         points, weights = known.surrogate.points.copy(), known.surrogate.masses.copy()
-        found = _middles(known, bins * self._cuts)
-        points[: len(found)] = found
-        weights[: len(found)] = parts_of(spread(fine, masses).ravel())
+        middles = _middles(known, bins * self._cuts)
+        points[: len(middles)] = middles
+        weights[: len(middles)] = parts_of(spread(fine, masses).ravel())
         centres = cluster(points, weights, k, public_seed=self.public_seed, restarts=_RESTARTS)
         full = spread(coarse, masses).ravel() * (n / FINE) > 0.1 * noise_std
         cells = _middles(known, bins)[full]
@@ -270,7 +273,7 @@ class GridRoute(Route):
         return self._with_errors(known, cells, noise_std)
 
     def _with_errors(self, known: GridKnown, cells: Integers, noise_std: float) -> GridKnown:
-        """Say by a public model how wrong the histogram's centres and counts may be."""
+        """Set the errors of the histogram's centres and counts by a public model."""
         k, d, typical = len(known.centres), self.n_features, self._typical(known)
         partition = self._partition(known)
         pooled = partition.pooled / d
@@ -289,8 +292,9 @@ class GridRoute(Route):
         )
 
     def _with_radii(self, known: GridKnown, t: int) -> GridKnown:
-        """Set the radii of round `t`: the wider, the less noise it has."""
+        """Set the radii of round `t`; they are wider with less noise."""
         partition = self._partition(known)
+        # The width of a small cluster is uncertain, so it is averaged with that of all.
         trust = partition.counts / (partition.counts + 0.3 * self._typical(known))
         within = trust * partition.within + (1 - trust) * partition.pooled
         noise = self._relative_noise(self._shares[t] * (1 - _COUNT_PART))
@@ -298,9 +302,9 @@ class GridRoute(Route):
         return replace(known, radii=stretch * np.sqrt(np.maximum(within, 1e-6)))
 
     def _move(self, known: GridKnown, released: Mapping[str, NoisyBlock]) -> GridKnown:
-        """Correct the surrogate by what its answer lacks, and move the centres to its own.
+        """Correct the surrogate by the difference of the sums, and move the centres to its means.
 
-        Points and records are clipped alike, so that clipping biases no difference of the two.
+        Points and records are clipped alike, so clipping does not bias their difference.
         """
         d, typical = self.n_features, self._typical(known)
         before = self._partition(known)
@@ -329,7 +333,7 @@ class GridRoute(Route):
 
 
 def _middles(known: GridKnown, bins: Integers | Sequence[int]) -> Integers:
-    """Return the middles of equal cells of the box, the last column fastest."""
+    """Return the middles of equal cells of the box; the last column varies fastest."""
     axes = [
         low + (np.arange(m) + 0.5) * ((high - low) / m)
         for low, high, m in zip(known.box_low, known.box_high, bins, strict=True)

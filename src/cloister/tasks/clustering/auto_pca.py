@@ -1,4 +1,4 @@
-"""`auto` in more dimensions: leading directions, a histogram along them, clipped Lloyd rounds."""
+"""`auto` in more dimensions: leading directions, their histogram, and clipped Lloyd rounds."""
 
 from __future__ import annotations
 
@@ -51,42 +51,42 @@ from cloister.tasks.moments import (
 from cloister.tasks.shrinkage import empirical_bayes, james_stein
 from cloister.tasks.state import decode_state, encode_state
 
-# Constants below were found on public data sets; docs/proofs/auto.md says that privacy does not
-# depend on any of them.
+# The constants below were tuned on public data sets. Privacy does not depend on any of them
+# (docs/proofs/auto.md).
 _SHARES = {"mean": 0.10, "radius": 0.02, "shift": 0.10, "gram": 0.28, "cells": 0.12, "lloyd": 0.60}
 _COUNT_PART = 0.10
 _GROWTH = 1.2
 _FLOOR = 0.7
-_QUANTILE = 0.4  # of the distances to the mean, at which the second moments are clipped
-_DETECT_FIRST, _DETECT_NEXT = 1.5, 4.0  # how far below the noise's edge a direction may lie
+_QUANTILE = 0.4  # quantile of the distances to the mean at which second moments are clipped
+_DETECT_FIRST, _DETECT_NEXT = 1.5, 4.0  # tolerance below the edge of the noise for a direction
 _MOST_AXES = 6
-_MORE_AXES = 3  # without counts, filled with normal samples
-_REACH = (2.8, 2.4, 2.0)  # of the histogram in standard deviations, for one, two, more axes
+_MORE_AXES = 3  # axes without counts, filled with normal samples
+_REACH = (2.8, 2.4, 2.0)  # half a histogram's width in standard deviations, by its number of axes
 _CELLS, _MOST_CELLS = 0.35, 4096
 _RESTARTS = 16
 _NU, _SLOW, _FAST = 0.05, 0.2, 0.4  # radius of Lloyd rounds against their noise
 _UNDER = 0.95
 _PRIOR = 3.0
-_BINS = 10  # of distances, geometric
+_BINS = 10  # of distances, with geometric edges
 _GRAM_BITS = 12
 
 
 @dataclass(frozen=True)
 class PcaKnown(MovingCentres):
-    """What has been released so far means, in grid coordinates."""
+    """The public state of the route, in grid coordinates."""
 
     widths: Floats  # of each cluster
     mean: Floats
-    radius: float  # within which records are not shortened
+    radius: float  # a record beyond it is clipped
     directions: Floats  # in columns
-    detected: int  # so many directions stand out of the noise
+    detected: int  # number of directions that differ from the noise
     within: float  # mean squared distance of a record to its centre
     half_spans: Floats  # of the histogram, 0 for an axis that is not used
-    bins: Integers  # of the histogram, as above
+    bins: Integers  # of the histogram, 0 for an axis that is not used
     residual_stds: Floats  # along the directions after those of the histogram
-    start: Floats  # where centres start around the mean if nothing is detected
-    residual: Floats  # of the mean, if nothing is detected
-    residual_std: float  # noise of the residual; 0 before it is known
+    start: Floats  # offsets of the centres from the mean if no direction is detected
+    residual: Floats  # of the mean, if no direction is detected
+    residual_std: float  # noise of the residual; 0 before its first estimate
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class PcaRoute(Route):
     """Mean, radius, second moments, histogram along leading directions, Lloyd rounds."""
 
     releases = (
-        "the mean of all records, how many lie at several distances from it, shortened second "
-        f"moments, how many lie in each cell along leading directions; {LLOYD_RELEASES}"
+        "the mean of all records, the counts of records by their distance to it, clipped second "
+        f"moments, the counts of records in cells along leading directions; {LLOYD_RELEASES}"
     )
 
     # The plan -----------------------------------------------------------------------------
@@ -103,7 +103,8 @@ class PcaRoute(Route):
     @cached_property
     def _shares(self) -> dict[str, float]:
         shares = {name: part / sum(_SHARES.values()) for name, part in _SHARES.items()}
-        if self.noise_std(shares["radius"]) >= self.nominal_n / 8:  # it would say nothing
+        # The counts of distances would be uninformative.
+        if self.noise_std(shares["radius"]) >= self.nominal_n / 8:
             shares["lloyd"] += shares.pop("radius")
         return shares
 
@@ -137,7 +138,8 @@ class PcaRoute(Route):
 
     @cached_property
     def n_cells(self) -> int:
-        """Elements of the histogram's frame, whatever was detected: a function of the plan."""
+        """Number of elements of the histogram's block, a function of the plan."""
+        # Enough for any number of detected directions: a length must not depend on records.
         most = max(int(self._most_cells(axes)) for axes in range(1, self._axes + 1))
         return max(self.n_features, most)
 
@@ -193,9 +195,10 @@ class PcaRoute(Route):
         if stage == "gram":
             coarse = clip_to_unit(away, radius, 1 << _GRAM_BITS)
             return Rows.dense(clipped), Rows.dense(products(coarse))
-        if not state["detected"].any():  # nothing to see: every later frame refines the mean
-            nothing = (Rows.at([np.zeros(len(records), dtype=np.int64)], [0]),)
-            return (Rows.dense(clipped), *nothing * (len(self.blocks(t)) - 1))
+        # Without a detected direction every later block refines the mean; its shape is the same.
+        if not state["detected"].any():
+            zeros = (Rows.at([np.zeros(len(records), dtype=np.int64)], [0]),)
+            return (Rows.dense(clipped), *zeros * (len(self.blocks(t)) - 1))
         if stage == "cells":
             columns = np.subtract(records.T, state["mean"][:, None].astype(np.float64), order="C")
             return (Rows.at([self._cell_of(state, columns)], [one]),)
@@ -215,7 +218,7 @@ class PcaRoute(Route):
                     clip_in_place(columns.T, radius, 1 << _GRAM_BITS)
                     gram += sum_products(columns.T)
                 return np.concatenate([shift, gram])
-        if not state["detected"].any():  # nothing to see: every later frame refines the mean
+        if not state["detected"].any():
             padded = np.zeros(sum(block.size for block in self.blocks(t)), dtype=np.int64)
             padded[: self.n_features] = sum_clipped(records, state["mean"], radius, one)
             return padded
@@ -224,12 +227,13 @@ class PcaRoute(Route):
         return lloyd_contribution(state, records, one)
 
     def _count_distances(self, state: GridState, records: Records) -> Integers:
+        # Squared and floored: a record is compared with the edges in exact integers.
         edges = np.floor((_edges(self.n_features) * self.one) ** 2)
-        within = np.zeros(_BINS, dtype=np.int64)  # each edge; all are within the last
+        within = np.zeros(_BINS, dtype=np.int64)  # records within each edge; the last has all
         for columns in differences(records, state["mean"]):
             squared = np.einsum("ij,ij->j", columns, columns)
-            found = [*(np.count_nonzero(squared <= edge) for edge in edges), len(squared)]
-            within += np.array(found)
+            counts = [*(np.count_nonzero(squared <= edge) for edge in edges), len(squared)]
+            within += np.array(counts)
         return np.diff(within, prepend=0) * self.one
 
     def _count_cells(self, state: GridState, records: Records) -> Integers:
@@ -243,7 +247,8 @@ class PcaRoute(Route):
         known = self._known(state)
         axes = self._used_axes(known)
         directions = state["directions"][:, :axes].astype(np.float64)
-        coordinates = (directions.T @ columns / float(self.one) ** 2).T  # an axis in one piece
+        # The partial sums of the product are exact integers, so no other record changes a cell.
+        coordinates = (directions.T @ columns / float(self.one) ** 2).T
         return bin_numbers(coordinates, known.half_spans[:axes], known.bins[:axes])
 
     # The answer ---------------------------------------------------------------------------
@@ -267,7 +272,7 @@ class PcaRoute(Route):
         return encode_state(self._move(*read_lloyd(self, known, released, _FLOOR)))
 
     def _mean_of(self, block: NoisyBlock, radius: float) -> tuple[Floats, float]:
-        """Return the sum that is released first in a block, over the nominal number of records."""
+        """Return the first sum of a block over the nominal number of records, and its noise."""
         scale = radius / self.nominal_n / self.one
         sums = block.values.reshape(-1)[: self.n_features].astype(np.float64)
         return sums * scale, block.noise_std * scale
@@ -276,11 +281,11 @@ class PcaRoute(Route):
         return np.tile(mean, (self.n_clusters, 1))
 
     def _radius(self, block: NoisyBlock) -> float:
-        """Return a quantile of the distances; noise alone does not move it out of its usual bin."""
+        """Return a quantile of the distances; noise alone does not move it to another bin."""
         edges = _edges(self.n_features)
         counts, noise_std = block.in_records(self.frac_bits)
         below, margin = np.cumsum(counts)[:-1] / self.nominal_n, noise_std / self.nominal_n
-        j = 6
+        j = 6  # the bin that is kept unless the counts contradict it beyond their noise
         while j > 0 and below[j - 1] > _QUANTILE + margin:
             j -= 1
         while j < len(edges) - 1 and below[j] < _QUANTILE - margin:
@@ -292,7 +297,7 @@ class PcaRoute(Route):
         return float(radius)
 
     def _directions(self, known: PcaKnown, released: Mapping[str, NoisyBlock]) -> PcaKnown:
-        """Find the directions whose variance stands out of the noise of a random matrix."""
+        """Find the directions whose variance exceeds the edge of a random noise matrix."""
         d, radius = self.n_features, known.radius
         values, noise_std = self._mean_of(released["shift"], radius)
         shift = james_stein(values, noise_std)
@@ -310,20 +315,22 @@ class PcaRoute(Route):
         seen = excess > edge * (1 - below)
         detected = d if seen.all() else int(seen.argmin())
         signal = np.zeros(d)
-        found = excess[:detected]
-        signal[:detected] = np.maximum(found + np.sqrt(np.maximum(found**2 - edge**2, 0)), 0) / 2
+        excesses = excess[:detected]
+        signal[:detected] = (
+            np.maximum(excesses + np.sqrt(np.maximum(excesses**2 - edge**2, 0)), 0) / 2
+        )
         floor = max(0.2 * radius**2, float(signal.sum()))
         total = min(max(float(variances.sum()), floor), max(1.5 * radius**2, floor))
 
         axes = min(detected, self._axes)
         stds = np.sqrt(np.maximum(signal[:axes] + bulk, 1e-6))
-        beside = _residual_stds(variances, axes, edge, total, float((stds**2).sum()))
+        residual = _residual_stds(variances, axes, edge, total, float((stds**2).sum()))
         spans, bins = np.zeros(self._axes), np.zeros(self._axes, dtype=np.int64)
         if axes:
             spans[:axes] = _REACH[min(axes, len(_REACH)) - 1] * stds
             bins[:axes] = cubic_bins(stds, self._most_cells(axes))
         residual_stds = np.zeros(_MORE_AXES)
-        residual_stds[: len(beside)] = beside
+        residual_stds[: len(residual)] = residual
         mean = np.clip(known.mean + shift, -1, 1)
         return replace(
             known,
@@ -338,7 +345,7 @@ class PcaRoute(Route):
         )
 
     def _cluster(self, known: PcaKnown, noisy: Floats, noise_std: float) -> PcaKnown:
-        """Cluster the histogram, and set the radius of the Lloyd rounds."""
+        """Cluster the histogram and set the radius of the Lloyd rounds."""
         k, n, axes = len(known.centres), self.nominal_n, self._used_axes(known)
         spans, bins = known.half_spans[:axes], known.bins[:axes]
         points = cell_centres(spans, bins)
@@ -353,9 +360,10 @@ class PcaRoute(Route):
         labels, _ = nearest(samples, places)
         counts = np.bincount(labels, masses, minlength=k).astype(np.float64) * scale
         cells = np.full(k, max(1.0, float((weights > 0).sum()) / k))
-        if not more:  # then each cell is in a cluster of its own
+        if not more:  # each cell then belongs to exactly one cluster
             cells = np.maximum(np.bincount(labels[weights > 0], minlength=k), 1.0)
         between = float((counts[:, None] * places**2).sum()) / n
+        # The difference of two noisy numbers may be too small or negative.
         within = max(known.within - between, 0.2 * known.within)
         centres = known.mean + places @ known.directions[:, : places.shape[1]].T
         return replace(
@@ -368,7 +376,7 @@ class PcaRoute(Route):
     def _sampled(
         self, points: Floats, weights: Floats, sides: Floats, stds: Floats, n_clusters: int
     ) -> tuple[Floats, Floats]:
-        """Return public points that look like the records, and centres of them."""
+        """Return public points that are distributed like the records, and their centres."""
         samples = sample_cells(points, weights, sides, stds, public_seed=self.public_seed)
         return samples, self._quantize(samples, np.ones(len(samples)), n_clusters)
 
@@ -379,7 +387,8 @@ class PcaRoute(Route):
 
     @property
     def _stretch(self) -> float:
-        """Radius of the Lloyd rounds in root mean square distances: larger with less noise."""
+        """Radius of the Lloyd rounds in root mean square distances; larger with less noise."""
+        # Clipping biases the means and reduces the noise, so less noise permits less clipping.
         shares = self._lloyd_shares
         noise = self.noise_std(sum(shares) / len(shares))
         nu = self.n_clusters * sqrt(self.n_features) * noise / self.nominal_n
@@ -387,13 +396,13 @@ class PcaRoute(Route):
         return min(max(stretch, 0.5), 3.0)
 
     def _move(self, known: PcaKnown, all_sums: Floats, sum_std: float) -> PcaKnown:
-        """Move the centres by what is signal, in the detected directions and beside them."""
+        """Move the centres by the signal in the detected directions and in the other ones."""
         k, d = len(known.centres), self.n_features
         radii = np.maximum(known.radii, 1 / self.one)
         factors = known.counts / radii * min(_UNDER, _UNDER * self._stretch)
         n_axes = max(self._used_axes(known), min(known.detected, max(1, k - 1)))
         basis = known.directions[:, :n_axes]
-        along = all_sums @ basis @ basis.T
+        along = all_sums @ basis @ basis.T  # shrunk separately: most of the signal is here
         moves = np.zeros((k, d))
         for sums, n_dims in ((along, n_axes), (all_sums - along, d - n_axes)):
             moves += empirical_bayes(
@@ -409,18 +418,18 @@ class PcaRoute(Route):
         return replace(known, centres=np.clip(centres, -1, 1))
 
     def spreads(self, state: GridState) -> Floats:
-        """Return the standard deviation in a column of each cluster, along the used axes."""
+        """Return the standard deviation of each cluster along the used axes."""
         return self._known(state).widths
 
     def _refine(self, known: PcaKnown, block: NoisyBlock) -> PcaKnown:
-        """Nothing was detected: merge one more mean, with public centres around it."""
+        """Merge one more mean, with public centres around it; no direction was detected."""
         fresh, fresh_std = self._mean_of(block, known.radius)
         std, start = known.residual_std, known.start
-        if std == 0:  # the first of these rounds
+        if std == 0:  # the first such round
             residual, residual_std = fresh, fresh_std
             stds = known.residual_stds[: min(_MORE_AXES, self.n_features)]
-            nothing = np.zeros((1, 0)), np.ones(1), np.zeros(0)
-            _, places = self._sampled(*nothing, stds, len(known.centres))
+            no_cells = np.zeros((1, 0)), np.ones(1), np.zeros(0)
+            _, places = self._sampled(*no_cells, stds, len(known.centres))
             start = places @ known.directions[:, : len(stds)].T
         else:
             weight = std**2 / (std**2 + fresh_std**2)
@@ -443,7 +452,7 @@ class PcaRoute(Route):
 
 
 def _widths(points: Floats, weights: Floats, labels: Integers, n_clusters: int) -> Floats:
-    """Return the standard deviation of weighted points in each cluster, the mean over axes."""
+    """Return the root mean square over axes of the deviations of points in each cluster."""
     sizes = np.maximum(np.bincount(labels, weights, minlength=n_clusters), 1e-9)
     moments = [
         np.stack([np.bincount(labels, weights * x**p, minlength=n_clusters) for x in points.T])
@@ -461,14 +470,17 @@ def _edges(n_features: int) -> Floats:
 def _residual_stds(
     variances: Floats, axes: int, edge: float, total: float, explained: float
 ) -> Floats:
-    """Return standard deviations of the directions after the first `axes`, shrunk to their mean."""
-    rest = variances[axes:]
-    if not len(rest):
-        return rest
-    mean = max(total - explained, 0.1 * total) / len(rest)
-    if len(rest) == 1:
+    """Return standard deviations of the directions after the first `axes`.
+
+    They are shrunk to their mean.
+    """
+    others = variances[axes:]
+    if not len(others):
+        return others
+    mean = max(total - explained, 0.1 * total) / len(others)
+    if len(others) == 1:
         return np.full(1, sqrt(mean))
-    variance = float(((rest - rest.mean()) ** 2).mean())
+    variance = float(((others - others.mean()) ** 2).mean())
     trust = max(0.0, 1 - edge**2 / 4 / max(variance, 1e-300))
-    shrunk = np.maximum(mean + trust * (rest - rest.mean()), 0.1 * mean)
-    return np.asarray(np.sqrt(shrunk * (mean * len(rest) / shrunk.sum()))[:_MORE_AXES])
+    shrunk = np.maximum(mean + trust * (others - others.mean()), 0.1 * mean)
+    return np.asarray(np.sqrt(shrunk * (mean * len(others) / shrunk.sum()))[:_MORE_AXES])

@@ -1,4 +1,4 @@
-"""What the routes of `auto` share: public numbers, centres, and clipped Lloyd rounds."""
+"""Common parts of the routes of `auto`: public numbers, centres, and clipped Lloyd rounds."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 from cloister.tasks.intervals import ratio_interval, size_interval
 
 LLOYD_RELEASES = (
-    "then, a few times, how many belong to each cluster and the sum of their shortened "
-    "differences from its centre"
+    "then, in several rounds, the count of each cluster and the sum of the clipped differences of "
+    "its records to its centre"
 )
 
 
 @dataclass(frozen=True)
 class Route:
-    """The public numbers by which a route is planned: those of :class:`.auto.Auto`."""
+    """The public numbers of a route, those of :class:`.auto.Auto`."""
 
     n_clusters: int
     n_features: int
@@ -35,17 +35,18 @@ class Route:
 
     @property
     def one(self) -> int:
-        """Steps of the grid in 1, which is what a record adds to a cell."""
+        """Steps of the grid in 1; a record adds as many to a cell."""
         return 1 << self.frac_bits
 
     def noise_std(self, share: float) -> float:
-        """Return the noise, in units of the sensitivity, that a share of the budget leaves."""
+        """Return the noise of a release with a share of the budget, in units of sensitivity."""
+        # Shares divide the squared GDP parameter, so that they add up over releases.
         return 1 / (self.mu * sqrt(share))
 
 
 @dataclass(frozen=True)
 class MovingCentres(Centres):
-    """Centres with what a Lloyd round must know: counts, their noise, and radii."""
+    """Centres with the inputs of a Lloyd round: counts, their noise, and radii."""
 
     counts: Floats
     counts_std: Floats
@@ -56,7 +57,7 @@ _Moving = TypeVar("_Moving", bound=MovingCentres)
 
 
 def still(n_clusters: int, n_features: int) -> dict[str, Any]:
-    """Return :class:`MovingCentres` by name, of which nothing is known."""
+    """Return the fields of :class:`MovingCentres` before any release."""
     zeros = dict.fromkeys(("counts", "counts_std", "radii"), np.zeros(n_clusters))
     return {**unknown(n_clusters, n_features), **zeros}
 
@@ -64,7 +65,7 @@ def still(n_clusters: int, n_features: int) -> dict[str, Any]:
 def placed(
     known: _Moving, centres: Floats, counts: Floats, cells: Floats, noise_std: float
 ) -> _Moving:
-    """Return centres that a histogram shows: their counts sum up noisy `cells` each."""
+    """Return the centres of a histogram; each count is a sum of `cells` noisy counts."""
     counts_std = noise_std * np.sqrt(cells)
     return replace(
         known,
@@ -77,18 +78,19 @@ def placed(
 
 
 def growing(share: float, growth: float, rounds: int) -> tuple[float, ...]:
-    """Split a share into rounds, each larger than the one before by a factor."""
-    parts = [growth**t for t in range(rounds)]
-    return tuple(share * part / sum(parts) for part in parts)
+    """Split a share into rounds; each share is `growth` times the previous one."""
+    weights = [growth**t for t in range(rounds)]
+    return tuple(share * weight / sum(weights) for weight in weights)
 
 
 def unit_block(name: str, shape: tuple[int, ...], one: int, share: float) -> Block:
-    """Return a block in one row of which a record adds a vector of norm at most one unit."""
+    """Return a block to one row of which a record adds a vector of norm at most one unit."""
+    # An L1 norm is at most the root of the length times the L2 norm.
     return Block(name, shape, isqrt(shape[-1] * one**2), one**2, share)
 
 
 def lloyd_blocks(route: Route, share: float, count_part: float) -> tuple[Block, ...]:
-    """Return the two blocks of a Lloyd round: a record touches one row of each, by one unit."""
+    """Return the blocks of a Lloyd round; a record changes one row of each by one unit."""
     shape = (route.n_clusters, route.n_features)
     return (
         unit_block("sums", shape, route.one, share * (1 - count_part)),
@@ -98,13 +100,14 @@ def lloyd_blocks(route: Route, share: float, count_part: float) -> tuple[Block, 
 
 def lloyd_contribution(state: GridState, records: Records, one: int) -> Integers:
     """Return the elements of a Lloyd round."""
-    radii = np.maximum(state["radii"], 1)
+    radii = np.maximum(state["radii"], 1)  # a radius may round to 0 on the grid
     sums, counts = sum_clipped_near(records, state["centres"], radii, one)
     return np.concatenate([sums.ravel(), counts * one])
 
 
 def lloyd_rows(state: GridState, records: Records, one: int) -> tuple[Rows, Rows]:
     """Return the clipped difference of each record to its centre, and its count."""
+    # The same exact assignment as in `lloyd_contribution`: the core compares the two.
     labels = nearest_centres(records, state["centres"])
     radii = np.maximum(state["radii"], 1)[labels]
     values = clip_to_unit(records - state["centres"][labels], radii, one)
@@ -114,20 +117,22 @@ def lloyd_rows(state: GridState, records: Records, one: int) -> tuple[Rows, Rows
 def read_lloyd(
     route: Route, known: _Moving, released: Mapping[str, NoisyBlock], floor: float
 ) -> tuple[_Moving, Floats, float]:
-    """Merge released counts with what was known, and work out what people are shown.
+    """Merge released counts with the previous counts, and compute intervals and sizes.
 
     Parameters
     ----------
     known : MovingCentres
-        Before the round.
+        The state before the round.
     floor : float
-        Counts are at least so many of their noise's standard deviations.
+        Minimum of a merged count, in standard deviations of its noise.
 
     Returns
     -------
-    known : MovingCentres
-        With the intervals, sizes and merged counts of this round; the centres have not moved yet.
+    state : MovingCentres
+        With the intervals, sizes and merged counts of this round; the centres are those before it.
     sums : ndarray of shape (n_clusters, n_features), in units of each cluster's radius
+    sum_std : float
+        Standard deviation of the noise in each of the sums.
     """
     sums, sum_std = released["sums"].in_records(route.frac_bits)
     fresh, count_std = released["counts"].in_records(route.frac_bits)
@@ -139,6 +144,8 @@ def read_lloyd(
         count_std=count_std,
         origin=known.centres,
     )
+    # Independent estimates are merged by their precision. A standard deviation of 0 is a rounded
+    # one, so a step of the grid replaces it.
     before = 1 / np.maximum(known.counts_std, 1 / route.one) ** 2
     precision = before + 1 / count_std**2
     merged = (known.counts * before + fresh / count_std**2) / precision

@@ -1,4 +1,4 @@
-"""What k-means tasks release and show: centres and sizes of clusters with their intervals."""
+"""Results and displays of k-means tasks: centres and sizes of clusters with their intervals."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from cloister.protocol.plan import Plan
 
 LEFT_OUT = 0.15
-"""Share of the nominal records that may be missing unsaid, since that number may be rounded."""
+"""Share of the nominal records that may be missing without a warning, as it may be rounded."""
 
-_WHOLE = 0.499  # of a column's range: an interval of such a half is the whole box
-_CLEAR_SIZE = 3.0  # a cluster should have so many times the half-width of its noisy size
-_CLEAR_CENTRE = 0.1  # half-width of a centre, as a part of a column's range
-_MOST_SIZES = 6  # that are named one by one
+_WHOLE = 0.499  # an interval with this half-width, in a column's range, is the whole box
+_CLEAR_SIZE = 3.0  # smallest useful size of a cluster, in half-widths of its noisy size
+_CLEAR_CENTRE = 0.1  # largest useful half-width of a centre, as a share of a column's range
+_MOST_SIZES = 6  # more sizes are summarised by their range
 _NUMERALS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
 _INTERVAL = (
-    "the 95 % confidence interval (privacy noise of the last round only). Neither sampling nor the "
-    "rounds before are in it, so another run may find other clusters."
+    "the 95 % confidence interval (privacy noise of the last round only). It excludes sampling and "
+    "earlier rounds, so another run may find other clusters."
 )
-_BETWEEN = f"In brackets: {_INTERVAL} A centre that was pulled back may lie outside."
+_BETWEEN = f"In brackets: {_INTERVAL} A centre that was moved into the box may be outside."
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Centres:
 
 
 def unknown(n_clusters: int, n_features: int) -> dict[str, Any]:
-    """Return :class:`Centres` by name: in the middle of the box, and nothing is known of them."""
+    """Return the fields of :class:`Centres` before any release: all in the middle of the box."""
     shape = (n_clusters, n_features)
     return {
         "centres": np.zeros(shape),
@@ -66,9 +66,9 @@ def centres_in_units(state: GridState, grid: Grid, frac_bits: int) -> Mapping[st
     Returns
     -------
     dict
-        ``centres``, ``low`` and ``high`` of shape (n_clusters, n_features) in data units,
-        ``half_width`` of the same shape, which is ``(high - low) / 2``; ``sizes`` and
-        ``size_half_width`` of shape (n_clusters,) in records.
+        ``centres``, ``low``, ``high`` and ``half_width``, which is ``(high - low) / 2``, of shape
+        (n_clusters, n_features) in data units. ``sizes`` and ``size_half_width`` of shape
+        (n_clusters,) in records.
     """
     known = decode_state(Centres, state, frac_bits)
     low, high = grid.decode(known.low), grid.decode(known.high)
@@ -85,13 +85,13 @@ def centres_in_units(state: GridState, grid: Grid, frac_bits: int) -> Mapping[st
 def expected_half_widths(
     size: float, grid: Grid, *, sum_std: float, count_std: float, mechanism: Mechanism = "gaussian"
 ) -> Mapping[str, Floats]:
-    """Return the half-widths that a cluster of so many records can expect.
+    """Return the expected half-widths for a cluster of `size` records.
 
     Returns
     -------
     dict
         ``half_width`` of shape (n_features,) in data units and ``size_half_width`` of shape (1,)
-        in records. Nearby clusters, far outliers and empty clusters make it worse.
+        in records. Nearby clusters, far outliers and empty clusters increase the error.
     """
     low, high = ratio_interval(
         np.zeros((1, grid.n_features)),
@@ -109,10 +109,11 @@ def expected_half_widths(
 def estimates_of(results: Results, columns: tuple[str, ...]) -> tuple[Estimate, Estimate]:
     """Return centres and sizes with their intervals."""
     names = tuple(f"cluster {j}" for j in range(len(results["centres"])))
-    known = above_noise(results["sizes"], results["size_half_width"])
+    distinct_sizes = above_noise(results["sizes"], results["size_half_width"])
     ends = (results[name] for name in ("centres", "low", "high"))
-    of_centres = np.repeat(known[:, None], len(columns), axis=1)
-    sizes = around(results["sizes"], results["size_half_width"], distinct=known)
+    # 0 is no special value of a centre, so a centre is distinct if its cluster's size is.
+    of_centres = np.repeat(distinct_sizes[:, None], len(columns), axis=1)
+    sizes = around(results["sizes"], results["size_half_width"], distinct=distinct_sizes)
     return (
         Estimate(*ends, distinct=of_centres, labels=(names, columns)),
         replace(sizes, labels=(names,), unit="records"),
@@ -137,7 +138,8 @@ def centre_displays(results: Results, columns: tuple[str, ...]) -> tuple[Display
 
 
 def _table(centres: Estimate, sizes: Estimate) -> Table:
-    """Return sizes and centres, with what is more along the rows: people scroll downwards."""
+    """Return a table of sizes and centres; the longer dimension is along the rows."""
+    # Readers scroll downwards more easily than sideways.
     names, columns = centres.labels
     corner, heads = "cluster", ("noisy size", *columns)
     rows: list[tuple[Estimate, ...]] = [(sizes[j], *centres[j].cells()) for j in range(len(names))]
@@ -150,36 +152,37 @@ def _table(centres: Estimate, sizes: Estimate) -> Table:
 
 
 def _is_worth_a_map(centres: Floats) -> bool:
-    """Return whether a map shows more than the table: three points are always a triangle."""
+    """Return True if a map shows more than the table; three points are always a triangle."""
     n_clusters, n_features = map(int, centres.shape)
     return n_features > 1 and n_clusters > (1 if n_features == 2 else 3)
 
 
 def _map(estimate: Estimate, sizes: Floats) -> tuple[Scatter]:
-    """Return the centres in two principal coordinates, or in the columns when there are two."""
+    """Return the centres in two principal coordinates, or in the columns if there are two."""
     centres, (names, columns) = estimate.values, estimate.labels
     points, axes = centres, columns[:2]
     if len(columns) > 2:
-        ranges = np.ptp(centres, axis=0)
+        ranges = np.ptp(centres, axis=0)  # scaled by these, as columns have different units
         middle = (centres - centres.mean(axis=0)) / np.where(ranges > 0, ranges, 1)
         _, _, vectors = np.linalg.svd(middle, full_matrices=False)
+        # The sign of a singular vector is arbitrary, so the largest entry is made positive.
         signs = np.sign(vectors[np.arange(len(vectors)), np.abs(vectors).argmax(axis=1)])
         points = middle @ (vectors[:2] * signs[:2, None]).T
         most = (np.argsort(-np.abs(vector), kind="stable")[:2] for vector in vectors[:2])
         axes = tuple(f"mostly {columns[a]} and {columns[b]}" for a, b in most)
-    title, note = "Centres in two dimensions", "Made from the released centres alone."
+    title, note = "Centres in two dimensions", "Computed from the released centres alone."
     return (Scatter(title, names, points, np.maximum(sizes, 0), (axes[0], axes[1]), note),)
 
 
 class Clustering:
-    """What tasks have in common whose results are centres and sizes of clusters."""
+    """Base class of tasks whose results are centres and sizes of clusters."""
 
     columnwise: ClassVar[Mapping[str, str]] = {
         "half_width": "Expected error of a centre (95 % of the noise, clusters of equal size)"
     }
 
     def plan_warnings(self, plan: Plan, forecast: Results) -> Iterator[str]:
-        """Say which clusters and centres of a plan noise would hide."""
+        """Warn about clusters and centres of a plan that the noise would hide."""
         k, width = getattr(plan.task, "n_clusters", 1), forecast.get("size_half_width")
         if plan.budget is not None and width is not None:
             share, noise = plan.nominal_n / k, float(width[0])
@@ -193,46 +196,46 @@ class Clustering:
                 )
         half_width = forecast.get("half_width", np.zeros(0))
         if half_width.shape == (len(plan.columns),):
-            part = half_width / (2 * plan.grid.half_range)
-            if part.max() > _CLEAR_CENTRE:
-                worst = plan.columns[int(part.argmax())]
+            relative = half_width / (2 * plan.grid.half_range)
+            if relative.max() > _CLEAR_CENTRE:
+                worst = plan.columns[int(relative.argmax())]
                 yield (
-                    f"a centre would be known only to ± {part.max():.0%} of the range of column "
+                    f"a centre would be uncertain by ± {relative.max():.0%} of the range of column "
                     f"{worst!r}; more records, narrower public bounds, fewer clusters or a larger "
                     "epsilon would help."
                 )
 
     def category_warning(self, names: Sequence[str]) -> str:
-        """Say that columns of several categories would count as numbers."""
+        """Return a warning that columns of several categories would count as numbers."""
         return (
-            f"clustering treats the categories of {', '.join(names)} as numbers, by their places "
-            "in the schema; leave such a column out with --columns, or make a boolean column of "
+            f"clustering treats the categories of {', '.join(names)} as numbers, by their order "
+            "in the schema; exclude such a column with --columns, or make a boolean column of "
             "each category."
         )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return what :func:`.centres.centre_displays` does."""
+        """Return the displays of :func:`.centres.centre_displays`."""
         return centre_displays(results, columns)
 
     def summary(self, results: Results, nominal_n: int, units: str) -> Summary:
-        """Say how many clusters there are, how large, and which stand out of the noise."""
+        """Summarise the number of clusters, their sizes, and those distinct from the noise."""
         k = len(results["centres"])
         many = _NUMERALS[k] if k < len(_NUMERALS) else f"{k:,}"
         title = f"{many} group{'s' * (k != 1)} of {units}"
-        left_out = records_left_out(results, nominal_n)
+        warning = records_left_out(results, nominal_n)
         return Summary(
             title,
             f"{title}, of about {_sizes(results['sizes'])}.",
             clusters_above_noise(results),
-            (left_out,) if left_out else (),
+            (warning,) if warning else (),
         )
 
     def course(self, history: Sequence[Results], ranges: Floats) -> tuple[Table, ...]:
-        """Return how far the centres moved in each round."""
+        """Return a table of the centres' moves in each round."""
         return movement(history, ranges)
 
     def tables_of(self, plan: Plan, results: Results, _: Schema) -> dict[str, Table]:
-        """Return one row per centre: its noisy size, and its columns with their intervals."""
+        """Return a table with a row per centre: its noisy size, and its columns with intervals."""
         columns = getattr(
             plan.task, "last_step_columns", plan.columns
         )  # of a pipeline, the last step's
@@ -246,56 +249,58 @@ class Clustering:
 
 def _sizes(sizes: Floats) -> str:
     """Return the sizes, largest first, or the smallest and the largest of many."""
-    said = [f"{round(max(size, 0.0), -1):,.0f}" for size in sorted(sizes.tolist())[::-1]]
-    if len(said) > _MOST_SIZES:
-        return f"{said[-1]} to {said[0]}"
-    return " and ".join(filter(None, (", ".join(said[:-1]), said[-1])))
+    # A noisy size may be negative.
+    texts = [f"{round(max(size, 0.0), -1):,.0f}" for size in sorted(sizes.tolist())[::-1]]
+    if len(texts) > _MOST_SIZES:
+        return f"{texts[-1]} to {texts[0]}"
+    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
 
 
 def clusters_above_noise(results: Results) -> str:
-    """Say how many clusters stand out of the noise; nothing of fewer than two."""
-    known = _standing_out(results)
-    k, number = len(known), int(known.sum())
+    """Return a sentence on the clusters distinct from the noise, or "" for a single cluster."""
+    distinct = _distinct_clusters(results)
+    k, number = len(distinct), int(distinct.sum())
     if not k:
         return ""
-    what = f"{number} of {k} clusters {'stands' if number == 1 else 'stand'} out of the noise"
+    sentence = f"{number} of {k} clusters {'is' if number == 1 else 'are'} distinct from the noise"
     if number == k:
-        return f"{what}."
-    rest = "the other" if k - number == 1 else "the others" if number else "them"
-    places = ", ".join(str(j) for j in np.flatnonzero(~known)[:10])
+        return f"{sentence}."
+    others = "of the other" if k - number == 1 else "of the others" if number else "of all"
+    indices = ", ".join(str(j) for j in np.flatnonzero(~distinct)[:10])
     more = ", ..." if k - number > 10 else ""
     return (
-        f"{what}: of {rest} ({places}{more}) the noisy size is not clear of 0, and the noise alone "
-        "could have made the centre."
+        f"{sentence}: the noisy size {others} ({indices}{more}) does not differ from 0, and the "
+        "noise alone could explain the centre."
     )
 
 
 def none_above_noise(results: Results) -> str:
-    """Say that no cluster stands out of the noise; nothing if one does, or of a single cluster."""
-    known = _standing_out(results)
-    if not len(known) or known.any():
+    """Return a warning if no cluster is distinct from the noise, else ""."""
+    distinct = _distinct_clusters(results)
+    if not len(distinct) or distinct.any():
         return ""
     return (
-        f"none of {len(known)} clusters stands out of the noise: take it that no group "
-        "was found; more records, a larger epsilon, fewer clusters or fewer columns may show some, "
-        "in a release of its own."
+        f"no size of {len(distinct)} clusters differs from 0 beyond the noise: treat this as no "
+        "clusters found; more records, a larger epsilon, fewer clusters or fewer columns may "
+        "show some, in another release."
     )
 
 
-def _standing_out(results: Results) -> Flags:
-    """Return which clusters stand out of the noise; nothing of fewer than two."""
+def _distinct_clusters(results: Results) -> Flags:
+    """Return True for each cluster distinct from the noise; empty for fewer than two clusters."""
     if len(results["sizes"]) < 2:
         return np.zeros(0, dtype=bool)
     return above_noise(results["sizes"], results["size_half_width"])
 
 
 def records_left_out(results: Results, nominal_n: int) -> str:
-    """Say that the noisy sizes sum to far less than the nominal number of records.
+    """Return a warning if the noisy sizes sum to far less than the nominal number of records.
 
-    Nothing unless their sum and its 95 % confidence interval are below 85 % of `nominal_n`, which
+    It is "" unless their sum and its 95 % confidence interval are below 85 % of `nominal_n`, which
     may be rounded.
     """
     total = float(results["sizes"].sum())
+    # The noises of the sizes are independent, so their half-widths add in squares.
     margin = float(np.linalg.norm(results["size_half_width"] * np.ones(len(results["sizes"]))))
     if total + margin >= (1 - LEFT_OUT) * nominal_n:
         return ""
@@ -303,14 +308,15 @@ def records_left_out(results: Results, nominal_n: int) -> str:
     return (
         f"the noisy sizes sum to {total:,.0f} ± {margin:,.0f}, but nominal_n is {nominal_n:,}: "
         f"about {share:.0%} of the records are in no cluster, or there are fewer than agreed; "
-        "another method, start or number of clusters may find them, and is a release of its own."
+        "another method, start or number of clusters may find them, in another release."
     )
 
 
 def movement(history: Sequence[Results], ranges: Floats) -> tuple[Table, ...]:
-    """Return how far released centres moved in each round; nothing before there are centres.
+    """Return a table of the released centres' moves in each round; empty without centres.
 
-    `history` has the results before the first round and after each; `ranges` are the columns'.
+    `history` has the results before the first round and after each; `ranges` are those of the
+    columns.
     """
     if len(history) < 2 or any(not {"centres", "half_width"} <= known.keys() for known in history):
         return ()
@@ -321,10 +327,10 @@ def movement(history: Sequence[Results], ranges: Floats) -> tuple[Table, ...]:
             f"{(after['half_width'] / ranges).mean():.2%}",
         )
         for t, (before, after) in enumerate(pairwise(history))
-        if (after["half_width"] < _WHOLE * ranges).any()  # rounds before have found no clusters yet
+        if (after["half_width"] < _WHOLE * ranges).any()  # earlier rounds have found no clusters
     )
     note = (
-        "Part of a column's range, mean over centres and columns. A last round that moved much "
-        "further than its margin of error had not settled."
+        "Share of a column's range, mean over centres and columns. If the last move is much larger "
+        "than its margin of error, the rounds have not converged."
     )
     return (Table("How far the centres moved", ("", "moved", "margin of error"), rows, note),)

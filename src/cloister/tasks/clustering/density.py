@@ -1,7 +1,7 @@
-"""The density that noisy counts of a box's cells show: normal kernels, of masses >= 0.
+"""The density of noisy counts in the cells of a box: normal kernels with masses >= 0.
 
-Sums over cells are made in whole numbers, so that the order of adding, and with it the library that
-multiplies matrices, does not matter.
+Sums over cells are computed in whole numbers. So the result does not depend on the order of
+addition, nor on the library that multiplies matrices.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from cloister.core.arrays import Floats
 FINE = 1 << 30
 """Units of all masses together."""
 
-_UNITS = 1 << 12  # of a kernel
-_EXACT = 1 << 40  # masses, up to which a sum of products with a kernel is not rounded
+_UNITS = 1 << 12  # units of a kernel
+_EXACT = 1 << 40  # total mass up to which products with a kernel have exact sums
 _STEPS = 100
 
 
 def kernel(bins: int, cuts: int, width: float) -> Floats:
-    """Return what part of a cell's normal kernel falls into each part of each cell of an axis.
+    """Return the share of each cell's normal kernel in each section of an axis.
 
     Parameters
     ----------
     bins, cuts : int
-        Cells, and the equal parts into which each is cut.
+        Numbers of cells, and of equal sections of each cell.
     width : float
         Standard deviation of the kernel, in cells.
 
     Returns
     -------
     ndarray of shape (bins * cuts, bins)
-        Multiples of ``2**-12``; each column sums to 1, since what is beyond an end is taken for
-        its outermost part.
+        Multiples of ``2**-12``. Each column sums to 1, because the mass beyond an end is added to
+        the outermost section.
     """
     size = bins * cuts
     steps = range(1 - size, size)  # of an edge from the low end of a cell
@@ -47,18 +47,18 @@ def kernel(bins: int, cuts: int, width: float) -> Floats:
 
 
 def spread(kernels: Sequence[Floats], masses: Floats) -> Floats:
-    """Apply a kernel along each axis of whole masses, whose sum is below `_EXACT`; round."""
+    """Apply a kernel along each axis of whole masses with a sum below `_EXACT`, and round."""
     shape = [len(each) for each in kernels]
-    for each in kernels:  # the first axis, which becomes the last
+    for each in kernels:  # each step transforms the first axis and moves it to the end
         masses = np.rint(np.matmul(each, masses.reshape(each.shape[1], -1))).T
     return masses.reshape(shape)
 
 
 def density(counts: Floats, noise_std: float, kernels: Sequence[Floats], total: float) -> Floats:
-    """Return whole masses of the cells' kernels that explain noisy counts; about `FINE` together.
+    """Return whole masses of the cells' kernels that fit noisy counts; their sum is about `FINE`.
 
-    A least-squares fit with masses >= 0 by multiplicative steps, in which a count has the variance
-    of its noise and of a Poisson number.
+    It is a least-squares fit with masses >= 0 by multiplicative steps. The variance of a count is
+    that of its noise plus that of a Poisson number.
 
     Parameters
     ----------
@@ -85,6 +85,7 @@ def density(counts: Floats, noise_std: float, kernels: Sequence[Floats], total: 
         scale = FINE / max(wanted.max(), had.max())
         masses *= spread(back, np.rint(wanted * scale))
         masses /= np.maximum(spread(back, np.rint(had * scale)), 1.0)
+        # Multiplicative steps do not preserve the total, which must stay below `_EXACT`.
         if step % 10 == 0 or np.rint(masses).sum() >= _EXACT:
             masses *= FINE / max(fsum(masses.ravel()), 1.0)
     whole = np.rint(masses)

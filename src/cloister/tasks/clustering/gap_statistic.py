@@ -1,9 +1,9 @@
-"""How many clusters a noisy histogram shows: the gap statistic, with noise in both of its halves.
+"""The number of clusters of a noisy histogram: the gap statistic with noise in both terms.
 
 For each number of clusters the histogram's k-means objective is compared with that of a histogram
-without clusters, uniform over the same region, *which has had the same noise and the same repair*.
-Without that the noise itself would look like structure. Everything is post-processing of released
-counts; what is random here is public and seeded.
+without clusters. The latter is uniform over the same region, with *the same noise and the same
+projection*. Otherwise the noise itself would look like structure. Everything is post-processing of
+released counts; all randomness is public and seeded.
 
 References
 ----------
@@ -25,10 +25,10 @@ from cloister.tasks.clustering.synopsis import project_to_simplex, squared_dista
 
 REPEATS = 24  # simulated histograms of each kind
 BAND = 0.90
-LEAST = 0.05  # of the log objective: what more clusters must gain, however little noise there is
-_REGION = 0.01  # part of the mass that may lie outside of the region on each side of each axis
+LEAST = 0.05  # smallest gain in the log objective that justifies more clusters, even without noise
+_REGION = 0.01  # share of the mass outside the region, at each end of each axis
 _LLOYD_STEPS = 10
-_SEEDS = 50  # places that are tried for a new centre
+_SEEDS = 50  # candidate positions for a new centre
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class GapCurve:
     candidates : ndarray of shape (n_candidates,), int64
         Ascending.
     gap, low, high : ndarray of shape (n_candidates,)
-        By how much the log objective is below that of a histogram without clusters, and the 90 %
-        band of what noise and sampling would make of it; not symmetric.
+        Difference of the log objectives without clusters and of the histogram, and its 90 % band
+        by noise and sampling; the band is not symmetric.
     objective : ndarray of shape (n_candidates,)
         Mean squared distance of the histogram to its nearest centre, in the unit of its points.
     """
@@ -71,18 +71,19 @@ def gap_curve(
     points : ndarray of shape (n_cells, n_axes)
         Middles of the cells.
     counts : ndarray of shape (n_cells,)
-        Released, in records; `noise_std` is of each, and `total` is the public number of all.
+        Released counts of records. `noise_std` is the noise of each, and `total` is the public
+        number of all records.
     cell_variance : float, > 0
-        Mean squared distance to the middle of a record that is uniform in its cell.
+        Mean squared distance of a record to the middle of its cell, if it is uniform in the cell.
     candidates : ndarray of shape (n_candidates,), int64
         Ascending numbers of clusters.
 
     Notes
     -----
-    Chosen is the smallest candidate whose gap is not further below the largest one than one
-    standard deviation of their difference, or 5 % of the objective. That takes in the noise of the
-    release, sampling, and the reference's own. A histogram where nothing stands out gives the
-    smallest candidate.
+    The choice is the smallest candidate whose gap is close to the largest gap. It is lower by at
+    most one standard deviation of their difference, or by 5 % of the objective. The deviation
+    includes the noise of the release, sampling, and the noise of the reference. A histogram without
+    structure beyond the noise gives the smallest candidate.
     """
     rng = public_generator(public_seed, "gap")
 
@@ -90,7 +91,7 @@ def gap_curve(
         return np.log(objectives(points, weights, candidates) + cell_variance)
 
     def repeat(expected: Floats) -> Floats:
-        """Return the log objectives of histograms that might have come instead."""
+        """Return the log objectives of simulated histograms with the same noise."""
         shape = (REPEATS, len(points))
         drawn = rng.poisson(expected, shape) + noise_std * rng.normal(size=shape)
         return np.array([logs(project_to_simplex(row, total)) for row in drawn])
@@ -101,7 +102,8 @@ def gap_curve(
     again = repeat(weights)
     seen = logs(weights)
     gap = reference.mean(axis=0) - seen
-    errors = again - again.mean(axis=0)  # of the log objective, without what a second noise adds
+    # Centred: simulated counts have noise twice, which shifts the mean of the objective.
+    errors = again - again.mean(axis=0)
     tail = (1 - BAND) / 2
     best = int(gap.argmax())
     lost = np.hypot(
@@ -121,8 +123,9 @@ def gap_curve(
 def objectives(points: Floats, weights: Floats, candidates: Integers) -> Floats:
     """Return the weighted mean squared distance to k centres for each candidate k.
 
-    Centres are added one by one, each where it helps most, and moved by Lloyd's algorithm in
-    between [LVV03]_: no seed, and a curve that falls. Candidates are ascending, from 1.
+    Centres are added one by one, each where it reduces the objective most, and moved by Lloyd's
+    algorithm in between [LVV03]_. So there is no seed, and the curve decreases. Candidates are
+    ascending and at least 1.
     """
     used = weights > 0
     points, weights = points[used], weights[used] / weights.sum()
@@ -131,6 +134,7 @@ def objectives(points: Floats, weights: Floats, candidates: Integers) -> Floats:
     for _ in range(int(candidates[-1])):
         added = weights @ points
         if len(centres):
+            # Only the heaviest contributions to the cost are tried, which bounds the work.
             seeds = points[np.argsort(-weights * nearest, kind="stable")[:_SEEDS]]
             gains = weights @ np.maximum(nearest[:, None] - squared_distances(points, seeds), 0.0)
             added = seeds[int(gains.argmax())]
@@ -140,7 +144,7 @@ def objectives(points: Floats, weights: Floats, candidates: Integers) -> Floats:
 
 
 def _lloyd(points: Floats, weights: Floats, centres: Floats) -> tuple[Floats, Floats]:
-    """Move centres to the means of their points; return them and the squared distances to them."""
+    """Run Lloyd's algorithm; return the centres and each point's squared distance to them."""
     labels = np.full(len(points), -1)
     weighted = (weights[:, None] * points).T
     for _ in range(_LLOYD_STEPS):
@@ -158,7 +162,7 @@ def _lloyd(points: Floats, weights: Floats, centres: Floats) -> tuple[Floats, Fl
 
 
 def _region(points: Floats, weights: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which cells lie in the box that holds nearly all of the mass along each axis."""
+    """Return True for each cell in the box with nearly all of the mass along each axis."""
     inside = np.ones(len(points), dtype=np.bool_)
     for column in points.T:
         order = np.argsort(column, kind="stable")

@@ -1,8 +1,8 @@
 """Lloyd's algorithm as a few noisy sums: ``Lloyd``, ``SuLloyd``, ``GLloyd`` and ``FastLloyd``.
 
-The four share one loop. A record is assigned to the nearest public centre and adds one row to the
-payload; the centre moves by the ratio of noisy sum and noisy count. They differ in what a record
-adds (:class:`Payload`), in the noise, and in the number of rounds.
+The four methods share one loop. A record is assigned to the nearest public centre and adds one row
+to the payload. The centre moves by the ratio of noisy sum and noisy count. The methods differ in
+the contribution of a record (:class:`Payload`), in the noise, and in the number of rounds.
 
 References
 ----------
@@ -50,33 +50,33 @@ from cloister.tasks.options import Clusters, Noise, PublicSeed, build_task, requ
 
 Post = Literal["fold", "truncate", "none"]
 
-COUNT_IMPORTANCE = 0.225  # "rho" of [SCLBJ16]_: how much count noise matters against sum noise
-ROUND_ERROR = 0.004  # mean squared error a round may add, [SCLBJ16]_ section 4.2
+COUNT_IMPORTANCE = 0.225  # "rho" of [SCLBJ16]_: weight of count noise relative to sum noise
+ROUND_ERROR = 0.004  # largest mean squared error by one round, [SCLBJ16]_ section 4.2
 MIN_ROUNDS, MAX_ROUNDS = 2, 7
 MIN_SIZE_TO_NOISE = 4.0
-"""An average cluster's count must be so many times its noise for relocation to pay: then it is
-taken for empty in 2 of 100 rounds. Measured by benchmarks/relocation.py."""
+"""Smallest ratio of an average cluster's count to its noise at which relocation pays. A cluster at
+this ratio appears empty in 2 of 100 rounds. Measured by benchmarks/relocation.py."""
 _NO_NOISE = Hint("for no noise use the task 'lloyd'")
-MAX_CENTRE_NORM = 8  # a centre outside the box, with post="none", is at most so far from its middle
+MAX_CENTRE_NORM = 8  # largest coordinate of a centre with post="none", which may leave the box
 
 
 def fold(values: Floats) -> Floats:
-    """Reflect values at the bounds of ``[-1, 1]`` until they are inside; any shape."""
+    """Reflect values of any shape at the bounds of ``[-1, 1]`` until they are inside."""
     shifted = values + 1
     return np.asarray(1 - np.abs(shifted - 4 * np.floor(shifted / 4) - 2))
 
 
 MOST_IN_ORDER, WORTH_ORDER = 2, 1000
-"""Columns, and clusters times rounds, between which ordering records takes less than it saves."""
+"""Largest number of columns, and smallest product of clusters and rounds, at which sorting pays."""
 
 
 def truncate(values: Floats) -> Floats:
-    """Move values outside ``[-1, 1]`` to the nearest bound; any shape."""
+    """Move values of any shape outside ``[-1, 1]`` to the nearest bound."""
     return np.clip(values, -1, 1)
 
 
 def keep(values: Floats) -> Floats:
-    """Leave values outside the box where they are, up to a distance that integers can hold."""
+    """Keep values outside the box, up to a distance that exact integers can hold."""
     return np.clip(values, -MAX_CENTRE_NORM, MAX_CENTRE_NORM)
 
 
@@ -85,20 +85,20 @@ _POST: dict[Post, Callable[[Floats], Floats]] = {"fold": fold, "truncate": trunc
 
 @dataclass(frozen=True)
 class Payload:
-    """What one record adds in a round, in grid steps.
+    """The contribution of one record in a round, in grid steps.
 
     Parameters
     ----------
     relative : bool
-        Whether a record adds its difference to the centre, or itself.
+        If True, a record adds its difference to the centre, otherwise itself.
     radius : float
-        Bound on the L2 norm of what it adds, in grid coordinates; a record beyond is left out.
+        Bound on the L2 norm of its sum, in grid coordinates; a record beyond it is skipped.
     radius_squared : int
-        The same as a squared number of grid steps.
+        The same bound as a squared number of grid steps.
     count_weight : int
-        What it adds to the count: the weight of counts against sums, under one noise.
+        Its contribution to the count: the weight of counts relative to sums, with equal noise.
     l1 : int
-        Bound on the L1 norm of all it adds.
+        Bound on the L1 norm of the whole contribution.
     """
 
     relative: bool
@@ -109,18 +109,18 @@ class Payload:
 
     @property
     def l2_squared(self) -> int:
-        """Bound on the squared L2 norm of all a record adds."""
+        """Bound on the squared L2 norm of the whole contribution."""
         return self.radius_squared + self.count_weight**2
 
 
 @declared
 class _LloydLoop(Clustering, ABC):
-    """The loop the four methods share; a method says its payload and its noise.
+    """The common loop of the four methods; a method defines its payload and its noise.
 
-    Records and centres lie on multiples of ``2**-frac_bits`` in ``[-1, 1]``. With `relocate_empty`
-    a centre whose noisy size is within its noise starts again beside the largest cluster, but for
-    the last round. That is made from released values, so it costs nothing; the published methods
-    do without.
+    Records and centres are multiples of ``2**-frac_bits`` in ``[-1, 1]``. With `relocate_empty`,
+    a centre whose noisy size is within its noise restarts next to the largest cluster, except in
+    the last round. This uses released values only, so it costs no budget. The published methods
+    do not relocate.
     """
 
     name: ClassVar[str]
@@ -130,13 +130,13 @@ class _LloydLoop(Clustering, ABC):
 
     @declared
     class Options:
-        """What a user may choose of every method."""
+        """Options of every method."""
 
         n_clusters: Clusters = 1
         rounds: Annotated[Whole | None, "noisy sums; by the method's error model if None"] = None
         post: Annotated[Post, "how a centre outside the box is brought back"] = "truncate"
         relocate_empty: Annotated[
-            bool | None, "start empty centres again beside the largest cluster; if it pays if None"
+            bool | None, "restart empty centres next to the largest cluster; None: if it pays"
         ] = False
         public_seed: PublicSeed = 0
 
@@ -154,7 +154,7 @@ class _LloydLoop(Clustering, ABC):
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Choose by error models what the user left open."""
+        """Choose the options without a value by error models."""
         task = build_task(
             cls,
             facts,
@@ -169,12 +169,13 @@ class _LloydLoop(Clustering, ABC):
 
     @classmethod
     def _own_numbers(cls, facts: PublicFacts, options: Any) -> dict[str, Any]:
-        """Return the public numbers that only this method has."""
+        """Return the public numbers of this method only."""
         return {}
 
     def _relocation_pays(self, facts: PublicFacts) -> bool:
-        """Return whether an average cluster stands clear of its noise."""
+        """Return True if the size of an average cluster is well above its noise."""
         payload = self.payload(self.rounds - 1)
+        # Gaussian rounds add up in squared GDP parameters, Laplace rounds in epsilon.
         noise = 0.0
         if self.mechanism == "gaussian":
             noise = _sigma(facts) * sqrt(self.rounds * payload.l2_squared)
@@ -185,36 +186,38 @@ class _LloydLoop(Clustering, ABC):
 
     @classmethod
     def _best_rounds(cls, facts: PublicFacts, options: Any) -> int:
-        """Return how many rounds to spread the budget over; by default as many as may be."""
+        """Return the number of rounds that share the budget; by default the largest number."""
         return MAX_ROUNDS
 
     @abstractmethod
     def payload(self, t: int) -> Payload:
-        """Return what one record adds in round `t`."""
+        """Return the contribution of one record in round `t`."""
 
     @property
     def sort_records_pays(self) -> bool:
-        """Whether to order kept records pays, by public numbers alone: boxes of few columns."""
+        """True if sorting stored records pays, according to public numbers alone."""
+        # With few columns most boxes of the tree have one nearest centre and add a stored sum.
         return self.n_features <= MOST_IN_ORDER and self.rounds * self.n_clusters >= WORTH_ORDER
 
     def start(self) -> State:
-        """Return sphere-packing centres; sizes and intervals are not known yet."""
+        """Return sphere-packing centres, without sizes and intervals."""
         shape = (self.n_clusters, self.n_features)
         return {**unknown(*shape), "centres": sphere_packing(*shape, self.public_seed)}
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return one block: for each cluster the sums and, last, the count."""
+        """Return one block with the sums and, last, the count of each cluster."""
         payload = self.payload(t)
         shape = (self.n_clusters, self.n_features + 1)
         return (Block("sums", shape, payload.l1, payload.l2_squared, 1 / self.rounds),)
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
-        """Return each record less its centre, or itself, and its count; zeros if it is too far."""
+        """Return each record less its centre, or itself, and its count; zeros beyond the radius."""
         payload, centres = self.payload(t), state["centres"]
         labels = nearest_centres(records, centres)
         added = records.astype(np.int64)
         if payload.relative:
             added -= centres[labels]
+        # One test for sums and count, so that a record beyond the radius adds nothing at all.
         near = (added**2).sum(axis=1) <= payload.radius_squared
         counts = np.full((len(added), 1), payload.count_weight)
         values = np.concatenate([added, counts], axis=1) * near[:, None]
@@ -233,13 +236,13 @@ class _LloydLoop(Clustering, ABC):
         ).ravel()
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
-        """Move each centre by noisy sum over noisy count, at most the radius, back into the box."""
+        """Move each centre by noisy sum over noisy count, within the radius and the box."""
         payload, block = self.payload(t), released["sums"]
         sum_std = block.noise_std / (1 << self.frac_bits)
         count_std = block.noise_std / payload.count_weight
         sums = from_grid(block.values[:, :-1], self.frac_bits)
         sizes = block.values[:, -1] / payload.count_weight
-        # A count below its own noise says nothing; dividing by it would only blow up the noise.
+        # Counts below their noise level are uninformative; floor the divisor at the noise level.
         means = sums / np.maximum(sizes, max(1.0, count_std))[:, None]
         origin = from_grid(state["centres"], self.frac_bits) if payload.relative else 0.0
         centres = origin + (self._bound_move(means, payload) if payload.relative else means)
@@ -251,7 +254,7 @@ class _LloydLoop(Clustering, ABC):
             mechanism=self.mechanism,
             origin=origin,
         )
-        # Not in the last round: a centre put elsewhere would be a result that no record was near.
+        # Not in the last round: a relocated centre would be a result without records near it.
         if self.relocate_empty and t + 1 < self.rounds:
             empty = sizes <= max(1.0, INTERVAL_95["gaussian"] * count_std)
             centres = self._relocate(t, centres, sizes, (high - low) / 2, empty)
@@ -266,23 +269,23 @@ class _LloydLoop(Clustering, ABC):
     def _relocate(
         self, t: int, centres: Floats, sizes: Floats, half_width: Floats, empty: Flags
     ) -> Floats:
-        """Put empty centres beside the largest, so close that they split it wherever it lies."""
+        """Place empty centres next to the largest, close enough to split its cluster."""
         if empty.all() or not empty.any():
             return centres
         largest = int(sizes.argmax())
-        rng = public_generator(self.public_seed, "relocate", t)
+        rng = public_generator(self.public_seed, "relocate", t)  # equal centres at all parties
         directions = rng.normal(size=centres.shape)
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-        # Nearer than their noise, or than a few steps of the grid, two centres are one.
+        # Within their noise, or within a few grid steps, two centres cannot be distinguished.
         distance = max(float(np.linalg.norm(half_width[largest])), 4 / (1 << self.frac_bits))
         return np.where(empty[:, None], centres[largest] + distance * directions, centres)
 
     def _bound_move(self, moves: Floats, payload: Payload) -> Floats:
-        """Leave moves as they are; FastLloyd shortens them."""
+        """Return the moves unchanged; FastLloyd clips them."""
         return moves
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
-        """Return :func:`.centres.expected_half_widths` of clusters that have settled."""
+        """Return :func:`.centres.expected_half_widths` for clusters after convergence."""
         return expected_half_widths(
             nominal_n / self.n_clusters,
             grid,
@@ -292,33 +295,34 @@ class _LloydLoop(Clustering, ABC):
         )
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        """Return what :func:`.centres.centres_in_units` does.
+        """Return the results of :func:`.centres.centres_in_units`.
 
         Notes
         -----
-        The interval is of the mean before the centre was shortened to the radius and brought back
-        into the box: such a centre may lie outside its interval.
+        The interval is that of the mean before its move was clipped to the radius and the centre
+        brought back into the box. Such a centre may be outside its interval.
         """
         return centres_in_units(state, grid, self.frac_bits)
 
     def describe(self) -> str:
         return (
             f"{self.rounds} rounds of k-means with {self.n_clusters} clusters: in each, the sum "
-            "and the number of the records nearest to each centre are released with "
+            "and the count of the records nearest to each centre are released with "
             f"{self.mechanism.capitalize()} noise."
         )
 
 
 @declared
 class Lloyd(_LloydLoop):
-    """Federated Lloyd without noise: **not private**, the baseline of comparisons."""
+    """Federated Lloyd without noise: **not private**, a baseline for comparisons."""
 
     name: ClassVar[str] = "lloyd"
     private: ClassVar[bool] = False
     mechanism: ClassVar[Mechanism] = "none"
 
     def payload(self, t: int) -> Payload:
-        """Return the difference to the centre, of any length; an empty cluster then stays."""
+        """Return the difference to the centre, of any length."""
+        # Differences: the centre of an empty cluster then stays, as its sum is 0.
         one = 1 << self.frac_bits
         diameter_squared = 4 * self.n_features * one**2
         return Payload(
@@ -332,7 +336,7 @@ class Lloyd(_LloydLoop):
     def describe(self) -> str:
         return (
             f"NOT PRIVATE. {self.rounds} rounds of k-means with {self.n_clusters} clusters: the "
-            "exact sum and number of the records nearest to each centre are released."
+            "exact sum and count of the records nearest to each centre are released."
         )
 
 
@@ -360,7 +364,7 @@ class SuLloyd(_LloydLoop):
         return float((4 * n_features * COUNT_IMPORTANCE**2) ** (1 / 3))
 
     def payload(self, t: int) -> Payload:
-        """Return the record itself: every coordinate at most the edge of the box."""
+        """Return the record itself; its coordinates are within the box."""
         return _absolute_payload(
             self.n_features, self.frac_bits, self._count_share(self.n_features)
         )
@@ -381,7 +385,8 @@ class GLloyd(_LloydLoop):
         return _within_limits(ROUND_ERROR * n**2 / (k**3 * variance))
 
     def payload(self, t: int) -> Payload:
-        """Return the record itself: its norm is at most the half diagonal of the box."""
+        """Return the record itself; its norm is at most half the diagonal of the box."""
+        # The weight gives the derived split between sums and counts under one noise.
         weight = self.n_features**0.25 * sqrt(2 * COUNT_IMPORTANCE)
         return _absolute_payload(self.n_features, self.frac_bits, weight)
 
@@ -393,13 +398,13 @@ class FastLloyd(_LloydLoop):
     Parameters
     ----------
     first_radius, radius : float in (0, 2 sqrt(n_features)], grid coordinates
-        In the first and in the later rounds a record counts only within this distance of its
-        centre, which bounds what it adds; with `radius_clip` the centre moves at most this far.
+        In the first and in the later rounds, a record counts only within this distance to its
+        centre, which bounds its contribution. With `radius_clip` no move of a centre is longer.
 
     Notes
     -----
-    Add/remove one record: it touches one row, by a difference of norm at most the radius and a
-    count word, so the joint squared norm is at most ``radius_squared + count_weight**2``.
+    Adding or removing one record changes one row, by a difference of norm at most the radius and
+    by a count. So the joint squared norm is at most ``radius_squared + count_weight**2``.
     """
 
     name: ClassVar[str] = "fastlloyd"
@@ -408,9 +413,9 @@ class FastLloyd(_LloydLoop):
     class Options(_LloydLoop.Options):
         alpha: Annotated[Positive, "radius, as a part of the diagonal over 2 k^(1/d)"] = 0.8
         radius_strategy: Annotated[
-            Literal["step", "constant"], "'step' lets the first round look half the diagonal far"
+            Literal["step", "constant"], "'step': half the diagonal in the first round"
         ] = "step"
-        radius_clip: Annotated[bool, "shorten the moves of centres to the radius"] = True
+        radius_clip: Annotated[bool, "clip the moves of centres to the radius"] = True
         mechanism: Annotated[Noise, "law of the noise", _NO_NOISE] = "gaussian"
         post: Annotated[Post, "how a centre outside the box is brought back"] = "fold"
 
@@ -423,6 +428,7 @@ class FastLloyd(_LloydLoop):
     def __post_init__(self) -> None:
         super().__post_init__()
         diameter = 2 * sqrt(self.n_features)
+        # A relative tolerance, because the diagonal itself is a rounded float.
         if max(self.first_radius, self.radius) > diameter * (1 + 1e-12):
             raise PlanError(
                 f"first_radius and radius must be at most {diameter:.6g}, the diagonal of the box, "
@@ -431,7 +437,7 @@ class FastLloyd(_LloydLoop):
 
     @classmethod
     def _own_numbers(cls, facts: PublicFacts, options: Any) -> dict[str, Any]:
-        """Return the radii."""
+        """Return the radii of the first and of the later rounds."""
         radius = cls._usual_radius(facts, options)
         return {
             "first_radius": sqrt(facts.n_features) if options.radius_strategy == "step" else radius,
@@ -440,7 +446,7 @@ class FastLloyd(_LloydLoop):
 
     @classmethod
     def _usual_radius(cls, facts: PublicFacts, options: Any) -> float:
-        """Return the radius of [DHK24]_ section 5.3, at most the diagonal."""
+        """Return the radius of [DHK24]_ section 5.3, bounded by the diagonal."""
         diagonal = 2 * sqrt(facts.n_features)
         share = options.n_clusters ** (1 / facts.n_features)
         return float(min(diagonal, options.alpha * diagonal / (2 * share)))
@@ -450,7 +456,7 @@ class FastLloyd(_LloydLoop):
         """Return the number of rounds of the error model of [DHK24]_ section 5.4.
 
         ROUND_ERROR >= k^3 / (4 N^2) (4 d + sqrt(4 d)) std^2, where std is the noise of a sum in one
-        of `rounds` rounds: it grows as sqrt(rounds) (Gaussian) or as rounds (Laplace).
+        of `rounds` rounds. It grows as sqrt(rounds) (Gaussian) or as rounds (Laplace).
         """
         radius, root = cls._usual_radius(facts, options), sqrt(4 * facts.n_features)
         crowd = options.n_clusters**3 * root * (1 + root)
@@ -462,22 +468,24 @@ class FastLloyd(_LloydLoop):
         return _within_limits(allowed / variance)
 
     def payload(self, t: int) -> Payload:
-        """Return the difference to the centre, at most the radius of round `t`."""
+        """Return the difference to the centre; its norm is at most the radius of round `t`."""
         one, d = 1 << self.frac_bits, self.n_features
         radius = self.first_radius if t == 0 else self.radius
+        # Rounded before use in contribution and bound, so the bound is an integer fact.
         steps = max(1, floor(radius * one))
         count_weight = max(1, round(radius * one / (4 * d) ** 0.25))
-        # |v|_1 <= sqrt(d) |v|_2, and no difference of two grid points is longer than 2 a column.
+        # |v|_1 <= sqrt(d) |v|_2, and a difference of two grid points is at most 2 in each column.
         return Payload(
             relative=True,
             radius=radius,
             radius_squared=steps**2,
             count_weight=count_weight,
-            l1=min(isqrt(d * steps**2), 2 * d * one) + count_weight,
+            l1=isqrt(d * steps**2) + count_weight,
         )
 
     def _bound_move(self, moves: Floats, payload: Payload) -> Floats:
-        """Shorten moves to the radius; no record could have asked for more."""
+        """Clip moves to the radius."""
+        # The exact mean of clipped differences is never longer, so only noise is cut.
         if not self.radius_clip:
             return moves
         lengths = np.linalg.norm(moves, axis=1, keepdims=True)
@@ -486,15 +494,15 @@ class FastLloyd(_LloydLoop):
     def describe(self) -> str:
         law = self.mechanism.capitalize()
         return (
-            f"{self.rounds} rounds of k-means with {self.n_clusters} clusters: in each, the number "
+            f"{self.rounds} rounds of k-means with {self.n_clusters} clusters: in each, the count "
             "of the records near each centre and the sum of their differences to it are released "
-            f"with {law} noise; records further away are left out of that round."
+            f"with {law} noise; records further away are not counted in that round."
         )
 
 
 def _absolute_payload(n_features: int, frac_bits: int, count_weight: float) -> Payload:
-    """Return the payload of a record that adds itself: a corner of the box is the longest."""
-    one = 1 << frac_bits
+    """Return the payload of a record that adds itself."""
+    one = 1 << frac_bits  # a corner of the box has the largest norm
     count_weight = max(1, round(one * count_weight))
     return Payload(
         relative=False,
@@ -510,7 +518,7 @@ def _needed(facts: PublicFacts) -> Budget:
 
 
 def _sigma(facts: PublicFacts) -> float:
-    """Return the noise multiplier one release of the whole budget would have."""
+    """Return the noise multiplier of one release with the whole budget."""
     budget = _needed(facts)
     return gaussian_noise_multiplier(budget.epsilon, budget.delta)
 

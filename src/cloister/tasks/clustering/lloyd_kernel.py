@@ -1,7 +1,7 @@
-"""The local step of every Lloyd-type task: assign records, add up what is near, in exact integers.
+"""The local step of every Lloyd-type task: exact integer sums of the records near each centre.
 
-NumPy is the reference here, and what runs where nothing was compiled; `cloister.core.compiled` has
-the same loops for the processor of this machine.
+The NumPy code here is the reference and runs if no compiled module is installed.
+`cloister.core.compiled` has the same loops for the processor of this machine.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from cloister.core.arrays import Floats, Integers, Records
 from cloister.core.compiled import has_distances, near_sums, nearest_of
 from cloister.core.errors import PlanError
 
-_CHUNK_BYTES = 1 << 20  # distances and one-hot rows of a chunk should stay in the cache
+_CHUNK_BYTES = 1 << 20  # the distances and one-hot rows of a chunk fit the cache
 _EXACT = 2**53  # float64 adds and multiplies integers below this without rounding
 
 
 def check_exact(n_clusters: int, n_features: int, frac_bits: int, reach: int = 1) -> None:
-    """Refuse sizes for which the distances would not be exact integers in float64.
+    """Raise PlanError if the distances would not be exact integers in float64.
 
-    No coordinate of a record is larger than 1, and none of a centre larger than `reach`.
+    Coordinates of records are at most 1, and coordinates of centres at most `reach`.
     """
     best = finest_exact(n_clusters, n_features, frac_bits, reach)
     if best < frac_bits:
@@ -33,7 +33,8 @@ def check_exact(n_clusters: int, n_features: int, frac_bits: int, reach: int = 1
 
 
 def finest_exact(n_clusters: int, n_features: int, frac_bits: int, reach: int = 1) -> int:
-    """Return how many of the bits may stay if distances are to be exact; see `check_exact`."""
+    """Return the largest number of bits with exact distances; see :func:`check_exact`."""
+    # A squared distance times the number of slots must be below 2**53.
     size = (1 + reach) ** 2 * n_features * _slots(n_clusters)
     return next(bits for bits in range(frac_bits, -64, -1) if size * 4.0**bits < _EXACT)
 
@@ -47,20 +48,20 @@ def sum_near_centres(
     count_weight: int,
     one: int | None = None,
 ) -> Integers:
-    """Sum, for each centre, the records that are nearest to it.
+    """Return, for each centre, the sum of the records nearest to it.
 
     Parameters
     ----------
     records : ndarray of shape (n_samples, n_features), int32, grid steps
     centres : ndarray of shape (n_clusters, n_features), int64, grid steps
     radius_squared : int
-        A record is left out unless the squared norm of what it would add is at most this.
+        A record is skipped if the squared norm of its contribution is larger.
     relative : bool
-        A record adds ``record - centre`` if true, and ``record`` itself if false.
+        A record adds ``record - centre`` if True, and ``record`` itself if False.
     count_weight : int
-        What each counted record adds to the last column.
+        Contribution of each counted record to the last column.
     one : int, optional, grid steps
-        No coordinate of a record is larger; looked up unless given.
+        Bound on the coordinates of records; computed from them by default.
 
     Returns
     -------
@@ -70,9 +71,9 @@ def sum_near_centres(
     Notes
     -----
     All floats below are integers smaller than 2**53 (:func:`check_exact`), so every sum and
-    product is exact whatever the order, and the answer is the same on every machine and for every
-    split of the records. The label travels in the low bits of the distance: one minimum per record
-    gives both, and ties go to the smaller index. Time O(n k d), no n x k x d array.
+    product is exact in any order. The result is the same on every machine and for every split of
+    the records. The low bits of a distance hold the label: one minimum per record gives both, and
+    ties go to the smaller index. Time O(n k d), no n x k x d array.
     """
     one = _largest(records) if one is None else one
     if has_distances(records, centres, one):
@@ -82,6 +83,7 @@ def sum_near_centres(
     else:
         sums = _sums_in_numpy(records, centres, radius_squared, relative)
     if relative:
+        # The sums of records less their centres: one product per centre, not one per record.
         sums[:, :-1] -= sums[:, -1:] * centres
     sums[:, -1] *= count_weight
     return sums
@@ -90,40 +92,40 @@ def sum_near_centres(
 def _sums_in_numpy(
     records: Records, centres: Integers, radius_squared: int, relative: bool
 ) -> Integers:
-    """Return sums of records, not less their centres, and their numbers."""
+    """Return sums of the records themselves, and their counts."""
     n_clusters = len(centres)
     sums = np.zeros((n_clusters, records.shape[1] + 1), dtype=np.int64)
     for columns, labels, closeness in assigned(records, centres):
         squared = np.einsum("ij,ij->j", columns[:-1], columns[:-1])
         if relative:
-            squared += closeness
-        labels[squared > radius_squared] = n_clusters  # one bin behind the last is dropped
+            squared += closeness  # closeness lacks the squared norm of the record
+        labels[squared > radius_squared] = n_clusters  # a bin after the last, which is dropped
         sums += add_by_label(columns, labels, n_clusters)
     return sums
 
 
 def nearest_centres(records: Records, centres: Integers) -> Integers:
-    """Return the nearest centre of each record, the first of several; exact."""
+    """Return the exact nearest centre of each record, the first of several."""
     one = _largest(records)
     if has_distances(records, centres, one):
         return nearest_of(records, centres, one=one)
-    found = np.empty(len(records), dtype=np.int64)
+    nearest = np.empty(len(records), dtype=np.int64)
     start = 0
     for _, labels, _ in assigned(records, centres):
-        found[start : start + len(labels)] = labels
+        nearest[start : start + len(labels)] = labels
         start += len(labels)
-    return found
+    return nearest
 
 
 def assigned(records: Records, centres: Integers) -> Iterator[tuple[Floats, Integers, Integers]]:
-    """Yield the records part by part, with their nearest centres; exact.
+    """Yield the records in chunks, with their exact nearest centres.
 
     Yields
     ------
-    columns : ndarray of shape (n_features + 1, n_part), float64
-        The records' columns, then ones. The next part overwrites it; so may the caller.
-    labels : ndarray of shape (n_part,), int64
-    closeness : ndarray of shape (n_part,), int64
+    columns : ndarray of shape (n_features + 1, n_chunk), float64
+        The records' columns, then ones. The next chunk overwrites it; the caller may do so, too.
+    labels : ndarray of shape (n_chunk,), int64
+    closeness : ndarray of shape (n_chunk,), int64
         Squared distance to the nearest centre, less the squared norm of the record.
     """
     n_samples, n_features = records.shape
@@ -133,23 +135,25 @@ def assigned(records: Records, centres: Integers) -> Iterator[tuple[Floats, Inte
     weights = _weights(centres)
     columns = np.ones((n_features + 1, min(chunk, n_samples)))
     for start in range(0, n_samples, chunk):
-        part = records[start : start + chunk]
-        rows = columns[:, : len(part)]
-        rows[:-1] = part.T
+        batch = records[start : start + chunk]
+        rows = columns[:, : len(batch)]
+        rows[:-1] = batch.T
         scores = np.minimum.reduce(weights @ rows, axis=0).astype(np.int64)
         yield rows, scores & (slots - 1), scores // slots
 
 
 def _largest(records: Records) -> int:
-    """Return the largest coordinate either way, and at least 1."""
+    """Return the largest absolute value of a coordinate, at least 1."""
+    # No absolute values: they would need a copy of the records.
     return max(int(records.max()), -int(records.min()), 1) if records.size else 1
 
 
 def _weights(centres: Integers) -> Floats:
-    """Return a matrix that makes of a record and 1 its scores: slots * distance + label.
+    """Return the matrix that maps a record and 1 to its scores: slots * distance + label.
 
     The squared distance lacks the square of the record, which is the same for all centres.
     """
+    # A power of two in `slots`, so that a mask and a division recover label and distance.
     slots = _slots(len(centres))
     offsets = slots * (centres**2).sum(axis=1) + np.arange(len(centres))
     return np.column_stack([-2.0 * slots * centres, offsets])
@@ -157,19 +161,22 @@ def _weights(centres: Integers) -> Floats:
 
 def _slots(n_clusters: int) -> int:
     """Return the smallest power of two that holds every label."""
-    return 1 << (n_clusters - 1).bit_length() if n_clusters > 1 else 1
+    return 1 << (n_clusters - 1).bit_length()
 
 
 def add_by_label(columns: Floats, labels: Integers, n_clusters: int) -> Integers:
-    """Sum integers by their label, shape (n_clusters, n_rows); labels >= n_clusters are dropped."""
+    """Sum integers by label; shape (n_clusters, n_rows).
+
+    Labels of at least `n_clusters` are dropped.
+    """
     if not _by_product(n_clusters, len(columns) - 1):
         sums = [np.bincount(labels, weights=row, minlength=n_clusters) for row in columns]
         return np.array(sums).T[:n_clusters].astype(np.int64)
-    small = np.min_scalar_type(n_clusters)
+    small = np.min_scalar_type(n_clusters)  # comparisons of small types are faster
     one_hot = labels.astype(small) == np.arange(n_clusters, dtype=small)[:, None]
     return np.asarray(one_hot.astype(np.float64) @ columns.T).astype(np.int64)
 
 
 def _by_product(n_clusters: int, n_features: int) -> bool:
-    """Return whether a matrix product adds faster than column by column, as measured."""
+    """Return True if a matrix product is faster than sums by column, as measured."""
     return n_features > 4 and n_clusters <= 4 * n_features

@@ -1,9 +1,9 @@
 """``SelectK``: private k-means that also chooses the number of clusters, at no extra cost.
 
-``auto`` releases noisy counts of cells before it needs the number of clusters. So that number can
-be chosen from the same counts (:mod:`.gap_statistic`), and the rest of the budget goes into that
-many clusters. All frames are those of ``auto`` for the largest number asked for: nobody who sees
-them learns what was chosen.
+``auto`` releases noisy counts of cells before it needs the number of clusters. So the number can
+be chosen from the same counts (:mod:`.gap_statistic`), and the rest of the budget is spent on the
+chosen clusters. All blocks are those of ``auto`` for the largest number, so messages do not reveal
+the choice.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from cloister.tasks.state import decode_state, encode_state
 MOST_CLUSTERS = 256
 NumberOfClusters = Annotated[int, Range(1, MOST_CLUSTERS)]
 _ROWS = {"widths", "start", "error_std", *(field.name for field in fields(MovingCentres))}
-"""What `auto`'s state holds for each cluster."""
+"""Names of the arrays in the state of `auto` with a row per cluster."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The number of clusters, 0 before it is chosen, and the curve that it was chosen by."""
+    """The number of clusters, 0 before the choice, and the curve of the choice."""
 
     gap: Floats
     gap_low: Floats
@@ -61,9 +61,9 @@ class Choice:
 class SelectK(Clustering, Gaussian):
     """``auto`` for a number of clusters between two public numbers, chosen from released counts.
 
-    What a record adds in a round is what it adds to ``auto`` with `max_clusters`, asked with a
-    public state, so sensitivity and cost are the same: docs/proofs/select_k.md. Centres that are
-    not used lie on the first one, where every record prefers the first.
+    A record contributes in each round the same as to ``auto`` with `max_clusters` and the same
+    public state. So sensitivity and cost are equal (docs/proofs/select_k.md). Unused centres
+    coincide with the first one, and a record prefers the first of several nearest centres.
     """
 
     name: ClassVar[str] = "selectk"
@@ -86,9 +86,9 @@ class SelectK(Clustering, Gaussian):
         if not self.min_clusters < self.max_clusters:
             raise PlanError(
                 f"min_clusters must be below max_clusters, got {self.min_clusters} and "
-                f"{self.max_clusters}; give n_clusters to 'auto' where there is no choice."
+                f"{self.max_clusters}; for one number of clusters use 'auto' with n_clusters."
             )
-        _ = self._auto  # checks the rest
+        _ = self._auto  # its constructor checks the other fields
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
@@ -96,19 +96,20 @@ class SelectK(Clustering, Gaussian):
 
     @cached_property
     def _auto(self) -> Auto:
-        """The method whose frames are sent: for the largest number of clusters."""
+        """The method that defines the blocks, with the largest number of clusters."""
         shared = ("n_features", "nominal_n", "mu", "frac_bits", "public_seed")
         same = {name: getattr(self, name) for name in shared}
         return Auto(n_clusters=self.max_clusters, **same)
 
     @cached_property
     def _route(self) -> Route:
-        """Its route, over the whole box: at the edge of a bulk tails would look like clusters."""
+        """The route of the method, with a histogram of the whole box."""
+        # Cells at the edge of the bulk hold its tails, which would look like clusters.
         return self._auto.route_by(whole_box=True)
 
     @property
     def n_clusters(self) -> int:
-        """Number of clusters that the frames have room for."""
+        """Number of clusters in the blocks, the largest candidate."""
         return self.max_clusters
 
     @cached_property
@@ -124,12 +125,12 @@ class SelectK(Clustering, Gaussian):
     def describe(self) -> str:
         return (
             f"The number of clusters, {self.min_clusters} to {self.max_clusters}, is chosen from "
-            "noisy counts of cells that the clustering releases anyway, and what is sent is always "
-            f"as long as for the most. Then it is {described(self._route)}"
+            "noisy counts of cells that the clustering releases anyway; messages always have the "
+            f"length for the largest number. The clustering: {described(self._route)}"
         )
 
     def start(self) -> State:
-        """Return a state in which nothing is known and nothing chosen."""
+        """Return the state before the first release and the choice."""
         return {**self._route.start(), **encode_state(self._no_choice(0))}
 
     def _no_choice(self, k: int) -> Choice:
@@ -147,35 +148,38 @@ class SelectK(Clustering, Gaussian):
         return self._route.contribute(t, state, records)
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
-        """Choose the number of clusters when the cells are known; keep that many clusters."""
+        """Choose the number of clusters after the release of the cells; update that many."""
         choice = decode_state(Choice, state, self.frac_bits)
+        # The mean route releases no cells, so it takes the smallest number in its first round.
         if not choice.k and ("cells" in released or isinstance(self._route, MeanRoute)):
             choice = self._choose(state, released)
-        k, own = choice.k or self.max_clusters, encode_state(choice)
-        inner = {name: state[name] for name in state if name not in own}
+        # Rows beyond the choice are padding: a change of them must not move a chosen centre.
+        k, fields_of_choice = choice.k or self.max_clusters, encode_state(choice)
+        inner = {name: state[name] for name in state if name not in fields_of_choice}
         moved = self._route.update(t, _first_rows(inner, k), self._first_blocks(released, k))
-        return {**_fill_rows(_first_rows(moved, k), self.max_clusters), **own}
+        return {**_fill_rows(_first_rows(moved, k), self.max_clusters), **fields_of_choice}
 
     def _choose(self, state: GridState, released: Mapping[str, NoisyBlock]) -> Choice:
-        """Return the curve and the number chosen: the smallest one, where nothing stands out."""
+        """Return the curve and the chosen number; the smallest if there is no curve."""
         spans, bins = self._cells_of(state)
+        # A single cell has no structure to compare with a reference.
         if not bins.size or bins.prod() == 1:
             return self._no_choice(self.min_clusters)
         points = cell_centres(spans, bins)
         counts, noise_std = released["cells"].in_records(self.frac_bits)
         curve = gap_curve(
             points,
-            counts[: len(points)],
+            counts[: len(points)],  # the other elements are padding
             noise_std=noise_std,
             total=float(self.nominal_n),
-            cell_variance=float(((2 * spans / bins) ** 2).sum()) / 12,
+            cell_variance=float(((2 * spans / bins) ** 2).sum()) / 12,  # uniform in each cell
             candidates=self.candidates,
             public_seed=self.public_seed,
         )
         return Choice(curve.gap, curve.low, curve.high, curve.objective, int(curve.chosen))
 
     def _cells_of(self, state: GridState) -> tuple[Floats, Integers]:
-        """Return half the width of the histogram and its bins along each axis; may be none."""
+        """Return half the width of the histogram and its bins along each axis; may be empty."""
         route = self._route
         if isinstance(route, MeanRoute):
             return np.zeros(0), np.zeros(0, dtype=np.int64)
@@ -195,11 +199,11 @@ class SelectK(Clustering, Gaussian):
         return forecast_of(self._route, noise_std, nominal_n, grid)
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        """Return the number of clusters, the curve it was chosen by, and ``auto``'s results.
+        """Return the number of clusters, the curve of the choice, and the results of ``auto``.
 
-        These are ``k`` of shape (1,), 0 before it is chosen and then alone; ``candidates``,
-        ``gap``, ``gap_low``, ``gap_high`` and ``objective`` of shape (n_candidates,); and for the
-        chosen number of clusters what the other k-means tasks return.
+        ``k`` has shape (1,). Before the choice it is 0 and the only result. ``candidates``,
+        ``gap``, ``gap_low``, ``gap_high`` and ``objective`` have shape (n_candidates,). The other
+        results are those of other k-means tasks, for the chosen number of clusters.
         """
         choice = decode_state(Choice, state, self.frac_bits)
         if not choice.k:
@@ -213,18 +217,18 @@ class SelectK(Clustering, Gaussian):
     def displays(
         self, results: Mapping[str, Floats], columns: tuple[str, ...]
     ) -> tuple[Display, ...]:
-        """Return the curve and what is shown of centres."""
+        """Return the curve and the displays of centres."""
         k = float(results["k"][0])
         note = (
-            "Gap: how much smaller the log objective is than without any clusters, both with "
-            f"noise. The band holds {BAND:.0%} of what the noise and another sample would make of "
-            "it. Chosen is the fewest clusters whose gap is as large as the largest, but for its "
-            f"uncertainty or {LEAST:.0%}."
+            "Gap: reduction of the log objective relative to no clusters, both with noise. The "
+            f"band covers {BAND:.0%} of its variation by noise and sampling. The choice is the "
+            "smallest number whose gap equals the largest gap, up to its uncertainty or "
+            f"{LEAST:.0%}."
         )
         if not results["gap_high"].any():
-            note = "Nothing stood out of the noise, so the fewest clusters were taken."
+            note = "No structure exceeds the noise, so the smallest number was chosen."
         elif k == self.max_clusters:
-            note += f" {k:.0f} is the most that was asked for: there may be more."
+            note += f" {k:.0f} is the largest number allowed: there may be more clusters."
         curve = Curve(
             "How many clusters",
             results["candidates"],
@@ -241,8 +245,8 @@ def _first_rows(state: Mapping[str, Any], k: int) -> dict[str, Any]:
 
 
 def _fill_rows(state: State, n_rows: int) -> dict[str, Floats]:
-    """Put clusters that are not used where the first is, so that no record is theirs."""
-    rows = np.arange(n_rows)
+    """Add unused clusters at the position of the first, so that they receive no record."""
+    rows = np.arange(n_rows)  # ties go to the smaller index, see `lloyd_kernel`
     return {
         name: value[np.where(rows < len(value), rows, 0)] if name in _ROWS else value
         for name, value in state.items()

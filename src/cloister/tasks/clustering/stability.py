@@ -1,10 +1,10 @@
-"""Would the same clusters come out again? A plan rerun on records made from its released values.
+"""Cluster stability by rerunning the plan on records simulated from the release.
 
-The confidence intervals of a clustering speak of the noise of its last round alone, given the
-centres which that round started from. Here all rounds run again, many times, each with noise of its
-own, over records drawn from what was released: as many around each centre as its noisy size says.
-How far a centre moves between two such reruns, and how often its cluster is found at all, is then
-counted. Nothing but released values goes in, so it costs no budget.
+The confidence intervals of a clustering cover only the noise of its last round, given the centres
+before that round. Here all rounds are repeated many times with independent noise, over records
+simulated from the release. The number of records around each centre is its noisy size. The results
+are the moves of a centre between two reruns, and the share of reruns that find its cluster. Only
+released values are used, so it costs no budget.
 
 References
 ----------
@@ -38,28 +38,28 @@ if TYPE_CHECKING:
     from cloister.protocol.plan import Plan
 
 N_RUNS = 50
-"""Reruns, unless another number is asked for."""
+"""Default number of reruns."""
 
 _RUNS = Declaration("n_runs", Annotated[int, Range(2)], N_RUNS)
 _NEEDED = {"centres", "sizes", "size_half_width"}
-_MOST_RECORDS = 10_000  # that are drawn; of a larger table each stands for several
+_MOST_RECORDS = 10_000  # simulated records; each represents several of a larger table
 _FOUND = 0.5  # Jaccard similarity above which a cluster is the same, [H07]_
 _SHARE = 0.95
-_OFTEN = 0.5  # of the reruns: less often, and a cluster is rather missed than found
+_OFTEN = 0.5  # share of the reruns below which a cluster is missed more often than found
 
 
 @dataclass(frozen=True)
 class Stability:
-    """How far each released centre moves between two reruns, and how often it is found.
+    """The moves of each released centre between two reruns, and its share of reruns.
 
     Parameters
     ----------
     moves : ndarray of shape (n_clusters, n_features), data units
-        In 95 of 100 pairs of reruns that found a cluster its two centres are at most so far from
-        each other in each column; the width of the column where fewer than half found it.
+        95 % quantile of the distance in each column between a cluster's centres, over pairs of
+        reruns that found it. The width of the column if fewer than half of the reruns found it.
     found : ndarray of shape (n_clusters,), in [0, 1]
-        Share of the reruns in which a cluster with mostly the same records stands out of the
-        noise. 0 for a cluster that does not do so itself.
+        Share of the reruns in which a cluster with mostly the same records is distinct from the
+        noise. 0 for a cluster that is not distinct from the noise itself.
     n_runs : int
     """
 
@@ -68,27 +68,27 @@ class Stability:
     n_runs: int
 
     def in_words(self) -> str:
-        """Say which clusters another fit would likely not show again."""
+        """Return a sentence on the clusters that another fit would likely not find again."""
         doubtful = np.flatnonzero(self.found < _OFTEN)
         k, number = len(self.found), len(doubtful)
         if not number:
             return (
-                "Every cluster comes out again in at least half of the reruns, which is no sign of "
+                "Every cluster is found again in at least half of the reruns, which does not imply "
                 "a gap between them."
             )
         if number == k:
             return (
-                "Each cluster comes out again in fewer than half of the reruns: take it that none "
-                "was found."
+                "Each cluster is found again in fewer than half of the reruns: treat this as no "
+                "clusters found."
             )
-        places = ", ".join(map(str, doubtful.tolist()))
+        indices = ", ".join(map(str, doubtful.tolist()))
         return (
-            f"{number} of {k} clusters ({places}) {'come' if number > 1 else 'comes'} out again in "
-            "fewer than half of the reruns: another fit would likely show others instead."
+            f"{number} of {k} clusters ({indices}) {'are' if number > 1 else 'is'} found again in "
+            "fewer than half of the reruns: another fit would likely find other clusters."
         )
 
     def table(self, centres: Floats, columns: tuple[str, ...]) -> Table:
-        """Return a table for people; centres of shape (n_clusters, n_features), in data units."""
+        """Return a table to display; centres of shape (n_clusters, n_features), in data units."""
         moving = around(centres, self.moves)
         rows: tuple[tuple[str | Estimate, ...], ...] = tuple(
             (f"cluster {j}", f"{share:.0%}", *moving[j].cells())
@@ -99,23 +99,23 @@ class Stability:
             ("cluster", "found again", *columns),
             rows,
             note=f"{self.in_words()} Simulated from the released values, {self.n_runs} reruns of "
-            "all rounds with fresh noise. Found again: in how many of them a cluster of mostly the "
-            "same records stands out of the noise. ± is how far the centre moves from one rerun to "
-            "another in 95 of 100 pairs.",
+            "all rounds with fresh noise. Found again: the share of reruns in which a cluster of "
+            "mostly the same records is distinct from the noise. ± bounds the move of the centre "
+            "from one rerun to another in 95 of 100 pairs.",
         )
 
 
 def stability(result: Release, n_runs: int = N_RUNS, *, seed: int = 0) -> Stability:
-    """Rerun a released clustering on records made from it, and see what comes out again.
+    """Return the stability of a released clustering by reruns on simulated records.
 
     Parameters
     ----------
     result : Release
-        Of a k-means task.
+        The release of a k-means task.
     n_runs : int, >= 2
-        Each takes about as long as a fit to 10,000 records.
+        Number of reruns; each takes about as long as a fit to 10,000 records.
     seed : int
-        Of what is drawn here, which protects nothing.
+        Seed of the simulation, which protects no records.
 
     Raises
     ------
@@ -124,31 +124,32 @@ def stability(result: Release, n_runs: int = N_RUNS, *, seed: int = 0) -> Stabil
 
     Notes
     -----
-    Records are drawn from normal clusters: of the released width where a method has ``spreads``,
-    else as wide as halves of one cloud that was cut between two centres. They are drawn once, as
-    the records of a real rerun are the same, too. The truth may have other shapes than this
-    mixture, or no clusters at all: take the figures for a forecast and not for a guarantee.
+    Records are drawn from normal clusters with the released ``spreads``, if the method has them.
+    Otherwise each cluster is as wide as half of a cloud that is cut between two centres. They are
+    drawn once, because the records of a real rerun are the same, too. The true clusters may have
+    other shapes, or none may exist, so the figures are a forecast and no guarantee.
     """
     validate(_RUNS, n_runs)
-    plan, found = result.plan, result.results
-    if not found.keys() >= _NEEDED or isinstance(plan.task, Pipeline):
+    plan, results = result.plan, result.results
+    if not results.keys() >= _NEEDED or isinstance(plan.task, Pipeline):
         raise PlanError(
-            f"stability needs released centres and sizes in the columns of the plan, and task "
-            f"{plan.task.name!r} has none; use a k-means task without steps before it."
+            f"stability requires released centres and sizes in the columns of the plan, got task "
+            f"{plan.task.name!r} without them; use a k-means task without steps before it."
         )
-    stands_out = above_noise(found["sizes"], found["size_half_width"])
-    moves = np.tile(2 * plan.grid.half_range, (len(stands_out), 1))
-    shares = np.zeros(len(stands_out))
-    if stands_out.any():
-        centres = plan.grid.normalise(found["centres"][stands_out])
+    distinct = above_noise(results["sizes"], results["size_half_width"])
+    # A cluster within the noise gets the largest move and is never found.
+    moves = np.tile(2 * plan.grid.half_range, (len(distinct), 1))
+    shares = np.zeros(len(distinct))
+    if distinct.any():
+        centres = plan.grid.normalise(results["centres"][distinct])
         rng = public_generator(seed, "stability")
-        records, weight = _draw(plan, found, stands_out, rng)
+        records, weight = _draw(plan, results, distinct, rng)
         reruns = [_centres_of(plan, rerun(plan, records, rng, weight)) for _ in range(n_runs)]
         points = records / plan.grid.one
         matched = [_matched(points, centres, again) for again in reruns]
-        places, was_found = (np.stack(part) for part in zip(*matched, strict=True))
-        shares[stands_out] = was_found.mean(axis=0)
-        moves[stands_out] = _between_pairs(places, was_found) * plan.grid.half_range
+        places, was_found = (np.stack(column) for column in zip(*matched, strict=True))
+        shares[distinct] = was_found.mean(axis=0)
+        moves[distinct] = _between_pairs(places, was_found) * plan.grid.half_range
     return Stability(moves, shares, n_runs)
 
 
@@ -160,9 +161,9 @@ def rerun(
     Parameters
     ----------
     records : ndarray of shape (n_samples, n_features), int32, grid steps
-        Never those of people: the noise is simulated.
+        Never the records of persons, because the noise is simulated.
     weight : int, >= 1
-        How many records each stands for.
+        Number of records that each of them represents.
     """
     task = plan.task
     state = _on_grid(plan, task.start())
@@ -174,10 +175,10 @@ def rerun(
 
 
 def _noise(plan: Plan, t: int, rng: np.random.Generator) -> Integers:
-    """Return noise of the plan's law for a round.
+    """Return seeded noise of the plan's distribution for a round.
 
-    This is no privacy noise, which comes from the operating system and has no seed: the records
-    are made from released values, and there is nobody to protect.
+    It is a simulation. Privacy noise comes from the operating system and has no seed; here the
+    records are simulated from released values and need no protection.
     """
     drawn = [
         rng.laplace(0, plan.noise_scale(block), block.size)
@@ -194,44 +195,44 @@ def _on_grid(plan: Plan, state: State) -> GridState:
 
 def _draw(
     plan: Plan,
-    found: Mapping[str, Floats],
-    stands_out: Flags,
+    results: Mapping[str, Floats],
+    distinct: Flags,
     rng: np.random.Generator,
 ) -> tuple[Records, int]:
-    """Return records of the released mixture, and how many each stands for."""
-    centres, sizes = plan.grid.normalise(found["centres"][stands_out]), found["sizes"][stands_out]
+    """Return records of the released mixture, and the number of records that each represents."""
+    centres, sizes = plan.grid.normalise(results["centres"][distinct]), results["sizes"][distinct]
     weight = max(1, round(sizes.sum() / _MOST_RECORDS))
-    counts = np.maximum(np.rint(sizes / weight), 1).astype(np.int64)
-    spreads = found.get("spreads", np.zeros(1))
-    wide = spreads[stands_out] / plan.grid.half_range if spreads.any() else _widest(centres)
+    counts = np.maximum(np.rint(sizes / weight), 1).astype(np.int64)  # no cluster disappears
+    spreads = results.get("spreads", np.zeros(1))
+    wide = spreads[distinct] / plan.grid.half_range if spreads.any() else _widest(centres)
     middle = np.repeat(centres, counts, axis=0)
     points = middle + rng.normal(size=middle.shape) * np.repeat(wide, counts, axis=0)
     return plan.grid.encode(plan.grid.decode(points)), weight
 
 
 def _widest(centres: Floats) -> Floats:
-    """Return the standard deviation in a column of clusters that have no gap between them.
+    """Return the standard deviation in a column of clusters without gaps between them.
 
-    As if each were half of a normal cloud that was cut between it and the nearest other centre; of
-    a single cluster, half the way to the nearest bound.
+    Each cluster is modelled as half of a normal cloud, cut between it and the nearest other centre.
+    For a single cluster it is half the distance to the nearest bound.
     """
     if len(centres) == 1:
         return np.asarray(np.maximum(1 - np.abs(centres).max(axis=1, keepdims=True), 0.0) / 2)
     apart = np.linalg.norm(centres[:, None] - centres[None], axis=2)
     np.fill_diagonal(apart, np.inf)
-    # half a normal cloud has its mean at sqrt(2 / pi) and the variance 1 - 2 / pi across the cut
+    # Across the cut, half a normal cloud has the mean sqrt(2 / pi) and the variance 1 - 2 / pi.
     return np.asarray(sqrt(pi / 2 - 1) * apart.min(axis=1, keepdims=True) / 2)
 
 
 def _centres_of(plan: Plan, results: Mapping[str, Floats]) -> Floats:
-    """Return the centres of a rerun that stand out of its noise, in grid coordinates."""
-    stands_out = above_noise(results["sizes"], results["size_half_width"])
-    return plan.grid.normalise(results["centres"][stands_out])
+    """Return the centres of a rerun that are distinct from its noise, in grid coordinates."""
+    distinct = above_noise(results["sizes"], results["size_half_width"])
+    return plan.grid.normalise(results["centres"][distinct])
 
 
 def _matched(points: Floats, centres: Floats, again: Floats) -> tuple[Floats, Flags]:
-    """Return the partner of each centre in a rerun, and whether it has mostly the same records."""
-    from scipy.optimize import linear_sum_assignment
+    """Return the partner of each centre in a rerun, and True if it has mostly the same records."""
+    from scipy.optimize import linear_sum_assignment  # slow to import, and seldom used
 
     partners, found = centres.copy(), np.zeros(len(centres), dtype=bool)
     if not len(again):
@@ -245,13 +246,13 @@ def _matched(points: Floats, centres: Floats, again: Floats) -> tuple[Floats, Fl
 
 
 def _between_pairs(places: Floats, was_found: Flags) -> Floats:
-    """Return 95 % of the distances between pairs of reruns that found a cluster, by column.
+    """Return the 95 % quantile of distances between reruns that found a cluster, by column.
 
-    A cluster that was not found in half of them has the box: no rerun says where it is.
+    It is the width of the box for a cluster that fewer than half of the reruns found.
     """
     moves = np.full(places.shape[1:], 2.0)
     for j in np.flatnonzero(was_found.mean(axis=0) >= _FOUND):
-        where = places[was_found[:, j], j]
-        first, second = np.triu_indices(len(where), 1)
-        moves[j] = np.quantile(np.abs(where[first] - where[second]), _SHARE, axis=0)
+        positions = places[was_found[:, j], j]
+        first, second = np.triu_indices(len(positions), 1)
+        moves[j] = np.quantile(np.abs(positions[first] - positions[second]), _SHARE, axis=0)
     return moves

@@ -1,7 +1,7 @@
-"""A public stand-in for the records: weighted points, corrected by what is released of them.
+"""A public surrogate for the records: weighted points, corrected by released sums.
 
-The cost of centres is linear in the density of the records. So the centres that are best for the
-expected density are the best in expectation, and k-means may run on points of that density instead.
+The cost of centres is linear in the density of the records. So the best centres for the expected
+density are the best in expectation, and k-means may run on points of that density instead.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from cloister.core.arrays import Floats, Integers
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 from cloister.tasks.clustering.weighted import ONE, lloyd, means, on_lattice, parts_of, repaired
 
-_RIDGE = 0.02  # of a column's variance in a cluster, by which each variance is taken for larger
+_RIDGE = 0.02  # share of the pooled variance that is added to each variance
 
 
 @dataclass(frozen=True)
 class Surrogate:
-    """Points with masses that stand for so many records."""
+    """Points with masses that represent `records` records."""
 
     points: Integers  # (n_points, n_features), steps of the lattice
     masses: Integers
     records: float
 
     def improved(self, centres: Floats) -> Floats:
-        """Return better centres of the points, by Lloyd's algorithm and by moving single ones."""
+        """Return centres of the points improved by Lloyd's algorithm and by single moves."""
         used = self.masses > 0
         points, masses = self.points[used], self.masses[used]
-        found = lloyd(points, masses, on_lattice(centres))
-        return np.asarray(repaired(points, masses, found) / ONE)
+        better = lloyd(points, masses, on_lattice(centres))
+        return np.asarray(repaired(points, masses, better) / ONE)
 
 
 @dataclass(frozen=True)
 class Partition:
-    """How a surrogate lies around centres; all in grid coordinates and records.
+    """The partition of a surrogate by its nearest centres, in grid coordinates and records.
 
     Parameters
     ----------
     centres : ndarray of shape (n_clusters, n_features)
     least : float, > 0
-        No cluster is taken for smaller.
+        Minimum size of a cluster.
     """
 
     surrogate: Surrogate
@@ -56,7 +56,7 @@ class Partition:
 
     @cached_property
     def differences(self) -> Floats:
-        """Each point less its centre."""
+        """Difference of each point to its centre."""
         return (self.surrogate.points - on_lattice(self.centres)[self.labels]) / ONE
 
     @cached_property
@@ -75,45 +75,49 @@ class Partition:
         return float((self.counts * self.within).sum() / self.counts.sum())
 
     def answer(self, radii: Floats) -> tuple[Floats, Floats]:
-        """Return what the points would say in a Lloyd round, and how much of a move it would say.
+        """Return the sums of the points in a Lloyd round, and their response to a move.
 
         Returns
         -------
         sums : ndarray of shape (n_clusters, n_features), in units of each cluster's radius
-            Of differences that are clipped as those of records are.
+            Sums of differences, clipped like those of records.
         follows : ndarray of shape (n_clusters,), in [0.2, 1]
-            A clipped difference does not follow a move of the centre in its own direction.
+            Change of a mean per move of the centre. A clipped difference does not change with a
+            move in its own direction.
         """
         lengths = np.sqrt((self.differences**2).sum(axis=1))
         radius = radii[self.labels]
         longest = np.maximum(lengths, radius)
         sums = self._sums(self.differences / longest[:, None])
+        # A clipped difference changes with a move in every direction but one.
         across = 1 - 1 / self.differences.shape[1]
-        part = np.where(lengths <= radius, 1.0, radius / longest * across)
-        return sums, np.clip(self._sum(part) / self.counts, 0.2, 1.0)
+        response = np.where(lengths <= radius, 1.0, radius / longest * across)
+        return sums, np.clip(self._sum(response) / self.counts, 0.2, 1.0)
 
     def corrected(self, moves: Floats, counts: Floats) -> Surrogate:
-        """Return the surrogate of which each cluster has another mean and another count.
+        """Return the surrogate with moved means and new counts of its clusters.
 
-        Masses are tilted, w exp(a.x) nearly, as the means of a normal cluster's density move.
+        Masses are tilted by about ``exp(a.x)``, as the density of a normal cluster with a moved
+        mean. Moving the points as a block would tear the density at the borders of clusters.
         """
         middles = self._sums(self.differences) / self.counts[:, None]
         centred = self.differences - middles[self.labels]
         d = centred.shape[1]
         covariance = np.stack([self._sums(centred * x[:, None]) for x in centred.T], axis=1)
         covariance = covariance / self.counts[:, None, None]
+        # Regularised: a cluster of few points may have a singular covariance.
         covariance += (_RIDGE * self.pooled / d + 1e-9) * np.eye(d)
         slopes = _solved(covariance, on_lattice(moves) / ONE)
         tilt = np.maximum(1 + (slopes[self.labels] * centred).sum(axis=1) / 4, 0.05)
-        tilt *= tilt  # (1 + u / 4)**4 is near exp(u), and the same on every machine
+        tilt *= tilt  # (1 + u / 4)**4 approximates exp(u) and is the same on every machine
         tilt = np.minimum(tilt * tilt, 50.0)
         shares = self._masses * (counts / self.counts)[self.labels] * tilt
         return replace(self.surrogate, masses=parts_of(shares), records=float(shares.sum()))
 
     def means(self, surrogate: Surrogate) -> Floats:
-        """Return the means of these clusters in a surrogate of other masses."""
-        found = means(surrogate.points, surrogate.masses, self.labels, self.centres * ONE)
-        return np.asarray(found / ONE)
+        """Return the means of these clusters in a surrogate with other masses."""
+        centres = means(surrogate.points, surrogate.masses, self.labels, self.centres * ONE)
+        return np.asarray(centres / ONE)
 
     @cached_property
     def _masses(self) -> Floats:
@@ -130,6 +134,7 @@ class Partition:
 
 def _solved(matrices: Floats, values: Floats) -> Floats:
     """Solve positive definite systems by elimination, in the same order on every machine."""
+    # A LAPACK solver may differ in the last bits between libraries.
     rest = np.concatenate([matrices, values[..., None]], axis=-1)
     for j in range(values.shape[-1]):
         rest[:, j] /= rest[:, j, j, None]

@@ -1,6 +1,6 @@
-"""What is done with released counts: make them a distribution, and cluster it.
+"""Post-processing of released counts: estimation of a distribution, and its clustering.
 
-All of it is post-processing of public numbers, the same on every machine for the same seed.
+All inputs are public numbers; the results are equal on every machine for the same seed.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import numpy as np
 from cloister.core.arrays import Floats, Integers
 from cloister.core.randomness import public_generator
 
-_OCCUPIED = (0.02, 0.04, 0.07, 0.12, 0.2, 0.3, 0.45, 0.65, 0.85, 0.97)  # shares that are tried
-_SURE = 0.5  # posterior probability from which a cell counts as occupied
+_OCCUPIED = (0.02, 0.04, 0.07, 0.12, 0.2, 0.3, 0.45, 0.65, 0.85, 0.97)  # candidate shares
+_SURE = 0.5  # posterior probability above which a cell counts as occupied
 _SAMPLES = 2000
-_TRIALS = 4  # candidates of which greedy seeding takes the best
+_TRIALS = 4  # candidates per centre in greedy seeding
 _STEPS = 40
-_WORK = 4_000_000  # distances that are in memory at once
+_WORK = 4_000_000  # largest number of distances in memory at a time
 _MOST_WORK, _LEAST_RESTARTS = 10_000_000, 4  # distances in a step of all restarts
 
 
 def project_to_simplex(counts: Floats, total: float) -> Floats:
-    """Return the Euclidean projection of noisy counts on ``{w >= 0, sum w = total}``."""
+    """Return the Euclidean projection of noisy counts onto ``{w >= 0, sum w = total}``."""
     descending = np.sort(counts)[::-1]
     excess = (np.cumsum(descending) - total) / np.arange(1, len(counts) + 1)
     threshold = excess[np.flatnonzero(descending > excess)[-1]]
@@ -34,15 +34,15 @@ def cluster_weighted(
 ) -> Floats:
     """Return centres of public weighted points: Lloyd from greedy k-means++, best of `restarts`.
 
-    Ours and not a library's, because all parties must come to the same centres, whatever versions
-    they have installed; the restarts run side by side, fewer where points and clusters are very
-    many. Where fewer points than clusters have a weight, those points are repeated.
+    It does not call a library, because all parties must compute the same centres with any
+    installed versions. The restarts run in parallel arrays; there are fewer for very many points
+    and clusters. If fewer points than clusters have a weight, these points are repeated.
 
     Parameters
     ----------
     points : ndarray of shape (n_points, n_features)
     weights : ndarray of shape (n_points,), >= 0
-        At least one is positive.
+        At least one weight is positive.
 
     References
     ----------
@@ -55,10 +55,10 @@ def cluster_weighted(
     rng = public_generator(public_seed, "restarts")
     size = len(points) * n_clusters
     restarts = min(restarts, max(_LEAST_RESTARTS, _MOST_WORK // size))
-    at_once = max(1, _WORK // size)
+    batch = max(1, _WORK // size)
     best, best_cost = points[:n_clusters], np.inf
-    for first in range(0, restarts, at_once):
-        starts = _seed(points, weights, n_clusters, min(at_once, restarts - first), rng)
+    for first in range(0, restarts, batch):
+        starts = _seed(points, weights, n_clusters, min(batch, restarts - first), rng)
         centres, costs = _lloyd(points, weights, starts)
         if costs.min() < best_cost:
             best, best_cost = centres[costs.argmin()], float(costs.min())
@@ -76,8 +76,10 @@ def _seed(
     for j in range(1, k):
         mass = np.cumsum(weights * squared, axis=1)
         draws = rng.uniform(size=(restarts, _TRIALS)) * mass[:, -1:]
-        found = np.array([np.searchsorted(m, d, "right") for m, d in zip(mass, draws, strict=True)])
-        tried = np.minimum(found, len(points) - 1)
+        indices = np.array(
+            [np.searchsorted(m, d, "right") for m, d in zip(mass, draws, strict=True)]
+        )
+        tried = np.minimum(indices, len(points) - 1)  # a draw may round to the whole mass
         distances = squared_distances(points[tried.ravel()], points)
         closer = np.minimum(squared[:, None, :], distances.reshape(restarts, _TRIALS, -1))
         good = (closer @ weights).argmin(axis=1)
@@ -86,10 +88,8 @@ def _seed(
 
 
 def _lloyd(points: Floats, weights: Floats, centres: Floats) -> tuple[Floats, Floats]:
-    """Run Lloyd's algorithm from several starts; return centres and costs.
-
-    A start whose centres stay the same, bit for bit, would stay so for ever, and rests.
-    """
+    """Run Lloyd's algorithm from several starts; return centres and costs."""
+    # A start whose centres do not change in a step never changes again, so it is skipped.
     centres = centres.copy()
     restarts, k, d = centres.shape
     weighted = [np.tile(weights * column, restarts) for column in points.T]
@@ -122,7 +122,8 @@ def _lloyd(points: Floats, weights: Floats, centres: Floats) -> tuple[Floats, Fl
 
 
 def _first_least(scores: Floats) -> tuple[Integers, Floats]:
-    """Return argmin and min of the first axis; `argmin` itself is slow along it."""
+    """Return argmin and min along the first axis."""
+    # The function `argmin` is slow along the first axis.
     k = len(scores)
     least = np.minimum.reduce(scores, axis=0)
     places = np.arange(k, 0, -1, dtype=np.min_scalar_type(k))  # the first has the largest
@@ -131,7 +132,10 @@ def _first_least(scores: Floats) -> tuple[Integers, Floats]:
 
 
 def cell_centres(half_spans: Floats, bins: Integers) -> Floats:
-    """Return the middles of a box's cells around zero, the last axis fastest; (n_cells, n_axes)."""
+    """Return the middles of the cells of a box around zero; shape (n_cells, n_axes).
+
+    The last axis varies fastest.
+    """
     axes = [
         half * ((np.arange(m) + 0.5) * 2 / m - 1) for half, m in zip(half_spans, bins, strict=True)
     ]
@@ -139,7 +143,7 @@ def cell_centres(half_spans: Floats, bins: Integers) -> Floats:
 
 
 def cubic_bins(sides: Floats, most: float) -> Integers:
-    """Return numbers of bins that make cells about cubic, at most `most` of them in all.
+    """Return numbers of bins for about cubic cells, at most `most` cells in all.
 
     Only the ratios of the sides of the box matter; a narrow axis gets one bin.
     """
@@ -156,23 +160,23 @@ def cubic_bins(sides: Floats, most: float) -> Integers:
 
 
 def drop_empty_cells(counts: Floats, weights: Floats, noise_std: float, total: float) -> Floats:
-    """Set the weights of cells to zero that are empty, as far as their noisy counts show.
+    """Set the weights of cells to zero that are likely empty, given their noisy counts.
 
-    A cell is empty with probability 1 - p, or else has an exponentially distributed count with
-    the mean that makes the total right; p is chosen by the likelihood of all noisy counts. Cells
-    that hold something with posterior probability above 0.5 keep their weight.
+    In the model a cell is empty with probability 1 - p. Otherwise its count is exponentially
+    distributed, with the mean that gives the total. p maximises the likelihood of all noisy counts.
+    Cells that are occupied with posterior probability above 0.5 keep their weight.
 
     Parameters
     ----------
     counts : ndarray of shape (n_cells,)
-        As released; `noise_std` is of each.
+        Released counts; `noise_std` is the noise of each.
     weights : ndarray of shape (n_cells,), >= 0
-        Their projection to the simplex of `total`.
+        Projection of the counts onto the simplex of `total`.
 
     Returns
     -------
     ndarray of shape (n_cells,)
-        Of the same total; `weights` itself if no cell would be left.
+        Weights with the same total; `weights` itself if no cell would be left.
     """
     empty = -0.5 * (counts / noise_std) ** 2 - log(noise_std * sqrt(2 * pi))
     best, posterior = -np.inf, weights
@@ -194,7 +198,8 @@ def drop_empty_cells(counts: Floats, weights: Floats, noise_std: float, total: f
 
 
 def _log_normal_cdf(x: Floats) -> Floats:
-    """Return the logarithm of the normal distribution function, also far to the left."""
+    """Return the logarithm of the normal distribution function, also for very negative `x`."""
+    # Below about -38 the function itself underflows, so its asymptotic expansion is used.
     near = np.maximum(x, -30.0)
     tail = np.minimum(x, -30.0)
     cdf = np.array([erfc(value) for value in (-near / sqrt(2)).tolist()]) / 2
@@ -205,15 +210,15 @@ def _log_normal_cdf(x: Floats) -> Floats:
 def sample_cells(
     points: Floats, weights: Floats, sides: Floats, residual_stds: Floats, *, public_seed: int
 ) -> Floats:
-    """Draw 2000 public points that look like the records: uniform in a cell, normal beside the box.
+    """Draw 2000 public points: uniform in each cell, normal along axes without counts.
 
     Parameters
     ----------
     points : ndarray of shape (n_cells, n_axes)
-        Middles of the cells, of which `sides` has the lengths.
+        Middles of the cells; `sides` has the lengths of their sides.
     weights : ndarray of shape (n_cells,), >= 0
     residual_stds : ndarray of shape (n_more,)
-        Standard deviation along further axes, of which no counts were released.
+        Standard deviations along further axes without released counts.
 
     Returns
     -------
@@ -222,8 +227,8 @@ def sample_cells(
     rng = public_generator(public_seed, "synopsis")
     chosen = points[rng.choice(len(points), _SAMPLES, p=weights / weights.sum())]
     inside = chosen + rng.uniform(-0.5, 0.5, chosen.shape) * sides
-    beside = rng.normal(size=(_SAMPLES, len(residual_stds))) * residual_stds
-    return np.hstack([inside, beside])
+    residual = rng.normal(size=(_SAMPLES, len(residual_stds))) * residual_stds
+    return np.hstack([inside, residual])
 
 
 def nearest(points: Floats, centres: Floats) -> tuple[Integers, Floats]:
@@ -237,4 +242,4 @@ def squared_distances(points: Floats, centres: Floats) -> Floats:
     """Return the squared distance of each point to each centre; shape (n_points, n_centres)."""
     lengths: Floats = (points**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1)
     lengths -= 2 * points @ centres.T
-    return np.maximum(lengths, 0.0, out=lengths)
+    return np.maximum(lengths, 0.0, out=lengths)  # cancellation may leave a negative square

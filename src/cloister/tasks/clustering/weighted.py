@@ -1,8 +1,8 @@
 """k-means of public weighted points in whole numbers, the same on every machine.
 
-Coordinates are multiples of ``2**-BITS``, masses are parts of `WHOLE`, centres are rounded after
-every step. Sums of products are then integers that a float64 holds, and costs integers that an
-int64 holds, so neither the order of adding nor a tie is a matter of the library that adds.
+Coordinates are multiples of ``2**-BITS``, masses are fractions of `WHOLE`, and centres are rounded
+after every step. Sums of products are then integers that a float64 holds, and costs are integers
+that an int64 holds. So neither the order of addition nor a tie depends on the library.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 
 BITS = 16
 ONE = 1 << BITS
-WHOLE = 1 << 26  # with which costs in up to seven columns stay below 2**63
-_TRIALS = 4  # candidates of which greedy seeding takes the best
-_PLACES, _LOSERS = 32, 6  # places for a centre, and centres that may go there
-_PAYS = 0.02  # of a cluster's part of the cost is what moving a centre must save
+WHOLE = 1 << 26  # costs in up to seven columns stay below 2**63
+_TRIALS = 4  # candidates per centre in greedy seeding
+_PLACES, _LOSERS = 32, 6  # candidate positions, and candidate centres to move there
+_PAYS = 0.02  # smallest saving by a moved centre, as a share of a cluster's cost
 
 
 def on_lattice(coordinates: Floats) -> Integers:
@@ -27,9 +27,12 @@ def on_lattice(coordinates: Floats) -> Integers:
 
 
 def parts_of(weights: Floats) -> Integers:
-    """Return masses in the ratio of weights, of which one is positive; about `WHOLE` together."""
-    parts: Integers = np.rint(weights * (WHOLE / weights.sum())).astype(np.int64)
-    return parts
+    """Return masses proportional to weights, with a sum of about `WHOLE`.
+
+    At least one weight is positive.
+    """
+    masses: Integers = np.rint(weights * (WHOLE / weights.sum())).astype(np.int64)
+    return masses
 
 
 def cluster(
@@ -37,12 +40,12 @@ def cluster(
 ) -> Integers:
     """Return centres of weighted points: the best of several starts, repaired.
 
-    Where fewer points than clusters have a mass, those points are repeated.
+    If fewer points than clusters have a mass, these points are repeated.
 
     Parameters
     ----------
     points : ndarray of shape (n_points, n_features), at most seven columns, steps of the lattice
-    masses : ndarray of shape (n_points,), >= 0, of which one is positive
+    masses : ndarray of shape (n_points,), >= 0, at least one positive
     n_clusters : int
     public_seed : int
     restarts : int
@@ -57,8 +60,8 @@ def cluster(
         return points[np.arange(n_clusters) % len(points)]
     rng = public_generator(public_seed, "restarts")
     starts = (seeded(points, masses, n_clusters, rng) for _ in range(restarts))
-    found = [lloyd(points, masses, start) for start in starts]
-    return repaired(points, masses, min(found, key=lambda c: cost(points, masses, c)))
+    candidates = [lloyd(points, masses, start) for start in starts]
+    return repaired(points, masses, min(candidates, key=lambda c: cost(points, masses, c)))
 
 
 def seeded(
@@ -70,7 +73,7 @@ def seeded(
     ----------
     Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007.
     """
-    points = np.asfortranarray(points)  # a column in one piece
+    points = np.asfortranarray(points)  # columns are contiguous, as distances are added by column
     chosen = [int(rng.choice(len(points), p=masses / masses.sum()))]
     least = _squared(points, points[chosen[0]])
     for _ in range(1, n_clusters):
@@ -83,7 +86,7 @@ def seeded(
 
 
 def lloyd(points: Integers, masses: Integers, centres: Integers, steps: int = 30) -> Integers:
-    """Run Lloyd's algorithm for so many steps, or until nothing moves."""
+    """Run Lloyd's algorithm for at most `steps` steps, or until no centre moves."""
     records = points.astype(np.int32)
     for _ in range(steps):
         labels = nearest_centres(records, centres)
@@ -97,7 +100,7 @@ def lloyd(points: Integers, masses: Integers, centres: Integers, steps: int = 30
 def means(
     points: Integers, masses: Integers, labels: Integers, otherwise: Integers | Floats
 ) -> Floats:
-    """Return the mean of the points of each label, or something else for one without mass."""
+    """Return the mean of the points of each label, or `otherwise` for a label without mass."""
     k = len(otherwise)
     mass = np.bincount(labels, masses, minlength=k)[:, None]
     sums = [np.bincount(labels, masses * column, minlength=k) for column in points.T]
@@ -111,17 +114,17 @@ def cost(points: Integers, masses: Integers, centres: Integers) -> int:
 
 
 def repaired(points: Integers, masses: Integers, centres: Integers) -> Integers:
-    """Move a centre that is hardly missed to where one is missed, for as long as that pays.
+    """Move a nearly superfluous centre to a position with large cost, as long as that pays.
 
-    That mends what Lloyd's algorithm cannot: two centres share a cluster, and two clusters a
-    centre.
+    This repairs a failure of Lloyd's algorithm: two centres share a cluster, and two clusters share
+    a centre.
     """
     k = len(centres)
     if k == 1:
         return centres
     points = np.asfortranarray(points)
     least_cost = cost(points, masses, centres)
-    for _ in range(2 * k):
+    for _ in range(2 * k):  # a bound on the work; the loop usually ends when no move pays
         fresh = lloyd(points, masses, _exchanged(points, masses, centres))
         fresh_cost = cost(points, masses, fresh)
         if fresh_cost > (1 - _PAYS / k) * least_cost:
@@ -131,35 +134,36 @@ def repaired(points: Integers, masses: Integers, centres: Integers) -> Integers:
 
 
 def _exchanged(points: Integers, masses: Integers, centres: Integers) -> Integers:
-    """Return centres of which one has moved to where that saves most."""
+    """Return the centres after the single move with the largest saving."""
     distances = _squared(points[:, None], centres)
     labels = distances.argmin(axis=1)
     least, second = np.partition(distances, 1, axis=1)[:, :2].T
-    missed = np.bincount(labels, masses * (second - least), minlength=len(centres))
-    places = points[_at(masses * least, (np.arange(_PLACES) + 0.5) / _PLACES)]
-    reach = _squared(points, places[:, None])
+    # The cost of removing a centre: its points go to their second nearest one.
+    removal_costs = np.bincount(labels, masses * (second - least), minlength=len(centres))
+    positions = points[_at(masses * least, (np.arange(_PLACES) + 0.5) / _PLACES)]
+    reach = _squared(points, positions[:, None])
     best, choice = -np.inf, (0, 0)
-    for loser in np.argsort(missed, kind="stable")[:_LOSERS].tolist():
+    for loser in np.argsort(removal_costs, kind="stable")[:_LOSERS].tolist():
         without = np.where(labels == loser, second, least)
         saved = np.maximum(without - reach, 0) @ masses
-        place = int(saved.argmax())
-        if saved[place] - missed[loser] > best:
-            best, choice = float(saved[place] - missed[loser]), (loser, place)
+        position = int(saved.argmax())
+        if saved[position] - removal_costs[loser] > best:
+            best, choice = float(saved[position] - removal_costs[loser]), (loser, position)
     fresh = centres.copy()
-    fresh[choice[0]] = places[choice[1]]
+    fresh[choice[0]] = positions[choice[1]]
     return fresh
 
 
 def _squared(points: Integers, centres: Integers) -> Integers:
-    """Return squared lengths of the differences of points and centres; they broadcast."""
-    found: Integers = (points[..., 0] - centres[..., 0]) ** 2
+    """Return squared lengths of the differences of points and centres, which broadcast."""
+    squares: Integers = (points[..., 0] - centres[..., 0]) ** 2
     for j in range(1, points.shape[-1]):
-        found += (points[..., j] - centres[..., j]) ** 2
-    return found
+        squares += (points[..., j] - centres[..., j]) ** 2
+    return squares
 
 
 def _at(weights: Integers, parts: Floats) -> Integers:
-    """Return the points at which so large parts of the sum of all weights are reached."""
+    """Return the indices at which the cumulated weights reach given shares of their sum."""
     heights = np.cumsum(weights)
-    places = np.searchsorted(heights, parts * heights[-1], "right")
-    return np.asarray(np.minimum(places, len(weights) - 1))
+    indices = np.searchsorted(heights, parts * heights[-1], "right")
+    return np.asarray(np.minimum(indices, len(weights) - 1))

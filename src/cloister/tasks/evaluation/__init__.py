@@ -1,1 +1,1 @@
-"""Evaluation: how good a released model is on records held back."""
+"""Evaluation: the quality of released models and clusters on test records."""

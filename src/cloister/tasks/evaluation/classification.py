@@ -1,9 +1,9 @@
-"""How good a released model is: every record held back adds itself to public tables of counts.
+"""Evaluation of a released classifier: noisy tables of counts over test records.
 
-A silo applies the model to its own test records. Of a record only one cell of a confusion matrix
-and one cell of a histogram of scores leave it, summed with those of all others, masked and noised.
-All measures are made from these two tables after release (:mod:`cloister.tasks.scores`), so one
-budget pays for all of them, their intervals included.
+A silo applies the model to its own test records. A record contributes one cell of a confusion
+matrix and one cell of a histogram of scores, which are summed, masked and noised. All measures are
+computed from these two tables after the release (:mod:`cloister.tasks.scores`). One budget
+therefore covers all of them, including their intervals.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from cloister.tasks.examples import BOOLEAN, Example
 from cloister.tasks.interval_tables import MARGINS, curve_of, number_of, table_of
 from cloister.tasks.options import build_task, noise_multiplier_for
 
+# Even, so that even odds are an edge between two bins.
 Bins = Annotated[int, Range(2, 1024), Rule("even", lambda n: n % 2 == 0)]
-_VAGUE = 0.5  # a group of scores whose interval is as wide says nothing in a picture
-_CONFUSION_SHARE = 0.3  # of the budget, where there are scores too
+_VAGUE = 0.5  # a group of scores with a wider interval is not drawn
+_CONFUSION_SHARE = 0.3  # of the budget, if there are scores, too
 
 
 @declared
@@ -49,25 +50,25 @@ class Evaluation(Evaluated):
     Parameters
     ----------
     classes : tuple of str
-        Of truth and prediction, at least 2.
+        Classes of truth and prediction, at least 2.
     score : int, optional
-        Column of scores of the last of two classes, where there is no model.
+        Column of scores of the last of two classes, without a model.
     probability : bool
-        Whether scores are probabilities: a column with the bounds 0 and 1.
+        If True, scores are probabilities: a column with the bounds 0 and 1.
     n_bins : int, even
-        Of the histogram of scores.
+        Number of bins of the histogram of scores.
 
     Notes
     -----
     Two tables are summed. In the first a record adds one to one of ``n_classes**2`` cells. In the
-    second it adds one to one cell of ``n_bins * 2`` for each of `heads` scores: one score if there
-    are two classes, else one of each class against the rest. The first has 3 parts in 10 of the
-    budget, the second 7; what each says of the other's sums is used
+    second it adds one to one cell of ``n_bins * 2`` for each of `heads` scores. There is one score
+    for two classes, else one of each class against the rest. The first table has 30 % of the
+    budget, the second 70 %. Common sums of the two are combined
     (:func:`cloister.tasks.scores.consistent`).
     """
 
     name: ClassVar[str] = "evaluation"
-    title: ClassVar[str] = "How good the predictions are"
+    title: ClassVar[str] = "Quality of the predictions"
     models: ClassVar[tuple[type, str]] = (Classifier, "classifier")
     example: ClassVar[Example] = Example(
         (BOOLEAN, PublicColumn("score", 0.0, 1.0)), {"truth": "smokes", "score": "score"}
@@ -85,7 +86,7 @@ class Evaluation(Evaluated):
         ] = None
         by_silo: BySilo = False
 
-    classes: Annotated[tuple[str, ...], Length(2, 64), Hint("join rare ones")]
+    classes: Annotated[tuple[str, ...], Length(2, 64), Hint("merge rare classes")]
     score: int | None = None
     probability: bool = True
     n_bins: Bins = 32
@@ -102,10 +103,12 @@ class Evaluation(Evaluated):
         """Choose the bins from budget and nominal number; see :func:`~.scores.number_of_bins`."""
         source, columns = cls.source(facts, options), facts.columns
         classes = categories_of(columns, columns[source["truth"]].name)
-        if (at := source["prediction"]) is not None and columns[at].categories != classes:
+        if (predicted := source["prediction"]) is not None and columns[
+            predicted
+        ].categories != classes:
             raise PlanError(
                 f"prediction {options.prediction!r} must have the categories of the truth, "
-                f"{classes}."
+                f"{classes}, got {columns[predicted].categories}; change the schema."
             )
         score = place_of(columns, options.score, "score")
         return build_task(
@@ -115,9 +118,10 @@ class Evaluation(Evaluated):
             **source,
             classes=classes,
             score=score,
+            # Only public bounds of 0 and 1 show that a score is meant as a probability.
             probability=score is None or (facts.low[score], facts.high[score]) == (0.0, 1.0),
             n_bins=options.n_bins
-            or scores.number_of_bins(
+            or scores.number_of_bins(  # without a budget, as for the multiplier 1
                 (noise_multiplier_for(facts, pure=True) or 1.0) / facts.nominal_n
             ),
         )
@@ -129,38 +133,40 @@ class Evaluation(Evaluated):
 
     @property
     def heads(self) -> int:
-        """Number of scores of a record; 0 if only predictions are known."""
+        """Number of scores of a record; 0 if there are only predictions."""
         if self.model is None and self.score is None:
             return 0
+        # For two classes, the score of one determines that of the other.
         return 1 if len(self.classes) == 2 else len(self.classes)
 
     @property
     def predicts(self) -> bool:
-        """Whether the predicted class of a record is known."""
+        """True if records have a predicted class."""
         return self.model is not None or self.prediction is not None or self.probability
 
     @property
     def _joined(self) -> bool:
-        """Whether the prediction says in which half of the bins the score is."""
+        """True if the prediction determines the half of the bins that holds the score."""
+        # A separate column of predictions may contradict the scores.
         return self.heads == 1 and self.prediction is None and self.predicts
 
     def describe(self) -> str:
         counts = {
-            "are predicted to be of each class": self.predicts,
-            f"have scores in each of {self.n_bins} bins": self.heads > 0,
+            "with each predicted class": self.predicts,
+            f"with scores in each of {self.n_bins} bins": self.heads > 0,
         }
-        of_class = "how many records of each class"
-        what = " and ".join(f"{of_class} {text}" for text, counted in counts.items() if counted)
+        of_class = "the records of each class"
+        counted = " and ".join(f"{of_class} {text}" for text, used in counts.items() if used)
         return self.described(
-            f"Silos count {what}; the sums are released with noise, "
-            "and accuracy, area under the curve and other measures are made from them."
+            f"Silos count {counted}; the sums are released with noise, "
+            "and accuracy, area under the curve and other measures are computed from them."
         )
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return both tables, with a layer for each silo if that is asked for."""
+        """Return the blocks of both tables; with `silos`, each has a layer for each silo."""
         layers, k = self.layers, len(self.classes)
         share = 1.0 if not self.heads else _CONFUSION_SHARE if self.predicts else 0.0
-        # a record is in one cell of the first table, and in one of each head's of the second
+        # A record is in one cell of the first table, and in one cell per head of the second.
         tables = []
         if self.predicts:
             tables.append(Block.counting("confusion", (layers, k, k), share))
@@ -170,23 +176,26 @@ class Evaluation(Evaluated):
         return tuple(tables)
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
-        """Return one unit in a cell of each table; with `silos`, of its first layer."""
+        """Return a one in a cell of each table; with `silos`, in its first layer."""
         k, b = len(self.classes), self.n_bins
         truth = codes(records[:, self.truth], k, self.frac_bits)
         answers, unit, parts = in_batches(self._answers, records), 1 << COUNT_BITS, []
         if self.predicts:
             parts.append(Rows.at([truth * k + answers[:, -1]], [unit]))
         if self.heads:
+            # With one head, the members are the records of the second class.
             members = (truth == (h if self.heads > 1 else 1) for h in range(self.heads))
+            # Numbered as in the block: head, then other or member, then bin.
             cells = [2 * b * h + m * b + answers[:, h] for h, m in enumerate(members)]
             parts.append(Rows.at(cells, [unit] * self.heads))
         return tuple(parts)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the counts of some records, in fine units; with `silos`, those of the first."""
+        """Return the counts of records in fine units; with `silos`, in the first layer."""
         k, b = len(self.classes), self.n_bins
         truth = codes(records[:, self.truth], k, self.frac_bits)
-        answers = in_batches(self._answers, records)  # guards against the table's length only
+        # Guards against the table's length only, see `in_batches`.
+        answers = in_batches(self._answers, records)
         parts = []
         if self.predicts:
             parts.append(np.bincount(truth * k + answers[:, -1], minlength=k * k))
@@ -200,24 +209,27 @@ class Evaluation(Evaluated):
         bins, predicted = (
             self._of_columns(records) if self.model is None else self._of_model(records)
         )
+        # From the bins, so that both tables count the same and can be combined.
         if self._joined:
             predicted = (bins[:, 0] >= self.n_bins // 2).astype(np.int64)
         return np.column_stack([bins, predicted]).astype(np.int64)
 
     def _of_model(self, records: Records) -> tuple[Integers, Integers]:
-        """Return bins and predictions; anything that is not a number counts as no preference."""
+        """Return bins and predictions of the model."""
+        # A value that is no number counts as no preference: a record is always in exactly one cell.
         assert self.model is not None
         predicted = self.model.probabilities(self._arrays, records)
         predicted = np.nan_to_num(predicted, nan=1 / len(self.classes), posinf=1.0, neginf=0.0)
         if self.heads == 1:
             bins = scores.probability_bins(predicted[:, 1], predicted[:, 0], self.n_bins)[:, None]
         else:
+            # Each class against the rest.
             rest = predicted.sum(axis=1, keepdims=True) - predicted
             bins = scores.probability_bins(predicted, rest, self.n_bins)
         return bins, predicted.argmax(axis=1).astype(np.int64)
 
     def _of_columns(self, records: Records) -> tuple[Integers, Integers]:
-        """Return bins and predictions that the records hold; zeros for what they do not."""
+        """Return bins and predictions in columns of the records; zeros for missing columns."""
         bins = np.zeros((len(records), self.heads), dtype=np.int64)
         predicted = np.zeros(len(records), dtype=np.int64)
         if self.score is not None:
@@ -233,6 +245,7 @@ class Evaluation(Evaluated):
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the 95 % margin of error of a cell of the first table, in records."""
+        # Most measures are ratios of cells, so their errors depend on the unknown counts.
         name = self.blocks(0)[0].name
         half_width = INTERVAL_95["gaussian"] * noise_std / (1 << COUNT_BITS)
         return {f"{name}_half_width": np.array([half_width])}
@@ -240,7 +253,7 @@ class Evaluation(Evaluated):
     def measured(
         self, tables: Results, noise: Mapping[str, float], layers: int
     ) -> dict[str, Floats]:
-        """Return the sum of so many layers, and every measure with its 95 % noise interval.
+        """Return the sum of `layers` layers, and every measure with its 95 % noise interval.
 
         Returns
         -------
@@ -248,32 +261,33 @@ class Evaluation(Evaluated):
             ``confusion`` of shape (n_classes, n_classes), ``scores`` of shape (heads, 2, n_bins)
             (others, members), their ``..._half_width`` of shape (1,). Of shape (1,): ``accuracy``,
             ``balanced_accuracy``, ``macro_f1``, ``kappa``, ``log_loss``, ``brier`` (two classes)
-            and, with more than one head, ``macro_auc``; of shape (n_classes,): ``precision``,
-            ``recall``, ``f1``; of shape (heads,): ``auc``; each with ``..._low`` and ``..._high``.
-            ``auc_blur`` of shape (heads,): how far bins can have moved the area. ``roc_fpr``,
-            ``roc_tpr`` of shape (heads, n_bins + 1); ``calibration_predicted`` and
+            and, with more than one head, ``macro_auc``. Of shape (n_classes,): ``precision``,
+            ``recall``, ``f1``. Of shape (heads,): ``auc``. Each has ``..._low`` and ``..._high``.
+            ``auc_blur`` of shape (heads,): largest shift of the area by the bins. ``roc_fpr``,
+            ``roc_tpr`` of shape (heads, n_bins + 1). ``calibration_predicted`` and
             ``calibration_observed`` of shape (heads, n_groups).
         """
+        # Noises of layers are independent, so their variances add up.
         noise = {name: sqrt(layers) * std for name, std in noise.items()}
-        found: dict[str, Floats] = {}
+        results: dict[str, Floats] = {}
         measures: dict[str, Estimate] = {}
         for name, std in noise.items():
-            found[name] = tables[name]
-            found[f"{name}_half_width"] = np.array([INTERVAL_95["gaussian"] * std])
+            results[name] = tables[name]
+            results[f"{name}_half_width"] = np.array([INTERVAL_95["gaussian"] * std])
         heads, confusion, variance = self._made_consistent(tables, noise)
         if confusion is not None:
             measures |= scores.confusion_measures(confusion, variance)
         if heads:
             measures |= self._of_scores(heads)
-            found["auc_blur"] = np.array([scores.area(head)[1] for head in heads])
+            results["auc_blur"] = np.array([scores.area(head)[1] for head in heads])
             curves = [scores.roc_curve(head) for head in heads]
-            found["roc_fpr"] = np.stack([fpr for fpr, _ in curves])
+            results["roc_fpr"] = np.stack([fpr for fpr, _ in curves])
             measures["roc_tpr"] = _stacked([tpr for _, tpr in curves])
         if heads and self.probability:
             tables_of = [scores.calibration(head, self._of_bins) for head in heads]
-            found["calibration_predicted"] = np.stack([predicted for predicted, _ in tables_of])
+            results["calibration_predicted"] = np.stack([predicted for predicted, _ in tables_of])
             measures["calibration_observed"] = _stacked([seen for _, seen in tables_of])
-        return found | scores.as_results(measures)
+        return results | scores.as_results(measures)
 
     def _of_scores(self, heads: list[scores.ScoreHistogram]) -> dict[str, Estimate]:
         areas = _stacked([scores.area(head)[0] for head in heads])
@@ -287,13 +301,13 @@ class Evaluation(Evaluated):
 
     @property
     def _of_bins(self) -> Floats:
-        """The probability that each bin stands for."""
+        """The probability at the middle of each bin."""
         return scores.unit_to_probability((np.arange(self.n_bins) + 0.5) / self.n_bins)
 
     def _made_consistent(
         self, tables: Results, noise: Mapping[str, float]
     ) -> tuple[list[scores.ScoreHistogram], Floats | None, float]:
-        """Return histograms and matrix that agree where they count the same, and its variance."""
+        """Return histograms and a matrix with equal common sums, and the matrix's variance."""
         variance = {name: std**2 for name, std in noise.items()}
         confusion = tables.get("confusion")
         if not self.heads:
@@ -316,18 +330,18 @@ class Evaluation(Evaluated):
             heads.append(scores.ScoreHistogram(others, members, cov_others, cov_members))
         if confusion is None:
             return heads, None, 0.0
-        if self._joined:
+        if self._joined:  # the matrix follows from the halves of the combined histograms
             halves = [heads[0].others.reshape(2, -1), heads[0].members.reshape(2, -1)]
             half = self.n_bins // 2
             return (
                 heads,
                 np.array([part.sum(axis=1) for part in halves]),
-                float(heads[0].cov_members[:half, :half].sum()),
+                float(heads[0].cov_members[:half, :half].sum()),  # the counts are correlated
             )
         return heads, confusion, variance["confusion"]
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return measures, confusion matrix, ROC curves and calibration."""
+        """Return displays of measures, confusion matrix, ROC curves and calibration."""
         shown: list[Display] = [self.table_of_model(results)]
         if "confusion" in results:
             half_width = float(results["confusion_half_width"][0])
@@ -337,7 +351,7 @@ class Evaluation(Evaluated):
                 Heatmap(
                     "Confusion matrix",
                     around(results["confusion"], half_width, labels=(truth, predicted)),
-                    f"Noisy numbers of test records. {MARGINS}",
+                    f"Noisy counts of test records. {MARGINS}",
                 )
             )
         if "precision" in results:
@@ -365,9 +379,10 @@ class Evaluation(Evaluated):
             named = ("predicted", "observed", "observed_low", "observed_high")
             rows = np.stack([results[f"calibration_{name}"][head] for name in named])
             clear = rows[3] - rows[2] < _VAGUE
-            note = f"Groups with hardly any records are left out. {NOTE}"
+            note = f"Groups with very few records are not shown. {NOTE}"
+            # If all groups are vague, a chart of all is better than an empty one.
             places, *ends = rows[:, clear] if clear.any() else rows
-            axes, unit = ("predicted probability",), "share that came true"
+            axes, unit = ("predicted probability",), "observed share"
             observed = Estimate(*ends, axes=axes, unit=unit)
             shown.append(Curve(f"Calibration of {of}", places, observed, note))
         return shown
@@ -376,22 +391,23 @@ class Evaluation(Evaluated):
 def _known_totals(
     confusion: Floats | None, member: int, side: int, joined: bool
 ) -> tuple[Floats | None, float]:
-    """Return what a matrix says of sums of a histogram's side, and how many cells it adds up."""
+    """Return the matrix's totals of one side of a histogram, and the number of cells in each."""
     if confusion is None:
         return None, 0.0
     k = len(confusion)
     if k == 2 and joined:  # the halves of the bins are the two predictions
         return confusion[side], 1.0
-    own = confusion[member].sum()
+    members = confusion[member].sum()
     if side == 1:
-        return np.array([own]), float(k)
-    return np.array([confusion.sum() - own]), float(k * (k - 1))
+        return np.array([members]), float(k)  # a row of k cells
+    return np.array([confusion.sum() - members]), float(k * (k - 1))  # all other rows
 
 
 def _stacked(parts: Sequence[Estimate]) -> Estimate:
     values, lows, highs = (
         np.stack([getattr(part, end) for part in parts]) for end in ("values", "low", "high")
     )
+    # All have population intervals, because areas, curves and shares always do.
     ends = [part.population for part in parts if part.population is not None]
     wide = (np.stack([low for low, _ in ends]), np.stack([high for _, high in ends]))
     return Estimate(values, lows, highs, population=wide)

@@ -1,4 +1,4 @@
-"""What evaluations share: where predictions come from, a layer for each silo, and tables."""
+"""Common parts of evaluations: source of the predictions, layers for silos, and tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Numbers = Mapping[str, Any]
 """Released results as plain numbers: arrays, or tuples of tuples of numbers."""
 Model = Annotated[Any, "a trained model that is part of the plan"]
 ModelResults = Annotated[Numbers, "the results of the model"]
-BySilo = Annotated[bool, "release the measures of each silo by itself, too"]
+BySilo = Annotated[bool, "also release the measures of each silo"]
 _MEASURES = {
     "accuracy": "accuracy",
     "balanced accuracy": "balanced_accuracy",
@@ -40,11 +40,12 @@ _MEASURES = {
     "bias": "bias",
     "R²": "r2",
 }
-"""Measures of a whole model; one number each, but for the area of each of several classes."""
+"""Measures of a model; one number each, except the areas of more than two classes."""
 
 
 def _plain(released: Numbers) -> dict[str, Any]:
     """Return arrays as numbers and tuples, as a plan holds them."""
+    # Sorted by name, so that equal results have one digest.
     return {name: as_tuples(np.asarray(value).tolist()) for name, value in sorted(released.items())}
 
 
@@ -54,7 +55,7 @@ def _finite(value: Any) -> bool:
 
 @declared
 class Evaluated(Gaussian, ABC):
-    """Sums over the records that silos hold back, of a model's answers and the truth.
+    """Base class of sums over test records of a model's predictions and the truth.
 
     Parameters
     ----------
@@ -65,19 +66,19 @@ class Evaluated(Gaussian, ABC):
     released : mapping
         The model's results, as numbers.
     prediction : int, optional
-        Column of predictions, where there is no model.
+        Column of predictions, without a model.
     silos : tuple of str
-        Where each silo's measures are released, too: the silos, in the plan's order.
+        The silos in the plan's order, if the measures of each silo are released, too.
 
     Notes
     -----
     With `silos`, every block has a layer for each silo. A record is in one silo and so in one
-    layer, and bounds and noise are the same. ADR 16 has the rest.
+    layer, and bounds and noise are the same. See ADR 16.
     """
 
     rounds: ClassVar[int] = 1
     models: ClassVar[tuple[type, str]]
-    """The protocol of the models, and what they are called."""
+    """The protocol of the models, and their name in messages."""
 
     n_features: Whole
     truth: int
@@ -88,29 +89,32 @@ class Evaluated(Gaussian, ABC):
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "released", _plain(self.released))
-        if (self.model is None) != any(at is not None for at in self.answers):
+        object.__setattr__(self, "released", _plain(self.released))  # the dataclass is frozen
+        if (self.model is None) != any(column is not None for column in self.answers):
+            count = "neither" if self.model is None else "both"
             raise PlanError(
-                "either a model with what it released, or columns of predictions or scores must "
-                "be given, and not both."
+                "either a model with its released results or columns of predictions or scores are "
+                f"required, got {count}; give one of the two."
             )
         if self.model is not None:
             self._check_model()
 
     def _check_model(self) -> None:
-        """Refuse a model of another schema, and results that are not its own."""
+        """Raise PlanError for a model of another schema, or for results of another model."""
         names = [name for name in ("n_features", "classes") if hasattr(self, name)]
-        own, theirs = ([getattr(of, name) for name in names] for of in (self, self.model))
-        if own != theirs:
+        expected, actual = ([getattr(task, name) for name in names] for task in (self, self.model))
+        if expected != actual:
             raise PlanError(
-                f"model must have {' and '.join(names)} {own}, got {theirs}; evaluate with the "
-                "schema of the model."
+                f"model must have {' and '.join(names)} {expected}, got {actual}; evaluate with "
+                "the schema of the model."
             )
+        # The results of an empty state have the names and shapes of real ones.
+        # Any box will do, because only names and shapes are compared.
         box = Grid((-1.0,) * self.n_features, (1.0,) * self.n_features, self.model.frac_bits)
         state = {k: round_to_grid(v, box.frac_bits) for k, v in self.model.start().items()}
-        wanted = {k: np.shape(v) for k, v in self.model.results(state, box).items()}
+        expected_shapes = {k: np.shape(v) for k, v in self.model.results(state, box).items()}
         shapes = {name: np.shape(value) for name, value in self.released.items()}
-        if shapes != wanted or not all(map(_finite, self.released.values())):
+        if shapes != expected_shapes or not all(map(_finite, self.released.values())):
             raise PlanError(
                 "released must be the finite results of the model, with their names and shapes; "
                 "train the model again."
@@ -118,13 +122,14 @@ class Evaluated(Gaussian, ABC):
 
     @classmethod
     def source(cls, facts: PublicFacts, options: Any) -> dict[str, Any]:
-        """Return the fields that say where truth and predictions come from."""
+        """Return the fields for the source of truth and predictions."""
         kind, called = cls.models
+        # Other models run code that a plan cannot carry; they are evaluated locally.
         fits = options.model is None or isinstance(options.model, kind)
         if not fits:
             raise PlanError(
-                f"model must be a {called} of ours for task {cls.name!r}, got "  # type: ignore[attr-defined]
-                f"{_named(options.model)}; a model of others is not part of a plan."
+                f"model must be a {called} of cloister for task {cls.name!r}, got "  # type: ignore[attr-defined]
+                f"{_named(options.model)}; give the predictions of other models as columns."
             )
         return {
             "model": options.model,
@@ -137,33 +142,33 @@ class Evaluated(Gaussian, ABC):
 
     @property
     def answers(self) -> tuple[int | None, ...]:
-        """Columns of what a model answered."""
+        """Columns with predictions."""
         return (self.prediction,)
 
     @property
     def layers(self) -> int:
-        """Layers of each block."""
+        """Number of layers of each block."""
         return max(1, len(self.silos))
 
     @abstractmethod
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return the blocks, whose first axis is the layers."""
+        """Return the blocks, with the layers as their first axis."""
 
     @abstractmethod
     def measured(
         self, tables: Results, noise: Mapping[str, float], layers: int
     ) -> dict[str, Floats]:
-        """Return all results of the sum of so many layers, each with noise of these deviations."""
+        """Return all results of the sum of `layers` layers, each with these noise deviations."""
 
     def described(self, sums: str) -> str:
-        """Return a description with what is common to all evaluations."""
+        """Return a description with the common sentences of all evaluations."""
         source = (
-            "Predictions and scores are columns that each silo made; the guarantee assumes that "
-            "it made each from its own record alone."
+            "Predictions and scores are columns that each silo computed; the guarantee assumes "
+            "that each is a function of one record alone."
             if self.model is None
-            else "A released model is applied to the records of each silo, there."
+            else "Each silo applies a released model to its records locally."
         )
-        each = f" Each of {len(self.silos)} silos has sums of its own." if self.silos else ""
+        each = f" Each of {len(self.silos)} silos has separate sums." if self.silos else ""
         return f"{source} {sums}{each}"
 
     def start(self) -> State:
@@ -172,21 +177,23 @@ class Evaluated(Gaussian, ABC):
         return {**tables, "noise": np.zeros(len(blocks))}
 
     def first_layer(self, sums: Integers) -> Integers:
-        """Return a vector of all layers of each block, of which the first holds the sums."""
-        parts, at = [], 0
+        """Return a vector of all layers of each block, with the sums in the first layer."""
+        # A task does not know its silo; the client moves the sums by `to_silo_layer`.
+        parts, start = [], 0
         for block in self.blocks(0):
             size = block.size // self.layers
-            parts.append(np.pad(sums[at : at + size], (0, block.size - size)))
-            at += size
+            parts.append(np.pad(sums[start : start + size], (0, block.size - size)))
+            start += size
         return np.concatenate(parts)
 
     def to_silo_layer(self, t: int, silo: str, total: Integers) -> Integers:
         """Move sums from the first layer to that of one silo."""
-        parts, at = [], 0
+        parts, start = [], 0
         for block in self.blocks(t):
             away = self.silos.index(silo) * (block.size // self.layers)
-            parts.append(np.roll(total[at : at + block.size], away))
-            at += block.size
+            # The other layers are zero, so a rotation moves the sums.
+            parts.append(np.roll(total[start : start + block.size], away))
+            start += block.size
         return np.concatenate(parts)
 
     @cached_property
@@ -200,10 +207,11 @@ class Evaluated(Gaussian, ABC):
         return {**{name: sums for name, (sums, _) in tables.items()}, "noise": noise}
 
     def results(self, state: GridState, grid: Grid) -> Results:
-        """Return what was measured; with `silos`, ``silo_NAME`` has a row for each silo."""
+        """Return the measures; with `silos`, ``silo_NAME`` has a row for each silo."""
         tables = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         names = [block.name for block in self.blocks(0)]
         noise = dict(zip(names, tables["noise"].tolist(), strict=True))
+        # The pooled measures sum all layers, with the noise of each.
         pooled = self.measured({n: tables[n].sum(axis=0) for n in names}, noise, self.layers)
         if not self.silos:
             return pooled
@@ -212,6 +220,7 @@ class Evaluated(Gaussian, ABC):
             for i in range(self.layers)
         ]
         ends = ("_low", "_high", "_half_width", "_population_low", "_population_high")
+        # Curves and tables are those of the pooled sums only.
         chosen = {name + end for name in _MEASURES.values() for end in ("", *ends)}
         rows = {
             f"silo_{key}": np.concatenate([part[key] for part in each])
@@ -221,26 +230,27 @@ class Evaluated(Gaussian, ABC):
         return {**pooled, **rows}
 
     def table_of_model(self, results: Results, note: str = NOTE) -> Table:
-        """Return all measures of the whole model."""
-        found = {text: k for text, k in _MEASURES.items() if np.size(results.get(k, ())) == 1}
-        return table_of_measures("How good the model is", found, results, note)
+        """Return a table of all measures of the model."""
+        # Measures with a value for each class are in other tables.
+        names = {text: k for text, k in _MEASURES.items() if np.size(results.get(k, ())) == 1}
+        return table_of_measures("Quality of the model", names, results, note)
 
     def tables_of_silos(self, results: Results, note: str = NOTE) -> list[Table]:
-        """Return the measures of each silo's own records, if they were released."""
+        """Return a table of the measures of each silo, if they were released."""
         rows = {text: results.get(f"silo_{key}", ()) for text, key in _MEASURES.items()}
-        found = {
+        names = {
             text: f"silo_{_MEASURES[text]}"
             for text, row in rows.items()
             if np.size(row) == len(self.silos)
         }
-        return [table_of("Each silo", self.silos, found, results, note)] if self.silos else []
+        return [table_of("Each silo", self.silos, names, results, note)] if self.silos else []
 
 
 def place_of(columns: Sequence[PublicColumn], name: str | None, role: str) -> int | None:
-    """Return where a column is, None if none is named."""
+    """Return the index of a column, or None without a name."""
     return None if name is None else position(columns, name, role)
 
 
 def _named(model: Any) -> str:
-    """Return what a refused model is called."""
+    """Return a description of a rejected model."""
     return f"the task {model.name!r}" if isinstance(model, Task) else f"a {type(model).__name__}"

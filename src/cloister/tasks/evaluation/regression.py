@@ -1,4 +1,4 @@
-"""Errors of a released regressor: every record held back adds its clipped residual to six sums."""
+"""Errors of a released regressor: six noisy sums over clipped residuals of test records."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class RegressionEvaluation(Evaluated):
     Notes
     -----
     A record adds 1, ``r``, ``|r|``, ``r**2``, ``y`` and ``y**2``, with ``r`` its residual over
-    `bound` and ``y`` its target, both in ``[-1, 1]``; truncated toward zero on a lattice of step
-    ``2**-16``, so its squared norm is at most 6.
+    `bound` and ``y`` its target, both in ``[-1, 1]``. They are truncated toward zero on a lattice
+    of step ``2**-16``, so the squared norm is at most 6.
     """
 
     name: ClassVar[str] = "regression-evaluation"
-    title: ClassVar[str] = "How good the predictions are"
+    title: ClassVar[str] = "Quality of the predictions"
     models: ClassVar[tuple[type, str]] = (Regressor, "regressor")
     example: ClassVar[Example] = Example(
         (OTHER_NUMBER, PublicColumn("guess", 0.0, 200.0)),
@@ -64,7 +64,7 @@ class RegressionEvaluation(Evaluated):
         truth: Annotated[str | None, "column of the true number; the model's if None"] = None
         prediction: Annotated[str | None, "column of predicted numbers, without a model"] = None
         bound: Annotated[
-            Positive | None, "residuals are cut at it; half the range of the target if None"
+            Positive | None, "residuals are clipped to it; half the range of the target if None"
         ] = None
         by_silo: BySilo = False
 
@@ -76,9 +76,10 @@ class RegressionEvaluation(Evaluated):
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Choose half the range of the target as `bound`, unless it is given."""
+        """Use half the range of the target as the default of `bound`."""
         source = cls.source(facts, options)
         truth, predicted = facts.columns[source["truth"]], source["prediction"]
+        # Without a column of predictions these bounds are not used.
         box = (0.0, 0.0) if predicted is None else (facts.low[predicted], facts.high[predicted])
         return build_task(
             cls,
@@ -94,40 +95,43 @@ class RegressionEvaluation(Evaluated):
 
     def describe(self) -> str:
         return self.described(
-            f"Silos sum how far predictions are from the truth, at most {self.bound:g} of each "
-            "record, and the squares of that; the sums are released with noise, and mean errors "
-            "are made from them."
+            f"Silos sum the differences of predictions and truth, at most {self.bound:g} for each "
+            "record, and their squares; the sums are released with noise, and mean errors are "
+            "computed from them."
         )
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return six sums, with a layer for each silo if that is asked for."""
+        """Return a block of six sums; with `silos`, it has a layer for each silo."""
         return (Block.counting("sums", (self.layers, 6), 1.0, 6),)
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
         """Return six numbers of each record; with `silos`, in the first layer."""
+        # Clipped: the bound must hold for forged records, too.
         y = np.clip(records[:, self.truth] / (1 << self.frac_bits), -1.0, 1.0)
         truth = self.low + (y + 1) / 2 * (self.high - self.low)
+        # A prediction may be NaN, which a clip does not bound.
         error = np.nan_to_num((self._predicted(records) - truth) / self.bound, nan=0.0)
         error = np.clip(error, -1.0, 1.0)
         payload = np.stack([np.ones(len(y)), error, np.abs(error), error**2, y, y**2], axis=1)
+        # Truncated, so that no number exceeds one unit.
         return (Rows.dense(np.trunc(payload * (1 << COUNT_BITS)).astype(np.int64)),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the sums of :meth:`rows`; with `silos`, those of the first."""
+        """Return the sums of :meth:`rows`; with `silos`, in the first layer."""
         (rows,) = self.rows(t, state, records)
         return self.first_layer(rows.values.sum(axis=0))
 
     def _predicted(self, records: Records) -> Floats:
         if self.model is not None:
             model, released = self.model, self._arrays
-            # guards against the table's length only
+            # Guards against the table's length only, see `in_batches`.
             return in_batches(lambda part: model.predict(released, part), records)
         assert self.prediction is not None
         unit = records[:, self.prediction] / (1 << self.frac_bits)
         return self.prediction_low + (unit + 1) / 2 * (self.prediction_high - self.prediction_low)
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the margin of error of the bias, whose denominator is the nominal number."""
+        """Return the margin of error of the bias for the nominal number of records."""
         half_width = (
             INTERVAL_95["gaussian"] * noise_std / (1 << COUNT_BITS) / nominal_n * self.bound
         )
@@ -136,7 +140,7 @@ class RegressionEvaluation(Evaluated):
     def measured(
         self, tables: Results, noise: Mapping[str, float], layers: int
     ) -> dict[str, Floats]:
-        """Return every error of the sum of so many layers, with its 95 % noise interval.
+        """Return every error of the sum of `layers` layers, with its 95 % noise interval.
 
         Returns
         -------
@@ -144,26 +148,27 @@ class RegressionEvaluation(Evaluated):
             ``mae``, ``rmse``, ``bias`` in the target's units and ``r2``, each of shape (1,) with
             ``..._low`` and ``..._high``; ``bias_half_width``.
         """
-        variance = layers * noise["sums"] ** 2
+        variance = layers * noise["sums"] ** 2  # noises of layers are independent
         half_range = (self.high - self.low) / 2
-        found = scores.as_results(
+        errors = scores.as_results(
             scores.regression_measures(tables["sums"], variance, self.bound, half_range)
         )
-        return {**found, "bias_half_width": (found["bias_high"] - found["bias_low"]) / 2}
+        return {**errors, "bias_half_width": (errors["bias_high"] - errors["bias_low"]) / 2}
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return the measures, a picture of those in the target's units, and each silo's."""
+        """Return the measures, a chart of those in the target's units, and those of each silo."""
         note = f"Residuals are clipped to {self.bound:g}. {NOTE}"
         shown = (self.table_of_model(results, note), _drawn(results, columns[self.truth]))
         return (*shown, *self.tables_of_silos(results, note))
 
 
 def _drawn(results: Results, target: str) -> Bars:
-    """Return the errors that share the units of the target."""
+    """Return bars of the errors in the units of the target."""
+    # R2 has no unit and is in the table only.
     return bars_of(
         "Errors in the units of the target",
         ("mean absolute error", "root mean squared error", "bias (predicted less true)"),
         [number_of(results, name) for name in ("mae", "rmse", "bias")],
-        f"A root far above the mean comes from a few large errors. {INTERVALS}",
+        f"A root far above the mean indicates a few large errors. {INTERVALS}",
         target,
     )

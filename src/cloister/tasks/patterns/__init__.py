@@ -1,1 +1,1 @@
-"""Patterns: frequent itemsets, association rules, unusual records."""
+"""Patterns: frequent itemsets, association rules, and outliers."""

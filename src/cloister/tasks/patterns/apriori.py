@@ -1,9 +1,8 @@
 """Frequent itemsets, level by level: noisy supports of public candidates (Apriori).
 
-A record is a basket: one column of truth values for each item of a public catalogue. Round ``t``
-counts the sets of ``t + 1`` items that the noisy supports before it leave possible. A basket that
-holds many candidates is weighed down, so that what it adds has a bounded L2 norm, whichever
-candidates there are.
+A record is a basket: one boolean column for each item of a public catalogue. Round ``t`` counts
+the sets of ``t + 1`` items that the earlier noisy supports leave possible. A basket with many
+candidates has a smaller weight, so its contribution has a bounded L2 norm for any candidates.
 
 References
 ----------
@@ -59,28 +58,28 @@ Limit = Literal["weight", "truncate"]
 Words = NDArray[np.uint64]
 Sets = tuple[Annotated[tuple[Annotated[int, Range(0)], ...], Length(1)], ...]
 Size = Annotated[int, Range(1, 3)]
-Items = Annotated[int, Range(1, 10_000), Hint("leave out what no question is about")]
+Items = Annotated[int, Range(1, 10_000), Hint("exclude items that are not of interest")]
 
 _FINE = 20  # a basket's norm is 2**20, so that the noise is on a fine lattice
-_WHOLE = 16  # parts in which a candidate is counted; squares of parts are the unit of a load
-_LEAST_UNIT = 8
+_WHOLE = 16  # parts of a full candidate; a squared part is the unit of a load
+_LEAST_UNIT = 8  # parts of a candidate that is far from the minimum
 _LOAD_SHARE = 0.03  # of the budget, for the histogram of loads of one level
-_HEAVY_SHARE = 0.15  # of what supports of a level have, for those in baskets beyond the limit
+_HEAVY_SHARE = 0.15  # of a level's budget for supports, for baskets beyond the limit
 _LEVEL_SHARES = {1: (1.0,), 2: (0.2, 0.8), 3: (0.15, 0.5, 0.35)}  # of the rest, for supports
-_BASKET_SIZES = (2, 12)  # limits of the first round that are chosen
-_FIRST_NOISE = 0.35  # of an item's count, as a part of the minimum
+_BASKET_SIZES = (2, 12)  # minimum and maximum of the default limit in the first round
+_FIRST_NOISE = 0.35  # noise of an item's count, as a share of the minimum
 _TIMES_MEAN = 2.0  # a basket counts in full up to so many times the mean load
-_SMALL_NOISE = 0.05  # of a count, as a part of the minimum
-_LIFT = 1.3  # items are met together so much more often than by chance, in most tables
-_SLACK = 2.0  # deviations of its noise by which an item may miss the minimum and still be paired
-_PART_OF_MINIMUM = 0.6  # of the minimum that a pair must have to be a part of a triple
-_CHUNK_CELLS, _CHUNK_ROWS = 1 << 23, 1 << 13
+_SMALL_NOISE = 0.05  # noise of a count, as a share of the minimum
+_LIFT = 1.3  # typical ratio of joint occurrences to those by chance
+_SLACK = 2.0  # tolerance below the minimum for items of pairs, in deviations of noise
+_PART_OF_MINIMUM = 0.6  # smallest support of a pair within a triple, as a share of the minimum
+_CHUNK_CELLS, _CHUNK_ROWS = 1 << 23, 1 << 13  # of the table of baskets by candidates
 _BYTE = 255
 
 
 @dataclass(frozen=True)
 class Known:
-    """The noisy number of all baskets with its deviation, and how many levels have been counted."""
+    """The noisy number of all baskets, its deviation, and the number of released levels."""
 
     number: float = 0.0
     std: float = 0.0
@@ -89,7 +88,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Level:
-    """Candidates of one size, a slot for each, and what was released of them.
+    """Candidates of one size, with a slot for each, and their released values.
 
     Parameters
     ----------
@@ -98,11 +97,11 @@ class Level:
     sets : ndarray of shape (n_slots, size), int64
         Items in ascending order; -1 in an unused slot.
     unit : ndarray of shape (n_slots,), int64
-        Parts for which a candidate counts; 0 in an unused slot.
+        Weight of a candidate in parts; 0 in an unused slot.
     expected : ndarray of shape (n_slots,)
-        Supports by chance, by which the candidates were chosen.
+        Supports by chance, from which the candidates were chosen.
     count, std, support, counted, error : ndarray of shape (n_slots,)
-        What :func:`~cloister.tasks.patterns.supports.mended` makes of the answer, and the estimate.
+        Results of :func:`~cloister.tasks.patterns.supports.mended`, and the final estimate.
     """
 
     bound: int
@@ -117,12 +116,12 @@ class Level:
 
     @property
     def used(self) -> Flags:
-        """Which slots are used."""
+        """True for each used slot."""
         return self.unit > 0
 
 
 def _items(entry: str | int | tuple[str | int, ...], facts: PublicFacts) -> tuple[int, ...]:
-    """Return a sensitive set as numbers of items; a name alone is a set of one item."""
+    """Return a sensitive set as indices of items; a single name is a set of one item."""
     return tuple(
         item if isinstance(item, int) else position(facts.columns, item, "a sensitive item")
         for item in ((entry,) if isinstance(entry, str | int) else entry)
@@ -136,26 +135,26 @@ class Apriori(Gaussian):
     Parameters
     ----------
     limit : {"weight", "truncate"}
-        What is done with a basket of many candidates: all of them count, each for less; or some of
-        them, chosen by a public rule, count in full.
+        Treatment of a basket with many candidates: all of them count with a smaller weight, or some
+        of them, chosen by a public rule, count in full.
     basket_size : int >= 1
-        A basket of up to so many items counts in full in the first round. In later rounds the
-        limit follows from released counts.
+        Largest number of items of a basket that counts in full in the first round. In later rounds
+        the limit follows from released counts.
     sensitive : tuple of tuples of int
         Sets that contain all items of one of these are not released.
 
     Notes
     -----
     With "weight", a basket of load ``l`` has the weight ``min(1, sqrt(B / l))`` in the supports of
-    what it holds; the load is its number of candidates, those far from the minimum for less. With
-    "truncate" it is 1 or 0. What baskets beyond the limit add is summed a second time by itself,
-    and a public factor for each level, made from a noisy histogram of loads, makes up for their
-    weights. So intervals are of the exact support, also of sets that large baskets hold
+    its candidates. The load is their number, with smaller weights far from the minimum. With
+    "truncate" the weight is 1 or 0. The contributions of baskets beyond the limit are also summed
+    separately. A public factor for each level, from a noisy histogram of loads, compensates their
+    weights. So intervals cover the exact support, also of sets in large baskets
     (:func:`~cloister.tasks.patterns.supports.mended`).
 
     For each size there are three blocks of L2 norm 1: supports, those in heavy baskets, and loads.
-    The bound ``B`` is public state, but what a basket adds is scaled to norm 1 whatever it is, so
-    the sensitivity is the plan's.
+    The bound ``B`` is public state. A contribution is scaled to norm 1 for any ``B``, so the
+    sensitivity depends on the plan alone.
     """
 
     name: ClassVar[str] = "apriori"
@@ -170,11 +169,9 @@ class Apriori(Gaussian):
 
     @declared
     class Options:
-        min_support: Annotated[
-            Probability, "smallest share of baskets that a frequent set is in"
-        ] = 0.01
+        min_support: Annotated[Probability, "smallest share of baskets with a frequent set"] = 0.01
         max_size: Annotated[Size, "items in the largest sets"] = 2
-        most_candidates: Annotated[Items, "sets of one size that are counted, at most"] = 1000
+        most_candidates: Annotated[Items, "largest number of candidate sets of one size"] = 1000
         limit: Annotated[Limit, "give baskets with many candidates less weight, or cut them"] = (
             "weight"
         )
@@ -182,9 +179,9 @@ class Apriori(Gaussian):
             Whole | None,
             "items of a basket that count in full; 2 to 12, chosen from the noise by default",
         ] = None
-        min_confidence: Annotated[AtLeastZero, "least confidence of a rule that is shown"] = 0.0
-        min_lift: Annotated[AtLeastZero, "least lift of a rule that is shown"] = 1.0
-        min_count: Annotated[AtLeastZero, "do not show sets in fewer baskets than this"] = 0.0
+        min_confidence: Annotated[AtLeastZero, "minimum confidence of displayed rules"] = 0.0
+        min_lift: Annotated[AtLeastZero, "minimum lift of displayed rules"] = 1.0
+        min_count: Annotated[AtLeastZero, "hide sets in fewer baskets than this"] = 0.0
         sensitive: Annotated[
             tuple[str | int | tuple[str | int, ...], ...], "items, or sets of items, to hide"
         ] = ()
@@ -207,18 +204,21 @@ class Apriori(Gaussian):
         if self.max_size > self.n_features:
             raise PlanError(
                 f"max_size must be at most the number of items, {self.n_features}, got "
-                f"{self.max_size}."
+                f"{self.max_size}; use a smaller one."
             )
         if max(chain((0,), *self.sensitive)) >= self.n_features:
-            raise PlanError(f"sensitive must hold items of the catalogue, got {self.sensitive}.")
+            raise PlanError(
+                f"sensitive must have items below {self.n_features}, got {self.sensitive}; use "
+                "items of the catalogue."
+            )
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Check the catalogue, find sensitive items in it, and limit baskets by the noise."""
+        """Validate the catalogue, find sensitive items, and choose the limit from the noise."""
         for column in facts.columns:
             if column.levels != 2:
                 raise PlanError(
-                    f"column {column.name!r} must be boolean, as each item of a catalogue is; "
+                    f"column {column.name!r} must be boolean, as each item of a catalogue; "
                     "write one column of 0 and 1 for each item or category."
                 )
         task = build_task(
@@ -231,18 +231,18 @@ class Apriori(Gaussian):
         noise = noise_multiplier_for(facts, pure=True)
         if options.basket_size is not None or noise is None:
             return task
-        # a limit of the first round whose noise is a small part of the minimum
+        # The largest limit with small noise: the noise grows with the root of the limit.
         multiplier = noise / sqrt(task.blocks(0)[0].weight)
         size = (_FIRST_NOISE * task.min_support * facts.nominal_n / multiplier) ** 2
         return replace(task, basket_size=int(np.clip(ceil(size), *_BASKET_SIZES)))
 
     @property
     def rounds(self) -> int:
-        """One for each size of sets."""
+        """Number of noisy sums, one for each size of sets."""
         return self.max_size
 
     def slots(self, size: int) -> int:
-        """Return how many candidates of a size there may be."""
+        """Return the number of slots for candidates of a size, a function of the plan."""
         if size == 1:
             return self.n_features
         return min(comb(self.n_features, size), self.most_candidates)
@@ -251,13 +251,13 @@ class Apriori(Gaussian):
         how = "counts less for each of them"
         if self.limit == "truncate":
             how = "counts for some of them only"
-        text = "Counts in how many baskets each item of the catalogue is"
+        text = "Counts the baskets with each item of the catalogue"
         if self.max_size > 1:
             most = max(self.slots(2), self.slots(self.max_size))
             sizes = " and ".join(str(size) for size in range(2, self.max_size + 1))
             text += (
-                f", and then sets of {sizes} items: at most {most} of a size, those that "
-                "earlier noisy counts make likely"
+                f", and then with sets of {sizes} items: at most {most} sets of a size, chosen by "
+                "earlier noisy counts"
             )
         return f"{text}. A basket with many of them {how}. Noisy supports and rules are released."
 
@@ -266,11 +266,11 @@ class Apriori(Gaussian):
         levels = []
         for size in range(1, self.max_size + 1):
             n = self.slots(size)
-            nothing, unit = (np.zeros(n) for _ in range(6)), np.zeros(n, dtype=np.int64)
+            zeros, unit = (np.zeros(n) for _ in range(6)), np.zeros(n, dtype=np.int64)
             sets = np.full((n, size), -1)
-            levels.append(Level(self.basket_size * _WHOLE**2, sets, unit, *nothing))
-        everything = np.arange(self.n_features)[:, None]
-        levels[0] = replace(levels[0], sets=everything, unit=np.full(self.n_features, _WHOLE))
+            levels.append(Level(self.basket_size * _WHOLE**2, sets, unit, *zeros))
+        all_items = np.arange(self.n_features)[:, None]
+        levels[0] = replace(levels[0], sets=all_items, unit=np.full(self.n_features, _WHOLE))
         return self._state(Known(), levels)
 
     @staticmethod
@@ -287,7 +287,10 @@ class Apriori(Gaussian):
         return decode_state(Level, part_of(state, f"{size}."), self.frac_bits)
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return supports, those in heavy baskets, and loads; each has norm 1 for every basket."""
+        """Return blocks of supports, of those in heavy baskets, and of loads.
+
+        The contribution of a basket to each has a norm of at most 1.
+        """
         one, slots = 1 << _FINE, self.slots(t + 1)
         share = (1 - self.max_size * _LOAD_SHARE) * _LEVEL_SHARES[self.max_size][t]
         l1, heavy = isqrt(slots * one**2) + 1, _HEAVY_SHARE * share
@@ -297,17 +300,17 @@ class Apriori(Gaussian):
             Block.counting("loads", (len(load_edges(slots)) - 1,), _LOAD_SHARE, one=one),
         )
 
-    # --- What a basket adds -----------------------------------------------------------------------
+    # --- The contribution of a basket -------------------------------------------------------------
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
-        """Return the candidates that each basket holds, those of heavy baskets, and the load."""
+        """Return the candidates of each basket, those of heavy baskets, and the load."""
         slots, level = self.slots(t + 1), self._level(state, t + 1)
         live, bound = level.used, level.bound
         sets, units = level.sets[live], level.unit[live]
         baskets = np.ascontiguousarray(records.T > 0)
         held = _all_of(baskets, sets)
         load = (units[:, None] ** 2 * held).sum(axis=0)
-        whole = -(-load // _WHOLE**2)
+        whole = -(-load // _WHOLE**2)  # rounded up: 0 only for a basket without candidates
         bins = np.searchsorted(load_edges(slots), whole, side="right") - 1
         heavy = load > bound
         if self.limit == "truncate" and len(sets):
@@ -322,7 +325,7 @@ class Apriori(Gaussian):
         )
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return supports of the candidates, in all and in heavy baskets, and the loads."""
+        """Return supports of the candidates in all and in heavy baskets, and the loads."""
         slots, level = self.slots(t + 1), self._level(state, t + 1)
         live, bound = level.used, level.bound
         sets, units = level.sets[live], level.unit[live]
@@ -337,7 +340,7 @@ class Apriori(Gaussian):
             loads += _histogram(load, edges)
             heavy = load > bound
             supports[live] += full * _counts(held & _words(~heavy)) * units
-            # heavy ones by themselves: each bit of what they add is a look at all they hold
+            # Heavy baskets separately: each bit of their weights requires a pass over their sets.
             baskets, load = baskets[:, heavy], load[heavy]
             if not load.size:
                 continue
@@ -350,30 +353,31 @@ class Apriori(Gaussian):
         return np.concatenate([supports, in_heavy, loads])
 
     def _kept(self, baskets: Flags, sets: Integers, units: Integers, bound: int) -> Flags:
-        """Return which candidates of each basket count: the first ones, from a place of its own.
+        """Return True for the candidates of each basket that count, up to the bound.
 
-        The candidates stand in a circle in a public random order; where to start follows from the
-        basket's items and the public seed alone.
+        The candidates are in a public random circular order. A basket's start in the circle is a
+        function of its items and the public seed alone.
         """
         rng = public_generator("apriori", self.public_seed)
         weights = rng.integers(1, 1 << 20, self.n_features)
         order = rng.permutation(len(units))
-        # 2**32 over the golden ratio spreads baskets that differ little around the circle.
-        where = weights @ baskets.astype(np.int64) * 2_654_435_761 % (1 << 32) % len(units)
+        # 2**32 over the golden ratio spreads similar baskets around the circle.
+        starts = weights @ baskets.astype(np.int64) * 2_654_435_761 % (1 << 32) % len(units)
         held = _all_of(baskets, sets[order])
         parts = held * (units[order, None] ** 2).astype(np.int32)
         turned = parts.cumsum(axis=0, dtype=np.int32)
-        everybody, all_parts = np.arange(held.shape[1]), turned[-1].copy()
-        turned -= (turned - parts)[where, everybody]
-        turned += all_parts * (np.arange(len(units))[:, None] < where)
+        all_baskets, all_parts = np.arange(held.shape[1]), turned[-1].copy()
+        turned -= (turned - parts)[starts, all_baskets]
+        turned += all_parts * (np.arange(len(units))[:, None] < starts)
+        # The running sum is now that from the start of each basket, once around the circle.
         kept = np.empty_like(held)
         kept[order] = turned <= bound
         return kept
 
-    # --- What is made of the answer ---------------------------------------------------------------
+    # --- Post-processing --------------------------------------------------------------------------
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
-        """Return estimates of this size, and the candidates of the next; all post-processing."""
+        """Return the estimates of this size and the candidates of the next; post-processing."""
         size = t + 1
         levels = [self._level(state, n) for n in range(1, self.max_size + 1)]
         law = self._law(size, released["loads"])
@@ -385,8 +389,9 @@ class Apriori(Gaussian):
         return self._state(baskets, levels)
 
     def _recounted(self, before: Known, law: Floats, loads: NoisyBlock) -> Known:
-        """Return the mean of the numbers of baskets that all levels so far say."""
+        """Return the mean of the estimated numbers of baskets of all levels so far."""
         n = before.levels + 1
+        # The law's sum may differ from the histogram's; the difference counts as an error.
         noise = loads.noise_std / (1 << _FINE) * sqrt(len(loads.values) + 1)
         misfit = law.sum() - loads.values.sum() / (1 << _FINE)
         std = np.hypot(before.levels * before.std, np.hypot(noise, misfit)) / n
@@ -395,68 +400,70 @@ class Apriori(Gaussian):
     def _estimated(
         self, levels: Sequence[Level], size: int, law: Floats, released: Mapping[str, NoisyBlock]
     ) -> Level:
-        """Return a level with the supports that were released."""
+        """Return a level with its released supports."""
         level = levels[size - 1]
         live, sets = level.used, level.sets
-        # what one basket that counts in full adds to each, in fine units
+        # The contribution of a full basket to each candidate, in fine units.
         full = np.where(live, level.unit, 1.0) * _adds_in_full(level.bound)
         weighed, in_heavy = (
             (np.where(live, part.values / full, 0.0), np.where(live, part.noise_std / full, 0.0))
             for part in (released["supports"], released["heavy"])
         )
-        found: dict[str, Any] = mended(weighed, in_heavy, self._heavy(law, level.bound / _WHOLE**2))
-        support = found["count"].copy()
+        estimates: dict[str, Any] = mended(
+            weighed, in_heavy, self._heavy(law, level.bound / _WHOLE**2)
+        )
+        support = estimates["count"].copy()
         if size > 1:
-            counts, stds = found["count"][live], found["std"][live]
+            counts, stds = estimates["count"][live], estimates["std"][live]
             support[live] = shrink(counts, stds, level.expected[live], sets[live])
         support = np.maximum(support, 0.0)
-        if size > 1:  # none is above that of a part of its set
+        if size > 1:  # a support is at most that of each subset
             least = np.full(len(support), np.inf)
             for part in combinations(range(size), size - 1):
                 below = self._support_of(levels[size - 2], sets[live][:, part])
                 least[live] = np.minimum(least[live], below)
             support = np.where(live, np.minimum(support, least), 0.0)
-        return replace(level, support=support, **found)
+        return replace(level, support=support, **estimates)
 
     def _law(self, size: int, loads: NoisyBlock) -> Floats:
-        """Return how many baskets have each load."""
+        """Return the estimated number of baskets with each load."""
         scale = float(1 << _FINE)
         edges = load_edges(self.slots(size))
         return load_law(loads.values / scale, edges, loads.noise_std / scale)
 
     def _heavy(self, law: Floats, bound: float) -> Heavy:
-        """Return what is known of baskets that do not count in full, by what they hold."""
+        """Return the statistics of baskets that do not count in full, weighted by candidates."""
         loads = np.arange(len(law), dtype=np.float64)
         kept = np.minimum(loads, bound if self.limit == "truncate" else np.sqrt(loads * bound))
         heavy = np.where(loads > bound, law * kept, 0.0)
         counted, whole = float(heavy.sum()), float(law @ kept)
         if not (counted > 0 and whole > 0):
             return Heavy(1.0, 0.0, 0.0, 0.0)
-        up = loads / np.maximum(kept, 1e-12)  # what makes up for the weight
+        up = loads / np.maximum(kept, 1e-12)  # the factor that compensates the weight
         factor = float(heavy @ up) / counted
         variance = float(heavy @ (up - factor) ** 2) / counted
         baskets = float(law[loads > bound].sum())
         return Heavy(factor, sqrt(max(variance, 0.0)), counted / whole, baskets)
 
     def _support_of(self, level: Level, sets: Integers) -> Floats:
-        """Return the supports of sets that were counted, 0 for others."""
-        known = self._code(level.sets)
-        order = np.argsort(known, kind="stable")
-        wanted = self._code(sets)
-        at = order[np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)]
-        return np.where(known[at] == wanted, level.support[at], 0.0)
+        """Return the supports of counted sets, 0 for others."""
+        counted = self._code(level.sets)
+        order = np.argsort(counted, kind="stable")
+        codes = self._code(sets)
+        at = order[np.minimum(np.searchsorted(counted[order], codes), len(counted) - 1)]
+        return np.where(counted[at] == codes, level.support[at], 0.0)
 
     def _code(self, sets: Integers) -> Integers:
-        """Return one number for each set; negative for an unused slot."""
+        """Return a distinct number for each set; negative for an unused slot."""
         return sets @ self.n_features ** np.arange(sets.shape[1])
 
     def _candidates(
         self, size: int, levels: Sequence[Level], baskets: float, noise_std: float
     ) -> Level:
-        """Return the next sets to count, likely ones first, and what each counts for.
+        """Return the next candidates, the most likely first, and their weights.
 
-        A basket counts in full up to twice the mean load; or further, while the noise that this
-        costs is a small part of the minimum.
+        A basket counts in full up to twice the mean load, or further as long as the additional
+        noise is a small share of the minimum.
         """
         baskets = max(baskets, 1.0)
         minimum = self.min_support * baskets
@@ -465,6 +472,7 @@ class Apriori(Gaussian):
         order = np.argsort(-expected, kind="stable")[: self.slots(size)]
         sets, expected = sets[order], np.maximum(expected[order], 2.0**-self.frac_bits)
         ratio = _LIFT * expected / minimum
+        # A set far from the minimum is rare or certain, so its count needs less precision.
         part = np.sqrt(np.minimum(ratio, 1 / ratio))
         units = np.clip(np.rint(_WHOLE * part), _LEAST_UNIT, _WHOLE)
         mean_load = float(expected @ units**2) / baskets
@@ -472,7 +480,7 @@ class Apriori(Gaussian):
         noise = noise_std * sqrt(shares[size - 2] / shares[size - 1]) / (_WHOLE << _FINE)
         cheap = (_SMALL_NOISE * minimum / noise) ** 2 if noise > 0 else np.inf
         most = (len(sets) + 1) * _WHOLE**2
-        empty = (0, self.slots(size) - len(sets))
+        empty = (0, self.slots(size) - len(sets))  # the length of a block must not depend on data
         return replace(
             levels[size - 1],
             bound=ceil(np.clip(max(_TIMES_MEAN * mean_load, cheap), _WHOLE**2, most)),
@@ -483,7 +491,7 @@ class Apriori(Gaussian):
 
     @staticmethod
     def _singles(level: Level) -> Floats:
-        """Return the supports of items, none of which is taken for less than its noise."""
+        """Return the supports of items, at least half of their noise."""
         return np.maximum(level.support, np.maximum(0.5 * level.std, 0.5))
 
     def _pairs(self, levels: Sequence[Level], baskets: float) -> tuple[Integers, Floats]:
@@ -491,7 +499,7 @@ class Apriori(Gaussian):
         supports = self._singles(levels[0])
         least = self.min_support * baskets - _SLACK * levels[0].std
         possible = np.flatnonzero(supports >= least)
-        # among the most_candidates likeliest pairs no item has a rank beyond most_candidates
+        # An item of one of the `most_candidates` likeliest pairs has at most that rank.
         ranked = possible[np.argsort(-supports[possible], kind="stable")]
         items = np.sort(ranked[: self.most_candidates + 1])
         first, second = np.triu_indices(len(items), 1)
@@ -501,16 +509,16 @@ class Apriori(Gaussian):
     def _triples(self, levels: Sequence[Level], baskets: float) -> tuple[Integers, Floats]:
         """Return triples whose pairs may all be frequent, and their supports without interaction.
 
-        The support of a triple is ``s_ab s_ac s_bc / (s_a s_b s_c)`` if the third item changes
-        nothing about how often two are met.
+        The support of a triple is ``s_ab s_ac s_bc / (s_a s_b s_c)`` if the third item does not
+        change the association of two items.
         """
         enough = levels[1].support >= _PART_OF_MINIMUM * self.min_support * baskets
         pairs = levels[1].sets[enough]
-        items, place = np.unique(pairs, return_inverse=True)
-        first, second = place.reshape(pairs.shape).T
+        items, indices = np.unique(pairs, return_inverse=True)
+        first, second = indices.reshape(pairs.shape).T
         linked = np.zeros((len(items), len(items)), dtype=bool)
         linked[first, second] = True
-        # for each pair (a, b): every c > b that is linked to both
+        # For each pair (a, b): every c > b in a pair with both.
         pair, third = np.nonzero(linked[first] & linked[second])
         triples = np.column_stack([pairs[pair], items[third]])
         expected = np.ones(len(triples))
@@ -518,26 +526,26 @@ class Apriori(Gaussian):
             expected *= self._support_of(levels[1], triples[:, part])
         return triples, expected / self._singles(levels[0])[triples].prod(axis=1)
 
-    # --- What is said -----------------------------------------------------------------------------
+    # --- Results ----------------------------------------------------------------------------------
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the expected margin of error of a counted support, as a part of all baskets.
+        """Return the expected margin of error of a counted support, as a share of all baskets.
 
-        Before the first round nothing is known of baskets; `basket_size` stands for the limit.
+        It assumes the limit of the first round, `basket_size`.
         """
         full = _WHOLE * _adds_in_full(self.basket_size * _WHOLE**2)
         return {"half_width": np.array([INTERVAL_95["gaussian"] * noise_std / full / nominal_n])}
 
     def results(self, state: GridState, grid: Grid) -> Results:
-        """Return all sets that were counted and may be released, as parts of all baskets.
+        """Return all counted sets that may be released, as shares of all baskets.
 
         Returns
         -------
         mapping
-            ``baskets``, the noisy number of baskets, shape (1,); ``sets`` of shape (n_sets,
-            max_size), items by number, -1 behind a smaller set; and for each set ``support``, the
-            best estimate; ``counted``, the noisy support as counted, and ``half_width``, that of
-            its 95 % interval.
+            ``baskets``, the noisy number of baskets, shape (1,). ``sets`` of shape
+            (n_sets, max_size), with indices of items, and -1 after a smaller set. For each set
+            ``support``, the best estimate, ``counted``, the noisy support as counted, and
+            ``half_width``, that of its 95 % interval.
         """
         baskets = self._baskets(state)
         number = max(baskets.number, 1.0)
@@ -552,6 +560,7 @@ class Apriori(Gaussian):
             tables.append(values[shown])
         table = np.concatenate(tables)
         counted = table[:, -2] / number
+        # A share has two errors: that of its count and that of the number of baskets.
         error = np.hypot(table[:, -1], counted * baskets.std)
         return {
             "baskets": np.array([baskets.number]),
@@ -562,14 +571,14 @@ class Apriori(Gaussian):
         }
 
     def _is_sensitive(self, sets: Integers) -> Flags:
-        """Return which sets contain one that must not be shown."""
+        """Return True for each set that contains a sensitive set."""
         hidden = np.zeros(len(sets), dtype=bool)
         for items in self.sensitive:
             hidden |= np.logical_and.reduce([(sets == item).any(axis=1) for item in items])
         return hidden
 
     def tables_of(self, plan: Plan, results: Results, _: Schema) -> dict[str, pd.DataFrame]:
-        """Return the frequent sets and the rules of a release, a row each."""
+        """Return tables of the frequent sets and of the rules of a release."""
         itemsets = itemsets_of(results, plan.columns, self.min_support)
         least = {"min_confidence": self.min_confidence, "min_lift": self.min_lift}
         rules = rules_of(itemsets, float(results["baskets"][0]), **least)
@@ -585,7 +594,7 @@ class Apriori(Gaussian):
 
 
 def _all_of(items: NDArray[Any], sets: Integers) -> NDArray[Any]:
-    """Return which baskets hold all items of each set, from flags or words of bits of each item."""
+    """Return the baskets with all items of each set, as flags or as words of bits."""
     held = items.take(sets[:, 0], axis=0)
     for column in sets.T[1:]:
         held &= items.take(column, axis=0)
@@ -593,18 +602,18 @@ def _all_of(items: NDArray[Any], sets: Integers) -> NDArray[Any]:
 
 
 def _loads(held: Words, units: Integers, n_baskets: int) -> Integers:
-    """Return the sum of squared units of the sets that each basket holds."""
+    """Return the sum of squared units of the sets in each basket."""
     loads = np.zeros(n_baskets, dtype=np.int64)
     for unit in np.unique(units):
         alike = held[units == unit].view(np.uint8)
-        for first in range(0, len(alike), _BYTE):  # counts of so many fit bytes, which are fast
+        for first in range(0, len(alike), _BYTE):  # counts up to 255 fit bytes, which are fast
             bits = np.unpackbits(alike[first : first + _BYTE], axis=-1, count=n_baskets)
             loads += unit**2 * bits.sum(axis=0, dtype=np.uint8).astype(np.int64)
     return loads
 
 
 def _words(flags: Flags) -> Words:
-    """Return flags as bits in words, rows by themselves; each ends with zeros."""
+    """Return each row of flags as the bits of whole words, padded with zeros."""
     bits = np.packbits(flags, axis=-1)
     words = np.zeros((*flags.shape[:-1], -(-flags.shape[-1] // 64)), dtype=np.uint64)
     words.view(np.uint8)[..., : bits.shape[-1]] = bits
@@ -612,15 +621,13 @@ def _words(flags: Flags) -> Words:
 
 
 def _counts(words: Words) -> Integers:
-    """Return how many bits of each row are set."""
+    """Return the number of set bits in each row."""
     return np.asarray(np.bitwise_count(words).sum(axis=-1, dtype=np.int64))
 
 
 def _sums(held: Words, adds: Integers, most: int) -> Integers:
-    """Return the sum over the baskets in each row of what they add, at most `most` each.
-
-    Bit by bit of what they add: so it takes as long whatever that is.
-    """
+    """Return the sum of contributions over the baskets in each row, at most `most` each."""
+    # Bit by bit, so that the time does not depend on the contributions.
     total = np.zeros(len(held), dtype=np.int64)
     for bit in range(most.bit_length()):
         total += _counts(held & _words((adds >> bit & 1).astype(np.bool_))) << bit
@@ -628,24 +635,24 @@ def _sums(held: Words, adds: Integers, most: int) -> Integers:
 
 
 def _adds(load: Integers, bound: int) -> Integers:
-    """Return what a basket adds for each part of a candidate: the squares add up to 4**_FINE.
+    """Return the contribution of a basket for each part of a candidate.
 
-    With ``v**2 * max(load, bound) <= 4**_FINE``, parts whose squares sum to the load have a norm of
-    at most ``2**_FINE``, in integers.
+    It is the largest integer ``v`` with ``v**2 * max(load, bound) <= 4**_FINE``. Parts whose
+    squares sum to the load then have a norm of at most ``2**_FINE``, in integers.
     """
     room = (1 << 2 * _FINE) // np.maximum(load, max(bound, 1))
     adds = np.sqrt(room.astype(np.float64)).astype(np.int64)
-    adds -= adds * adds > room
+    adds -= adds * adds > room  # a float root may be rounded up
     return adds
 
 
 def _adds_in_full(bound: int) -> float:
-    """Return what a basket adds that counts in full."""
+    """Return the contribution of a full basket for each part of a candidate."""
     return float(_adds(np.zeros(1, np.int64), bound)[0])
 
 
 def _histogram(load: Integers, edges: tuple[int, ...]) -> Integers:
-    """Return how many baskets have loads in each bin, in fine units; loads count up."""
+    """Return the number of baskets in each bin of loads, in fine units; loads are rounded up."""
     whole = -(-load // _WHOLE**2)
-    found = np.bincount(whole, minlength=edges[-1])
-    return np.asarray(np.add.reduceat(found, edges[:-1]).astype(np.int64) << _FINE)
+    counts = np.bincount(whole, minlength=edges[-1])
+    return np.asarray(np.add.reduceat(counts, edges[:-1]).astype(np.int64) << _FINE)

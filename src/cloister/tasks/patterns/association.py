@@ -1,7 +1,7 @@
 """Association rules and their measures from released supports of itemsets; all post-processing.
 
-Measures are of the estimates of the supports; their intervals are those of the same measures of
-the supports as counted.
+Measures are computed from the estimated supports. Their intervals are those of the same measures
+of the counted supports.
 
 References
 ----------
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _Z = INTERVAL_95["gaussian"]
-_MOST_ROWS = 60  # of a table in the report; the result has all
-_MOST_EDGES = 24
+_MOST_ROWS = 60  # of a table in the report; the result has all rows
+_MOST_EDGES = 24  # more edges make the graph unreadable
 _NOTE = (
-    "Parts of all baskets. The 95 % intervals are of the exact support, also of sets in large "
-    "baskets; the estimate also uses the supports of the parts of a set, so it may lie outside."
+    "Shares of all baskets. The 95 % intervals cover the exact support, also of sets in large "
+    "baskets; the estimate also uses the supports of subsets, so it may be outside."
 )
 
 
 @dataclass(frozen=True)
 class Itemset:
-    """A set of items and in how many baskets it is.
+    """A set of items and its support.
 
     Parameters
     ----------
     support : float in [0, 1]
-        The best estimate, as a part of all baskets.
+        The best estimate, as a share of all baskets.
     counted, half_width : float
-        The noisy support as counted, and its margin of error: noise, and what is not known of the
-        large baskets that hold the set.
+        The noisy support as counted, and its margin of error, by noise and by the unknown weights
+        of the large baskets with the set.
     """
 
     items: tuple[str, ...]
@@ -70,18 +70,18 @@ class Itemset:
 
 @dataclass(frozen=True)
 class Rule:
-    """Who has the antecedent in the basket tends to have the consequent, too.
+    """A rule: baskets with the antecedent tend to have the consequent, too.
 
     Parameters
     ----------
     support : Estimate
-        Of both together.
+        Share of the baskets with both.
     confidence : Estimate
-        Part of the baskets with the antecedent that have the consequent.
+        Share of the baskets with the antecedent that have the consequent.
     lift : Estimate
-        How much more often they are met together than by chance.
+        Ratio of the support to the support by chance.
     leverage : Estimate
-        By what part of all baskets more.
+        Difference of the support and the support by chance.
     """
 
     antecedent: tuple[str, ...]
@@ -98,18 +98,18 @@ class Rule:
 def itemsets_of(
     results: Results, columns: Sequence[str], min_support: float = 0.0
 ) -> tuple[Itemset, ...]:
-    """Return the sets that were counted, the larger ones last, the frequent ones first.
+    """Return the counted sets, by ascending size and descending support.
 
-    `results` are those of "apriori", `columns` the catalogue; sets whose estimated support is below
-    `min_support` are left out.
+    `results` are those of "apriori", and `columns` is the catalogue. Sets with an estimated support
+    below `min_support` are excluded.
     """
-    found = []
+    itemsets = []
     values = (results[name].tolist() for name in ("sets", "support", "counted", "half_width"))
     for members, support, counted, half_width in zip(*values, strict=True):
         items = tuple(columns[int(item)] for item in members if item >= 0)
         if support >= min_support:
-            found.append(Itemset(items, support, counted, half_width))
-    return tuple(sorted(found, key=lambda s: (len(s.items), -s.support)))
+            itemsets.append(Itemset(items, support, counted, half_width))
+    return tuple(sorted(itemsets, key=lambda s: (len(s.items), -s.support)))
 
 
 def rules_of(
@@ -119,31 +119,32 @@ def rules_of(
     min_confidence: float = 0.0,
     min_lift: float = 0.0,
 ) -> tuple[Rule, ...]:
-    """Return every rule within the sets that reaches both minima, largest lift first.
+    """Return all rules within the sets that reach both minima, by descending lift.
 
-    A rule needs its set, its antecedent and its consequent among the sets. No lift is larger than
+    A rule requires its set, its antecedent and its consequent among the sets. A lift is at most
     the number of baskets.
     """
-    known = {frozenset(s.items): s for s in itemsets}
-    found = []
-    for items, both in known.items():
+    by_items = {frozenset(s.items): s for s in itemsets}
+    rules = []
+    for items, both in by_items.items():
         for size in range(1, len(items)):
             for left in combinations(both.items, size):
-                antecedent = known.get(frozenset(left))
-                consequent = known.get(items - set(left))
+                antecedent = by_items.get(frozenset(left))
+                consequent = by_items.get(items - set(left))
+                # A subset may be missing, if its noisy count is below `min_count`.
                 if antecedent is None or consequent is None or not antecedent.support:
                     continue
                 rule = _rule(both, antecedent, consequent, max(baskets, 1.0))
                 if rule.confidence.value >= min_confidence and rule.lift.value >= min_lift:
-                    found.append(rule)
-    return tuple(sorted(found, key=lambda rule: -rule.lift.value))
+                    rules.append(rule)
+    return tuple(sorted(rules, key=lambda rule: -rule.lift.value))
 
 
 def _rule(both: Itemset, left: Itemset, right: Itemset, baskets: float) -> Rule:
     """Return a rule with its measures; the three noises are independent."""
     chance = left.support * right.support
     counted = left.counted * right.counted
-    # first order: the noise of the product of the two supports
+    # First order: the noise of the product of the two supports.
     spread = hypot(left.counted * right.half_width, right.counted * left.half_width)
     wide = hypot(both.half_width, spread)
     leverage = both.counted - counted
@@ -158,7 +159,7 @@ def _rule(both: Itemset, left: Itemset, right: Itemset, baskets: float) -> Rule:
 
 
 def _ratio(value: float, both: Itemset, divisor: float, half_width: float, most: float) -> Estimate:
-    """Return a ratio of supports with Fieller's interval, cut to what is possible."""
+    """Return a ratio of supports with Fieller's interval, cut to its possible values."""
     low, high = ratio_interval(
         np.array([[both.counted]]),
         np.array([divisor]),
@@ -171,7 +172,7 @@ def _ratio(value: float, both: Itemset, divisor: float, half_width: float, most:
 
 def itemsets_frame(itemsets: Sequence[Itemset]) -> pd.DataFrame:
     """Return sets as a table: items, size, support, counted, low, high."""
-    import pandas as pd
+    import pandas as pd  # slow to import, and needed for tables only
 
     names = ("support", "counted", "low", "high")
     rows = [
@@ -208,20 +209,20 @@ def displays_of(
     min_confidence: float,
     min_lift: float,
 ) -> tuple[Display, ...]:
-    """Return a table of frequent sets, one of rules, and a graph of the rules."""
+    """Return a table of frequent sets, a table of rules, and a graph of the rules."""
     itemsets = itemsets_of(results, columns, min_support)
     baskets = float(results["baskets"][0])
     rules = rules_of(itemsets, baskets, min_confidence=min_confidence, min_lift=min_lift)
     longest = max((len(s.items) for s in itemsets), default=1)
-    each = max(1, _MOST_ROWS // longest)
+    each = max(1, _MOST_ROWS // longest)  # else small sets, which are frequent, fill the table
     by_size = [[s for s in itemsets if len(s.items) == n][:each] for n in range(1, longest + 1)]
     rows = tuple(
-        (_joined(s.items), between(s.support, s.low, s.high)) for part in by_size for s in part
+        (_joined(s.items), between(s.support, s.low, s.high)) for sets in by_size for s in sets
     )
     frequent = Table(
         f"Frequent itemsets: {len(rows)} of {len(itemsets)}", ("items", "support"), rows, _NOTE
     )
-    if longest == 1:
+    if longest == 1:  # rules need sets of two items
         return (frequent,)
     listed = tuple(
         (str(r), r.support, r.confidence, r.lift, r.leverage) for r in rules[:_MOST_ROWS]
@@ -232,9 +233,9 @@ def displays_of(
 
 
 def graph_of(rules: Sequence[Rule], itemsets: Sequence[Itemset]) -> Graph:
-    """Return the rules of the largest lift as arrows between sets, each pair of sets once.
+    """Return the rules with the largest lift as arrows between sets, once for each pair of sets.
 
-    Of the two rules between a pair, the one with the larger confidence is drawn.
+    The rule with the larger confidence of the two between a pair is drawn.
     """
     best: dict[frozenset[tuple[str, ...]], Rule] = {}
     for rule in rules:
@@ -255,9 +256,9 @@ def graph_of(rules: Sequence[Rule], itemsets: Sequence[Itemset]) -> Graph:
             (*pair, r.lift.value, f"{r.confidence.value:.0%}")
             for pair, r in zip(ends, drawn, strict=True)
         ),
-        f"The {len(drawn)} pairs of the largest lift. An arrow leads from antecedent to "
-        "consequent, with the confidence beside it; it is the wider, the larger the lift. Areas "
-        "are supports.",
+        f"The {len(drawn)} pairs with the largest lift. An arrow leads from antecedent to "
+        "consequent; its label is the confidence, and its width grows with the lift. Areas are "
+        "supports.",
     )
 
 

@@ -1,11 +1,10 @@
-"""Records unlike the others: statistics are released, flags are not.
+"""Outlier detection: statistics are released, flags are not.
 
-The silos release where the records lie and how far they spread, by the rounds of
+The silos release the location and the spread of the records, by the rounds of
 :class:`~cloister.tasks.preparation.statistics.Statistics` or of
 :class:`~cloister.tasks.preparation.quantiles.Quantiles`.
-From these public numbers alone, whoever has a record works out how unusual it is; flags are made
-where the records are and stay there. A last round may release how many there are, in all or by
-group.
+A silo computes the scores of its records from these public numbers alone. Flags are computed
+locally and are never released. A last round may release their number, in all or by group.
 
 References
 ----------
@@ -49,17 +48,17 @@ Method = Literal["zscore", "mahalanobis", "robust", "density"]
 Threshold = Annotated[float, Range(above=0, most=10)]
 
 _QUARTILES = (0.25, 0.5, 0.75)
-_IQR = 1.3489795003921634  # of a normal law, in its deviations
-_VIEWS, _REACH = 8, 4.0  # pictures of the plane, at most; each shows so many deviations
-_CELLS = (6, 32)  # along each side of a picture
+_IQR = 1.3489795003921634  # quartile range of a normal distribution, in deviations
+_VIEWS, _REACH = 8, 4.0  # largest number of projections; half the width of each, in deviations
+_CELLS = (6, 32)  # minimum and maximum along each side of a projection
 _PER_CELL = 3.0  # records in an average cell, in deviations of its noise
 _RARITIES = 64  # bins for the scores of the density method
-_DENSITY = (0.3, 0.4, 0.3)  # parts of its budget: quartiles, cells, scores
-_USUAL = "usual."  # before the names of what the task that measures the usual has
+_DENSITY = (0.3, 0.4, 0.3)  # shares of its budget: quartiles, cells, scores
+_USUAL = "usual."  # prefix of the state and the results of the measuring task
 
 
 def _cells_along(facts: PublicFacts, used: int, n_views: int) -> int:
-    """Return how many cells each side of a picture has, by the noise of their counts."""
+    """Return the number of cells along each side of a projection, from the noise of counts."""
     if (multiplier := noise_multiplier_for(facts, pure=True)) is None:
         return _CELLS[0]
     noise = multiplier * sqrt(n_views / _DENSITY[1])
@@ -70,23 +69,25 @@ def _cells_along(facts: PublicFacts, used: int, n_views: int) -> int:
 
 @declared
 class Outliers(Measuring):
-    """Statistics by which anybody can score how unusual a record is.
+    """Statistics for outlier scores of records.
 
     Parameters
     ----------
     usual : Statistics or Quantiles
-        Measures where the columns of numbers lie and how far they spread; its rounds are first.
+        The task of the first rounds, which measures location and spread of columns of numbers.
     method : {"zscore", "mahalanobis", "robust", "density"}
-        Distance from the mean in deviations of each column; the same with the covariance of all;
-        distance from the median in quartile ranges; how empty the cells of public pictures are.
+        "zscore": distance to the mean in deviations of each column. "mahalanobis": the same with
+        the covariance of all. "robust": distance to the median in quartile ranges. "density":
+        sparsity of the record's cells in public projections.
     threshold : float, > 0
-        A record is an outlier beyond so many deviations of a normal law; see `scores`.
+        A record with a larger score is an outlier, in deviations of a normal distribution; see
+        `scores`.
     group : int or None
-        Column by whose categories, `group_names`, outliers are counted.
+        Column with the categories `group_names` by which outliers are counted.
     min_group : float, >= 0
-        A noisy count of a group below this is not shown.
+        A smaller noisy count of a group is not displayed.
     n_views, n_cells : int
-        Of the density method: pictures, and cells along a side of each.
+        Numbers of projections and of cells along a side of each, for the density method.
     """
 
     name: ClassVar[str] = "outliers"
@@ -104,10 +105,10 @@ class Outliers(Measuring):
             "flag records with a score above this, in standard deviations of a normal law",
         ] = 2.0
         count_share: Annotated[
-            PartBelowOne, "part of the budget that counts flagged records; 0 does not count them"
+            PartBelowOne, "share of the budget to count flagged records; 0: no count"
         ] = 0.0
         group: Annotated[str | None, "column of categories to count by"] = None
-        min_group: Annotated[AtLeastZero, "do not show counts below this"] = 0.0
+        min_group: Annotated[AtLeastZero, "hide counts below this"] = 0.0
         public_seed: PublicSeed = 0
 
     usual: Statistics | Quantiles
@@ -122,13 +123,17 @@ class Outliers(Measuring):
     public_seed: int = 0
 
     def __post_init__(self) -> None:
+        # A plan may come from another party, so the fields are checked against the method.
         if not self._fits:
             raise PlanError(
-                f"usual must be what method {self.method!r} needs of {len(self.low)} columns; "
-                "design the task again."
+                f"usual must be the task that method {self.method!r} requires for "
+                f"{len(self.low)} columns, got {self.usual.name!r} with other fields; design the "
+                "task again."
             )
         if self.group is not None and not self.count_share:
-            raise PlanError("count_share must be above 0 for a count by group; give it a part.")
+            raise PlanError(
+                "count_share must be above 0 for a count by group, got 0; give it a share."
+            )
         there = self.group is None or 0 <= self.group < self.n_features
         if not there or (self.group is None) != (not self.group_names):
             raise PlanError(
@@ -138,9 +143,9 @@ class Outliers(Measuring):
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Choose the columns of numbers and, for "density", cells that noise does not drown."""
+        """Choose the columns of numbers and, for "density", cells with counts above their noise."""
         used = facts.levels.count(0)
-        n_views = 1 if used <= 2 else min(_VIEWS, used)
+        n_views = 1 if used <= 2 else min(_VIEWS, used)  # one projection shows two columns fully
         group, density = options.group, options.method == "density"
         return build_task(
             cls,
@@ -155,7 +160,7 @@ class Outliers(Measuring):
 
     @classmethod
     def _usual(cls, facts: PublicFacts, options: Options) -> Statistics | Quantiles:
-        """Return the task that measures what is usual, for its part of the budget."""
+        """Return the measuring task, designed for its share of the budget."""
         part = (1 - options.count_share) * (_DENSITY[0] if options.method == "density" else 1.0)
         if facts.budget is not None and part < 1:
             facts = replace(facts, budget=gdp_part(facts.budget, part))
@@ -166,7 +171,7 @@ class Outliers(Measuring):
 
     @property
     def _fits(self) -> bool:
-        """Whether the first rounds measure what the method needs."""
+        """True if the first rounds measure the statistics of the method."""
         usual = self.usual
         if usual.n_features != len(self.low) or len(self.low) != len(self.high):
             return False
@@ -178,12 +183,12 @@ class Outliers(Measuring):
 
     @property
     def measuring(self) -> Statistics | Quantiles:
-        """The task that measures what is usual."""
+        """The task that measures location and spread."""
         return self.usual
 
     @property
     def rounds(self) -> int:
-        """Those of `usual`, for "density" two more, and one that counts, if asked."""
+        """Number of rounds: those of `usual`, two for "density", and one for an optional count."""
         return self.usual.rounds + len(self._own)
 
     @cached_property
@@ -192,7 +197,7 @@ class Outliers(Measuring):
         v, rest = self.n_views, 1 - self.count_share
         blocks = []
         if self.method == "density":
-            # a record is in one cell of each picture, and then in one bin of scores
+            # A record is in one cell of each projection, and then in one bin of scores.
             blocks = [
                 Block.counting("cells", (v, self._cells), rest * _DENSITY[1], v),
                 Block.counting("rarities", (_RARITIES,), rest * _DENSITY[2]),
@@ -212,15 +217,15 @@ class Outliers(Measuring):
             "zscore": f"means and deviations of {d} columns",
             "mahalanobis": f"means and covariances of {d} columns",
             "robust": f"medians and quartiles of {d} columns",
-            "density": f"medians and quartiles of {d} columns, how many records are in each cell "
-            f"of {self.n_views} public pictures, and how rare the cells of records are",
+            "density": f"medians and quartiles of {d} columns, the count of records in each cell "
+            f"of {self.n_views} public projections, and a histogram of their scores",
         }[self.method]
         count = ""
         if self.count_share:
-            count = " So is the number of records" + (
+            count = " Also released is the number of flagged records" + (
                 f" of each of {len(self.group_names)} groups" * (self.group is not None)
             )
-            count += " that these numbers flag."
+            count += "."
         return f"Released with noise: {how}. Records are flagged locally only.{count}"
 
     def start(self) -> State:
@@ -234,28 +239,29 @@ class Outliers(Measuring):
         if t >= self.usual.rounds:
             return (self._own[t - self.usual.rounds],)
         part = (1 - self.count_share) * (_DENSITY[0] if self.method == "density" else 1.0)
-        blocks = self.usual.blocks(t)
+        blocks = self.usual.blocks(t)  # weights that sum to 1, so all weights do, too
         return tuple(replace(block, weight=block.weight * part) for block in blocks)
 
     @property
     def _cells(self) -> int:
-        """Cells of one picture; of a single column it is a line."""
+        """Number of cells of a projection, which is a line for a single column."""
         return self.n_cells if len(self.used) == 1 else self.n_cells**2
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
-        """Return the sums of `usual`, a cell of each picture, a rarity, or a flag."""
+        """Return the rows of `usual`, a cell of each projection, a bin of scores, or a flag."""
         if t < self.usual.rounds:
             return self.usual.rows(t, part_of(state, _USUAL), records)
         results, name = self.results(state, self._grid), self._own[t - self.usual.rounds].name
         one = 1 << COUNT_BITS
         if name == "cells":
-            # guards against the table's length only
+            # Products of matrices may round by the table's length; see `in_batches`.
             cells = in_batches(lambda part: self._cells_of(results, part), records)
-            at = [i * self._cells + column for i, column in enumerate(cells.T)]
-            return (Rows.at(at, [one] * len(at)),)
+            numbers = [i * self._cells + column for i, column in enumerate(cells.T)]
+            return (Rows.at(numbers, [one] * len(numbers)),)
         rarity = self.scores(results, records)
         if name == "rarities":
             low, width = self._rarity_bins(results)
+            # Clipped: a record with any score is in exactly one bin.
             bins = np.clip((rarity - low) / width, 0, _RARITIES - 1).astype(np.int64)
             return (Rows.at([bins], [one]),)
         flags = (rarity > results["cutoff"][0]).astype(np.int64)[:, None] << COUNT_BITS
@@ -265,7 +271,7 @@ class Outliers(Measuring):
         return (Rows.at([groups], flags),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the sums of some records, in fine units."""
+        """Return the sum of the rows, in fine units."""
         if t < self.usual.rounds:
             return self.usual.contribute(t, part_of(state, _USUAL), records)
         (rows,), (block,) = self.rows(t, state, records), self.blocks(t)
@@ -273,40 +279,43 @@ class Outliers(Measuring):
 
     @cached_property
     def _axes(self) -> Floats:
-        """Two directions at right angles for each picture; shape (n_views, 2, n_used)."""
+        """Two orthogonal directions for each projection; shape (n_views, 2, n_used)."""
         d = len(self.used)
         if d <= 2:
             return np.eye(2, d)[None]
+        # Two random directions of each projection: many weak histograms, as in [P16]_.
         rng = public_generator("outliers", "pictures", self.public_seed, d)
         drawn = [np.linalg.qr(rng.normal(size=(d, 2))) for _ in range(self.n_views)]
-        # libraries differ in signs, and silos must count in the same cells
+        # Libraries differ in the signs of a QR factorisation, and silos need the same cells.
         return np.stack([(q * np.sign(np.diag(r))).T for q, r in drawn])
 
     def _standardised(self, results: Results, records: Records) -> Floats:
-        """Return how far each column is from what is usual, in deviations."""
-        part = np.clip(records[:, list(self.used)] / (1 << self.frac_bits), -1.0, 1.0)
-        away = part - (results["location"] - self.used_box.centre) / self.used_box.half_range
+        """Return the difference of each column to its location, in units of its spread."""
+        values = np.clip(records[:, list(self.used)] / (1 << self.frac_bits), -1.0, 1.0)
+        away = values - (results["location"] - self.used_box.centre) / self.used_box.half_range
         return away / (results["spread"] / self.used_box.half_range)
 
     def _cells_of(self, results: Results, records: Records) -> Integers:
-        """Return each record's cell in each picture; shape (n_samples, n_views)."""
+        """Return each record's cell in each projection; shape (n_samples, n_views)."""
         m = self.n_cells
-        part = self._standardised(results, records)
-        found = []
+        values = self._standardised(results, records)
+        cells = []
         for axes in self._axes:
-            places = (part @ axes.T / _REACH + 1) / 2 * m
-            steps = np.clip(places.astype(np.int64), 0, m - 1)
-            found.append(steps[:, 0] if len(self.used) == 1 else steps[:, 0] * m + steps[:, 1])
-        return np.stack(found, axis=1)
+            positions = (values @ axes.T / _REACH + 1) / 2 * m
+            # Values beyond the projection are in its outermost cells.
+            steps = np.clip(positions.astype(np.int64), 0, m - 1)
+            cells.append(steps[:, 0] if len(self.used) == 1 else steps[:, 0] * m + steps[:, 1])
+        return np.stack(cells, axis=1)
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
-        """Return what was released, in records; counts of groups below the limit are dropped."""
+        """Return the released values in records; counts of groups below the limit are dropped."""
         kept = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         if t < self.usual.rounds:
             after = self.usual.update(t, part_of(state, _USUAL), released)
             return {**kept, **prefixed(_USUAL, after)}
         ((name, block),) = released.items()
         kept[name], kept["noise"][t - self.usual.rounds] = block.in_records()
+        # Here and not in `results`: a hidden count is then in no state, history or report.
         if name == "flagged" and self.group is not None:
             kept[name] = np.where(kept[name] >= self.min_group, kept[name], 0.0)
         return kept
@@ -322,101 +331,102 @@ class Outliers(Measuring):
         }
 
     def results(self, state: GridState, grid: Grid) -> Results:
-        """Return what is needed to score a record, in data units.
+        """Return the statistics for scores of records, in data units.
 
         Returns
         -------
         dict
-            ``location`` and ``spread`` (mean and deviation, or median and quartile range over
-            1.349) of shape (n_used,), with ``..._low`` and ``..._high``, the ends of their 95 %
-            noise intervals, and what they were made of as ``usual.NAME``, which are the results of
-            `usual`; for "mahalanobis" ``covariance``; for "density" ``cells`` of shape
-            (n_views, n_cells_of_a_view), ``floor`` (counts below are noise) and ``rarities``.
-            ``cutoff`` of shape (1,): a record with a larger score is an outlier. If asked for,
-            ``flagged``, ``flagged_half_width``, and with groups ``shown`` (0 where the noisy count
-            is below the limit, and then not in ``flagged`` either).
+            ``location`` and ``spread`` of shape (n_used,): mean and deviation, or median and
+            quartile range over 1.349. ``..._low`` and ``..._high``, the ends of their 95 % noise
+            intervals. ``usual.NAME``, the results of `usual`. For "mahalanobis"
+            ``covariance``. For "density" ``cells`` of shape (n_views, n_cells_of_a_view), ``floor``
+            (smaller counts are noise) and ``rarities``. ``cutoff`` of shape (1,): a record with a
+            larger score is an outlier. With `count_share`, ``flagged`` and ``flagged_half_width``.
+            With groups ``shown``, 0 if the noisy count is below the limit; ``flagged`` is then 0,
+            too.
         """
         tables = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         usual = self.usual.results(part_of(state, _USUAL), self._grid)
-        found = {
+        values = {
             "cutoff": np.array([self.threshold]),
             **self._places(usual),
             **prefixed(_USUAL, usual),
         }
         if self.method == "density":
-            found |= self._density(tables)
+            values |= self._density(tables)
         if self.count_share:
             half_width = INTERVAL_95["gaussian"] * tables["noise"][-1]
-            found["flagged"] = tables["flagged"]
-            found["flagged_half_width"] = np.array([half_width])
+            values["flagged"] = tables["flagged"]
+            values["flagged_half_width"] = np.array([half_width])
             if self.group is not None:
                 limit = max(self.min_group, 2.0**-self.frac_bits)
-                found["shown"] = (tables["flagged"] >= limit).astype(np.float64)
-        return found
+                values["shown"] = (tables["flagged"] >= limit).astype(np.float64)
+        return values
 
     def _places(self, usual: Results) -> dict[str, Floats]:
-        """Return where records lie, how far they spread and their covariance, in data units."""
+        """Return location, spread and covariance of the records, in data units."""
         if isinstance(self.usual, Quantiles):
             first, location, third = (
                 Estimate(*(usual[name][:, i] for name in ("quantiles", "low", "high")))
                 for i in range(len(_QUARTILES))
             )
+            # The interval of a range reaches from the nearest to the farthest ends of both.
             ranges = third.values - first.values, third.low - first.high, third.high - first.low
             spread = Estimate(*(between / _IQR for between in ranges))
         else:
             location, spread = (Estimate.of(usual, name) for name in ("mean", "deviation"))
-        # less than what noise leaves unknown of the place is as good as none
+        # A spread below the uncertainty of the location is indistinguishable from 0.
         least = np.maximum(
             location.high - location.low, self.used_box.half_range * 2.0**-self.frac_bits
         )
         ends = (np.maximum(end, least) for end in (spread.values, spread.low, spread.high))
-        found = as_results({"location": location, "spread": Estimate(*ends)})
+        places = as_results({"location": location, "spread": Estimate(*ends)})
         if "covariance" in usual:
-            found["covariance"] = _definite(usual, found["spread"])
-        return found
+            places["covariance"] = _definite(usual, places["spread"])
+        return places
 
     def _density(self, tables: Results) -> dict[str, Floats]:
-        """Return cells, the count below which there is only noise, and the cut between scores."""
+        """Return the cells, the noise level of their counts, and the cutoff of scores."""
         std = float(tables["noise"][0])
-        found = {
+        density = {
             "cells": tables["cells"],
             "floor": np.array([max(std, 1.0)]),
             "rarities": tables["rarities"],
         }
-        low, width = self._rarity_bins(found)
+        low, width = self._rarity_bins(density)
         edges = np.linspace(low, low + width * _RARITIES, _RARITIES + 1)
         (middle, upper), *_ = quantiles_of(
             edges[None], tables["rarities"][None], 0.0, _QUARTILES[1:]
         ).values
         beyond = middle + self.threshold * max(upper - middle, width) / (_IQR / 2)
-        # nothing is rarer than cells in which there is only noise
-        return {**found, "cutoff": np.array([min(beyond, low + width * (_RARITIES - 1))])}
+        # No cell is rarer than a cell with noise alone, so a larger cutoff would flag no record.
+        return {**density, "cutoff": np.array([min(beyond, low + width * (_RARITIES - 1))])}
 
     def _rarity_bins(self, results: Results) -> tuple[float, float]:
-        """Return where the bins of scores begin and how wide each is; functions of results."""
+        """Return the lower end of the bins of scores and their width, functions of results."""
         low = -np.log2(self._cells)
         records = max(float(results["cells"].sum(axis=1).mean()), 1.0)
         high = max(np.log2(records / self._cells / float(results["floor"][0])), low + 1.0)
         return float(low), float(high - low) * (1 + 1e-9) / _RARITIES
 
     def scores(self, results: Results, records: Records) -> Floats:
-        """Return how unusual each record is; local and exact, not a release.
+        """Return the outlier score of each record; local and exact, not a release.
 
         Parameters
         ----------
         results : mapping
-            What :meth:`results` returned.
+            The results of :meth:`results`.
         records : ndarray of shape (n_samples, n_features), int32
 
         Returns
         -------
         ndarray of shape (n_samples,)
             "zscore" and "robust": the largest distance of a column, in deviations. "mahalanobis":
-            the normal score [WH31]_ of the squared distance. "density": how much rarer the record's
-            cells are than the average cell, as a power of two, on average over pictures [P16]_; the
-            cutoff is `threshold` deviations above the median of the released scores.
+            the normal score [WH31]_ of the squared distance. "density": the binary logarithm of the
+            average cell's count over that of the record's cell, averaged over projections [P16]_.
+            Its cutoff is `threshold` deviations above the median of the released scores.
         """
-        # guards against the table's length only
+        # Guards against the table's length only, see `in_batches`.
         return in_batches(lambda part: self._scores(results, part), records)
 
     def _scores(self, results: Results, records: Records) -> Floats:
@@ -425,25 +435,25 @@ class Outliers(Measuring):
             cells = np.maximum(results["cells"], results["floor"][0])
             average = np.maximum(results["cells"].sum(axis=1), 1.0) / self._cells
             rarity = np.log2(average[:, None] / cells)
-            where = self._cells_of(results, records)
-            return np.asarray(rarity[np.arange(self.n_views), where].mean(axis=1))
+            cells_of_records = self._cells_of(results, records)
+            return np.asarray(rarity[np.arange(self.n_views), cells_of_records].mean(axis=1))
         if self.method != "mahalanobis":
             return np.asarray(np.abs(away).max(axis=1))
-        # of standardised columns, so that it is well conditioned
+        # Of standardised columns, so that the system is well conditioned.
         correlation = results["covariance"] / np.outer(results["spread"], results["spread"])
         squared = (away * np.linalg.solve(correlation, away.T).T).sum(axis=1)
         ninth = 2 / (9 * len(self.used))
         return np.asarray((np.cbrt(squared / len(self.used)) - (1 - ninth)) / sqrt(ninth))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return what is usual, and the number of outliers."""
+        """Return displays of location and spread, and of the number of outliers."""
         quartiles = isinstance(self.usual, Quantiles)
         names_of = ("median", "IQR / 1.349") if quartiles else ("mean", "deviation")
         headings = dict(zip(names_of, ("location", "spread"), strict=True))
-        names = tuple(columns[at] for at in self.used)
-        note = f"{INTERVALS} Which record is unusual is worked out locally only."
+        names = tuple(columns[j] for j in self.used)
+        note = f"{INTERVALS} Scores of records are computed locally only."
         shown: list[Display] = [
-            table_of("What is usual", names, headings, results, note, corner="column")
+            table_of("Location and spread", names, headings, results, note, corner="column")
         ]
         shown += self.usual.displays(part_of(results, _USUAL), columns)
         if self.method == "density":
@@ -451,7 +461,7 @@ class Outliers(Measuring):
             names = tuple(f"{low + width * (i + 0.5):.2f}" for i in range(_RARITIES))
             note = f"Records beyond {results['cutoff'][0]:.2f} are outliers."
             rarities = Estimate(*(results["rarities"],) * 3, labels=(names,))
-            shown.append(Bars("How rare records are", rarities, note))
+            shown.append(Bars("Scores of records", rarities, note))
         if self.count_share:
             spread = float(results["flagged_half_width"][0])
             names = self.group_names or ("all",)
@@ -465,7 +475,8 @@ class Outliers(Measuring):
 
 
 def _definite(usual: Results, spread: Floats) -> Floats:
-    """Return the covariance with no direction narrower than its noise, which could be negative."""
+    """Return the covariance with all eigenvalues raised to at least the level of its noise."""
+    # A noisy eigenvalue may be negative, and a distance by its inverse meaningless.
     units = np.outer(spread, spread)
     noise = (usual["covariance_high"] - usual["covariance_low"]).diagonal() / spread**2
     least = max(float(noise.max()) / (2 * INTERVAL_95["gaussian"]), 2.0**-32)

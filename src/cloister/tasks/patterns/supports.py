@@ -1,4 +1,4 @@
-"""What noisy supports of itemsets say: a law of basket sizes, and estimates that know the noise.
+"""Estimates from noisy supports of itemsets: a distribution of basket sizes, and shrinkage.
 
 All of it is post-processing of released counts.
 """
@@ -11,17 +11,17 @@ import numpy as np
 
 from cloister.core.arrays import Floats, Integers
 
-# A bin counts as it is from so many deviations of its noise above zero. With 3, one of the twenty
-# bins did so by chance in one run of forty, and baskets that nobody has weighed more than all.
+# A bin's count is used directly if it exceeds so many deviations of its noise. With 3, one of the
+# twenty bins did so by chance in one run of forty, and nonexistent baskets outweighed all others.
 _STANDS_OUT = 5.0
-_MISFIT = 0.1  # part of a bin by which the law of the tail may be wrong
-_STEEPEST = 3.0  # rise of a logarithm within a bin
+_MISFIT = 0.1  # relative error of a bin by the distribution of the tail
+_STEEPEST = 3.0  # largest change of a logarithm within a bin
 _POWERS = np.linspace(-2.0, 4.0, 25)
 _N_SCALES = 30
 _PRIOR = (1.0, 0.3, 0.2)  # deviations of the level, of the slope, of each item; in log support
-_STEPS, _LONGEST_STEP = 8, 0.5
+_STEPS, _LONGEST_STEP = 8, 0.5  # damped, because the model is exponential in its parameters
 _LEAST_SPREAD = 0.1
-_FIRST_SPREAD = 0.25
+_FIRST_SPREAD = 0.25  # before the first estimate of the spread
 
 
 def load_edges(most: int) -> tuple[int, ...]:
@@ -33,14 +33,13 @@ def load_edges(most: int) -> tuple[int, ...]:
 
 
 def load_law(histogram: Floats, edges: tuple[int, ...], noise_std: float) -> Floats:
-    """Return how many baskets have each load, from a noisy histogram of loads.
+    """Return the number of baskets with each load, from a noisy histogram of loads.
 
     The bins are between the `edges` of :func:`load_edges`; each has noise of `noise_std` baskets.
-    A bin that stands out of its noise counts as it is; within it, numbers rise or fall as its
-    neighbours say. The others follow the law of the best fit whose numbers fall off as
-    ``load**a * exp(-load / b)``: the few baskets of many items, which weigh most, are lost in noise
-    bin by bin.
+    The count of a bin well above its noise is used directly; the slope within the bin follows its
+    neighbours. The other bins follow the best fit of a distribution ``load**a * exp(-load / b)``.
     """
+    # The few baskets with many items weigh most, but bin by bin the noise hides them.
     loads = np.arange(1, edges[-1])
     bins = np.searchsorted(edges, loads, side="right") - 2
     counts = histogram[1:]
@@ -50,26 +49,26 @@ def load_law(histogram: Floats, edges: tuple[int, ...], noise_std: float) -> Flo
     inside = np.where(fitted[bins] > 0, shape / np.where(fitted > 0, fitted, 1)[bins], 0.0)
     inside = np.where(fitted[bins] > 0, inside, 1 / width[bins])
     clear = counts >= _STANDS_OUT * noise_std
-    found = np.where(clear, counts, fitted)
-    tilted = np.exp(_slopes(found, width, max(noise_std, 1.0))[bins] * loads)
+    numbers = np.where(clear, counts, fitted)
+    tilted = np.exp(_slopes(numbers, width, max(noise_std, 1.0))[bins] * loads)
     tilted /= np.bincount(bins, tilted, len(counts))[bins]
     return np.concatenate(
-        [np.maximum(histogram[:1], 0.0), found[bins] * np.where(clear[bins], tilted, inside)]
+        [np.maximum(histogram[:1], 0.0), numbers[bins] * np.where(clear[bins], tilted, inside)]
     )
 
 
-def _slopes(found: Floats, width: Integers, least: float) -> Floats:
-    """Return how the logarithm of the number at a load rises within each bin, by its neighbours."""
-    logs = np.log(np.maximum(found, least) / width)
+def _slopes(numbers: Floats, width: Integers, least: float) -> Floats:
+    """Return the slope of the logarithm of the counts within each bin, from its neighbours."""
+    logs = np.log(np.maximum(numbers, least) / width)
     middles = np.cumsum(width) - width / 2
-    rise = np.zeros(len(found))
-    if len(found) > 1:
+    rise = np.zeros(len(numbers))
+    if len(numbers) > 1:
         rise = np.gradient(logs, middles)
     return np.clip(rise, -_STEEPEST / width, _STEEPEST / width)
 
 
 def _best_shape(counts: Floats, loads: Integers, bins: Integers, noise_std: float) -> Floats:
-    """Return the number of baskets of each load under the best law of the family."""
+    """Return the number of baskets with each load under the best distribution of the family."""
     weights = 1 / (noise_std**2 + (_MISFIT * counts) ** 2 + 1.0)
     scales = np.geomspace(0.5, loads[-1] + 1.0, _N_SCALES)
     best, least = np.zeros(len(loads)), np.inf
@@ -88,16 +87,16 @@ def _best_shape(counts: Floats, loads: Integers, bins: Integers, noise_std: floa
 
 @dataclass(frozen=True)
 class Heavy:
-    """Baskets that do not count in full, as a law of loads has them.
+    """Statistics of baskets that do not count in full, from a distribution of loads.
 
     Parameters
     ----------
     factor, spread : float
-        What makes up for their weights, on average over all that they hold, and its deviation.
+        Mean of the factor that compensates their weights, over their candidates, and its deviation.
     share : float in [0, 1]
-        Their part in the sum of all weighted supports.
+        Their share of the sum of all weighted supports.
     baskets : float, >= 0
-        How many there are.
+        Their number.
     """
 
     factor: float
@@ -109,31 +108,29 @@ class Heavy:
 def mended(
     weighed: tuple[Floats, Floats], in_heavy: tuple[Floats, Floats], heavy: Heavy
 ) -> dict[str, Floats]:
-    """Make up for the weights of heavy baskets, set by set.
+    """Compensate the weights of heavy baskets, set by set.
 
     Parameters
     ----------
     weighed, in_heavy : (ndarray, ndarray), each of shape (n_sets,)
-        Noisy weighted supports, and the deviation of their noise: in all baskets, and in heavy ones
-        alone.
+        Noisy weighted supports and the deviation of their noise, in all baskets and in heavy ones.
 
     Returns
     -------
     dict
-        ``counted``, what all baskets hold, ``error``, its deviation: noise, and that a set may be
-        in heavier or lighter ones of the heavy baskets than others. ``count`` and ``std``: an
-        estimate of smaller error, which takes the part of a set in heavy baskets to be as large as
-        others' as far as the noise makes it so.
+        ``counted``, the support in all baskets, and ``error``, its deviation, by noise and by the
+        unknown weights of the heavy baskets with a set. ``count`` and ``std``, an estimate with a
+        smaller error. It shrinks the share of a set in heavy baskets toward that of all sets.
     """
     (sums, std), (own, own_std) = weighed, in_heavy
     more = heavy.factor - 1
     counted = sums + more * own
-    # the mean over a part p of them is within sqrt((1 - p) / p) deviations of that over all
-    # (Cauchy-Schwarz); of a small part one deviation is taken, of a large one a half
-    part = np.clip(heavy.factor * own / max(heavy.baskets, 1.0), 0.5, 0.8)
-    away = heavy.spread * np.sqrt((1 - part) / part)
+    # The mean over a share p of them is within sqrt((1 - p) / p) deviations of the mean over all
+    # (Cauchy-Schwarz). One deviation is used for a small share, a half for a large one.
+    shares = np.clip(heavy.factor * own / max(heavy.baskets, 1.0), 0.5, 0.8)
+    away = heavy.spread * np.sqrt((1 - shares) / shares)
     uneven = away * np.maximum(own + own_std, 0.0)
-    # by moments over all sets: how far the part in heavy baskets is from the usual one
+    # By moments over all sets: the distance of the share in heavy baskets to its mean.
     noise = own_std**2 + (heavy.share * std) ** 2
     apart = float(((own - heavy.share * sums) ** 2 - noise).sum())
     trust = apart / (apart + float(noise.sum())) if apart > 0 else 0.0
@@ -147,14 +144,14 @@ def mended(
 
 
 def shrink(counts: Floats, stds: Floats, expected: Floats, members: Integers) -> Floats:
-    """Return the expected supports of itemsets, given their noisy ones and those of their parts.
+    """Return the expected supports of itemsets, given noisy supports and those of subsets.
 
     Parameters
     ----------
     counts, stds : ndarray of shape (n_sets,)
-        Noisy supports in baskets, and the deviation of the noise of each; 0 for none.
+        Noisy supports in baskets, and the deviation of the noise of each; 0 without noise.
     expected : ndarray of shape (n_sets,), > 0
-        Supports if items went together by chance.
+        Supports if items were independent.
     members : ndarray of shape (n_sets, size), int64
         The items of each set.
 
@@ -164,17 +161,17 @@ def shrink(counts: Floats, stds: Floats, expected: Floats, members: Integers) ->
 
     Notes
     -----
-    Empirical Bayes: true supports lie around ``expected**b * exp(a + g_i + g_j + ...)``, where
-    item i is met in company more or less often than others, with a spread that is a part of their
-    mean. The means are fitted by Gauss-Newton with normal priors, the spread by moments.
+    Empirical Bayes: true supports have the mean ``expected**b * exp(a + g_i + g_j + ...)``, where
+    g_i is the tendency of item i to occur with others. Their spread is proportional to the mean.
+    The means are fitted by Gauss-Newton with normal priors, the spread by moments.
     """
     if not len(counts):
         return counts
-    names, place = np.unique(members, return_inverse=True)
+    names, indices = np.unique(members, return_inverse=True)
     logs = np.log(expected)
     design = np.zeros((len(counts), 2 + len(names)))
     design[:, 0], design[:, 1] = 1.0, logs - logs.mean()
-    np.add.at(design, (np.arange(len(counts))[:, None], 2 + place.reshape(members.shape)), 1.0)
+    np.add.at(design, (np.arange(len(counts))[:, None], 2 + indices.reshape(members.shape)), 1.0)
     level, slope, item = _PRIOR
     precision = 1 / np.array([level, slope, *[item] * len(names)]) ** 2
     theta = np.zeros(design.shape[1])
@@ -185,14 +182,15 @@ def shrink(counts: Floats, stds: Floats, expected: Floats, members: Integers) ->
         curvature = (slopes * mean) @ design + np.diag(precision)
         step = np.linalg.solve(curvature, slopes @ (counts - mean) - precision * theta)
         theta += step * min(1.0, _LONGEST_STEP / max(float(np.abs(step).max()), 1e-12))
-        mean = expected * np.exp(np.clip(design @ theta, -3, 3))
+        mean = expected * np.exp(np.clip(design @ theta, -3, 3))  # a wrong step must not overflow
         spread = _spread(counts, stds, mean)
     signal = (spread * mean) ** 2
     return mean + (counts - mean) * signal / (signal + stds**2)
 
 
 def _spread(counts: Floats, stds: Floats, mean: Floats) -> float:
-    """Return how far true supports lie from their mean, as a part of it, by moments."""
+    """Return the relative deviation of true supports from their mean, by moments."""
+    # The noise is subtracted, so the difference may be negative.
     weights = 1 / (stds**2 + (_FIRST_SPREAD * mean) ** 2)
     squared = float(weights @ ((counts - mean) ** 2 - stds**2)) / float(weights @ mean**2)
     return float(max(squared, _LEAST_SPREAD**2) ** 0.5)

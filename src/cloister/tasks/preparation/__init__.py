@@ -1,1 +1,1 @@
-"""Preparation: bounds, scaling, components, statistics, and several tasks as one."""
+"""Preparation: bounds, scaling, components, statistics, and pipelines of several tasks."""

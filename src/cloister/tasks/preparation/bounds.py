@@ -1,7 +1,7 @@
 """``Bounds``: private bounds of columns, and records clipped to them.
 
-A public box that is much wider than the records wastes budget: every later step pays for its width.
-Two private quantiles are a narrower one.
+A public box that is much wider than the records wastes budget, because the noise of every later
+step is proportional to its width. Two private quantiles are narrower bounds.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from cloister.tasks.preparation.quantiles import Quantiles, Refine, TreeLevels
 from cloister.tasks.preparation.scaled import Scaled
 
 _USUAL = (0.01, 0.99)
-_BEYOND, _MOST = 2.0, 0.25  # deviations of noise by which a bound is inside; at most so far
-_NARROWEST = 64  # grid steps from the middle to a bound: columns without spread stay as wide
+_BEYOND, _MOST = 2.0, 0.25  # distance of a bound to the end in deviations of noise; its maximum
+_NARROWEST = 64  # smallest distance of a bound to the middle, grid steps; for constant columns
 
 
 @declared
@@ -45,7 +45,7 @@ class Bounds(Scaled):
     class Options:
         probabilities: Annotated[
             Annotated[tuple[Probability, Probability], Ascending] | None,
-            "of the quantiles that become the box; 1 % and 99 % or what noise allows if None",
+            "of the quantiles that become the box; if None, 1 % and 99 % as far as noise permits",
         ] = None
         keep: Keep = ()
         levels: TreeLevels = None
@@ -56,16 +56,17 @@ class Bounds(Scaled):
     def __post_init__(self) -> None:
         super().__post_init__()
         pair = cast(tuple[float, float], self.quantiles.probabilities)
-        self.Options(probabilities=pair)  # refuses others
+        self.Options(probabilities=pair)  # its declaration validates the pair
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Bound every column of numbers that is not kept."""
+        """Bound every column of numbers except those in `keep`."""
         probabilities = options.probabilities or _USUAL
         chosen = build_task(Quantiles.Options, facts, options, probabilities=probabilities)
         quantiles = Quantiles.design(facts, chosen)
         noise = noise_multiplier_for(facts)
         if options.probabilities is None and noise is not None:
+            # A rank that is closer to the end than its noise cannot be estimated.
             rank = quantiles.rank_noise(noise, facts.nominal_n)
             tail = max(_USUAL[0], min(_BEYOND * rank, _MOST))
             quantiles = replace(quantiles, probabilities=(tail, 1 - tail))
@@ -83,28 +84,33 @@ class Bounds(Scaled):
         )
 
     def results(self, state: GridState, grid: Grid) -> Results:
-        """Return the quantiles with their intervals, and the bounds made of them.
+        """Return the quantiles with their intervals, and the bounds.
 
         Returns
         -------
         dict
-            What :meth:`.Quantiles.results` returns, and ``lower`` and ``upper`` of shape (n_used,),
-            data units: the quantiles, or a little further apart where they nearly agree.
+            The results of :meth:`.Quantiles.results`, and ``lower`` and ``upper`` of shape
+            (n_used,), data units: the quantiles, extended if they are nearly equal.
         """
-        found = self.quantiles.results(state, grid)
-        low, high = found["quantiles"].T
+        quantiles = self.quantiles.results(state, grid)
+        low, high = quantiles["quantiles"].T
         box = self.used_box
+        # Constant columns need a box, too: a transformation never stops a job.
         half = np.maximum((high - low) / 2, _NARROWEST / box.one * box.half_range)
         lower, upper = (low + high) / 2 - half, (low + high) / 2 + half
-        # far from zero, numbers may be coarser than the grid
-        return {**found, "lower": lower, "upper": np.maximum(upper, np.nextafter(lower, np.inf))}
+        # Far from zero, floats may be coarser than the grid, and equal bounds would divide by 0.
+        return {
+            **quantiles,
+            "lower": lower,
+            "upper": np.maximum(upper, np.nextafter(lower, np.inf)),
+        }
 
     def scaled(self, results: Results, values: Floats) -> Floats:
-        """Return what lies between the bounds in ``[-1, 1]``."""
+        """Return values mapped linearly, with the bounds at -1 and 1."""
         low, high = results["lower"], results["upper"]
         return (values - (low + high) / 2) * (2 / (high - low))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return a table of the bounds, and what else quantiles show."""
+        """Return a table of the bounds, and the other displays of quantiles."""
         table, *curves = super().displays(results, columns)
         return (replace(cast(Table, table), title="Private bounds"), *curves)

@@ -1,7 +1,7 @@
 """``Discretise``: columns of numbers as categories, cut at private quantiles.
 
-A table wants few cells with many records in each. Where the cells of equal mass end is read from
-trees of noisy counts; a value that many records share gets a bin of its own.
+A table should have few cells with many records in each. The edges of cells with equal mass are
+estimated from trees of noisy counts. A value that many records share gets a separate bin.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ from cloister.tasks.preparation.quantiles import Quantiles, Refine, TreeLevels
 from cloister.tasks.preparation.scaled import Changing
 
 PROBABILITIES = (*(i / 16 for i in range(1, 16)), 0.96, 0.98, 0.99)
-"""Of the inner edges: without the last three, a column that is mostly 0 would have no tail."""
+"""Probabilities of the inner edges; the last three keep the tail of a column that is mostly 0."""
 BINS = tuple(f"bin {i}" for i in range(1, len(PROBABILITIES) + 2))
-"""The categories that a column of numbers becomes."""
+"""The categories of a discretised column."""
 
 
 @declared
 class Discretise(Changing):
-    """Columns of numbers, each cut into bins at private quantiles.
+    """Columns of numbers, each divided into bins at private quantiles.
 
     Parameters
     ----------
     quantiles : Quantiles
-        At the inner edges' probabilities.
+        At the probabilities of the inner edges.
 
     Notes
     -----
-    Every column has the same number of bins, whatever was released: of equal edges all but one bin
-    are empty.
+    Every column has the same number of bins for any release; bins between equal edges are empty.
     """
 
     name: ClassVar[str] = "discretise"
@@ -57,11 +56,14 @@ class Discretise(Changing):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.quantiles.probabilities != PROBABILITIES:
-            raise PlanError("probabilities must be those of the bins; design the task again.")
+            raise PlanError(
+                f"probabilities must be those of the {len(BINS)} bins, got "
+                f"{len(self.quantiles.probabilities)} others; design the task again."
+            )
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Cut every column of numbers that is not kept."""
+        """Discretise every column of numbers except those in `keep`."""
         chosen = build_task(Quantiles.Options, facts, options, probabilities=PROBABILITIES)
         return build_task(cls, facts, options, quantiles=Quantiles.design(facts, chosen))
 
@@ -84,22 +86,25 @@ class Discretise(Changing):
         Returns
         -------
         dict
-            What :meth:`.Quantiles.results` returns, and ``edges`` of shape (n_used, n_bins + 1),
-            data units, rising; the outer ones are the public bounds. A value on an edge is in the
-            upper bin, and a bin between equal edges has none.
+            The results of :meth:`.Quantiles.results`, and ``edges`` of shape (n_used, n_bins + 1),
+            data units, ascending; the outer edges are the public bounds. A value on an edge is in
+            the upper bin, and a bin between equal edges is empty.
         """
-        found = self.quantiles.results(state, grid)
-        inner = np.sort(list(map(_edges, found["quantiles"], found["walls"])), axis=1)
+        quantiles = self.quantiles.results(state, grid)
+        # Sorted, as the search in `transform` requires.
+        inner = np.sort(list(map(_edges, quantiles["quantiles"], quantiles["walls"])), axis=1)
         box = self.used_box
-        return {**found, "edges": np.column_stack([box.low, inner, box.high])}
+        return {**quantiles, "edges": np.column_stack([box.low, inner, box.high])}
 
     def transform(self, results: Results, records: Records) -> Records:
         """Return records whose used columns are bins."""
+        # Element by element, so that a bin depends on its own record alone.
         changed, one, last = records.copy(), self.used_box.one, len(BINS) - 1
-        walls = self.used_box.encode(results["edges"].T).T
-        for j, own in zip(self.used, walls, strict=True):
-            bins = np.searchsorted(own[1:-1], records[:, j], side="right")
-            changed[:, j] = (2 * bins * one + last // 2) // last - one
+        # On the grid, so that records are compared in exact integers.
+        edges = self.used_box.encode(results["edges"].T).T
+        for j, column_edges in zip(self.used, edges, strict=True):
+            bins = np.searchsorted(column_edges[1:-1], records[:, j], side="right")
+            changed[:, j] = (2 * bins * one + last // 2) // last - one  # rounded to nearest
         return changed
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
@@ -109,7 +114,7 @@ class Discretise(Changing):
             for j, edges in zip(self.used, results["edges"], strict=True)
         )
         headings = ("column", *(f"from {name}" for name in BINS), "to")
-        note = "Where bins begin; the first and the last number are the public bounds."
+        note = "Lower edges of the bins; the first and the last number are the public bounds."
         _, *curves = self.quantiles.displays(results, columns)
         return (Table("Bins", headings, rows, note), *curves)
 
@@ -117,8 +122,9 @@ class Discretise(Changing):
 def _edges(quantiles: Floats, walls: Floats) -> Floats:
     """Return the inner edges of the bins of a column.
 
-    Quantiles within one cell of the tree are not told apart: the first of them moves to the cell's
-    lower wall and the others to the upper one, so that a value which many records share is alone.
+    Quantiles within one cell of the tree cannot be distinguished. The first of them moves to the
+    lower edge of the cell and the others to the upper one. So a value that many records share has
+    a separate bin.
     """
     cells = np.clip(np.searchsorted(walls, quantiles, side="left") - 1, 0, len(walls) - 2)
     alike = np.diff(cells) == 0

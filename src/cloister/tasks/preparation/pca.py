@@ -5,9 +5,9 @@ References
 .. [DTTZ14] Dwork, Talwar, Thakurta and Zhang, "Analyze Gauss: optimal bounds for
    privacy-preserving principal component analysis", STOC 2014, algorithm 1: noise on every entry
    of the matrix of second moments.
-.. [W12] Weyl's inequality: an eigenvalue moves by no more than the largest one of what is added.
+.. [W12] Weyl's inequality: an eigenvalue changes at most by the largest eigenvalue of the noise.
 .. [V18] Vershynin, "High-dimensional probability", 2018, theorems 5.2.2 and 7.2.11 (Gaussian
-   concentration; comparison of Sudakov and Fernique): how large the eigenvalues of noise are.
+   concentration; comparison of Sudakov and Fernique): the size of the eigenvalues of noise.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from cloister.tasks.moments import PRODUCT, SQUARE, n_products, sum_products, un
 from cloister.tasks.options import Keep, build_task
 from cloister.tasks.preparation.standardise import Reach
 
-_MEAN_SHARE = 0.15
-_UNIT_BITS = 12  # a record at the radius is a vector of so many bits
-_WEIGHT_BITS = 14  # of a component's entries where records are projected
-_MOST_WIDTH = 512
-_LEAST = 2.0**-6  # of a deviation that records are divided by
-_TAIL = sqrt(2 * log(1 / 0.025))  # of a concentrated variable, so that 2.5 % are beyond
+_MEAN_SHARE = 0.15  # of the budget
+_UNIT_BITS = 12  # bits of the length of a record at the radius
+_WEIGHT_BITS = 14  # bits of a component's entries in the projection of records
+_MOST_WIDTH = 512  # keeps the sums of a projection below 2**53
+_LEAST = 2.0**-6  # smallest deviation as a divisor of records
+_TAIL = sqrt(2 * log(1 / 0.025))  # a concentrated variable exceeds it with 2.5 % probability
 
 
 @declared
 class PCA(Gaussian):
-    """Directions in which records vary most, and records in their coordinates.
+    """Directions with the largest variance, and the records in their coordinates.
 
     Parameters
     ----------
     kept : tuple of int
-        Columns that take no part and follow the components unchanged.
+        Columns that are excluded and follow the components unchanged.
     clip : float, > 0
-        A record further from the mean than this part of ``sqrt(numbers + 2 categorical columns)``
-        is shortened to that; from 2 on none is.
+        Radius around the mean as a share of ``sqrt(numbers + 2 categorical columns)``; records
+        beyond it are clipped to it. From 2 on no record is.
 
     Notes
     -----
-    Columns of numbers count from -1 to 1 over their box, a category is 0 or 1. Add/remove one
-    record: it adds its row and a count, at most one for each column and one more; then the products
-    of a vector of at most `clip`'s radius, whose packed norm is 5 times its squared length.
-    docs/proofs/preparation.md
+    Columns of numbers are in [-1, 1] over their box, a category is 0 or 1. Adding or removing one
+    record first changes its row and a count, by at most one for each column and one more. Then it
+    changes the products of a vector within the radius of `clip`, whose packed norm is at most 5
+    times its squared length. docs/proofs/preparation.md
     """
 
     name: ClassVar[str] = "pca"
@@ -73,7 +73,7 @@ class PCA(Gaussian):
     class Options:
         n_components: Annotated[Whole | None, "directions; at most two if None"] = None
         keep: Keep = ()
-        clip: Annotated[Positive, "radius around the mean, as a part of half the diagonal"] = 0.3
+        clip: Annotated[Positive, "radius around the mean, as a share of half the diagonal"] = 0.3
         reach: Reach = 4.0
         whiten: Annotated[bool, "divide each component by its own deviation"] = False
 
@@ -91,16 +91,17 @@ class PCA(Gaussian):
     def __post_init__(self) -> None:
         if not self.n_components <= self.width <= _MOST_WIDTH:
             raise PlanError(
-                "n_components must be at most the numbers and categories that are not kept, of "
-                f"which there must be at most {_MOST_WIDTH}, got {self.n_components} of "
-                f"{self.width}; keep other columns."
+                "n_components must be at most the number of numbers and categories outside keep, "
+                f"which must be at most {_MOST_WIDTH}, got {self.n_components} of {self.width}; "
+                "change keep."
             )
+        # The output has both, and a schema needs distinct names.
         if clash := {self.names[j] for j in self.kept} & set(self._labels):
             raise PlanError(f"column {min(clash)!r} has the name of a component; rename it.")
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Take every column that is not kept."""
+        """Use every column except those in `keep`."""
         kept = tuple(sorted(position(facts.columns, name, "keep") for name in options.keep))
         width = Encoding(facts.levels, facts.frac_bits, kept).width - 1
         return build_task(
@@ -123,7 +124,7 @@ class PCA(Gaussian):
 
     @cached_property
     def width(self) -> int:
-        """Number of numbers and categories, the entries of a component."""
+        """Number of entries of a component: one for each column of numbers and each category."""
         return self._encoding.width - 1
 
     @cached_property
@@ -136,23 +137,24 @@ class PCA(Gaussian):
 
     @property
     def output(self) -> tuple[PublicColumn, ...]:
-        """The components, in deviations, and then the columns that were kept."""
+        """The components, in deviations, and then the columns in `keep`."""
         components = (PublicColumn(name, -self.reach, self.reach) for name in self._labels)
         return (*components, *(self._public[j] for j in self.kept))
 
     @cached_property
     def _radius(self) -> int:
-        """Length to which records are shortened, grid steps."""
+        """Length to which records are clipped, grid steps."""
         used = self._encoding.used
+        # Two records differ in at most two categories of a column, by 1 each.
         squares = sum(2 if self.categories[j] else 1 for j in used)
         return max(1, floor(min(self.clip, 2.0) * sqrt(squares) * (1 << self.frac_bits)))
 
     def describe(self) -> str:
         return (
-            f"The number and the sum of all records are released with noise, then the "
+            f"The count and the sum of all records are released with noise, then the sums of "
             f"{n_products(self.width)} products of {self.width} numbers and categories about their "
-            f"mean; {self.n_components} principal components are made of them, in which each silo "
-            "then expresses its records."
+            f"mean; they give {self.n_components} principal components, and each silo then "
+            "projects its records onto these."
         )
 
     def start(self) -> State:
@@ -167,22 +169,22 @@ class PCA(Gaussian):
         }
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return sums and count; then products."""
+        """Return the block of sums and count, or the block of products."""
         if t == 0:
             one, entries = 1 << self.frac_bits, len(self._encoding.used) + 1
             return (Block.counting("sums", (self.width + 1,), _MEAN_SHARE, entries, one),)
         unit, p = 1 << 2 * _UNIT_BITS, self.width
-        # (sum |y_i|)^2 is at most p |y|^2, so products of two columns are at most (p - 1) / 2 of it
+        # (sum |y_i|)^2 is at most p |y|^2, so products of two columns sum to (p - 1) / 2 of |y|^2.
         l1 = (2 * SQUARE + PRODUCT * (p - 1)) * unit // 2
         bound = (SQUARE * unit) ** 2
         return (Block("products", (n_products(p),), l1, bound, 1 - _MEAN_SHARE),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return sums of rows with a last 1; or sums of products about the released mean."""
+        """Return sums of rows that end with 1, or sums of products about the released mean."""
         size = self.width + 1 if t == 0 else n_products(self.width)
         total = np.zeros(size, dtype=np.int64)
-        for part in chunks(records):
-            rows = self._encoding.rows(part)
+        for chunk in chunks(records):
+            rows = self._encoding.rows(chunk)
             if t == 0:
                 total += rows.sum(axis=0, dtype=np.int64)
             else:
@@ -191,17 +193,17 @@ class PCA(Gaussian):
         return total
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
-        """Return the mean; or the components of the second moments."""
-        known = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        """Set the mean, or the components of the second moments."""
+        before = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         if t == 0:
-            return {**known, **self._mean(released["sums"])}
-        return {**known, **self._components(known, released["products"])}
+            return {**before, **self._mean(released["sums"])}
+        return {**before, **self._components(before, released["products"])}
 
     def _mean(self, block: NoisyBlock) -> dict[str, Floats]:
         totals, std = block.in_records(self.frac_bits)
         sums, count = totals[:-1], totals[-1:]
         low, high = ratio_interval(sums[None], count, sum_std=std, count_std=std)
-        mean = sums / max(float(count[0]), 1.0, std)
+        mean = sums / max(float(count[0]), 1.0, std)  # a count within its noise is uninformative
         return {
             "mean": np.clip(mean, -1, 1),
             "mean_low": low[0],
@@ -211,16 +213,17 @@ class PCA(Gaussian):
         }
 
     def _scale(self, n: float) -> float:
-        """Return what an integer of the released products is, over `n` records."""
+        """Return the size of an integer step of the released products, over `n` records."""
         return (self._radius / (1 << self.frac_bits)) ** 2 / 4.0**_UNIT_BITS / n
 
-    def _components(self, known: State, block: NoisyBlock) -> dict[str, Floats]:
-        scale = self._scale(max(float(known["count"][0]), 1.0, float(known["count_noise"][0])))
+    def _components(self, before: State, block: NoisyBlock) -> dict[str, Floats]:
+        scale = self._scale(max(float(before["count"][0]), 1.0, float(before["count_noise"][0])))
         moments = unpack_products(block.values.astype(np.float64) * scale, self.width)
         values, vectors = np.linalg.eigh(moments)
         first = vectors.T[::-1][: self.n_components]
         at = np.abs(first).argmax(axis=1)
-        first = first * np.sign(first[np.arange(len(first)), at])[:, None]  # one sign for everybody
+        # The sign of an eigenvector is arbitrary; all parties make the largest entry positive.
+        first = first * np.sign(first[np.arange(len(first)), at])[:, None]
         return {
             "components": first,
             "variances": values[::-1][: self.n_components],
@@ -229,17 +232,18 @@ class PCA(Gaussian):
         }
 
     def _half_width(self, noise_std: float) -> Floats:
-        """Return what is at least the 97.5 % point of the largest eigenvalue of the noise.
+        """Return an upper bound on the 97.5 % quantile of the largest eigenvalue of the noise.
 
-        Entries beside the diagonal have the deviation s, those on it at most sqrt(2) s: the largest
-        eigenvalue is 2 s sqrt(p) on average, at most, and varies like a normal variable of
-        deviation sqrt(2) s, at most. [V18]_
+        Entries off the diagonal have deviation s, those on it at most sqrt(2) s. The mean of the
+        largest eigenvalue is at most 2 s sqrt(p). Its variation is at most that of a normal
+        variable with deviation sqrt(2) s [V18]_.
         """
-        beside = noise_std / PRODUCT
-        return np.array([beside * (2 * sqrt(self.width) + _TAIL * sqrt(2))])
+        off_diagonal = noise_std / PRODUCT
+        # A diagonal entry is packed with the factor 5, an other one with 7: 7/5 is below sqrt(2).
+        return np.array([off_diagonal * (2 * sqrt(self.width) + _TAIL * sqrt(2))])
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return how far noise may move an explained variance; squares of half a box."""
+        """Return the half-width of an explained variance, in squares of half a box."""
         half_width = self._half_width(noise_std * self._scale(max(nominal_n, 1)))
         return {"explained_variance_half_width": half_width}
 
@@ -252,47 +256,48 @@ class PCA(Gaussian):
             ``mean`` with ``mean_low`` and ``mean_high`` of shape (width,), ``components`` of shape
             (n_components, width): numbers from -1 to 1 over the box of their column, categories 0
             or 1. ``explained_variance`` with ``_low`` and ``_high`` and
-            ``explained_variance_ratio`` of shape (n_components,), in the squares of these units;
-            ``explained_variance_half_width`` and ``total_variance`` of shape (1,); ``scale``, what
-            coordinates are divided by; ``count`` and ``count_half_width``, in records.
+            ``explained_variance_ratio`` of shape (n_components,), in the squares of these units.
+            ``explained_variance_half_width`` and ``total_variance`` of shape (1,). ``scale``, the
+            divisor of coordinates. ``count`` and ``count_half_width``, in records.
 
         Notes
         -----
-        The interval of an explained variance is of the eigenvalue that the same moments have
-        without noise; it holds for all at once [W12]_, and is wider than 95 % needs.
+        The interval of an explained variance covers the eigenvalue of the same moments without
+        noise. It holds for all eigenvalues simultaneously [W12]_, and is wider than 95 % requires.
         """
-        found = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-        values, spread = found["variances"], found["spread"]
-        total = np.maximum(found["total"], 4.0**-self.frac_bits)
+        real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        values, spread = real["variances"], real["spread"]
+        total = np.maximum(real["total"], 4.0**-self.frac_bits)
         positive = np.sqrt(np.maximum(values, _LEAST**2))
         return {
-            **{name: found[name] for name in ("mean", "mean_low", "mean_high", "components")},
+            **{name: real[name] for name in ("mean", "mean_low", "mean_high", "components")},
             "explained_variance": np.maximum(values, 0.0),
             "explained_variance_low": np.maximum(values - spread, 0.0),
             "explained_variance_high": np.maximum(values + spread, 0.0),
             "explained_variance_half_width": spread,
             "explained_variance_ratio": np.clip(values / total, 0.0, 1.0),
             "total_variance": total,
+            # One scale for all components keeps distances, a scale for each one removes them.
             "scale": positive if self.whiten else np.full(len(values), positive[0]),
-            "count": found["count"],
-            "count_half_width": np.array([size_interval(float(found["count_noise"][0]))]),
+            "count": real["count"],
+            "count_half_width": np.array([size_interval(float(real["count_noise"][0]))]),
         }
 
     def transform(self, results: Results, records: Records) -> Records:
-        """Return coordinates along the components, and the columns that were kept."""
+        """Return coordinates along the components, and the columns in `keep`."""
         one = 1 << self.frac_bits
         mean = np.rint(results["mean"] * one).astype(np.int64)
         weights = np.rint(results["components"].T * (1 << _WEIGHT_BITS))
         changed = np.empty((len(records), len(self.output)), dtype=np.int32)
         factors = 1 / (results["scale"] * self.reach * (1 << _WEIGHT_BITS))
         place = 0
-        for part in chunks(records):
-            away = (self._encoding.rows(part)[:, :-1] - mean).astype(np.float64)
-            # whole numbers below 2**53, so that no other record can change the last bit
+        for chunk in chunks(records):
+            away = (self._encoding.rows(chunk)[:, :-1] - mean).astype(np.float64)
+            # Integers below 2**53, so that no other record can change the last bit.
             coordinates = (away @ weights) * factors
             cut = np.rint(np.clip(coordinates, -one, one))
-            changed[place : place + len(part), : self.n_components] = cut
-            place += len(part)
+            changed[place : place + len(chunk), : self.n_components] = cut
+            place += len(chunk)
         changed[:, self.n_components :] = records[:, list(self.kept)]
         return changed
 
@@ -303,8 +308,8 @@ class PCA(Gaussian):
             (name, number_of(results, "explained_variance", i), shares[i])
             for i, name in enumerate(self._labels)
         )
-        note = f"{INTERVALS} They hold for all components at once."
-        heads = ("component", "variance", "part of the total")
+        note = f"{INTERVALS} They hold for all components simultaneously."
+        heads = ("component", "variance", "share of the total")
         components = results["components"]
         largest = max(float(np.abs(components).max()), 1e-9)
         return (
@@ -312,18 +317,19 @@ class PCA(Gaussian):
             Heatmap(
                 "Components",
                 bare(components, labels=(self._labels, self._encoding.names(self._public)[:-1])),
-                "How much each column counts, over half of its box.",
+                "Weight of each column, relative to half of its box.",
                 components / largest,
             ),
         )
 
 
 def rounded_to_unit(differences: Integers, radius: int, unit: int) -> Integers:
-    """Return differences shortened to a radius, in steps of ``1 / unit`` of it, rounded to nearest.
+    """Return differences clipped to a radius, in steps of ``1 / unit`` of it, rounded to nearest.
 
-    A row that rounding would make longer than `unit` is cut toward zero instead, so that every
+    A row that rounding would make longer than `unit` is truncated toward zero instead. So every
     squared norm is at most ``unit**2``.
     """
+    # Rounding to nearest has less bias than truncation.
     cut = clip_to_unit(differences, radius, unit)
     real = differences.astype(np.float64)
     lengths = np.sqrt(np.einsum("ij,ij->i", real, real))

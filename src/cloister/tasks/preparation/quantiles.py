@@ -1,16 +1,16 @@
 """``Quantiles``: medians and other quantiles of columns, from trees of noisy counts.
 
-Each column's axis is cut into equal cells, these into equal cells, and so on, so that a record is
-in one cell of each level of a tree. Noisy counts of all levels are made to agree by least squares
-[H10]_; a running sum of them then holds few noises. A second tree, over cells that are narrow where
-the first one saw records, makes the answer as sharp as the grid, however wide the public box is.
+Each column's axis is divided into equal cells, these into equal cells, and so on. A record is in
+one cell of each level of this tree. Noisy counts of all levels are made consistent by least squares
+[H10]_, so the noise of a running sum is that of few counts. A second tree has narrow cells where
+the first one found records. It makes estimates as fine as the grid for any width of the public box.
 
 References
 ----------
 .. [H10] Hay, Rastogi, Miklau and Suciu, "Boosting the accuracy of differentially private histograms
    through consistency", PVLDB 3(1), 2010, section 4.
 .. [QYL13] Qardaji, Yang and Li, "Understanding hierarchical methods for differentially private
-   histograms", PVLDB 6(14), 2013: how many children a cell should have.
+   histograms", PVLDB 6(14), 2013: the best number of children of a cell.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import curve_of
 from cloister.tasks.options import Keep, build_task, noise_multiplier_for
 
-BRANCHES = 4  # of a cell; of 256 cells it makes the least noise of a running sum [QYL13]_
+BRANCHES = 4  # children of a cell; with 256 cells, 4 minimises the noise of running sums [QYL13]_
 Probabilities = Annotated[tuple[Probability, ...], Length(1)]
 Levels = Annotated[int, Range(1, 6)]
 Used = Annotated[tuple[Annotated[int, Range(0)], ...], Length(1)]
-"""The columns of numbers that a task looks at."""
+"""The columns of numbers of a task."""
 TreeLevels = Annotated[Levels | None, "of a tree of counts; chosen from the noise by default"]
-Refine = Annotated[bool, "let a second tree look closer where the first one saw records"]
-_LEVELS = (2, 5)
+Refine = Annotated[bool, "use a second tree with finer cells where the first one found records"]
+_LEVELS = (2, 5)  # minimum and maximum of the default
 _FIRST_SHARE = 0.25  # of the budget, for the first of two trees
-_EVEN = 0.25  # part of the second tree's cells that is spread evenly over the box
-_SEEN = 2.0  # deviations of its noise by which a cell must stand out to be cut finer
-_CURVES = 6
+_EVEN = 0.25  # share of the second tree's cells that is spread evenly over the box
+_SEEN = 2.0  # a cell is refined if its count exceeds so many deviations of its noise
+_CURVES = 6  # more curves would make a report unreadable
 
 
 @declared
@@ -66,14 +66,14 @@ class Quantiles(Gaussian):
     used : tuple of int
         Columns whose quantiles are released.
     levels : int
-        Of a tree; its finest level has ``4**levels`` cells.
+        Levels of a tree; the finest one has ``4**levels`` cells.
     rounds : int
-        Trees: over cells of equal width, then over cells that the first one chose.
+        Number of trees: over cells of equal width, then over cells chosen from the first tree.
 
     Notes
     -----
-    Add/remove one record: in each round it adds one to one cell of each level for each of D used
-    columns, so a round has the integer bound ``D levels`` in squares. docs/proofs/preparation.md
+    In each round a record adds one to one cell of each level for each of D used columns. So the
+    squared norm of its contribution is at most ``D levels``. docs/proofs/preparation.md
     """
 
     name: ClassVar[str] = "quantiles"
@@ -100,7 +100,8 @@ class Quantiles(Gaussian):
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Take every column of numbers that is not kept."""
+        """Use every column of numbers except those in `keep`."""
+        # Categories have numbers, too, but their order has no meaning.
         used = numbers_but(facts.columns, options.keep)
         return build_task(
             cls,
@@ -112,11 +113,11 @@ class Quantiles(Gaussian):
         )
 
     def describe(self) -> str:
-        closer = " Then the same again, in cells that lie closer where records were seen."
+        closer = " A second round repeats this, with narrower cells where records were found."
         return (
-            f"Numbers of records in {BRANCHES**self.levels} cells of each of {len(self.used)} "
+            f"Counts of records in {BRANCHES**self.levels} cells of each of {len(self.used)} "
             f"columns, and in {self.levels - 1} coarser divisions of the same boxes, all with "
-            f"Gaussian noise; quantiles are read from them.{closer * (self.rounds == 2)}"
+            f"Gaussian noise; quantiles are estimated from them.{closer * (self.rounds == 2)}"
         )
 
     def start(self) -> State:
@@ -126,7 +127,7 @@ class Quantiles(Gaussian):
         return {"walls": edges, "counts": np.zeros((d, n)), "next": edges, "noise": np.zeros(1)}
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return all levels of all columns' trees under one noise."""
+        """Return one block with all levels of all columns' trees."""
         touched = len(self.used) * self.levels
         counts = sum(BRANCHES**level for level in range(1, self.levels + 1))
         share = 1.0 if self.rounds == 1 else (_FIRST_SHARE, 1 - _FIRST_SHARE)[t]
@@ -134,22 +135,23 @@ class Quantiles(Gaussian):
 
     def _cells_of(self, state: GridState, records: Records) -> Iterator[Integers]:
         """Yield the finest cell of each record, for each used column."""
-        # edges rise; sorted, so that the bound holds for whatever state a hostile party makes
+        # Edges ascend already; they are sorted so that the bound holds for a hostile state, too.
         for j, edges in zip(self.used, np.sort(state["next"], axis=1), strict=True):
-            # a value belongs to the last cell whose lower edge is not above it
+            # A value belongs to the last cell whose lower edge is at most the value.
             yield np.searchsorted(edges[1:-1], records[:, j], side="right")
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
-        """Return one unit in a cell of each level of each column's tree."""
-        at, start = [], 0
+        """Return a one in a cell of each level of each column's tree."""
+        cells, start = [], 0  # cells of all levels and columns are numbered consecutively
         for finest in self._cells_of(state, records):
             for level in range(1, self.levels + 1):
-                at.append(start + finest // BRANCHES ** (self.levels - level))
+                cells.append(start + finest // BRANCHES ** (self.levels - level))
                 start += BRANCHES**level
-        return (Rows.at(at, [1 << COUNT_BITS] * len(at)),)
+        return (Rows.at(cells, [1 << COUNT_BITS] * len(cells)),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return how many records are in each cell of each level."""
+        """Return the counts of records in each cell of each level."""
+        # Coarser counts are sums of the finest ones, so each record is searched only once.
         n, trees = BRANCHES**self.levels, []
         for cells in self._cells_of(state, records):
             finest = np.bincount(cells, minlength=n)
@@ -158,33 +160,34 @@ class Quantiles(Gaussian):
         return np.concatenate(trees).astype(np.int64) << COUNT_BITS
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
-        """Return counts that agree, and the cells of the next round."""
+        """Return consistent counts, and the cells of the next round."""
         values, noise = released["trees"].in_records()
-        ends = np.cumsum([BRANCHES**level for level in range(1, self.levels)])
-        counts = agreeing(np.split(values, ends, axis=1))
+        splits = np.cumsum([BRANCHES**level for level in range(1, self.levels)])
+        counts = agreeing(np.split(values, splits, axis=1))
         edges = from_grid(state["next"], self.frac_bits)
         last = t + 1 == self.rounds
         return {
             "walls": edges,
             "counts": counts,
-            "next": edges if last else _sharper(edges, counts, noise),
+            "next": edges if last else _sharper(edges, counts, noise),  # post-processing
             "noise": np.array([noise]),
         }
 
     def rank_noise(self, noise_multiplier: float, nominal_n: int) -> float:
-        """Return the deviation of the part of the records below a place, from public numbers."""
+        """Return the deviation of the share of records below a value, from public numbers."""
+        # Of the last tree, because its counts replace those of the first one.
         (last,) = self.blocks(self.rounds - 1)
-        word = noise_multiplier * sqrt(last.l2_squared / last.weight) / (1 << COUNT_BITS)
+        element = noise_multiplier * sqrt(last.l2_squared / last.weight) / (1 << COUNT_BITS)
         inner, _ = running_variance(self.levels)
-        return word * sqrt(float(inner.max())) / max(nominal_n, 1)
+        return element * sqrt(float(inner.max())) / max(nominal_n, 1)
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the margins of error of the share of records below a place, and of the count."""
+        """Return the margins of error of the share of records below a value, and of the count."""
         return self._half_widths(noise_std / (1 << COUNT_BITS), float(nominal_n))
 
     def _half_widths(self, noise: float, count: float) -> dict[str, Floats]:
         inner, total = running_variance(self.levels)
-        # The count is a mean over trees, whose noises are independent; ranks are of one tree.
+        # The count is a mean over trees with independent noises; a rank comes from one tree.
         z = INTERVAL_95["gaussian"] * noise
         return {
             "count_half_width": np.array([z * sqrt(total / len(self.used))]),
@@ -197,30 +200,31 @@ class Quantiles(Gaussian):
         Returns
         -------
         dict
-            ``quantiles``, ``low`` and ``high`` of shape (n_used, n_probabilities), data units, at
-            least a cell apart, with the ends of population intervals, ``population_low`` and
-            ``population_high``; ``walls``, data units, and ``distribution``, the part of the
-            records below each edge, with ``distribution_low`` and ``distribution_high``, of shape
-            (n_used, n_cells + 1); ``count`` and ``count_half_width``, in records, and
-            ``rank_half_width``, of a part of the records, of shape (1,).
+            ``quantiles``, ``low`` and ``high`` of shape (n_used, n_probabilities), data units; an
+            interval is at least one cell wide. ``population_low`` and ``population_high``, the ends
+            of population intervals, of the same shape. ``walls``, the edges of cells in data units,
+            and ``distribution``, the share of records below each edge, of shape
+            (n_used, n_cells + 1), with ``distribution_low`` and ``distribution_high``. ``count``
+            and ``count_half_width``, in records, and ``rank_half_width``, a share of the records,
+            of shape (1,).
         """
         real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         edges, counts, noise = real["walls"], real["counts"], float(real["noise"][0])
-        found = quantiles_of(edges, counts, noise, self.probabilities)
-        total = float(counts.sum(axis=1).mean())
+        estimate = quantiles_of(edges, counts, noise, self.probabilities)
+        total = float(counts.sum(axis=1).mean())  # all trees count the same records
         inner, _ = running_variance(self.levels)
         spread = INTERVAL_95["gaussian"] * noise * np.sqrt(inner) / max(total, 1.0)
         share = np.clip(_rising(_running(counts)) / max(total, 1.0), 0.0, 1.0)
-        centre, half = (part[list(self.used), None] for part in (grid.centre, grid.half_range))
-        rounding = 2.0 ** -(self.frac_bits + 1)  # of a record that enters the grid
-        narrow = found.low, found.high
-        ends = {"": narrow, "population_": found.population or narrow}
-        places = {"quantiles": found.values, "walls": edges}
+        centre, half = (scale[list(self.used), None] for scale in (grid.centre, grid.half_range))
+        rounding = 2.0 ** -(self.frac_bits + 1)  # records were rounded to the grid on entry
+        narrow = estimate.low, estimate.high
+        ends = {"": narrow, "population_": estimate.population or narrow}
+        positions = {"quantiles": estimate.values, "walls": edges}
         for kind, (low, high) in ends.items():
-            places[f"{kind}low"] = np.maximum(low - rounding, -1.0)
-            places[f"{kind}high"] = np.minimum(high + rounding, 1.0)
+            positions[f"{kind}low"] = np.maximum(low - rounding, -1.0)
+            positions[f"{kind}high"] = np.minimum(high + rounding, 1.0)
         return {
-            **{name: centre + half * place for name, place in places.items()},
+            **{name: centre + half * position for name, position in positions.items()},
             "distribution": share,
             "distribution_low": np.clip(share - spread, 0.0, 1.0),
             "distribution_high": np.clip(share + spread, 0.0, 1.0),
@@ -230,9 +234,9 @@ class Quantiles(Gaussian):
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of quantiles, and the distributions of the first columns."""
-        found = Estimate(*(results[name] for name in ("quantiles", "low", "high")))
+        estimate = Estimate(*(results[name] for name in ("quantiles", "low", "high")))
         rows: tuple[tuple[str | Estimate, ...], ...] = tuple(
-            (columns[j], *found[i].cells()) for i, j in enumerate(self.used)
+            (columns[j], *estimate[i].cells()) for i, j in enumerate(self.used)
         )
         headings = ("column", *(f"{p:.3g}" for p in self.probabilities))
         note = "[ , ] is a 95 % confidence interval (privacy noise only), never finer than a cell."
@@ -243,8 +247,8 @@ class Quantiles(Gaussian):
                 results,
                 "distribution",
                 i,
-                axes=(columns[j], "part of the records below"),
-                note="The band is the 95 % confidence interval (privacy noise only) at each place.",
+                axes=(columns[j], "share of the records below"),
+                note="The band is the 95 % confidence interval (privacy noise only) at each value.",
             )
             for i, j in enumerate(self.used[:_CURVES])
         )
@@ -252,28 +256,30 @@ class Quantiles(Gaussian):
 
 
 def numbers_but(columns: Sequence[PublicColumn], keep: Sequence[str]) -> tuple[int, ...]:
-    """Return the columns of numbers that are not to be kept; at least one is needed."""
+    """Return the columns of numbers except those in `keep`; raise PlanError if there are none."""
     kept = {position(columns, name, "keep") for name in keep}
     used = tuple(j for j, c in enumerate(columns) if not c.levels and j not in kept)
     if not used:
         raise PlanError(
-            "columns must hold at least one column of numbers that is not kept, got none; "
+            "columns must have at least one column of numbers outside keep, got none; add one, as "
             "categories have no mean and no quantiles."
         )
     return used
 
 
 def check_used(used: Sequence[int], n_features: int) -> None:
-    """Refuse a column that is not there."""
+    """Raise PlanError for a column that does not exist."""
     if max(used) >= n_features:
-        raise PlanError(f"used must be columns of {n_features}, got {tuple(used)}.")
+        raise PlanError(
+            f"used must be columns below {n_features}, got {tuple(used)}; design the task again."
+        )
 
 
 def usual_levels(facts: PublicFacts, n_columns: int) -> int:
-    """Return how many levels suit a plan: its finest cells hold about what noise can hide."""
+    """Return the number of levels at which a finest cell's count is about its noise."""
     if (multiplier := noise_multiplier_for(facts)) is None:
         raise PlanError("budget is needed to choose the levels of trees; give it, or give levels.")
-    noise = multiplier * sqrt(max(n_columns, 1))
+    noise = multiplier * sqrt(max(n_columns, 1))  # a record adds to a cell of every column
     for levels in range(*_LEVELS):
         if BRANCHES**levels >= facts.nominal_n / (noise * sqrt(levels)):
             return levels
@@ -289,38 +295,41 @@ def agreeing(noisy: Sequence[Floats]) -> Floats:
     Parameters
     ----------
     noisy : sequence of ndarray of shape (n_trees, 4**level), for level 1, 2, ...
-        With noise of one deviation. All trees are of the same records and share their total.
+        Counts with noise of equal deviation. All trees count the same records, so their totals
+        are equal.
 
     Notes
     -----
-    Write E_k for the mean over each cell of level k, m_k for the number of finest cells in one,
-    A_k for the sums over them. The normal equations are ``(sum m_k E_k) x = sum A_k^T y_k``. The
-    E_k are nested projections, so the equations fall apart into the spaces of ``E_k - E_(k-1)``,
-    where the left side is the number ``sum_(l >= k) m_l``. [H10]_ has the same estimate, by two
+    Let E_k be the mean over each cell of level k, m_k the number of finest cells in one cell, and
+    A_k the sums over them. The normal equations are ``(sum m_k E_k) x = sum A_k^T y_k``. The E_k
+    are nested projections, so the equations separate into the spaces of ``E_k - E_(k-1)``. In
+    each, the left side is the number ``sum_(l >= k) m_l``. [H10]_ computes the same estimate by two
     passes over a tree.
     """
     depth, n = len(noisy), noisy[-1].shape[1]
     summed = np.sum([np.repeat(level, n // level.shape[1], axis=1) for level in noisy], axis=0)
     factors = _precisions(depth)
     means = [_means(summed, BRANCHES**k) for k in range(depth + 1)]
-    found: Floats = np.tile(means[0].mean(axis=0) / factors[0], (len(summed), 1))
+    # The total is that of all trees, since all count the same records.
+    counts: Floats = np.tile(means[0].mean(axis=0) / factors[0], (len(summed), 1))
     for k in range(1, depth + 1):
-        found = found + (means[k] - means[k - 1]) / factors[k]
-    return found
+        counts = counts + (means[k] - means[k - 1]) / factors[k]
+    return counts
 
 
 @cache
 def running_variance(depth: int) -> tuple[Floats, float]:
-    """Return the variance of running sums of :func:`agreeing` counts, over that of a count.
+    """Return the variances of running sums of :func:`agreeing` counts, over that of a count.
 
-    They are of the sum of the first 0, 1, ... cells, less an equal part of the total for each,
-    shape (4**depth + 1,); and of the total of one tree, which is independent of these.
+    The first result has shape (4**depth + 1,). It holds the variances of the sums of the first 0,
+    1, ... cells, less an equal share of the total for each cell. The second is the variance of the
+    total of one tree, which is independent of these.
     """
     n, factors = BRANCHES**depth, _precisions(depth)
-    places = np.arange(n + 1)
-    # of a running sum's coefficients, means over cells of m: some of 1, one of a part, some of 0
+    sizes = np.arange(n + 1)
+    # The coefficients of a running sum, averaged over cells of m: ones, one fraction, and zeros.
     norms = [
-        m * (places // m + (places % m / m) ** 2)
+        m * (sizes // m + (sizes % m / m) ** 2)
         for m in (BRANCHES ** (depth - level) for level in range(depth + 1))
     ]
     inner: Floats = (np.diff(norms, axis=0) / factors[1:, None]).sum(axis=0)
@@ -328,7 +337,7 @@ def running_variance(depth: int) -> tuple[Floats, float]:
 
 
 def _precisions(depth: int) -> Floats:
-    """Return the numbers that the normal equations are: for the total, then level by level."""
+    """Return the factors of the normal equations: for the total, then level by level."""
     sizes = [BRANCHES ** (depth - level) for level in range(1, depth + 1)]
     tails = np.cumsum(sizes[::-1])[::-1]
     return np.array([tails[0], *tails], dtype=np.float64)
@@ -343,35 +352,36 @@ def _means(values: Floats, cells: int) -> Floats:
 def quantiles_of(
     edges: Floats, counts: Floats, noise: float, probabilities: Sequence[float]
 ) -> Estimate:
-    """Return quantiles of trees with their 95 % intervals, (n_trees, n_probabilities).
+    """Return quantiles of trees with their 95 % intervals; shape (n_trees, n_probabilities).
 
     Parameters
     ----------
     edges : ndarray of shape (n_trees, n_cells + 1), ascending
     counts : ndarray of shape (n_trees, n_cells)
-        Of :func:`agreeing`.
+        Results of :func:`agreeing`.
     noise : float, >= 0
         Standard deviation of a noisy count of the trees, in records.
     probabilities : sequence of float in (0, 1)
 
     Notes
     -----
-    The target is where the running share of the records reaches the probability, without noise. The
-    interval is made of all cells where noise allows that, the population interval of all where
-    sampling allows it, too: the share below a quantile of the population varies by ``p (1-p) / n``.
+    The target is the value at which the running share of the records reaches the probability,
+    without noise. The interval consists of all cells that are consistent with the noise. The
+    population interval consists of all cells that are consistent with noise and sampling: the share
+    below a quantile of the population has the variance ``p (1-p) / n``.
     """
     trees, n = counts.shape
     inner, of_total = running_variance(round(np.log(n) / np.log(BRANCHES)))
-    part = np.array(probabilities)[:, None]
+    share = np.array(probabilities)[:, None]
     sums = _running(counts)[:, None, :]
-    gap = _rising(sums - part * sums[:, :, -1:])
-    # The gap takes `part` of the total away, which is known from all trees together.
-    variance = inner + (np.linspace(0.0, 1.0, n + 1) - part) ** 2 * of_total / trees
-    sampling = part * (1 - part) * max(float(counts.sum()) / trees, 1.0)
+    gap = _rising(sums - share * sums[:, :, -1:])
+    # The gap subtracts a share of the total, whose estimate averages all trees.
+    variance = inner + (np.linspace(0.0, 1.0, n + 1) - share) ** 2 * of_total / trees
+    sampling = share * (1 - share) * max(float(counts.sum()) / trees, 1.0)
 
     def within(variance: Floats) -> tuple[Floats, Floats]:
         reach = INTERVAL_95["gaussian"] * np.sqrt(variance)
-        # the first edge that enough records may lie below, and the last that too few may
+        # The first edge with possibly enough records below it, and the last with possibly too few.
         first = _first(gap + reach >= 0)
         last = n - _first((gap - reach <= 0)[..., ::-1])
         low = np.take_along_axis(edges, np.maximum(first - 1, 0), axis=1)
@@ -383,41 +393,42 @@ def quantiles_of(
         [_crossing(of_part, edge) for of_part in of_tree]
         for edge, of_tree in zip(edges, gap, strict=True)
     ]
-    value = np.clip(crossings, low, high)
+    value = np.clip(crossings, low, high)  # noise may cross the interval's ends
     return Estimate(value, low, high, population=within(noise**2 * variance + sampling))
 
 
 def _sharper(edges: Floats, counts: Floats, noise: float) -> Floats:
-    """Return edges that lie close where records were seen."""
-    # Empty cells hold noise too, and cells should not crowd where nothing is.
+    """Return edges that are closer together where records were found."""
+    # Empty cells have noise, too, and must not attract the edges.
     seen = np.maximum(counts - _SEEN * noise, 0.0)
     total = seen.sum(axis=1, keepdims=True)
+    # Some cells stay evenly spread, for records that the noise of the first tree hid.
     even = np.where(total > 0, _EVEN, 1.0) * np.diff(edges, axis=1) / 2
     upto = _running((1 - _EVEN) * seen / np.where(total > 0, total, 1.0) + even)
-    places = np.linspace(0.0, 1.0, edges.shape[1])
+    levels = np.linspace(0.0, 1.0, edges.shape[1])
     pairs = zip(upto / upto[:, -1:], edges, strict=True)
-    return np.array([np.interp(places, reached, edge) for reached, edge in pairs])
+    return np.array([np.interp(levels, reached, edge) for reached, edge in pairs])
 
 
 def _running(counts: Floats) -> Floats:
-    """Return what is below each edge, both ends included; shape (n_trees, n_cells + 1)."""
+    """Return the running sum at each edge, both ends included; shape (n_trees, n_cells + 1)."""
     return np.concatenate([np.zeros((len(counts), 1)), np.cumsum(counts, axis=1)], axis=1)
 
 
 def _rising(values: Floats) -> Floats:
-    """Return the middle between the least rising function above and the largest below."""
+    """Return the mean of the smallest increasing majorant and the largest increasing minorant."""
     above = np.maximum.accumulate(values, axis=-1)
     below = np.minimum.accumulate(values[..., ::-1], axis=-1)[..., ::-1]
     return (above + below) / 2
 
 
 def _first(true: Flags) -> Integers:
-    """Return where each row is first true, its last place if nowhere."""
+    """Return the first true index of each row, or its last index."""
     return np.asarray(np.where(true.any(axis=-1), true.argmax(axis=-1), true.shape[-1] - 1))
 
 
 def _crossing(excess: Floats, edges: Floats) -> float:
-    """Return where a rising function on edges is zero; an end if it never is."""
+    """Return the zero of an increasing function on edges, or an end if it has none."""
     after = int(np.argmax(excess >= 0)) if excess[-1] >= 0 else len(excess) - 1
     if after == 0:
         return float(edges[0])

@@ -1,4 +1,4 @@
-"""Tasks that measure columns of numbers, and then express records in units of what they found."""
+"""Base classes of tasks that measure columns of numbers and transform records accordingly."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from cloister.tasks.preparation.statistics import Statistics
 
 @declared
 class Measuring(Gaussian, ABC):
-    """A task whose first rounds are those of one that measures columns of numbers.
+    """A task whose first rounds are those of a task that measures columns of numbers.
 
     Parameters
     ----------
     low, high : tuple of float, data units
-        The box of all columns.
+        Bounds of all columns.
     """
 
     low: tuple[float, ...]
@@ -84,32 +84,34 @@ class Measuring(Gaussian, ABC):
 
 @declared
 class Changing(Measuring):
-    """The rounds of a task that measures, and records whose used columns its results change.
+    """A measuring task whose results transform the used columns of records.
 
     Parameters
     ----------
     names, categories : tuple, one entry for each column
-        Those of its :class:`~cloister.protocol.task.PublicColumn`.
+        The fields of its :class:`~cloister.protocol.task.PublicColumn`.
     """
 
     names: tuple[str, ...]
     categories: tuple[tuple[str, ...], ...]
 
     def __post_init__(self) -> None:
-        parts = (self.names, self.low, self.high, self.categories)
-        if lengths := {len(part) for part in parts} - {self.n_features}:
+        # The fields come from a plan, which another party may have written.
+        fields = (self.names, self.low, self.high, self.categories)
+        if lengths := {len(values) for values in fields} - {self.n_features}:
             raise PlanError(
-                f"names, low, high and categories must be those of {self.n_features} columns, got "
+                f"names, low, high and categories must have {self.n_features} entries each, got "
                 f"{min(lengths)}; design the task again."
             )
 
     @abstractmethod
     def changed(self, name: str) -> PublicColumn:
-        """Return what a used column of this name becomes."""
+        """Return the transformed column of a used column with this name."""
 
     @property
     def output(self) -> tuple[PublicColumn, ...]:
-        """The columns after the change."""
+        """The columns after the transformation."""
+        # A function of the plan alone: the next step is designed before any release.
         columns = columns_of(self.names, self.low, self.high, self.categories)
         return tuple(
             self.changed(column.name) if j in self.used else column
@@ -119,7 +121,7 @@ class Changing(Measuring):
 
 @declared
 class Scaled(Changing):
-    """Columns of numbers, scaled by what was measured."""
+    """A measuring task whose results scale columns of numbers."""
 
     @property
     @abstractmethod
@@ -128,14 +130,16 @@ class Scaled(Changing):
 
     @abstractmethod
     def scaled(self, results: Results, values: Floats) -> Floats:
-        """Return the used columns, from data units to parts of `reach`."""
+        """Return the used columns, converted from data units to shares of `reach`."""
 
     def changed(self, name: str) -> PublicColumn:
         return PublicColumn(name, -self.reach, self.reach)
 
     def transform(self, results: Results, records: Records) -> Records:
-        """Return records whose used columns are scaled, and cut at `reach`."""
+        """Return records whose used columns are scaled and clipped to `reach`."""
+        # Element by element: no other record may change the last bit of a row.
         grid, changed = self.used_box, records.copy()
         scaled = self.scaled(results, grid.decode(records[:, self.used] / grid.one))
+        # Clipped and rounded to the grid, so that the bounds of the next step hold.
         changed[:, self.used] = np.rint(np.clip(scaled, -1, 1) * grid.one)
         return changed

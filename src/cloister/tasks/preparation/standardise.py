@@ -1,4 +1,4 @@
-"""``Standardise``: private means and deviations, and records in units of them."""
+"""``Standardise``: private means and deviations, and records scaled by them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from cloister.tasks.preparation.statistics import Statistics
 Reach = Annotated[
     float, Range(above=0, most=100), "deviations from the mean to the bound of the new box"
 ]
-_FLOOR = 2.0**-8  # of a deviation, as a part of half the box: what is flatter is noise
+_FLOOR = 2.0**-8  # smallest deviation, as a share of half the box; for constant columns
 
 
 @declared
 class Standardise(Scaled):
-    """Columns of numbers, each less its mean, over its deviation, within a public reach.
+    """Columns of numbers less their means, divided by their deviations, within a public reach.
 
     Parameters
     ----------
     statistics : Statistics
-        Of the columns that are standardised. The others stay as they are.
+        Statistics of the standardised columns; the other columns are unchanged.
     reach : float, > 0
-        Deviations from the mean at which a record is cut.
+        Largest distance to the mean in deviations; records are clipped to it.
     """
 
     name: ClassVar[str] = "standardise"
@@ -47,7 +47,7 @@ class Standardise(Scaled):
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Standardise every column of numbers that is not kept."""
+        """Standardise every column of numbers except those in `keep`."""
         statistics = Statistics.design(facts, Statistics.Options(keep=options.keep))
         return build_task(cls, facts, options, statistics=statistics, reach=float(options.reach))
 
@@ -57,22 +57,27 @@ class Standardise(Scaled):
 
     def describe(self) -> str:
         return (
-            f"{self.statistics.describe()} Each silo then expresses {len(self.used)} columns of "
-            "its records in deviations from the mean."
+            f"{self.statistics.describe()} Each silo then standardises {len(self.used)} columns of "
+            "its records by them."
         )
 
     def results(self, state: GridState, grid: Grid) -> Results:
-        """Return the statistics, and the scales made of them.
+        """Return the statistics and the scales of the columns.
 
         Returns
         -------
         dict
-            What :meth:`.Statistics.results` returns, and ``scale`` of shape (n_used,), data units:
-            the deviations, or a small part of the box where they are smaller.
+            The results of :meth:`.Statistics.results`, and ``scale`` of shape (n_used,), data
+            units: the deviations, or a small share of the box if they are smaller.
         """
-        found = self.statistics.results(state, grid)
-        return {**found, "scale": np.maximum(found["deviation"], _FLOOR * self.used_box.half_range)}
+        statistics = self.statistics.results(state, grid)
+        # A noisy variance may be 0, and a floor keeps the job running.
+        return {
+            **statistics,
+            "scale": np.maximum(statistics["deviation"], _FLOOR * self.used_box.half_range),
+        }
 
     def scaled(self, results: Results, values: Floats) -> Floats:
-        """Return deviations from the mean, over `reach`."""
+        """Return differences to the mean, in deviations, over `reach`."""
+        # Over `reach`, because records of the grid are in [-1, 1].
         return (values - results["mean"]) / (results["scale"] * self.reach)

@@ -1,4 +1,4 @@
-"""How many records, their means, variances and, if asked for, covariances: one noisy sum."""
+"""The number of records, means, variances and optional covariances, from one noisy sum."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Statistics(Gaussian):
     Parameters
     ----------
     used : tuple of int
-        Columns that are looked at.
+        Columns whose statistics are released.
     covariance : bool
-        Whether covariances and correlations are released, too.
+        If True, covariances and correlations are released, too.
 
     Notes
     -----
-    Add/remove one record of x in ``[-1, 1]^d``. Without covariances it adds 1 and, of each column,
-    ``x`` and ``2 x^2 - 1``, which uses the whole range where a square uses half of it: squared
-    norm at most ``1 + 2 d``. With them, the packed products of ``(x, 1)``:
+    Let x in ``[-1, 1]^d`` be a record. Without covariances it adds 1 and, for each column, ``x``
+    and ``2 x^2 - 1``, so its squared norm is at most ``1 + 2 d``. The latter uses the whole range,
+    while a square uses half of it. With covariances it adds the packed products of ``(x, 1)``, see
     :func:`~cloister.tasks.moments.products_norm_squared`. docs/proofs/preparation.md
     """
 
@@ -70,11 +70,11 @@ class Statistics(Gaussian):
     def __post_init__(self) -> None:
         check_used(self.used, self.n_features)
         if self.covariance:
-            self._bits  # noqa: B018  # refuses too many columns now
+            self._bits  # noqa: B018  # raises for too many columns
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Take every column of numbers that is not kept."""
+        """Use every column of numbers except those in `keep`."""
         return build_task(cls, facts, options, used=numbers_but(facts.columns, options.keep))
 
     @cached_property
@@ -93,15 +93,15 @@ class Statistics(Gaussian):
         more = ", and of the products of each two of them" * self.covariance
         return (
             f"The number of records, the sums of {len(self.used)} columns and of their squares"
-            f"{more} are released with Gaussian noise; means and variances are made of them."
+            f"{more} are released with Gaussian noise; they give means and variances."
         )
 
     def start(self) -> State:
-        """Return sums of nothing."""
+        """Return zero sums."""
         return {"sums": np.zeros(self._size), "noise": np.zeros(1)}
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return one block: all sums under one noise."""
+        """Return one block with all sums, under one noise."""
         if self.covariance:
             width, bits = len(self.used) + 1, self._bits
             l1, l2 = moments.products_l1(width, bits), moments.products_norm_squared(width, bits)
@@ -109,8 +109,9 @@ class Statistics(Gaussian):
         return (Block.counting("moments", (self._size,), 1.0, self._size),)
 
     def _values(self, records: Records) -> Integers:
-        """Return ``1, x, 2 x^2 - 1`` of each record in fine units; ``x, 1`` for products."""
+        """Return ``1, x, 2 x^2 - 1`` of each record in fine units, or ``x, 1`` for products."""
         values = records[:, list(self.used)].astype(np.int64)
+        # In integers throughout: a bound on rounded values holds without a float argument.
         if self.covariance:
             x = nearest(values, self.frac_bits - self._bits)
             return np.concatenate([x, np.full((len(x), 1), 1 << self._bits)], axis=1)
@@ -126,15 +127,15 @@ class Statistics(Gaussian):
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the sums of :meth:`rows`."""
         total = np.zeros(self._size, dtype=np.int64)
-        for part in chunks(records):
-            values = self._values(part)
+        for chunk in chunks(records):
+            values = self._values(chunk)
             total += moments.sum_products(values) if self.covariance else values.sum(axis=0)
         return total
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the noisy sums in records."""
         (block,) = released.values()
-        unit = 2 * self._bits if self.covariance else COUNT_BITS
+        unit = 2 * self._bits if self.covariance else COUNT_BITS  # a product has twice the bits
         return {
             "sums": from_grid(block.values, unit),
             "noise": np.array([block.noise_std / (1 << unit)]),
@@ -156,35 +157,37 @@ class Statistics(Gaussian):
         Returns
         -------
         dict
-            ``count`` and ``count_half_width`` of shape (1,); ``mean``, ``variance`` and
-            ``deviation``, each with ``_low`` and ``_high``, of shape (n_used,), the mean with the
-            ends of its population interval, ``_population_low`` and ``_high``; if asked for,
-            ``covariance`` and ``correlation``, each with ``_low`` and ``_high``, of shape
-            (n_used, n_used).
+            ``count`` and ``count_half_width`` of shape (1,). ``mean``, ``variance`` and
+            ``deviation``, each with ``_low`` and ``_high``, of shape (n_used,). The ends of the
+            population interval of the mean, ``mean_population_low`` and ``mean_population_high``.
+            With `covariance`, ``covariance`` and ``correlation``, each with ``_low`` and ``_high``,
+            of shape (n_used, n_used).
 
         Notes
         -----
         Variances divide by the number of records. The released covariance is the nearest matrix
-        without negative eigenvalues; its intervals are of the entries as they were.
+        without negative eigenvalues; its intervals are those of the original entries.
         """
         real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         noise, d = float(real["noise"][0]), len(self.used)
         half, centre = (part[list(self.used)] for part in (grid.half_range, grid.centre))
-        found: dict[str, Floats]
+        covariances: dict[str, Floats]
         if self.covariance:
             products = moments.unpack_products(real["sums"], d + 1)
             n = float(products[d, d])
+            # Packed squares and products have different factors, so their noises differ, too.
             var_square, var_product = (noise / moments.SQUARE) ** 2, (noise / moments.PRODUCT) ** 2
             second = np.diag(products)[:d]
             mean = mean_interval(products[:d, d], products[d, d], second, var_product, var_square)
             both = _covariance(products, var_square, var_product)
-            found = _matrices(both, half)
+            covariances = _matrices(both, half)
             variance = both.mapped(np.diag)
         else:
             n, first, second = float(real["sums"][0]), *np.split(real["sums"][1:], 2)
-            found = {}
+            covariances = {}
             mean = mean_interval(first, np.asarray(n), (second + n) / 2, noise**2, noise**2)
             variance = _variance(n, first, (second + n) / 2, noise**2)
+        # The estimate of a variance is unbiased and may be negative.
         variance = variance.mapped(lambda part: np.maximum(part, 0.0))
         return {
             "count": np.array([n]),
@@ -192,7 +195,7 @@ class Statistics(Gaussian):
             **mean.mapped(lambda part: centre + half * part).named("mean"),
             **variance.mapped(lambda part: half**2 * part).named("variance"),
             **variance.mapped(lambda part: half * np.sqrt(part)).named("deviation"),
-            **found,
+            **covariances,
         }
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
@@ -211,16 +214,16 @@ class Statistics(Gaussian):
             ),
         ]
         if "correlation" in results:
-            found = Estimate.of(results, "correlation", labels=(names, names))
-            shade = (found.values + 1) / 2
-            shown.append(Heatmap("Correlations", found, interval_tables.INTERVALS, shade))
+            correlation = Estimate.of(results, "correlation", labels=(names, names))
+            shade = (correlation.values + 1) / 2
+            shown.append(Heatmap("Correlations", correlation, interval_tables.INTERVALS, shade))
         return tuple(shown)
 
 
 def nearest(values: NDArray[np.int64], bits: int) -> Integers:
     """Return values in steps ``2**bits`` times as wide, rounded; finer if `bits` is negative.
 
-    A multiple of the wide step stays what it is, so values between two of them stay between.
+    Multiples of the wide step are unchanged, so values between two of them stay between them.
     """
     if bits <= 0:
         return values << -bits
@@ -230,13 +233,13 @@ def nearest(values: NDArray[np.int64], bits: int) -> Integers:
 def _variance(n: float, first: Floats, second: Floats, noise: float) -> Estimate:
     """Return ``(n second - first^2) / n^2``, where `second` is half a sum plus half the count.
 
-    All three sums have noise of one variance; that of `second` is then half of it, and shares half
-    of the count's. What noise adds to the products on average is taken off.
+    All three sums have noise of equal variance. The noise of `second` has half of this variance,
+    and half of the count's noise is in it. The expected effect of noise on products is subtracted.
     """
-    slope = second + n / 2  # of the numerator, by the count
+    slope = second + n / 2  # derivative of the numerator by the count
     return ratio(
         n * second - first**2 + noise / 2,
-        np.asarray(n * abs(n) - noise),  # below 0 with n, so that no interval is believed
+        np.asarray(n * abs(n) - noise),  # negative with n, so that the interval is the whole box
         (noise * (slope**2 + n**2 / 4 + 4 * first**2), noise * 4 * n**2, noise * 2 * n * slope),
     )
 
@@ -247,11 +250,11 @@ def _covariance(products: Floats, var_square: float, var_product: float) -> Esti
     n, first, second = float(products[d, d]), products[:d, d], products[:d, :d]
     same = np.eye(d)
     of_second = np.where(same > 0, var_square, var_product)
-    # first_i first_j moves by both noises; the square of one by twice its own
+    # first_i first_j changes by both noises, a square by twice its own.
     moved = first[:, None] ** 2 + first[None, :] ** 2 + 2 * same * first**2
     return ratio(
         n * second - np.outer(first, first) + same * var_product,
-        np.asarray(n * abs(n) - var_square),  # below 0 with n, as above
+        np.asarray(n * abs(n) - var_square),  # negative with n, as in `_variance`
         (
             n**2 * of_second + second**2 * var_square + moved * var_product,
             4 * n**2 * var_square,
@@ -267,16 +270,18 @@ def _matrices(entries: Estimate, half: Floats) -> dict[str, Floats]:
     possible = entries.values
     if values[0] < 0:
         possible = (vectors * np.maximum(values, 0.0)) @ vectors.T
-        most = np.sqrt(np.maximum(np.diag(possible), 1.0))  # no variance in the box is above 1
+        # Removed negative eigenvalues increase variances, but in the box a variance is at most 1.
+        most = np.sqrt(np.maximum(np.diag(possible), 1.0))
         possible = possible / np.outer(most, most)
     scale = np.outer(half, half)
     variances = np.maximum(np.diag(possible), 1e-12)
     norm = np.sqrt(np.outer(variances, variances))
     correlation = np.clip(possible / norm, -1.0, 1.0)
     std = (entries.high - entries.low) / 2  # 95 % margins of error
+    # First order: the relative error of a deviation is half that of its variance.
     of_variance = np.diag(std) / variances / 2
     spread = np.hypot(std / norm, correlation * np.hypot.outer(of_variance, of_variance))
-    np.fill_diagonal(spread, 0.0)
+    np.fill_diagonal(spread, 0.0)  # a correlation with itself is exactly 1
     np.fill_diagonal(correlation, 1.0)
     return {
         "covariance": possible * scale,

@@ -1,8 +1,8 @@
-"""Coefficients of a model: their intervals, what is compared with what, and how they are shown.
+"""Coefficients of a model: intervals, contrasts, reference categories and pictures.
 
-Coefficients of the categories of one column are known up to a constant, so a single one says
-nothing; the difference of two does. Its interval needs their covariance: the noise that two
-categories share cancels, and the noise that pulls them apart counts twice.
+Coefficients of the categories of one column are known up to a constant, so only the difference of
+two is meaningful. Its interval needs their covariance: noise that two categories share cancels, and
+noise of opposite sign counts twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cloister.tasks.population import population_interval, sampled
 
 Reference = Annotated[
     Mapping[str, Any] | None,
-    "category that others of a column are compared with; the first if None",
+    "category to which others of a column are compared; the first if None",
 ]
 _SHOWN = 20
 
@@ -33,8 +33,8 @@ def coefficient_results(
 ) -> dict[str, Floats]:
     """Return ``coef`` and ``intercept``, the last entry, with the ends of their intervals.
 
-    All arrays are of shape (..., n_columns_of_design + 1); without a variance of sampling there are
-    no population intervals.
+    All arrays have the shape (..., n_columns_of_design + 1). Without a variance of sampling there
+    are no population intervals.
     """
     estimate = Estimate(values, low, high)
     if sampling_variance is not None:
@@ -47,7 +47,7 @@ def coefficient_bars(
     title: str, names: tuple[str, ...], values: Floats, margins: Floats, unit: str, note: str
 ) -> Bars:
     """Return a picture of the largest coefficients."""
-    best = np.argsort(-np.abs(values), kind="stable")[:_SHOWN]
+    best = np.argsort(-np.abs(values), kind="stable")[:_SHOWN]  # ties in the order of the columns
     labels = (tuple(names[i] for i in best),)
     return Bars(title, around(values[best], margins[best], labels=labels, unit=unit), note)
 
@@ -70,11 +70,12 @@ def combination(
     sampling : ndarray of the same shape, optional
         Covariance over samples of this size; with it the sum has a population interval.
     middle : ndarray of shape (n_coefficients,), optional
-        Coefficients that the intervals are about; by default `values`.
+        Coefficients at the centre of the intervals; by default `values`.
     """
-    at = float(weights @ (values if middle is None else middle))
+    centre = float(weights @ (values if middle is None else middle))
     margin = INTERVAL_95["gaussian"] * sqrt(max(float(weights @ noise @ weights), 0.0))
-    low, high = at - margin, at + margin
+    low, high = centre - margin, centre + margin
+    # The intervals are exact around `middle`, from which `values` may be drawn to 0.
     value = min(max(float(weights @ values), low), high)
     if sampling is None:
         return between(value, low, high)
@@ -85,42 +86,44 @@ def combination(
 
 
 def difference(names: Sequence[str], level: str, reference: str) -> Floats:
-    """Return the weights of the first named coefficient less the second.
+    """Return the weights of the first named coefficient minus the second.
 
     Raises
     ------
     PlanError
-        If one of the two is not among `names`, such as ``work=field``.
+        If one of the two is not among `names`, for example ``work=field``.
     """
     weights = np.zeros(len(names))
     for name, sign in ((level, 1.0), (reference, -1.0)):
         if name not in names:
             few = ", ".join([*names[:5], *(["..."] if len(names) > 5 else [])])
-            raise PlanError(f"a contrast is of two coefficients of {few}; got {name!r}.")
+            raise PlanError(f"a contrast must have two coefficients of {few}; got {name!r}.")
+        # Added, so that a coefficient minus itself is 0.
         weights[list(names).index(name)] += sign
     return weights
 
 
 def to_reference(levels: Sequence[int], reference: Sequence[int]) -> Floats:
-    """Return the matrix from coefficients to those that compare categories with a reference.
+    """Return the matrix from coefficients to those relative to reference categories.
 
     Parameters
     ----------
     levels : sequence of int
-        Of each column of the model: 0 for numbers, else the number of categories.
+        Number of categories of each column of the model; 0 for numbers.
     reference : sequence of int
-        Of each column: the code of its reference category; not looked at for numbers.
+        Code of the reference category of each column; ignored for numbers.
 
     Returns
     -------
     ndarray of shape (width, width)
-        Maps coefficients of the design, the intercept last, to the same without the reference
-        categories, whose coefficients become 0 and whose effects join the intercept.
+        Maps coefficients of the design, the intercept last. Coefficients of reference categories
+        become 0, and their effects are added to the intercept.
     """
     width = 1 + sum(level or 1 for level in levels)
     matrix, place = np.eye(width), 0
     for level, chosen in zip(levels, reference, strict=True):
         if level:
+            # The difference is free of the constant that a column's coefficients share.
             matrix[place : place + level, place + chosen] -= 1.0
             matrix[-1, place + chosen] += 1.0
         place += level or 1
@@ -139,21 +142,23 @@ def chosen_references(
     """
     chosen = [0] * len(columns)
     for name, category in (reference or {}).items():
-        at = position(columns, name, "reference")
-        labels = columns[at].categories if name != target else ()
+        index = position(columns, name, "reference")
+        # The target is no column of the design, so it has no coefficients to compare.
+        labels = columns[index].categories if name != target else ()
         if str(category) not in labels:
             rule = (
                 f"one of {', '.join(labels[:20])}"
                 if labels
-                else "of a column of categories besides the target"
+                else "of a column of categories other than the target"
             )
             raise PlanError(f"reference of {name!r} must be {rule}; got {category!r}.")
-        chosen[at] = labels.index(str(category))
+        chosen[index] = labels.index(str(category))
     return tuple(chosen)
 
 
 def check_references(reference: Sequence[int], levels: Sequence[int]) -> None:
-    """Refuse reference categories that are not one of each column's."""
-    known = len(reference) == len(levels)
-    if not known or not all(0 <= r < max(n, 1) for r, n in zip(reference, levels, strict=True)):
+    """Raise PlanError unless each column has a valid reference category."""
+    complete = len(reference) == len(levels)
+    # A plan comes from another party, so the codes are checked again: they index coefficients.
+    if not complete or not all(0 <= r < max(n, 1) for r, n in zip(reference, levels, strict=True)):
         raise PlanError(f"reference needs a category of each column, got {tuple(reference)!r}.")

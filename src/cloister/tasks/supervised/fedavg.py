@@ -1,9 +1,9 @@
-"""Federated averaging with a guarantee for every privacy unit, whatever its records are.
+"""Federated averaging with a guarantee for every privacy unit, for all possible records.
 
 A unit is a record, all records of a silo, or those of a silo with one value of a column; plans call
-them `clients`. In each round the public model is trained on the records of every unit, and by how
-much the parameters moved is shortened to a public length. Only the noised sum of these updates is
-released; it is divided by a public number of units, never by how many there were.
+them `clients`. In each round the public model is trained on the records of every unit. The change
+of the parameters is clipped to a public length. Only the noised sum of these updates is released.
+It is divided by a public number of units, never by the real number.
 
 References
 ----------
@@ -70,14 +70,14 @@ from cloister.tasks.supervised.local_training import (
 from cloister.tasks.supervised.target import check_classes, check_columns, check_number
 
 Trust = Literal["sum", "local"]
-"""Whether noise is enough in the sum of all updates, or in what each silo sends by itself."""
+"""The place where noise must suffice: in the sum of all updates, or in the vector of each silo."""
 
 STAGES = 4
-"""In so many steps the budget of a round may change; few, because each is priced by itself."""
+"""Number of budgets of a round; few, since each of them is priced separately."""
 
-_FARTHEST = float(1 << 20)  # of a parameter: noise may drive it anywhere, and it must fit the grid
+_FARTHEST = float(1 << 20)  # largest parameter: noise is unbounded, and the state must fit the grid
 _ROUNDS, _FEW_ROUNDS = 20, 8
-_MUCH_NOISE = 0.1  # of a round, over what all units together could add
+_MUCH_NOISE = 0.1  # noise of a round, relative to the largest sum of all updates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +88,8 @@ class _Model:
     velocity: Floats
     update: Floats  # the noisy mean update of the last round
     half_width: float = 0.0  # of its entries
-    lengths: Floats  # of the mean updates of all rounds, and what noise alone has on average
-    noise_lengths: Floats
+    lengths: Floats  # of the mean updates of all rounds
+    noise_lengths: Floats  # the mean length of noise alone
 
 
 @declared
@@ -99,36 +99,36 @@ class _Averaging(Gaussian, ABC):
     Parameters
     ----------
     clients : str
-        What a privacy unit is: "row", "silo" or a column; see
+        The privacy unit: "row", "silo" or a column; see
         :class:`~cloister.protocol.task.UnitTask`.
     n_clients : int, >= 1
         Public number of units in all silos together: with `rate`, the denominator of the mean.
     noise_multiplier : float
-        Found by ``design`` where `rate` is below 1.
+        Computed by ``design`` if `rate` is below 1.
     trust : {"sum", "local"}
-        "local": each silo is one unit, its own noise hides which records of all possible ones it
-        has, and all of that noise is in the result. For comparison: it needs very many silos.
+        If "local", each silo is one unit, its own noise hides all of its records, and the noise of
+        all silos is in the result. It is for comparison, as it needs very many silos.
 
     Others are options, in the units of the model's parameters.
 
     Notes
     -----
-    Add/remove one unit: the sum changes by its update, whose squared integer norm is at most
-    ``NORM**2``. Where trust is local, units are known, and one update may become any other:
+    Under add/remove of one unit, the sum changes by its update, whose squared integer norm is at
+    most ``NORM**2``. With local trust the units are known, and one update may become any other:
     ``(2 * NORM)**2``. docs/proofs/fedavg.md.
     """
 
     @declared
     class Options:
-        """What a user may choose of every averaging."""
+        """Options of every averaging."""
 
-        rounds: Annotated[Whole | None, "noisy sums; 20, or 8 where noise is much, if None"] = None
-        clip: Annotated[Positive, "length to which an update is shortened"] = 1.0
+        rounds: Annotated[Whole | None, "noisy sums; if None 20, or 8 with much noise"] = None
+        clip: Annotated[Positive, "length to which an update is clipped"] = 1.0
         rate: Annotated[Share, "probability with which a privacy unit takes part in a round"] = 1.0
         growth: Annotated[Positive, "budget of the last round over that of the first"] = 1.0
         server_rate: Annotated[Positive, "step of the server along the mean update"] = 1.0
         momentum: Annotated[PartBelowOne, "of the server's steps"] = 0.9
-        trust: Annotated[Trust, "whose noise must be enough: that of all, or of each silo"] = "sum"
+        trust: Annotated[Trust, "noise that must suffice: that of all silos, or of each"] = "sum"
 
     n_features: Whole
     n_clients: Whole
@@ -146,13 +146,13 @@ class _Averaging(Gaussian, ABC):
     def __post_init__(self) -> None:
         if (self.rate < 1) != (self.noise_multiplier > 0):
             raise PlanError(
-                "noise_multiplier must be above 0 with a rate below 1, and 0 without, got "
+                "noise_multiplier must be above 0 for a rate below 1, and 0 otherwise, got "
                 f"{self.noise_multiplier:g} with a rate of {self.rate:g}; design the task again."
             )
         if self.alone and (self.clients != "silo" or self.rate < 1):
             raise PlanError(
-                "trust='local' needs silos as privacy units and rate=1: noise of each silo must "
-                'hide its one update; use a schema with unit = "silo".'
+                "trust='local' needs silos as privacy units and rate=1: the noise of each silo "
+                'must hide its single update; use a schema with unit = "silo".'
             )
 
     @property
@@ -162,23 +162,24 @@ class _Averaging(Gaussian, ABC):
 
     @property
     def alone(self) -> bool:
-        """Whether each silo's own noise must be enough."""
+        """True if each silo's own noise must satisfy the guarantee (local DP)."""
         return self.trust == "local"
 
     @cached_property
     def weights(self) -> tuple[float, ...]:
         """The share of each round in the budget; they sum to 1."""
+        # From the rounds and the growth alone, so every schedule has the same total cost.
         stages = [STAGES * t // self.rounds for t in range(self.rounds)]
         shares = [self.growth ** (stage / (STAGES - 1)) for stage in stages]
         return tuple(share / sum(shares) for share in shares)
 
     def calibrated(self, budget: Budget | None) -> Self:
-        """Return the task with the least noise that this budget allows sampled units."""
-        if self.rate == 1:
+        """Return the task with the smallest noise that this budget allows with sampled units."""
+        if self.rate == 1:  # a Gaussian mechanism, which every plan prices in closed form
             return self
         budget = require_budget(budget)
-        found = sampled_noise_multiplier(budget.epsilon, budget.delta, self.rate, self.weights)
-        return replace(self, noise_multiplier=found)
+        multiplier = sampled_noise_multiplier(budget.epsilon, budget.delta, self.rate, self.weights)
+        return replace(self, noise_multiplier=multiplier)
 
     def start(self) -> State:
         """Return the public model before the first round."""
@@ -197,6 +198,7 @@ class _Averaging(Gaussian, ABC):
         return np.zeros(self.n_parameters)
 
     def blocks(self, t: int) -> tuple[Block, ...]:
+        # With local trust a silo is a member in both worlds, so its update is replaced.
         norm = 2 * NORM if self.alone else NORM
         most = isqrt(self.n_parameters * norm**2) + 1
         shape = (self.n_parameters,)
@@ -208,6 +210,7 @@ class _Averaging(Gaussian, ABC):
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the sum of the updates of all units in a table."""
+        # In integers: the sum does not depend on the order of units, or on the number of silos.
         total = np.zeros(self.n_parameters, dtype=np.int64)
         for steps in self._steps(state, records):
             total += steps.sum(axis=0)
@@ -216,8 +219,9 @@ class _Averaging(Gaussian, ABC):
     def contribute_sampled(
         self, t: int, state: GridState, records: Records, coins: Callable[[int], bytes]
     ) -> Integers:
-        """Return the sum of the updates of units whose coin says so; all are worked out."""
-        heads = np.uint64(int(self.rate * 2.0**64))  # exact, so a unit is in it at most so often
+        """Return the sum of the updates of units that are sampled by their coins."""
+        # All updates are computed, so that the time of an answer does not reveal the coins.
+        heads = np.uint64(int(self.rate * 2.0**64))  # rounded down: the probability is at most rate
         total = np.zeros(self.n_parameters, dtype=np.int64)
         for steps in self._steps(state, records):
             drawn = np.frombuffer(coins(8 * len(steps)), dtype="<u8")
@@ -226,10 +230,12 @@ class _Averaging(Gaussian, ABC):
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         """Return the model after the server's step along the noisy mean update."""
+        # Divided by a public number: the real number of units is as private as their records.
         now = decode_state(_Model, state, self.frac_bits)
         mean = released["update"].values * self._unit
         noise = released["update"].noise_std * self._unit
         velocity = self.momentum * now.velocity + mean
+        # For the report only: a reader compares each round with its noise.
         now.lengths[t] = min(float(np.linalg.norm(mean)), _FARTHEST)
         now.noise_lengths[t] = min(noise * sqrt(self.n_parameters), _FARTHEST)
         margin = round_up(np.array(INTERVAL_95["gaussian"] * noise), self.frac_bits)
@@ -246,7 +252,7 @@ class _Averaging(Gaussian, ABC):
 
     @property
     def _unit(self) -> float:
-        """What a lattice step of the sum is worth in the mean update."""
+        """The size of a lattice step of the sum in the mean update."""
         return self.clip / NORM / (self.rate * self.n_clients)
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
@@ -254,15 +260,16 @@ class _Averaging(Gaussian, ABC):
         return {"half_width": np.array([INTERVAL_95["gaussian"] * noise_std * self._unit])}
 
     def results(self, state: GridState, grid: Grid) -> Results:
-        """Return the model and what is known of its noise.
+        """Return the model and the size of its noise.
 
         Returns
         -------
         mapping
-            ``parameters`` and ``update``, the noisy mean update of the last round, of shape
-            (n_parameters,); ``half_width`` of the 95 % noise interval of each entry of ``update``,
-            around the mean of the bounded updates of all units that took part; ``lengths`` of the
-            mean updates of all rounds and ``noise_lengths``, what noise alone has on average.
+            ``parameters`` and ``update``, the noisy mean update of the last round, have the shape
+            (n_parameters,). ``half_width`` is that of the 95 % noise interval of each entry of
+            ``update``, around the mean of the bounded updates of all units that took part.
+            ``lengths`` are those of the mean updates of all rounds, and ``noise_lengths`` the mean
+            lengths of noise alone.
         """
         known = encode_state(decode_state(_Model, state, self.frac_bits))
         return {name: value for name, value in known.items() if name != "velocity"}
@@ -274,27 +281,27 @@ class _Averaging(Gaussian, ABC):
             "Length of the mean update",
             np.arange(1.0, self.rounds + 1),
             Estimate(lengths, *ends, axes=("round",), unit="length"),
-            "The band is what noise alone has on average. A round whose update is no longer "
-            "than that has hardly moved the model.",
+            "The half-width of the band is the mean length of noise alone. A round whose update is "
+            "no longer than that hardly changed the model.",
         )
 
     def describe(self) -> str:
         column = f"the records of a silo with one value of {self.clients!r} are one privacy unit"
-        who = {
+        unit = {
             "row": "each record is a privacy unit",
             "silo": "each silo with all of its records is one privacy unit",
         }.get(self.clients, column)
         sampled = (
-            f" A unit takes part in a round with probability {self.rate:g}, by a coin that its "
-            "silo keeps secret; this is part of the guarantee against all who see sums only."
+            f" A unit takes part in a round with probability {self.rate:g}, by a secret coin of "
+            "its silo; this is part of the guarantee against parties that see sums only."
         )
         local = (
-            " LOCAL MODEL, for comparison: each silo's noise hides its own update even from those "
-            "who see it alone, and the result has the noise of all of them."
+            " LOCAL MODEL, for comparison: each silo's noise hides its own update without masks, "
+            "and the result has the noise of all silos."
         )
         return (
-            f"{self.rounds} rounds of federated averaging, in which {who}: the model is trained on "
-            f"its records, and by how much {self.n_parameters} parameters moved is shortened to "
+            f"{self.rounds} rounds of federated averaging, in which {unit}: the model is trained "
+            f"on its records, and the change of {self.n_parameters} parameters is clipped to "
             f"length {self.clip:g}; the sum of these updates is released with Gaussian noise and "
             f"divided by {self.rate * self.n_clients:g}, a public number."
             f"{sampled * (self.rate < 1)}{local * self.alone}"
@@ -303,23 +310,23 @@ class _Averaging(Gaussian, ABC):
 
 @declared
 class _Trained(_Averaging):
-    """Averaging of models that the silos train themselves, with code that ships with this package.
+    """Averaging of models that the silos train with the code of this package.
 
     Parameters
     ----------
     levels : tuple of int
-        Categories of each column of the schema; 0 for numbers.
+        Number of categories of each column of the schema; 0 for numbers.
     client_column : int
-        The column that names units; -1 if they are rows or silos.
+        Index of the column that names units; -1 if units are rows or silos.
     """
 
     @declared
     class Options(_Averaging.Options):
         target: Target
         n_clients: Annotated[
-            Whole | None, "public number of privacy units; of rows or of silos if None"
+            Whole | None, "public number of privacy units; if None that of rows or silos"
         ] = None
-        hidden: Annotated[int, Range(0), "units of a hidden layer, or none"] = 0
+        hidden: Annotated[int, Range(0), "units of a hidden layer; 0 for a linear model"] = 0
         local_steps: Annotated[Whole, "steps of training on the records of one unit"] = 5
         local_rate: Annotated[Positive, "length of these steps"] = 0.5
         public_seed: PublicSeed = 0
@@ -336,25 +343,27 @@ class _Trained(_Averaging):
         super().__post_init__()
         check_columns(self.n_features, self.target, levels=self.levels)
         if (self.clients in ("row", "silo")) != (self.client_column == -1):
-            raise PlanError(f"client_column must name the column {self.clients!r}.")
+            raise PlanError(
+                f"client_column must name the column {self.clients!r}, got {self.client_column}."
+            )
         if self.client_column == self.target or len(self.encoding.used) == 0:
             raise PlanError(
-                "columns must be more than the target and the privacy units; a model needs a "
-                "column besides these."
+                "columns must include more than the target and the privacy units; add a column for "
+                "the model."
             )
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Find the units and the target, and choose as many rounds as the noise allows."""
+        """Design the task for the schema's units, with more rounds if the noise allows."""
         clients = facts.unit if facts.unit in ("silo", *facts.names) else "row"
-        at = facts.names.index(clients) if clients in facts.names else -1
-        if at >= 0:
-            _check_distinct(facts.columns[at], facts.frac_bits)
+        index = facts.names.index(clients) if clients in facts.names else -1
+        if index >= 0:
+            _check_distinct(facts.columns[index], facts.frac_bits)
         n_clients = options.n_clients
         if n_clients is None:
-            if at >= 0:
+            if index >= 0:
                 raise PlanError(
-                    f"n_clients must be given where column {clients!r} names privacy units: the "
+                    f"n_clients must be given if column {clients!r} names privacy units: the "
                     "public number of units in all silos together."
                 )
             n_clients = len(facts.silos) if clients == "silo" else facts.nominal_n
@@ -366,11 +375,12 @@ class _Trained(_Averaging):
             n_clients=n_clients,
             rounds=options.rounds or _FEW_ROUNDS,
             clients=clients,
-            client_column=at,
+            client_column=index,
             target=target,
-            noise_multiplier=float(options.rate < 1),  # until it is searched for
+            noise_multiplier=float(options.rate < 1),  # until `calibrated` computes it
             **cls._of_target(facts.columns, target),
         )
+        # Noise grows with the root of the rounds, and little noise leaves room for more steps.
         noise = (noise_multiplier_for(facts) or inf) * sqrt(task.n_parameters)
         if options.rounds is None and noise < _MUCH_NOISE * n_clients:
             task = replace(task, rounds=_ROUNDS)
@@ -379,7 +389,7 @@ class _Trained(_Averaging):
     @classmethod
     @abstractmethod
     def _of_target(cls, columns: tuple[PublicColumn, ...], target: int) -> dict[str, Any]:
-        """Return the fields that say what the target is."""
+        """Return the fields of the task that describe the target."""
 
     @property
     @abstractmethod
@@ -388,11 +398,12 @@ class _Trained(_Averaging):
 
     @abstractmethod
     def _wanted(self, records: Records) -> Floats:
-        """Return what the network should predict of each record."""
+        """Return the true outputs of the network for each record."""
 
     @cached_property
     def encoding(self) -> Encoding:
         """The design matrix of records."""
+        # A model with a column of names of units would learn single units.
         skip = tuple(j for j in (self.target, self.client_column) if j >= 0)
         return Encoding(self.levels, self.frac_bits, skip)
 
@@ -418,7 +429,7 @@ class _Trained(_Averaging):
         return from_grid(self.encoding.rows(records).astype(np.int64), self.frac_bits)
 
     def _owners(self, records: Records) -> Records:
-        """Return whose each record is."""
+        """Return the number of the unit of each record."""
         if self.clients == "row":
             return np.arange(len(records), dtype=np.int32)
         if self.clients == "silo":
@@ -429,9 +440,9 @@ class _Trained(_Averaging):
         return self.network.predict(results["parameters"], self._inputs(records))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return the coefficients of a linear model, and what each round added."""
+        """Return the coefficients of a linear model, and the length of each round's update."""
         curve = self._curve(results)
-        if self.hidden:
+        if self.hidden:  # parameters of hidden layers have no meaning by themselves
             return (curve,)
         public = tuple(
             PublicColumn(name, 0.0, 1.0, tuple(str(v) for v in range(levels)))
@@ -440,12 +451,12 @@ class _Trained(_Averaging):
         names = self.encoding.names(public)
         heads = self._output_names()
         values = results["parameters"].reshape(len(names), len(heads))
-        note = "Of columns scaled to [-1, 1]; a category by its number in the schema, from 0."
+        note = "Columns are scaled to [-1, 1]; categories are numbered as in the schema, from 0."
         return (Heatmap("Coefficients", bare(values, labels=(names, heads)), note), curve)
 
     @abstractmethod
     def _output_names(self) -> tuple[str, ...]:
-        """Return the names of what the network predicts."""
+        """Return the names of the network's outputs."""
 
 
 @declared
@@ -471,20 +482,20 @@ class FedAvg(_Trained):
 
     @cached_property
     def network(self) -> Network:
-        """One output for two classes, else one for each."""
+        """One output for two classes, else one for each class."""
         if len(self.classes) == 2:
             return Network(self.encoding.width, 1, "logistic", self.hidden)
         return Network(self.encoding.width, len(self.classes), "softmax", self.hidden)
 
     def _wanted(self, records: Records) -> Floats:
-        number = codes(records[:, self.target], len(self.classes), self.frac_bits)
+        code = codes(records[:, self.target], len(self.classes), self.frac_bits)
         if len(self.classes) == 2:
-            return number[:, None].astype(np.float64)
-        return np.eye(len(self.classes))[number]
+            return code[:, None].astype(np.float64)
+        return np.eye(len(self.classes))[code]
 
     def probabilities(self, results: Results, records: Records) -> Floats:
-        found = self._outputs(results, records)
-        return np.column_stack([1 - found, found]) if len(self.classes) == 2 else found
+        outputs = self._outputs(results, records)
+        return np.column_stack([1 - outputs, outputs]) if len(self.classes) == 2 else outputs
 
     def _output_names(self) -> tuple[str, ...]:
         return (self.classes[1],) if len(self.classes) == 2 else self.classes
@@ -524,8 +535,8 @@ class FedAvgRegression(_Trained):
 
     def predict(self, results: Results, records: Records) -> Floats:
         """Return the predicted target, data units: see `Regressor` in `cloister.protocol.task`."""
-        found = self._outputs(results, records)[:, 0]
-        return (self.low + self.high) / 2 + (self.high - self.low) / 2 * found
+        output = self._outputs(results, records)[:, 0]
+        return (self.low + self.high) / 2 + (self.high - self.low) / 2 * output
 
     def _output_names(self) -> tuple[str, ...]:
         return ("target",)
@@ -533,14 +544,14 @@ class FedAvgRegression(_Trained):
 
 @declared
 class ClientUpdates(_Averaging):
-    """Averaging of updates that the silos' own code makes; each silo is one privacy unit.
+    """Averaging of updates that the silos' own code computes; each silo is one privacy unit.
 
-    No code is in a plan: `model` pins what the silos have agreed to train, and each of them gives
-    the function that makes its update. A silo's one record is the update in lattice steps, see
-    :func:`~cloister.tasks.supervised.local_training.clipped`. It is not among ``TASKS``: no service
-    runs it.
+    A plan holds no code: `model` pins the model that the silos agreed to train, and each silo
+    passes the function that computes its update. The single record of a silo is the update in
+    lattice steps, see :func:`~cloister.tasks.supervised.local_training.clipped`. The task is not
+    among ``TASKS``, so no service runs it.
 
-    Its result ``parameters`` is what is added to the model that the silos start from.
+    Its result ``parameters`` is added to the initial model of the silos.
     """
 
     name: ClassVar[str] = "client-updates"
@@ -558,7 +569,7 @@ class ClientUpdates(_Averaging):
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Return the task of as many units as `nominal_n` says, with its noise."""
+        """Return the task for `nominal_n` units, with its noise."""
         return build_task(
             cls,
             facts,
@@ -566,7 +577,7 @@ class ClientUpdates(_Averaging):
             frac_bits=LATTICE_BITS,
             n_clients=facts.nominal_n,
             rounds=options.rounds or _ROUNDS,
-            noise_multiplier=float(options.rate < 1),  # until it is searched for
+            noise_multiplier=float(options.rate < 1),  # until `calibrated` computes it
         ).calibrated(facts.budget)
 
     @property
@@ -579,26 +590,28 @@ class ClientUpdates(_Averaging):
         if records.shape != (1, self.length):
             raise PlanError(
                 f"a silo's record must be one update of {self.length} parameters, got shape "
-                f"{records.shape}; give a function that makes it."
+                f"{records.shape}; pass a function that computes it."
             )
+        # Checked again, since code of a silo may return an update of any length.
         yield bounded(records.astype(np.int64))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         return (self._curve(results),)
 
     def describe(self) -> str:
-        return f"{super().describe()} What is trained is not in the plan: {self.model}."
+        return f"{super().describe()} The trained model is not in the plan: {self.model}."
 
 
 def _within(values: NDArray[np.floating[Any]]) -> Floats:
-    """Return parameters within what the grid can hold."""
+    """Clip parameters to the range of the grid."""
     return np.asarray(np.clip(values, -_FARTHEST, _FARTHEST), dtype=np.float64)
 
 
 def _check_distinct(column: PublicColumn, frac_bits: int) -> None:
-    """Refuse names of units that are not all different on the grid."""
+    """Raise PlanError if names of units may be equal on the grid."""
+    # Two units with one name on the grid would be trained, and bounded, as one.
     if (column.levels or column.high - column.low) > 2 << frac_bits:
         raise PlanError(
-            f"column {column.name!r} has more privacy units than the grid has places; narrow its "
+            f"column {column.name!r} has more privacy units than the grid has steps; narrow its "
             "bounds or use more frac_bits."
         )

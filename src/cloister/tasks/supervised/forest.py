@@ -1,8 +1,8 @@
 """A forest of public trees whose leaves are noisy sums: one sum for all trees, or one for each.
 
-*Random*: every tree counts the classes in its leaves, all trees in one round. *Boosted*: one tree a
-round; its leaves hold the sum of the gradients of the log-loss at the forest so far, and of their
-curvature, and its values are Newton steps. Trees depend on no record, so only sums are paid for.
+*Random*: every tree counts the classes in its leaves, all trees in one round. *Boosted*: one tree
+per round. Its leaves sum the gradients of the log-loss of the previous trees, and the curvature,
+and its values are Newton steps. Trees depend on no record, so only sums cost privacy.
 
 References
 ----------
@@ -11,7 +11,7 @@ References
 .. [MCWJ22] Maddock, Cormode, Wang, Maple, Jha, "Federated Boosted Decision Trees with Differential
    Privacy", CCS 2022, sections 4 and 5: boosting of totally random trees with Newton updates.
 .. [NCGK21] Nori, Caruana, Bu, Shen, Kulkarni, "Accuracy, Interpretability, and Differential
-   Privacy via Explainable Boosting", ICML 2021: trees on few columns, dealt in turn.
+   Privacy via Explainable Boosting", ICML 2021: trees on few columns, used in turn.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from cloister.tasks.supervised.target import (
 )
 
 Kind = Literal["random", "boosted"]
-"""All trees in one round, or a tree a round on the gradients of those before."""
+"""All trees in one round, or one tree per round on the gradients of the previous trees."""
 
 Trees = Annotated[int, Range(1, 1000)]
 Depth = Annotated[int, Range(1, 10)]
@@ -65,10 +65,10 @@ _ONE = 1 << COUNT_BITS
 _MOST_SUMS, _MOST_CELLS = 1 << 20, 1 << 16
 _Z = INTERVAL_95["gaussian"]
 _ENOUGH = 800  # records over noise of one count, from which boosting is better
-_FAINT = 50  # below it every further tree costs more than it brings
+_FAINT = 50  # the same ratio, below which more trees add more noise than information
 _TREES: Mapping[str, int] = {"boosted": 40, "random": 80, "faint": 20}
-_STEP_VARIANCE = 0.1  # of a full Newton step of a leaf, expected before it is seen
-_SPLIT_VARIANCE = 0.03  # of the change of a share between a node and its child, likewise
+_STEP_VARIANCE = 0.1  # prior variance of a full Newton step of a leaf
+_SPLIT_VARIANCE = 0.03  # prior variance of the change of a share between a node and its child
 _LEAST_SHARE = 0.01  # of a class in a leaf, so that its logarithm is finite
 _MOST_SCORE = 30.0
 
@@ -91,19 +91,19 @@ class RandomForest(Gaussian):
     Parameters
     ----------
     n_features : int
-        Columns, the target among them.
+        Number of columns, including the target.
     levels : tuple of int
-        Categories of each column; 0 for numbers.
+        Number of categories of each column; 0 for numbers.
     depth : int in [1, 10]
         Every tree has ``2**depth`` leaves.
     bins : int in [2, 1024]
-        Bins of equal width of a column of numbers; splits are between them.
+        Bins of equal width of a numeric column; splits are between them.
     rate : float in (0, 1]
-        Part of a Newton step that a boosted tree takes.
+        Share of a Newton step that a boosted tree takes.
     class_weight : tuple of float
-        What the odds of each class are multiplied by after release; none if empty.
+        Factors of the odds of each class after the release; empty for none.
     balanced : bool
-        Weigh classes by one over their noisy size instead; after release too.
+        If True, classes are weighted by one over their noisy size instead, also after the release.
     """
 
     name: ClassVar[str] = "forest"
@@ -118,11 +118,11 @@ class RandomForest(Gaussian):
         kind: Annotated[
             Kind | None, "independent or boosted trees; chosen from the noise by default"
         ] = None
-        n_trees: Annotated[Trees | None, "80, 40 boosted, or 20 under much noise if None"] = None
-        depth: Annotated[Depth | None, "of a tree; as deep as leaves allow if None"] = None
-        columns_per_tree: Annotated[Columns | None, "that it asks; one or two if None"] = None
-        bins: Annotated[Bins, "of a column of numbers"] = 32
-        rate: Annotated[Share, "part of a boosted tree's step that is taken"] = 0.5
+        n_trees: Annotated[Trees | None, "if None 80, 40 boosted, or 20 with much noise"] = None
+        depth: Annotated[Depth | None, "of a tree; if None, limited by the noise of leaves"] = None
+        columns_per_tree: Annotated[Columns | None, "columns of a tree; one or two if None"] = None
+        bins: Annotated[Bins, "of a numeric column"] = 32
+        rate: Annotated[Share, "share of a boosted tree's step that is taken"] = 0.5
         class_weight: ClassWeight = None
         public_seed: PublicSeed = 0
 
@@ -148,17 +148,17 @@ class RandomForest(Gaussian):
         (leaves,) = self.blocks(0)
         if leaves.size > _MOST_SUMS:
             raise PlanError(
-                f"a round of the forest has {leaves.size} sums, more than {_MOST_SUMS}; use fewer "
-                "or less deep trees."
+                f"a round of the forest must have at most {_MOST_SUMS} sums, got {leaves.size}; "
+                "use fewer or less deep trees."
             )
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Choose the kind and the size of the trees from public numbers.
+        """Design the kind and the size of the trees from public numbers.
 
-        Trees are boosted where the records are at least 800 times the noise of one count at the
-        whole budget. They are as deep as leaves of equal size stand out of their noise, on one
-        column, or on two where there are enough records.
+        Trees are boosted if the records are at least 800 times the noise of one count at the whole
+        budget. Their depth is the largest at which leaves of equal size exceed their noise. They
+        use one column, or two if there are enough records.
         """
         classes = categories_of(facts.columns, options.target)
         clear = facts.nominal_n / (noise_multiplier_for(facts) or 1.0)
@@ -189,8 +189,8 @@ class RandomForest(Gaussian):
         if self.kind == "random":
             return f"A forest of {trees}: every leaf's noisy count of each class, in one sum."
         return (
-            f"A forest of {trees}, one tree a round: every leaf's noisy sum of gradients of the "
-            "log-loss at the trees before it, and of their curvature."
+            f"A forest of {trees}, one tree per round: every leaf's noisy sum of gradients of the "
+            "log-loss of the previous trees, and of their curvature."
         )
 
     # The trees ------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class RandomForest(Gaussian):
 
     @cached_property
     def _reached(self) -> Floats:
-        """1 for a leaf that some cell belongs to, else 0; shape (n_trees, n_leaves)."""
+        """1 for a leaf with at least one cell, else 0; shape (n_trees, n_leaves)."""
         reached = np.zeros((self.n_trees, 1 << self.depth))
         for mask, tree in zip(reached, self.trees, strict=True):
             mask[tree.leaf] = 1.0
@@ -232,26 +232,27 @@ class RandomForest(Gaussian):
 
     @property
     def _width(self) -> int:
-        """Sums in a leaf: the classes, and the curvature where there are gradients."""
+        """Number of sums in a leaf: the classes, and the curvature of boosted trees."""
         return len(self.classes) + (self.kind == "boosted")
 
     @property
     def _curvature(self) -> int:
-        """What a record's curvature counts: as much as costs nothing beside its gradient."""
+        """Weight of a record's curvature: the largest one that does not increase the bound."""
+        # The joint norm of gradient and curvature stays sqrt(2): lemma of docs/proofs/forest.md.
         return 2 if len(self.classes) == 2 else 1
 
     # The sums -------------------------------------------------------------------------------------
 
     def start(self) -> State:
-        """Return the state before the first round: every leaf is empty."""
+        """Return the state before the first round, with empty leaves."""
         leaves = np.zeros((self.n_trees, 1 << self.depth, self._width))
         return encode_state(_Leaves(leaves))
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return one block: the leaves of all trees, or those of tree `t`.
 
-        A record counts once in one leaf of each tree; or it adds its gradient and curvature to one
-        leaf, whose joint norm is at most the square root of 2.
+        A record counts once in one leaf of each tree, or adds its gradient and curvature to one
+        leaf. The joint norm of these is at most the square root of 2.
         """
         leaves, width = 1 << self.depth, self._width
         if self.kind == "random":
@@ -261,7 +262,7 @@ class RandomForest(Gaussian):
         return (Block("leaves", (leaves, width), l1, 2 * _ONE**2, 1.0 / self.n_trees),)
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
-        """Return a leaf of each tree; or the gradient and the curvature in a leaf of tree `t`."""
+        """Return each record's leaves in all trees, or its gradient and curvature in tree `t`."""
         coded, width = self._coded(records), self._width
         if self.kind == "random":
             label = coded[self.target].astype(np.int64)
@@ -276,7 +277,7 @@ class RandomForest(Gaussian):
         return (Rows(leaf * width, added.T.astype(np.int64)),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the leaves' counts, or the sums of gradients and curvature in the leaves."""
+        """Return the leaves' weighted counts, or their sums of gradients and curvature."""
         if self.kind == "random":
             return self._counts(records).ravel() << COUNT_BITS
         now = decode_state(_Leaves, state, self.frac_bits)
@@ -296,10 +297,10 @@ class RandomForest(Gaussian):
         """Return the number of records of each class in each leaf of each tree."""
         leaves, width = 1 << self.depth, self._width
         counts = np.zeros((self.n_trees, leaves * width), dtype=np.int64)
-        # counted once for all trees on the same columns; each cell is in one leaf of each
+        # Counted once for all trees on the same columns; each cell is in one leaf of each.
         tables = [(*self.trees[same[0]].columns, self.target) for same in self._same_columns]
-        found = count_cells(records, tables, self._cells, self._binned, self.frac_bits)
-        for cells, same in zip(found, self._same_columns, strict=True):
+        tables_of_cells = count_cells(records, tables, self._cells, self._binned, self.frac_bits)
+        for cells, same in zip(tables_of_cells, self._same_columns, strict=True):
             for i in same:
                 place = self.trees[i].leaf[:, None] * width + np.arange(width)
                 counts[i] = exact_sums(place.ravel(), cells, leaves * width)
@@ -307,14 +308,14 @@ class RandomForest(Gaussian):
 
     @cached_property
     def _same_columns(self) -> tuple[list[int], ...]:
-        """Numbers of the trees on the same columns."""
-        found: dict[tuple[int, ...], list[int]] = {}
+        """Groups of the numbers of trees on the same columns."""
+        groups: dict[tuple[int, ...], list[int]] = {}
         for i, tree in enumerate(self.trees):
-            found.setdefault(tree.columns, []).append(i)
-        return tuple(found.values())
+            groups.setdefault(tree.columns, []).append(i)
+        return tuple(groups.values())
 
     def _gradients(self, probabilities: Floats, labels: Integers) -> Floats:
-        """Return the integers each record adds to its leaf; shape (n_classes + 1, n_samples)."""
+        """Return the integers that records add to leaves; shape (n_classes + 1, n_samples)."""
         whole = np.empty((len(probabilities) + 1, len(labels)))
         np.subtract(np.arange(len(probabilities))[:, None] == labels, probabilities, out=whole[:-1])
         squared = np.zeros(len(labels))
@@ -323,20 +324,20 @@ class RandomForest(Gaussian):
         whole[-1] = self._curvature * (1.0 - squared)
         whole *= _ONE
         np.trunc(whole, out=whole)
-        # holds by the proof; checked, because the bound is a fact about integers
+        # The bound holds by the proof. It is checked, as the exponential of a library may be wrong.
         kept = (np.einsum("ij,ij->j", whole, whole) <= 2 * _ONE**2) & (
             np.abs(whole).sum(axis=0) <= (2 + self._curvature) * _ONE
         )
-        whole[:, ~kept] = 0.0  # whatever stands there: a NaN times zero would stay
+        whole[:, ~kept] = 0.0  # assigned, since a NaN times zero is NaN
         return whole
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
-        """Return the leaves with those of this round filled in, in records."""
-        found, noise = released["leaves"].in_records()
-        leaves = found
+        """Return the leaves including those of this round, in records."""
+        new_leaves, noise = released["leaves"].in_records()
+        leaves = new_leaves
         if self.kind == "boosted":
             leaves = decode_state(_Leaves, state, self.frac_bits).leaves
-            leaves[t] = found
+            leaves[t] = new_leaves
             leaves[t, :, -1] /= self._curvature
         return encode_state(_Leaves(leaves, noise))
 
@@ -355,6 +356,7 @@ class RandomForest(Gaussian):
         return widths
 
     def _class_half_width(self, noise: float) -> float:
+        # A class size is a sum over the leaves with cells: of all trees, or of the first boosted.
         reached = self._reached.sum(axis=1)
         if self.kind == "random":
             sums = float(reached.sum()) / self.n_trees**2
@@ -370,12 +372,13 @@ class RandomForest(Gaussian):
         Returns
         -------
         dict
-            ``leaves`` of shape (n_trees, 2**depth, n_classes), the noisy count of each class; or
-            (n_trees, 2**depth, n_classes + 1), the noisy sum of gradients and, last, of curvature.
-            ``leaf_half_width`` of shape (n_classes,) or (n_classes + 1,): of the 95 % interval of
-            every leaf. ``class_sizes`` and ``class_half_width`` of shape (n_classes,), in records.
-            ``importance`` of shape (n_features,), summing to 1: how far the splits on a column part
-            the scores.
+            ``leaves`` of random trees, shape (n_trees, 2**depth, n_classes), are the noisy counts
+            of each class. Those of boosted trees, shape (n_trees, 2**depth, n_classes + 1), are the
+            noisy sums of gradients and, last, of curvature. ``leaf_half_width`` of shape
+            (n_classes,) or (n_classes + 1,) is that of the 95 % interval of every leaf.
+            ``class_sizes`` and ``class_half_width`` have the shape (n_classes,), in records.
+            ``importance`` of shape (n_features,) sums to 1: the separation of scores by the splits
+            on a column.
         """
         now = decode_state(_Leaves, state, self.frac_bits)
         leaves, noise = now.leaves, now.noise
@@ -393,6 +396,7 @@ class RandomForest(Gaussian):
         noise = float(results["leaf_half_width"][0]) / _Z
         shares = _softmax(self._scores(self._values(leaves, noise), coded)).T
         if self.balanced:
+            # Weights after the release cost nothing, since the class sizes are noisy.
             shares = shares / np.maximum(results["class_sizes"], 1.0)
         elif self.class_weight:
             shares = shares * np.array(self.class_weight)
@@ -402,32 +406,33 @@ class RandomForest(Gaussian):
         """Return the sum of the values of each record's leaves; shape (n_classes, n_samples)."""
         scores = np.zeros((len(coded[0]), len(self.classes)), dtype=np.int64)
         for same in self._same_columns:
-            trees = [(values[i], self.trees[i]) for i in same if i < len(values)]  # so far
+            trees = [(values[i], self.trees[i]) for i in same if i < len(values)]  # released so far
             if not trees:
                 continue
             cell = trees[0][1].cell(coded)
             if len(cell) < len(trees[0][1].leaf):
                 for value, tree in trees:
                     scores += value.take(tree.leaf[cell], axis=0)
-            else:  # what all of these trees add in a cell is found once
+            else:  # more records than cells: sum the trees once for each cell
                 table = sum(value.take(tree.leaf, axis=0) for value, tree in trees)
                 scores += np.take(table, cell, axis=0)
         return np.ascontiguousarray(scores.T) / _ONE
 
     def _values(self, leaves: Floats, noise: float) -> Integers:
-        """Return what each leaf adds to the score of each class, in ``2**-16``."""
+        """Return the values of leaves for the score of each class, in ``2**-16``."""
+        # Integers, whose sum over trees does not depend on the order of addition.
         of_kind = self._log_odds if self.kind == "random" else self._steps
         return np.rint(of_kind(leaves, noise) * _ONE).astype(np.int64)
 
     def _steps(self, leaves: Floats, noise: float) -> Floats:
-        """Return Newton steps, shrunk by how much of them is noise.
+        """Return Newton steps, shrunk by their share of noise.
 
-        Gradients are the curvature times the step, plus their own spread and the noise; the best
-        linear guess of a step of known variance is a ridge.
+        Gradients are the curvature times the step, plus their sampling spread and the noise. The
+        best linear estimate of a step of known variance is ridge regression.
         """
         k = len(self.classes)
         gradients, mass = leaves[..., :-1], np.maximum(leaves[..., -1:], 0.0)
-        gradients = gradients - gradients.mean(axis=-1, keepdims=True)  # exact ones sum to 0
+        gradients = gradients - gradients.mean(axis=-1, keepdims=True)  # exact gradients sum to 0
         slope = mass / (k - 1)  # mean curvature of a direction
         spread = noise**2 * (1 - 1 / k) + mass / k
         unit = slope**2 * _STEP_VARIANCE + spread
@@ -435,11 +440,11 @@ class RandomForest(Gaussian):
         return np.asarray(self.rate * steps * self._reached[: len(leaves), :, None])
 
     def _log_odds(self, leaves: Floats, noise: float) -> Floats:
-        """Return by how much each leaf moves the logarithms of the classes' shares.
+        """Return the contribution of each leaf to the logarithms of the classes' shares.
 
-        From the root down, each node's shares are drawn to those of its parent, the more the less
-        its counts stand out of their noise. All trees count the same records, so the noisy totals
-        of the classes are averaged and the rest spread over the leaves: least squares.
+        From the root down, each node's shares are shrunk to those of its parent, more if its counts
+        are small relative to their noise. All trees count the same records, so the noisy totals of
+        the classes are averaged, and differences spread over the leaves, by least squares.
         """
         reached = self._reached[..., None]
         counts = leaves * reached
@@ -455,7 +460,7 @@ class RandomForest(Gaussian):
             shares = np.repeat(shares, 2, axis=1)
             size = np.maximum(here.sum(axis=2, keepdims=True), 1.0)
             spread = (shares * (1 - shares)).mean(axis=2, keepdims=True)
-            # of here - shares * size, a mean over classes
+            # The noise variance of here - shares * size, averaged over classes.
             noisy = sums * noise**2 * (1 + (shares**2).sum(axis=2, keepdims=True) - 2 / len(prior))
             gain = size * _SPLIT_VARIANCE / (size**2 * _SPLIT_VARIANCE + noisy + size * spread)
             shares = _shares(shares + gain * (here - shares * here.sum(axis=2, keepdims=True)), 1.0)
@@ -464,9 +469,9 @@ class RandomForest(Gaussian):
 
     @property
     def _part(self) -> float:
-        """Return what part of its evidence a random tree gives.
+        """The weight of a random tree's evidence.
 
-        Together each column counts once at most, as if columns were independent; they are not, so
+        In total each column counts at most once, as if columns were independent. They are not, so
         many trees count less.
         """
         looks = sum(len(tree.columns) for tree in self.trees)
@@ -477,48 +482,48 @@ class RandomForest(Gaussian):
         sums = (leaves * self._reached[..., None]).sum(axis=1)
         if self.kind == "random":
             return np.asarray(sums.mean(axis=0))
-        # before the first tree all classes are equally likely
+        # Before the first tree all classes are equally likely, so its sums are linear in the sizes.
         k = len(self.classes)
         return np.asarray(sums[0, :-1] + sums[0, -1] / (k - 1))
 
     def _importance(self, leaves: Floats, noise: float) -> Floats:
-        """Return how far the splits on each column part the scores, weighted by what is there."""
+        """Return the separation of scores by the splits on each column, weighted by leaf sizes."""
         values = self._values(leaves, noise) / _ONE
         mass = np.maximum(leaves.sum(axis=2) if self.kind == "random" else leaves[..., -1], 0.0)
         mass = mass * self._reached
-        found = np.zeros(self.n_features)
+        importance = np.zeros(self.n_features)
         for level in range(self.depth):
             halves = (self.n_trees, 1 << level, 2, -1)
             of_half = mass.reshape(halves)
             weight = of_half.sum(axis=3)
             mean = (of_half[..., None] * values.reshape(*halves, len(self.classes))).sum(axis=3)
             mean = mean / np.maximum(weight, 1e-9)[..., None]
-            apart = ((mean[:, :, 0] - mean[:, :, 1]) ** 2).sum(axis=2)
-            gain = weight.prod(axis=2) / np.maximum(weight.sum(axis=2), 1e-9) * apart
+            distance = ((mean[:, :, 0] - mean[:, :, 1]) ** 2).sum(axis=2)
+            gain = weight.prod(axis=2) / np.maximum(weight.sum(axis=2), 1e-9) * distance
             for gains, tree in zip(gain, self.trees, strict=True):
                 first = (1 << level) - 1
                 for node, column in enumerate(tree.asked[first : first + (1 << level)]):
                     if column >= 0:
-                        found[column] += gains[node]
-        total = found.sum()
-        return found / total if total > 0 else found
+                        importance[column] += gains[node]
+        total = importance.sum()
+        return importance / total if total > 0 else importance
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return class sizes and the columns that say most."""
+        """Return class sizes and the most important columns."""
         importance = results["importance"]
         order = [int(j) for j in np.argsort(-importance, kind="stable") if j != self.target][:20]
         counts = around(results["class_sizes"], results["class_half_width"])
         sizes = tuple(zip(self.classes, counts.cells(), strict=True))
         shares, names = importance[order], tuple(columns[j] for j in order)
         margin = float(results["leaf_half_width"][0])
-        what = "each count" if self.kind == "random" else "each sum of gradients"
+        sums = "each count" if self.kind == "random" else "each sum of gradients"
         return (
             Table("Classes", ("class", "records"), sizes, NOTE),
             Bars(
                 "Columns by importance",
                 Estimate(shares, shares, shares, labels=(names,)),
-                f"How far splits on a column part the scores, from {self.n_trees} trees of "
-                f"{2**self.depth} leaves; the margin of error of {what} in a leaf is {margin:.4g}, "
+                f"Separation of scores by splits on a column, from {self.n_trees} trees of "
+                f"{2**self.depth} leaves; the margin of error of {sums} in a leaf is {margin:.4g}, "
                 "from privacy noise only.",
             ),
         )
@@ -529,19 +534,19 @@ def _softmax(scores: Floats) -> Floats:
     powers: Floats = scores - scores.max(axis=0)
     np.exp(np.maximum(powers, -_MOST_SCORE, out=powers), out=powers)
     total = np.zeros(scores.shape[1:])
-    for part in powers:  # one by one: the sum of a record must not depend on the others
+    for part in powers:  # class by class: the sum of a record must not depend on the others
         total += part
     powers /= total
     return powers
 
 
 def _shares(values: Floats, total: float) -> Floats:
-    """Return shares of at least a hundredth over the last axis, and 1 together."""
+    """Return shares, cut at a hundredth, that sum to 1 over the last axis."""
     floored = np.clip(values / total, _LEAST_SHARE, 1.0)
     return np.asarray(floored / floored.sum(axis=-1, keepdims=True))
 
 
-def _usual_depth(kind: Kind, clear: float) -> int:
-    """Return the depth up to which leaves of equal size stand out of their noise."""
-    least, most, wanted = (3, 5, 4.0) if kind == "boosted" else (2, 4, 1.0)
-    return max([h for h in range(least, most + 1) if clear / 2**h >= wanted] or [least])
+def _usual_depth(kind: Kind, signal: float) -> int:
+    """Return the largest depth at which leaves of equal size exceed their noise."""
+    smallest, largest, minimum = (3, 5, 4.0) if kind == "boosted" else (2, 4, 1.0)
+    return max([h for h in range(smallest, largest + 1) if signal / 2**h >= minimum] or [smallest])

@@ -1,10 +1,10 @@
-"""Public trees: which cell of a few columns belongs to which leaf, drawn before any record is seen.
+"""Public random trees: partitions of the cells of a few columns into leaves.
 
-A tree looks at one column or a few, whose categories or bins form a small table; each cell of the
-table belongs to one of ``2**depth`` leaves. So finding a record's leaf is one look into the table,
-whatever the depth. Splits are drawn among those that still part the cells of a node, in the manner
-of extremely randomised trees (Geurts, Ernst, Wehenkel, Machine Learning 63, 2006, section 2.2),
-but from public numbers instead of records.
+A tree uses one or a few columns, whose categories or bins form a small table. Each cell of the
+table belongs to one of ``2**depth`` leaves, so a record's leaf takes one look-up for every depth.
+Splits are drawn among those that divide the cells of a node, like extremely randomised trees
+(Geurts, Ernst, Wehenkel, Machine Learning 63, 2006, section 2.2). They use public numbers instead
+of records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cloister.core.randomness import public_generator
 from cloister.tasks.columns import bins_of, codes
 
 MOST_CELLS = 1 << 16
-"""Of the table of a tree; a column that would make it larger is left out of that tree."""
+"""Largest table of a tree; a column that would exceed it is not used in that tree."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class Tree:
     asked: tuple[int, ...]  # column of each inner node, breadth first; -1: everything goes left
 
     def cell(self, coded: Sequence[Integers]) -> Integers:
-        """Return the combination of cells of each record; `coded` is of :func:`coded_columns`."""
+        """Return the combination of cells of each record, from :func:`coded_columns`."""
         first, *others = self.columns
         cell = coded[first]
         for j, size in zip(others, self.cells[1:], strict=True):
@@ -57,7 +57,7 @@ def grow(
     columns_per_tree: int,
     public_seed: int,
 ) -> tuple[Tree, ...]:
-    """Draw trees from a public seed; none looks at the column `skip`, the target.
+    """Draw trees from a public seed, without the column `skip`, the target.
 
     A split of an `ordered` column is a threshold, else any set of categories. Columns are dealt
     from shuffled packs of all of them, so each is used equally often.
@@ -71,7 +71,7 @@ def grow(
         chosen: list[int] = []
         while len(chosen) < each:
             card = next((j for j in pack if j not in chosen), None)
-            if card is None:  # it is empty, or ends with columns this tree has already
+            if card is None:  # the pack is empty, or ends with columns of this tree
                 pack = [usable[i] for i in rng.permutation(len(usable))]
                 continue
             pack.remove(card)
@@ -94,28 +94,30 @@ def _tree(
     shape = tuple(cells[j] for j in columns)
     places = np.indices(shape).reshape(len(shape), -1)
     leaf = np.zeros(prod(shape), dtype=np.int64)
-    # a node holds, of each column, the codes that can still arrive at it
+    # A node holds the codes of each column that can still arrive at it.
     level: list[list[NDArray[np.int64]]] = [[np.arange(size) for size in shape]]
     asked: list[int] = []
     for _ in range(depth):
-        below = []
-        goes_right = np.zeros(len(leaf), dtype=np.int64)
+        children = []
+        right = np.zeros(len(leaf), dtype=np.int64)
         for node, left in enumerate(level):
             splittable = [a for a, left_of in enumerate(left) if len(left_of) > 1]
             if not splittable:
+                # All leaves keep the same depth, so an unsplittable node has an empty right child.
                 asked.append(-1)
-                below += [left, [part[:0] for part in left]]
+                children += [left, [codes[:0] for codes in left]]
                 continue
             axis = splittable[rng.integers(len(splittable))]
             values = left[axis] if ordered[columns[axis]] else rng.permutation(left[axis])
             cut = int(rng.integers(1, len(values)))
             asked.append(columns[axis])
             parts = (np.sort(values[:cut]), np.sort(values[cut:]))
-            here = leaf == node
-            goes_right[here] = np.isin(places[axis, here], parts[1])
-            below += [[*left[:axis], part, *left[axis + 1 :]] for part in parts]
-        leaf = 2 * leaf + goes_right
-        level = below
+            at_node = leaf == node
+            right[at_node] = np.isin(places[axis, at_node], parts[1])
+            children += [[*left[:axis], codes, *left[axis + 1 :]] for codes in parts]
+        leaf = 2 * leaf + right
+        level = children
+    # Columns in ascending order, so that trees on the same columns share their counts.
     order = np.argsort(columns)
     leaf = leaf.reshape(shape).transpose(order).ravel()
     leaf.flags.writeable = False
@@ -129,7 +131,7 @@ def coded_columns(
 ) -> list[Integers]:
     """Return each record's category, or bin of equal width, in every column.
 
-    Every grid value, a forged one too, is in one category or bin.
+    Every grid value, including a forged one, is in one category or bin.
     """
     return [
         codes(column, size, frac_bits) if size else bins_of(column, bins, frac_bits)

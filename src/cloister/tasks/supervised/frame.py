@@ -1,9 +1,9 @@
-"""The rows of a regression on integers: centred, scaled, clipped, and summed exactly.
+"""The rows of a regression as integers: centred, scaled, clipped, and summed exactly.
 
-Two noisy histograms show where each column lies and how far it spreads. From then on a record is a
-row ``z``: differences to the released centre, numbers divided by their released spread, the whole
-shortened to a public length. Rows are integers on the lattice ``2**-20``; what is summed (products
-of rows, or rows times residuals) is cut toward zero on a coarser lattice, so that no norm grows.
+Two noisy histograms give the location and scale of each column. Then a record is a row ``z``:
+differences to the released centre, numbers divided by their released spread, clipped to a public
+length. Rows are integers on the lattice ``2**-20``. The summed products of rows, and rows times
+residuals, are cut toward zero on a coarser lattice, so that no norm grows.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ from cloister.tasks.supervised.prior_scales import BINS, TAILS, edges, spread_of
 
 LONGEST = 32.0
 Clip = Annotated[float, Range(above=0, most=LONGEST)]
-"""Largest length a row may be shortened to: products of two entries stay below 2**53."""
+"""Largest length to which a row is clipped: products of two entries stay below 2**53."""
 MOST_COLUMNS = 2048
 
 # Lattices. Centres of categories are coarse, so that products of two fit the coarsest products.
 _ROW, _TABLE, _RESIDUAL = 20, 3, 24
-_FACTOR = _ROW - _TABLE  # of a row's shortening: times a table it is on the lattice of rows
+_FACTOR = _ROW - _TABLE  # of a row's clipping factor: times a table it is on the lattice of rows
 _CHUNK = 1 << 13  # rows at a time: they stay in the cache, and sums stay below 2**53
 _OF_CATEGORY = 0.6  # mean squared distance of an indicator to its mean
-_SHORT, _NOISY = 0.6, 0.012  # of the typical length, down to which noise
+_SHORT, _NOISY = 0.6, 0.012  # share of the typical squared length at this noise or more
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Where columns lie and how far they spread: the public state after two rounds.
+    """Location and scale of columns: the public state after two rounds.
 
-    Arrays are of shape (width,) but for `window`, of shape (n_numbers, 2).
+    Arrays have the shape (width,), except `window`, of shape (n_numbers, 2).
     """
 
     centre: Floats
     scale: Floats  # a row is the difference to the centre times the scale
-    square: Floats  # mean square of that, as far as it is seen
-    alike: Floats  # 1 for a number of which hardly two values are seen to differ
-    window: Floats  # where the second round counts
+    square: Floats  # its mean square, according to noisy counts
+    alike: Floats  # 1 for a number with hardly two different values
+    window: Floats  # the interval that the second round counts
     n: float = 1.0  # noisy number of records, at least its noise
 
     def at(self, entries: Integers) -> Placed:
-        """Return the same of some entries of a row."""
+        """Return location and scale of some entries of a row."""
         names = ("centre", "scale", "square", "alike")
         return replace(self, **{name: getattr(self, name)[entries] for name in names})
 
 
 @dataclass(frozen=True)
 class Whole:
-    """Some records as rows before they are shortened."""
+    """Some records as rows before clipping."""
 
-    numbers: Floats  # (n_numbers, n_samples): columns of numbers; the constant 1 is the last
+    numbers: Floats  # (n_numbers, n_samples): numeric columns; the constant 1 is the last
     categories: tuple[Integers, ...]  # codes of each column of categories
     tables: tuple[Integers, ...]  # entries of each code, times 2**3: its indicator minus the centre
 
@@ -81,7 +81,7 @@ class Whole:
         """Lengths of the rows."""
         total = self.fixed / 4.0**_TABLE
         squared = np.empty_like(total)
-        for values in self.numbers:  # one by one, whoever else is there
+        for values in self.numbers:  # entry by entry: a length must not depend on other records
             total += np.multiply(values, values, out=squared)
         return np.sqrt(total, out=total)
 
@@ -92,9 +92,9 @@ class Whole:
 
 @dataclass(frozen=True)
 class Rows:
-    """Some records as shortened rows, with integers in floats that hold them exactly."""
+    """Some records as clipped rows, with integers in floats that hold them exactly."""
 
-    factor: Floats  # by how much each row was shortened, times 2**17
+    factor: Floats  # clipping factor of each row, times 2**17
     numbers: Floats  # as those of `whole`, times 2**20
     whole: Whole
 
@@ -106,11 +106,11 @@ class Frame:
     Parameters
     ----------
     levels : tuple of int
-        Of each column of the schema: 0 for numbers, else the number of categories.
+        Number of categories of each column of the schema, 0 for numbers.
     skip : tuple of int
-        Columns that are left out, such as a target.
+        Columns that are left out, for example a target.
     clip : float in (0, 32]
-        Rows are shortened to this length.
+        Length to which rows are clipped.
     low, high : tuple of float, data units
         The box; only for coefficients in data units.
     """
@@ -125,8 +125,8 @@ class Frame:
     def __post_init__(self) -> None:
         if self.width > MOST_COLUMNS:
             raise PlanError(
-                f"columns make a design of {self.width} columns, at most {MOST_COLUMNS} are "
-                "possible; join rare categories."
+                f"columns must make a design of at most {MOST_COLUMNS} columns, got {self.width}; "
+                "join rare categories."
             )
 
     @cached_property
@@ -134,7 +134,7 @@ class Frame:
         return Encoding(self.levels, self.frac_bits, self.skip)
 
     def of_used(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """Return those of some values, one for each column, whose columns are not left out."""
+        """Return the values of columns that are not left out, from one for each column."""
         return tuple(values[j] for j in self._encoding.used)
 
     @cached_property
@@ -144,12 +144,12 @@ class Frame:
 
     @cached_property
     def width(self) -> int:
-        """Entries of a row, the constant included."""
+        """Number of entries of a row, including the constant."""
         return self._encoding.width
 
     @cached_property
     def _layout(self) -> tuple[tuple[int, int], ...]:
-        """Column of the schema and first entry in a row, of each column that is used."""
+        """Column of the schema and first entry in a row, for each used column."""
         layout, place = [], 0
         for j in self._encoding.used:
             layout.append((j, place))
@@ -168,7 +168,7 @@ class Frame:
 
     @cached_property
     def number_places(self) -> Integers:
-        """Entries of a row that are numbers, the constant not among them."""
+        """Entries of a row that are numbers, without the constant."""
         return np.array([place for _, place in self._numbers], dtype=np.int64)
 
     @cached_property
@@ -182,13 +182,13 @@ class Frame:
 
     @property
     def room(self) -> int:
-        """Bits of what a record may add: fits 100 silos with 16 ``frac_bits``, 7 with 24."""
+        """Bits of a record's contribution: fits 100 silos with 16 ``frac_bits``, 7 with 24."""
         return 16 + self.frac_bits // 2
 
-    # the first two rounds: where the columns lie
+    # the first two rounds: location and scale of columns
 
     def unplaced(self) -> Placed:
-        """Return what is known before the first round."""
+        """Return the state before the first round."""
         zeros, ones = np.zeros(self.width), np.ones(self.width)
         return Placed(zeros, ones, ones, zeros, np.zeros((len(self._numbers), 2)))
 
@@ -214,10 +214,10 @@ class Frame:
     def read_places(self, before: Placed, released: NoisyBlock) -> Placed:
         """Return centres of categories, windows of numbers, and the number of records.
 
-        A number of records below its noise is taken for the noise.
+        The number of records is at least its noise.
         """
         values, noise_std = released.in_records()
-        # It divides below: a number near 0 would blow up the noise.
+        # It is a divisor below: a number near 0 would amplify the noise.
         n = max(float(values[-1]), noise_std, 1.0)
         place = len(self._numbers) * BINS
         bins = values[:place].reshape(-1, BINS)
@@ -242,7 +242,7 @@ class Frame:
         return self._count_bins(placed.window, records).ravel() << COUNT_BITS
 
     def read_spreads(self, before: Placed, released: NoisyBlock) -> Placed:
-        """Return the rest; numbers are divided by their deviation."""
+        """Return location and scale of all columns; numbers are scaled by their deviation."""
         values, noise_std = released.in_records()
         centre, scale = before.centre.copy(), np.ones(self.width)
         alike, square = np.zeros(self.width), centre * (1 - centre)
@@ -253,13 +253,13 @@ class Frame:
         return replace(before, centre=centre, scale=scale, square=square, alike=alike)
 
     def _count_bins(self, window: Floats, records: Records) -> Integers:
-        """Return how many records are in each part of the windows and beyond, column by column."""
+        """Return the numbers of records in the bins of windows and beyond, column by column."""
         one = 1 << self.frac_bits
         total = np.zeros((len(self._numbers), BINS + 2 * TAILS), dtype=np.int64)
         for counts, ends, (j, _) in zip(total, window, self._numbers, strict=True):
             low, high = np.clip(ends * one, -one, one).tolist()
             between = np.floor(edges(low - 0.5, max(low, high) + 0.5)[1:-1])  # whole steps
-            # sorting is several times faster than comparing all records with every end
+            # Sorting is several times faster than comparing all records with every edge.
             column = np.sort(records[:, j])
             within = np.searchsorted(column, between.astype(column.dtype), side="right")
             counts[:] = np.diff(within, prepend=0, append=len(records))
@@ -268,7 +268,7 @@ class Frame:
     # the rows
 
     def whole(self, placed: Placed, records: Records) -> Iterator[tuple[slice, Whole]]:
-        """Yield parts of the records as rows that are not shortened, with where they are."""
+        """Yield chunks of the records as rows before clipping, with their slices."""
         one, at = 1 << self.frac_bits, self.number_places
         centre, scale = placed.centre[at, None] * one, placed.scale[at, None] / one
         tables = self._tables(placed)
@@ -292,7 +292,7 @@ class Frame:
         )
 
     def rows(self, whole: Whole, length: float) -> Rows:
-        """Return rows shortened to a length, in units in which that is `clip`."""
+        """Return rows clipped to a length, in units in which that is `clip`."""
         return self.times(whole, self.clip / np.maximum(whole.length, length))
 
     def times(self, whole: Whole, factor: Floats) -> Rows:
@@ -301,8 +301,8 @@ class Frame:
         steps = np.trunc((1 << _FACTOR) * factor)
         numbers = whole.numbers * (steps * (1 << (_ROW - _FACTOR)))
         np.trunc(numbers, out=numbers)
-        # Exact: floats hold whole numbers up to 2**53, and rounding brings no sum of squares above
-        # that back below the bound, which is at most 2**50.
+        # Exact: floats hold integers up to 2**53, and rounding brings no sum of squares above that
+        # back below the bound, which is at most 2**50.
         norms = np.einsum("ij,ij->j", numbers, numbers) + steps * steps * whole.fixed
         keep = norms <= self.norm_squared
         if not keep.all():
@@ -328,8 +328,8 @@ class Frame:
     def margins(self, whole: Whole, weights: Floats) -> Floats:
         """Return the products of whole rows with weights; shape (n_outputs, n_samples).
 
-        Entry by entry, so that the margin of a record does not depend on the others. `weights` are
-        of shape (n_outputs, width).
+        Entry by entry, so that the margin of a record does not depend on the others. `weights` have
+        the shape (n_outputs, width).
         """
         margins = np.zeros((len(weights), whole.numbers.shape[1]))
         product = np.empty(margins.shape[1])
@@ -341,7 +341,7 @@ class Frame:
         return margins
 
     def _coded(self, whole: Whole) -> Iterator[tuple[slice, Integers, Integers]]:
-        """Yield the place in a row of each column of categories, its table and its codes."""
+        """Yield the entries in a row of each column of categories, its table and its codes."""
         parts = (part for _, part in self._categories)
         return zip(parts, whole.tables, whole.categories, strict=True)
 
@@ -379,7 +379,7 @@ class Frame:
         """Return the exact sum of each row times its residuals; shape (n_outputs, width).
 
         Records whose `residuals`, of shape (n_outputs, n_samples), are longer than their bound
-        count as nothing.
+        add 0.
         """
         bits = self.gradient_bits(sqrt(residual_squared))
         whole = np.trunc(residuals * (1 << _RESIDUAL))
@@ -403,7 +403,7 @@ class Frame:
 
     def products_block(self, weight: float, name: str = "products") -> Block:
         """Return the block of products of two entries of a row."""
-        # entries are at most |z_a z_b| on their lattice, so all of them at most |z|^2
+        # Entries are at most |z_a z_b| on their lattice, so their norm is at most |z|^2.
         down = 2 * _ROW - self.products_bits
         l2_squared = SQUARE**2 * (-(-(self.norm_squared**2) // 4**down))
         return _block(name, (n_products(self.width),), l2_squared, weight)
@@ -419,7 +419,7 @@ class Frame:
         """Return the exact sums of products times each weight; shape (n_outputs, n_products).
 
         Records whose `weights`, of shape (n_outputs, n_samples) and >= 0, are longer than `bound`
-        count as nothing.
+        add 0.
         """
         whole = np.trunc(weights * (1 << _RESIDUAL))
         whole *= (whole**2).sum(axis=0) <= ceil((bound * (1 << _RESIDUAL)) ** 2)
@@ -461,7 +461,7 @@ class Frame:
         std = released.noise_std / (1 << self.products_bits) / PRODUCT
         return raw / unit**2, std / unit**2
 
-    # back to the users' units
+    # coefficients in data units
 
     @property
     def _half_ranges(self) -> Floats:
@@ -486,7 +486,7 @@ class Frame:
     def to_half_boxes(self, placed: Placed) -> Floats:
         """Return :meth:`to_data` for columns over half their box; the intercept is the same.
 
-        Its numbers are of one size in any unit of the data, so that they may be rounded.
+        Its numbers have the same size in any unit of the data, so that they may be rounded.
         """
         ones = np.ones(len(self.levels))
         return self._to_columns(placed, ones, self._middles / self._half_ranges)
@@ -531,11 +531,11 @@ def _block(name: str, shape: tuple[int, ...], l2_squared: int, weight: float) ->
 def solve(
     curvature: Floats, penalty: Floats, target: Floats, noise_std: float, spread: Floats
 ) -> tuple[Floats, Floats]:
-    """Return what noisy equations say of their solution, and the covariance that is left.
+    """Return the solution of noisy equations with a prior, and its covariance.
 
-    The equations are ``(curvature + diag(penalty)) w = target + noise`` for each row of `target`;
-    before them, `w` is taken to be near 0 with deviation `spread`. Without noise it is the solution
-    itself.
+    The equations are ``(curvature + diag(penalty)) w = target + noise`` for each row of `target`.
+    The prior of `w` has mean 0 and deviation `spread`. Without noise the result is the exact
+    solution.
     """
     system = (curvature + np.diag(penalty)) * spread  # of w / spread
     left, values, right = np.linalg.svd(system)
@@ -549,7 +549,7 @@ def solve(
 
 
 def noise_of_mean(width: int, facts: PublicFacts) -> float:
-    """Return the norm of the noise that the whole budget leaves in a mean of rows of length 1."""
+    """Return the norm of the noise of a mean of rows of length 1 at the whole budget."""
     return sqrt(width) * (noise_multiplier_for(facts) or 0.0) / facts.nominal_n
 
 
@@ -559,7 +559,7 @@ def usual_square(levels: Sequence[int]) -> float:
 
 
 def row_length(levels: Sequence[int], relative_noise: float) -> float:
-    """Return a length for rows: with much noise short, with little hardly any is shortened.
+    """Return a clipping length for rows: short with much noise, rarely effective with little.
 
     `relative_noise` is that of :func:`noise_of_mean`.
     """
@@ -568,18 +568,18 @@ def row_length(levels: Sequence[int], relative_noise: float) -> float:
 
 
 def edge_at(place: int) -> float:
-    """Return the upper end of a class of sizes, whatever number is given for it."""
+    """Return the upper end of a class of sizes; numbers out of range are clipped."""
     return float(EDGES[min(max(place, 0), len(EDGES) - 1)])
 
 
 def sizes_block(name: str, weight: float, kinds: int = 1) -> Block:
-    """Return the block of numbers of records by the class of their size, of each of some kinds."""
+    """Return the block of numbers of records by the class of their size, for each kind."""
     shape = (kinds, len(EDGES)) if kinds > 1 else (len(EDGES),)
     return Block.counting(name, shape, weight, kinds)
 
 
 def count_sizes(sizes: Floats) -> Integers:
-    """Return how many sizes are in each class, with the fineness of counts."""
+    """Return the numbers of sizes in each class, weighted like counts."""
     found = np.minimum(np.searchsorted(EDGES, sizes), len(EDGES) - 1)
     return np.bincount(found, minlength=len(EDGES)).astype(np.int64) << COUNT_BITS
 

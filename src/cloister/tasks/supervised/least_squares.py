@@ -1,18 +1,18 @@
-"""What noisy products, and a noisy gradient over whole rows, say of least squares.
+"""Least squares from noisy products of rows and a noisy gradient over whole rows.
 
-The products are of shortened rows and give a first model and the curvature. The gradient is of
-whole rows at that model: one step from it, and least squares are reached whatever the weights of
-the first model's rows were. All here is made from released values.
+The products of clipped rows give a first model and the curvature. The gradient of whole rows at
+that model gives one step, which leads to least squares for all weights of the first model's rows.
+Everything here is a function of released values.
 
-In what follows `counts` are noisy numbers of records by the class of their size, of shape
-``(len(EDGES),)``; `noise_std` is the noise of each of them, and `n` the noisy number of all
+Below, `counts` are noisy numbers of records by the class of their size, of shape
+``(len(EDGES),)``. `noise_std` is the noise of each of them, and `n` the noisy number of all
 records. `levels` are those of each column of the model: 0 for numbers, else the number of
-categories. A `price` is the half-width of the noise of a sum of gradients, for each unit of size.
+categories. A `price` is the half-width of the noise of a sum of gradients, per unit of size.
 
 References
 ----------
 .. [LW04] Ledoit, Wolf, "A well-conditioned estimator for large-dimensional covariance matrices",
-   Journal of Multivariate Analysis 88(2), 2004: drawing noisy covariances toward their diagonal.
+   Journal of Multivariate Analysis 88(2), 2004: shrinkage of noisy covariances to their diagonal.
 .. [H75] Hill, "A simple general approach to inference about the tail of a distribution",
    Annals of Statistics 3(5), 1975: tails that fall like a power.
 """
@@ -32,37 +32,37 @@ EDGES = 2.0 ** (np.arange(-64, 65) / 4)
 """Upper ends of the classes in which sizes of gradients are counted, four to an octave."""
 _OCTAVE = 4
 _WINDOW = 2 * _OCTAVE  # classes above one that are counted together
-_SEEN = 2.0  # deviations from which lengths are taken to be there
-_SURE = 3.0  # deviations above which a count is relied on
+_SEEN = 2.0  # deviations of noise above which counts of lengths are used
+_SURE = 3.0  # deviations of noise above which a count is relied on
 _FLATTEST, _STEEPEST = 1.3, 1.8  # powers of a tail
 _FARTHEST = 4 * _OCTAVE
-_SAME_WAY = 1.0  # of what is cut off, how much pulls in one direction
+_SAME_WAY = 1.0  # share of the clipped parts that point in the same direction
 
 SPREAD = 2.0
-"""Deviation of weights before any data, columns and target in their standard deviations."""
+"""Prior deviation of weights, with columns and target in their standard deviations."""
 NO_SHRINKAGE = 1e6
-_MOST_LONGER = 1e4  # times, that a sum of squares of whole rows may be above that of shortened
-_COARSE = 1.3  # times, by which classes may overstate a sum of squares
-_DOUBT = 0.5  # of the last step: how far the curvature may be wrong
-_HIDDEN = 0.5  # correlation that a column which drowns may have with what is left
-_LEAST_NOISE = 0.5  # of its variance, which products drawn toward their diagonal keep
+_MOST_LONGER = 1e4  # largest ratio of sums of squares of whole rows to those of clipped rows
+_COARSE = 1.3  # largest factor by which classes overstate a sum of squares
+_DOUBT = 0.5  # relative error of the curvature in the last step
+_HIDDEN = 0.5  # largest correlation of a column below its noise with the residual
+_LEAST_NOISE = 0.5  # least share of its variance that shrunk products keep
 _DROWNED = 4.0  # deviations
 
 
 def cut_of(counts: Floats, noise_std: float, n: float, price: float) -> tuple[int, float]:
-    """Choose the size beyond which gradients are shortened, from counts of their sizes.
+    """Choose the size at which gradients are clipped, from counts of their sizes.
 
     Returns
     -------
     cut : int
-        Of the edge for which the noise, and the influence of what is beyond, are least together.
+        Index of the edge with the least sum of noise and influence of the records beyond.
     influence : float
-        Bound on the length of the sum of all that is cut off, in the size of the cut.
+        Bound on the length of the sum of all clipped parts, in units of the cut.
 
     Notes
     -----
-    Counts below their noise say nothing, so the tail is continued from the last count that can be
-    relied on as a power, as steep as its last octave [H75]_; lighter tails end earlier.
+    Counts below their noise are uninformative. The tail is extrapolated from the last reliable
+    count as a power, with the slope of its last octave [H75]_. Lighter tails end earlier.
     """
     reached = np.concatenate([np.cumsum(counts), np.zeros(_WINDOW)])
     middle = int(np.argmax(reached[: len(counts)] > n / 2))
@@ -87,10 +87,10 @@ def cut_of(counts: Floats, noise_std: float, n: float, price: float) -> tuple[in
 
 
 def cut_of_squares(counts: Floats, longest: int, price: float) -> int:
-    """Return the edge beyond which gradients are shortened for the sum of their products.
+    """Return the edge at which gradients are clipped for the sum of their products.
 
-    For it the noise and what squares lose are least together; sizes are seen up to the class
-    `longest`, and the price is for each unit of squared size.
+    It minimises the sum of the noise and of the loss of squares. Sizes are counted up to the class
+    `longest`, and the price is per unit of squared size.
     """
     squares = EDGES[: longest + 1] ** 2
     lost = np.maximum(squares - squares[:, None], 0.0) @ counts[: longest + 1]
@@ -98,7 +98,7 @@ def cut_of_squares(counts: Floats, longest: int, price: float) -> int:
 
 
 def usual_length(counts: Floats, noise_std: float, n: float) -> int:
-    """Return the edge below which nearly all lengths lie."""
+    """Return the edge that nearly all lengths are below."""
     place = middle_length(counts, n)
     few = _SEEN * noise_std * sqrt(_WINDOW)
     while place + 1 < len(counts) and counts[place + 1 : place + 1 + _WINDOW].sum() > few:
@@ -107,14 +107,14 @@ def usual_length(counts: Floats, noise_std: float, n: float) -> int:
 
 
 def middle_length(counts: Floats, n: float) -> int:
-    """Return the edge below which half of the lengths lie."""
+    """Return the edge that half of the lengths are below."""
     return int(np.argmax(np.cumsum(counts) > n / 2))
 
 
 def unseen_square(counts: Floats, noise_std: float, longest: int, seen: float) -> float:
-    """Return the sum of squared lengths that columns by themselves do not show.
+    """Return the sum of squared lengths that the histograms of columns miss.
 
-    Rows are seen up to the class `longest`; `seen` is the sum of squares of all columns.
+    Rows are counted up to the class `longest`; `seen` is the sum of squares of all columns.
     """
     squares = EDGES[: longest + 1] ** 2 * 2**-0.25  # in the middle of a class
     error = noise_std * sqrt(float(squares @ squares))
@@ -145,23 +145,23 @@ def sum_zero_basis(levels: Sequence[int]) -> Floats:
 
 @dataclass(frozen=True)
 class Curvature:
-    """What is known of the sum of products of whole rows."""
+    """Estimate of the sum of products of whole rows, with its errors."""
 
     matrix: Floats
-    noise_std: float  # of an entry off the diagonal, once drawn toward the diagonal
-    doubt: Floats  # part of itself by which each column may be wrong besides
-    drowned: Flags  # columns whose coefficient is not known at all
+    noise_std: float  # of an entry off the diagonal, after shrinkage to the diagonal
+    doubt: Floats  # additional relative error of each column
+    drowned: Flags  # columns whose coefficient is unknown
 
 
 def curvature_of(
     products: Floats, noise_std: float, alike: Floats, levels: Sequence[int]
 ) -> Curvature:
-    """Return what noisy products of rows say of those without noise.
+    """Return the curvature without noise, estimated from noisy products of rows.
 
-    `noise_std` is of an entry off the diagonal; one on it has sqrt(2) times as much. Entries off
-    the diagonal are drawn to 0 as far as they are noise [LW04]_. A column of which hardly two
-    values are seen to differ, where `alike` is 1, drowns where its products are not well above
-    their noise, the part that is one with the constant left out.
+    `noise_std` is that of an entry off the diagonal; one on it has sqrt(2) times as much. Entries
+    off the diagonal are shrunk to 0 by their share of noise [LW04]_. `alike` is 1 for a column
+    whose values hardly differ. Its coefficient is unknown if its products are not well above their
+    noise, after its mean is subtracted.
     """
     diagonal = np.diag(products)
     apart = diagonal - products[-1] ** 2 / max(diagonal[-1], noise_std, 1e-300)  # of their mean
@@ -172,7 +172,7 @@ def curvature_of(
     kept = real / max(real + noise_std**2, 1e-300)
     matrix = products * kept
     place = 0
-    for level in levels:  # categories of one column are never together
+    for level in levels:  # categories of a column never occur together, so their products are kept
         part = slice(place, place + (level or 1))
         matrix[part, part] = products[part, part]
         place += level or 1
@@ -182,12 +182,12 @@ def curvature_of(
 
 
 def of_whole_rows(curvature: Curvature, squares: Floats, unseen: float, usual: float) -> Curvature:
-    """Return what the curvature of shortened rows says of that of whole ones.
+    """Return the curvature of whole rows, estimated from that of clipped rows.
 
-    `squares` are sums of squares of whole columns as far as they are seen, `unseen` may be in any
-    of them besides, and `usual` is by how much the squared length of a usual row was shortened. A
-    step that is too short leaves a part of the way, one that is too long may end anywhere: what is
-    unseen counts for every column, and as doubt.
+    `squares` are the sums of squares of whole columns from their histograms. `unseen` may be added
+    to any of them, and `usual` is the ratio of the squared length of a typical row to its clipped
+    one. A step that is too short leaves a part of the error, and one that is too long may diverge.
+    So `unseen` is added to every column, and to its doubt.
     """
     diagonal = np.maximum(np.diag(curvature.matrix), 1e-9)
     longer = np.sqrt(np.clip((squares + unseen) / diagonal, usual, _MOST_LONGER))
@@ -199,12 +199,12 @@ def of_whole_rows(curvature: Curvature, squares: Floats, unseen: float, usual: f
 
 @dataclass(frozen=True)
 class Fit:
-    """Weights of rows with the covariance of all that may move them."""
+    """Weights of rows with the covariance of their errors."""
 
-    weights: Floats  # the likeliest, drawn to where the step began as far as noise asks for it
-    around: Floats  # middle of the intervals, hardly drawn
+    weights: Floats  # most likely weights, shrunk to the start of the step according to the noise
+    around: Floats  # middle of the intervals, hardly shrunk
     noise: Floats  # covariance about it
-    inverse: Floats  # of the curvature, as far as it is known
+    inverse: Floats  # regularised inverse of the curvature
 
 
 def step(
@@ -227,21 +227,22 @@ def step(
     gradient : ndarray of shape (width,)
         Sum of rows times residuals at `start`; `noise_std` is the noise of each entry.
     bias : float
-        Length of what the gradient may lack besides.
+        Length of the part of the gradient that clipping may have removed.
     start : ndarray of shape (width,), optional
-        0 if not given. The noise of the curvature counts for what is left of the way.
+        0 if not given. The noise of the curvature counts in proportion to the length of the step.
     spread : float
-        Before any data, weights are taken to be near 0 with this deviation.
+        Deviation of the prior distribution of weights, whose mean is 0.
     energy : float
-        Sum of squared residuals at `start`: no product of a column and residuals is above the root
-        of both sums of squares, so a large gradient shows a large curvature.
+        Sum of squared residuals at `start`. The product of a column and the residuals is at most
+        the root of both sums of squares, so a large gradient implies a large curvature.
     hidden : float
-        Deviation of the target, which a column that drowns may hide.
+        Deviation of the target that a column below its noise may hide.
 
     Notes
     -----
-    The covariance holds noise of the gradient and of the curvature, what the prior draws to 0, what
-    was cut off, and what is hidden in columns that drowned; these have weight 0 and no covariance.
+    The covariance includes the noise of the gradient and of the curvature, the shrinkage of the
+    prior, and the clipping. It also includes the effect of columns below their noise, which have
+    weight 0 and no covariance.
     """
     kept = ~curvature.drowned
     basis = sum_zero_basis(levels)[kept]
@@ -254,12 +255,13 @@ def step(
     values = np.maximum(values, (vectors.T @ target) ** 2 / energy)
     width = len(values)
     tiny = 1e-12 * max(float(np.abs(values).max()), 1.0)
-    # noise makes eigenvalues too: of a matrix of noise they have this mean square
+    # The mean square of the eigenvalues of a matrix of noise.
     made = curvature.noise_std**2 * (width + 1)
     squared = np.maximum(values**2 - made, 0.0) * (values > 0)
     now = first
     variance = tiny**2
-    for _ in range(3):  # the noise of the curvature comes in times the way, which is not known yet
+    # The noise of the curvature counts in proportion to the step, which is found by iteration.
+    for _ in range(3):
         moved = now - first
         variance = max(noise_std, tiny) ** 2 + curvature.noise_std**2 * float(moved @ moved)
         below = squared + variance / spread**2
@@ -296,7 +298,7 @@ def step(
 
 
 def _likely(squared: Floats, target: Floats, variance: float) -> float:
-    """Return the deviation of a step for which its noisy equations are likeliest."""
+    """Return the deviation of a step that maximises the likelihood of its noisy equations."""
     best, most = SPREAD, -np.inf
     for spread in SPREAD * 2.0 ** -np.arange(10):
         total = squared * spread**2 + variance

@@ -5,11 +5,11 @@ References
 .. [VS09] Vu, Slavkovic, "Differential Privacy for Clinical Trial Data: Preliminary Evaluations",
    ICDM Workshops 2009: regression from noisy sufficient statistics.
 .. [W18] Wang, "Revisiting Differentially Private Linear Regression: Optimal and Adaptive Prediction
-   and Estimation in Unbounded Domain", UAI 2018: the noise of the products asks for a ridge.
+   and Estimation in Unbounded Domain", UAI 2018: the noise of the products requires a ridge.
 .. [W80] White, "A Heteroskedasticity-Consistent Covariance Matrix Estimator and a Direct Test for
    Heteroskedasticity", Econometrica 48(4), 1980.
 .. [A21] Andrew, Thakkar, McMahan, Ramaswamy, "Differentially Private Learning with Adaptive
-   Clipping", NeurIPS 2021: the length to which gradients are shortened follows from noisy counts.
+   Clipping", NeurIPS 2021: the clipping norm of gradients follows from noisy counts.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ from cloister.tasks.supervised.target import Features, check_columns, check_numb
 
 PLACES_SHARE, SPREADS_SHARE, LENGTHS_SHARE, PRODUCTS_SHARE = 0.06, 0.08, 0.04, 0.36
 SIZES_SHARE, GRADIENT_SHARE, SQUARES_SHARE = 0.10, 0.32, 0.04
-"""Parts of the budget: where columns lie, how far they spread, how long rows are, their products;
-how long gradients are, their sum, and that of squared residuals."""
+"""Shares of the budget: location, scale, lengths of rows and their products; sizes of gradients,
+their sum, and the sum of squared residuals."""
 SANDWICH_SHARE = 0.15
-"""Part of the budget of products of gradients, where they are asked for; others have the rest."""
+"""Share of the budget for products of gradients, if requested; other sums have the rest."""
 
 _SQUARE_BITS = 24  # of squared residuals
 _LENGTH = 16.0  # of rows in integers; their unit is a public or released length
@@ -86,8 +86,8 @@ _TYPICAL, _NOISY, _SHORTEST, _LONG = 4.0, 0.0012, 0.55, 26.0
 _Z = INTERVAL_95["gaussian"]
 
 NOTE = (
-    "[ , ] are 95 % confidence intervals (privacy noise only), about least squares on the same "
-    "records; a population interval holds the error of sampling as well, for residuals of "
+    "[ , ] are 95 % confidence intervals (privacy noise only) for least squares on the same "
+    "records; a population interval includes the error of sampling, for residuals of "
     "{variance} variance."
 )
 
@@ -100,7 +100,7 @@ class _FitState:
     length: int = 0  # that hardly a row exceeds
     target_length: int = 0
     typical: int = 0  # that half of the rows exceed
-    unseen: float = 0.0  # sum of squares that columns by themselves do not show
+    unseen: float = 0.0  # sum of squares that histograms of columns miss
     products: Floats
     products_std: float = 0.0
     weights: Floats
@@ -121,34 +121,32 @@ class Linear(Gaussian):
     Parameters
     ----------
     n_features, target : int
-        Columns, and which of them is the target.
+        Number of columns, and index of the target.
     levels : tuple of int
-        Of each column: 0 for numbers, else the number of categories.
+        Number of categories of each column, 0 for numbers.
     names : tuple of str
-        Of the columns of the design, the intercept last.
+        Names of the columns of the design, the intercept last.
     low, high : tuple of float
         The box, data units.
     clip : float in (0, 32]
-        Rows without their target, centred and scaled, are shortened to this length for the products
-        that the first model is made from, in parts of what half of the rows have at most. The step
-        after it takes whole rows.
+        Length to which rows without their target are clipped for the products of the first model,
+        relative to their median length. Rows are centred and scaled. The next step uses whole rows.
     alpha : float, >= 0
-        Of the squared norm of the coefficients, the intercept left out.
+        Penalty of the squared norm of the coefficients, without the intercept.
     shrinkage : bool
         Without noise it changes nothing.
     sandwich : bool
-        Whether population intervals are from products of gradients [W80]_, which hold whatever the
-        variance of residuals depends on; else residuals are taken to have one variance.
+        If True, population intervals use products of gradients [W80]_, which are valid for
+        residuals of any variance. Else residuals are assumed to have one variance.
     reference : tuple of int
-        Code of each column's category that others are compared with in the report.
+        Code of each column's reference category in the report.
 
     Notes
     -----
-    How much a row weighs in the first model depends on its length, never on its target, and the
-    step makes up for it: the gradient of whole rows vanishes at least squares, whether or not the
-    target is linear in the columns. Gradients are shortened where noisy counts of their sizes end.
-    Rows are explained in :mod:`cloister.tasks.supervised.frame`, privacy in
-    docs/proofs/regression.md.
+    The weight of a row in the first model depends on its length, never on its target. The step
+    corrects for it: the gradient of whole rows vanishes at least squares, also if the target is not
+    linear in the columns. Gradients are clipped at a norm from noisy counts of their sizes. Rows
+    are explained in :mod:`cloister.tasks.supervised.frame`, privacy in docs/proofs/regression.md.
     """
 
     name: ClassVar[str] = "linear"
@@ -165,9 +163,9 @@ class Linear(Gaussian):
         clip: Annotated[
             Clip | None, "length of rows in the products; chosen from the noise by default"
         ] = None
-        shrinkage: Annotated[bool, "draw coefficients that drown in noise toward 0"] = True
+        shrinkage: Annotated[bool, "shrink coefficients below their noise toward 0"] = True
         sandwich: Annotated[
-            bool, "let intervals hold residuals of uneven variance, for 15 % of the budget"
+            bool, "make intervals valid for residuals of uneven variance, for 15 % of the budget"
         ] = False
         reference: Reference = None
 
@@ -191,11 +189,11 @@ class Linear(Gaussian):
         if not self.reference:
             object.__setattr__(self, "reference", (0,) * self.n_features)
         check_references(self.reference, self.levels)
-        self._frame.products_block(1.0)  # refuses a row that is too long or too wide
+        self._frame.products_block(1.0)  # raises for a row that is too long or too wide
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Choose the length of rows from public numbers."""
+        """Design the length of rows from public numbers."""
         columns, levels = facts.columns, facts.levels
         at = position(columns, options.target)
         clip = options.clip
@@ -219,11 +217,11 @@ class Linear(Gaussian):
     def describe(self) -> str:
         return (
             f"Linear regression on {self._model.width - 1} columns of a design. Two noisy counts "
-            "show where columns lie and how far they spread; one shows how long rows are; one sum "
-            "holds their products with each other and with the target, each row shortened to a "
-            f"length of at most {self.clip:.3g} first; one counts how long rows times residuals "
-            "are at the model that follows; and the last sums these, shortened where the counts "
-            "end, and the squares of residuals. The coefficients are made from these sums."
+            "give location and scale of columns, and one gives lengths of rows. One sum holds "
+            "products of rows with each other and with the target, with rows clipped to a length "
+            f"of at most {self.clip:.3g}. One counts sizes of gradients at the first model. The "
+            "last sums gradients, clipped at a norm from these counts, and squared residuals. The "
+            "coefficients are computed from these sums."
         )
 
     # Rows with and without the target -------------------------------------------------------------
@@ -235,35 +233,35 @@ class Linear(Gaussian):
 
     @cached_property
     def _model(self) -> Frame:
-        """Rows without it."""
+        """Rows without the target."""
         skip = (self.target,)
         return Frame(self.levels, self.frac_bits, skip, _LENGTH, self.low, self.high)
 
     @property
     def _place(self) -> int:
-        """Where the target is in a row."""
+        """Entry of the target in a row."""
         return self._frame.place_of(self.target)
 
     @cached_property
     def _at(self) -> int:
-        """Which of a row's numbers it is."""
+        """Index of the target among a row's numbers."""
         return sum(not level for level in self.levels[: self.target])
 
     @cached_property
     def _others(self) -> Integers:
-        """Entries of a row without it."""
+        """Entries of a row without the target."""
         return np.delete(np.arange(self._frame.width), self._place)
 
     def _read(self, state: GridState) -> _FitState:
         return decode_state(_FitState, state, self.frac_bits)
 
     def _length(self, now: _FitState) -> float:
-        """Return what rows of products are shortened to."""
+        """Return the length to which rows of products are clipped."""
         usual = sqrt(usual_square(self.levels))  # where each column's deviation is exact
         return min(self.clip * edge_at(now.typical) / usual, edge_at(now.length))
 
     def _units(self, now: _FitState) -> tuple[float, float]:
-        """Return what rows of products are multiplied by to have the length, and their target."""
+        """Return the factors of rows of products and of their target that give the length."""
         length = self._length(now)
         unit = _LENGTH / (length * sqrt(1 + _TARGET_LENGTH**2))
         return unit, _TARGET_LENGTH * length / edge_at(now.target_length)
@@ -271,7 +269,7 @@ class Linear(Gaussian):
     # The sums -------------------------------------------------------------------------------------
 
     def start(self) -> State:
-        """Return the state before the first round: all weights 0."""
+        """Return the state before the first round, with weights of 0."""
         p = self._frame.width
         return encode_state(
             _FitState(
@@ -321,7 +319,7 @@ class Linear(Gaussian):
         return np.append(count_sizes(rows.length), count_sizes(np.abs(target)))
 
     def _row_products(self, now: _FitState, rows: Whole, target: Floats) -> Integers:
-        """Sum products of rows shortened by their own length, the target by its bound."""
+        """Sum products of rows clipped by their length, with the target clipped by its bound."""
         unit, target_unit = self._units(now)
         most, length = edge_at(now.target_length), self._length(now)
         factor = unit * np.minimum(1.0, length / np.maximum(rows.length, 1.0))
@@ -338,7 +336,7 @@ class Linear(Gaussian):
         return count_sizes(self._residuals(now, rows, target)[1])
 
     def _gradients(self, now: _FitState, rows: Whole, target: Floats) -> Integers:
-        """Sum gradients and squared residuals, and products of gradients if asked for."""
+        """Sum gradients and squared residuals, and products of gradients if requested."""
         residuals, sizes = self._residuals(now, rows, target)
 
         def shortened(cut: int) -> Rows:
@@ -353,15 +351,15 @@ class Linear(Gaussian):
         return np.append(sums, self._model.sum_row_products(shortened(now.sandwich_cut)))
 
     def _reach(self, now: _FitState) -> float:
-        """Return the residual above which squares are cut: of a usual row at the cut."""
+        """Return the residual at which squares are clipped: that of a typical row at the cut."""
         curvature = np.diag(self._whole(now).matrix)
         length = sqrt(max(float(curvature.sum() / max(curvature[-1], 1.0)), 1.0))
         return edge_at(now.cut) / min(length, 64.0)
 
-    # What follows from them -----------------------------------------------------------------------
+    # Updates --------------------------------------------------------------------------------------
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
-        """Place the rows; fit a first model; choose where gradients end; keep the gradient."""
+        """Return the state with location and scale, the first model, the cut, or the gradient."""
         now = self._read(state)
         if t == 0:
             placed = self._frame.read_places(now.columns, released["places"])
@@ -387,7 +385,7 @@ class Linear(Gaussian):
         )
 
     def _with_products(self, now: _FitState, released: Mapping[str, NoisyBlock]) -> _FitState:
-        """Return the state with products of rows, of whole ones where nothing was shortened."""
+        """Return the state with products of rows, and the first model."""
         matrix, noise_std = self._frame.unpack(released["products"])
         unit, target_unit = self._units(now)
         units = np.full(self._frame.width, unit)
@@ -421,7 +419,7 @@ class Linear(Gaussian):
     def _sandwich(self, block: NoisyBlock) -> Floats:
         """Return the packed sum of products of gradients, in units of their squared cut.
 
-        No direction has less than the noise: an interval that is too narrow is worse.
+        Every direction has at least the noise: an interval that is too narrow is worse.
         """
         raw, noise_std = self._model.unpack(block)
         values, vectors = np.linalg.eigh(raw / _LENGTH**2)
@@ -431,7 +429,7 @@ class Linear(Gaussian):
     # The model ------------------------------------------------------------------------------------
 
     def _curvature(self, now: _FitState) -> Curvature:
-        """Return the curvature of shortened rows."""
+        """Return the curvature of clipped rows."""
         others = self._others
         products = symmetric(now.products)[np.ix_(others, others)]
         alike = now.columns.alike[others]
@@ -453,7 +451,7 @@ class Linear(Gaussian):
         return SPREAD if self.shrinkage else SPREAD * NO_SHRINKAGE
 
     def _first(self, now: _FitState) -> Fit:
-        """Return the model that the products give."""
+        """Return the model from the products."""
         return step(
             self._curvature(now),
             self._model.used_levels,
@@ -464,7 +462,7 @@ class Linear(Gaussian):
         )
 
     def _last(self, now: _FitState) -> Fit:
-        """Return the model one step from it, where the gradient of whole rows vanishes."""
+        """Return the model one step later, where the gradient of whole rows vanishes."""
         cut = edge_at(now.cut)
         target_square = float(symmetric(now.products)[self._place, self._place])
         return step(
@@ -481,7 +479,7 @@ class Linear(Gaussian):
         )
 
     def _energy(self, now: _FitState) -> float:
-        """Return a sum of squared residuals at the first model that is hardly too small."""
+        """Return a likely upper bound on the sum of squared residuals at the first model."""
         square = float(now.columns.square[self._place])
         whole = max(now.columns.n, 1.0) * max(square, 1.0)
         noise = _Z * now.residual_square_std
@@ -506,7 +504,7 @@ class Linear(Gaussian):
         return np.asarray(fit.inverse @ meat @ fit.inverse)
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return nothing: the half-widths depend on how far columns spread."""
+        """Return no forecast: half-widths depend on the scale of columns."""
         return {}
 
     def results(self, state: GridState, grid: Grid) -> Results:
@@ -515,22 +513,22 @@ class Linear(Gaussian):
         Returns
         -------
         dict
-            In data units, ``coef`` of shape (n_columns_of_design,) and ``intercept`` of shape (1,),
-            each with ``..._low``, ``..._high``, ``..._population_low`` and
-            ``..._population_high``; ``residual_std`` of shape (1,) with ``..._low`` and
-            ``..._high``; ``covariance`` of the noise in coefficients and intercept, and
-            ``sampling_covariance``, of shape (n_columns_of_design + 1,) twice; ``drowned`` of shape
-            (n_columns_of_design,), 1 for columns whose coefficient is not known at all.
-            ``grid_coef`` of shape (n_columns_of_design + 1,): coefficients for numbers in
-            ``[-1, 1]``, the intercept last, the target in data units.
+            In data units, ``coef`` of shape (n_columns_of_design,) and ``intercept`` of shape (1,).
+            Each has ``..._low``, ``..._high``, ``..._population_low`` and ``..._population_high``.
+            ``residual_std`` of shape (1,) has ``..._low`` and ``..._high``. ``covariance`` is that
+            of the noise in coefficients and intercept. It has the shape (n_columns_of_design + 1,)
+            twice, as has ``sampling_covariance``. ``drowned`` of shape (n_columns_of_design,) is 1
+            for columns whose coefficient is unknown. ``grid_coef`` of shape
+            (n_columns_of_design + 1,) are coefficients for numbers in ``[-1, 1]``, the intercept
+            last, the target in data units.
 
         Notes
         -----
-        The intervals are about least squares, or the ridge solution, of the same records. They hold
-        the noise of all rounds, what the curvature may be wrong by in the last step, and what was
-        cut off, as far as noisy counts show it. Coefficients of categories sum to 0 over a column.
-        The covariance of sampling is that of residuals of one variance, or from products of
-        gradients.
+        The intervals are for least squares, or the ridge solution, of the same records. They
+        include the noise of all rounds, the error of the curvature in the last step, and the
+        effect of clipping according to noisy counts. Coefficients of categories sum to 0 over a
+        column. The covariance of sampling assumes residuals of one variance, or comes from products
+        of gradients.
         """
         now = self._read(state)
         fit, columns = self._last(now), now.columns.at(self._others)
@@ -560,7 +558,7 @@ class Linear(Gaussian):
         }
 
     def _of_target(self, now: _FitState, values: Floats) -> Floats:
-        """Return what is in deviations of the target in its data units."""
+        """Convert values from deviations of the target to its data units."""
         return np.asarray(values * self._half_range / now.columns.scale[self._place])
 
     @property
@@ -570,11 +568,11 @@ class Linear(Gaussian):
 
     @property
     def _widest(self) -> Floats:
-        """From one end of the target to the other within a step of each column's grid."""
+        """Coefficients that move the target by its whole range within a grid step of a column."""
         return np.asarray(self._half_range * 2.0 ** (self.frac_bits + 1) / self._model.half_boxes)
 
     def _with_drowned(self, noise: Floats, drowned: Flags) -> Floats:
-        """Return the covariance with what columns that drown may hide."""
+        """Return the covariance including the effect of columns below their noise."""
         at = np.flatnonzero(drowned)
         noise[at, at] = (self._widest[at] / _Z) ** 2
         if len(at):
@@ -605,7 +603,7 @@ class Linear(Gaussian):
         note = NOTE.format(variance="any" if self.sandwich else "one")
         names = zip(self.names, results["drowned"], strict=False)
         if hidden := [name for name, drowned in names if drowned]:
-            note += f" Coefficients of {', '.join(hidden)} are not known: give narrower bounds."
+            note += f" Coefficients of {', '.join(hidden)} are unknown: give narrower bounds."
         title = f"Coefficients for {columns[self.target]!r}, data units"
         boxes = self._model.half_boxes[:-1]
         bars = coefficient_bars(

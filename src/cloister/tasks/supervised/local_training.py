@@ -1,7 +1,7 @@
 """Training on the records of one privacy unit: some steps of gradient descent on its rows.
 
-Units with the same number of rows are trained side by side, and each as if it were alone: its
-update does not depend, not even in its last bit, on who else is in the table.
+Units with the same number of rows are trained in one batch, but independently of each other. No bit
+of an update depends on the other units in the table.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from cloister.core.randomness import public_generator
 Loss = Literal["square", "logistic", "softmax"]
 LATTICE_BITS = 20
 NORM = 1 << LATTICE_BITS
-"""The largest norm of an update in lattice steps, whatever its largest norm in parameters is."""
+"""The largest norm of an update in lattice steps, for every largest norm in parameters."""
 
-_CELLS = 1 << 21  # of parameters or inputs that are trained side by side
+_CELLS = 1 << 21  # parameters or inputs of a batch, which bounds the memory
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class Network:
         """Return the parameters before the first round: zero, or public random hidden layers."""
         if self.hidden == 0:
             return np.zeros(self.size)
+        # With weights of 0 all hidden units would have the same gradient in every step.
         rng = public_generator(public_seed, "hidden layer", self.inputs, self.hidden)
         first = rng.normal(0, 1 / sqrt(self.inputs), self.inputs * self.hidden)
         return np.concatenate([first, np.zeros(self.size - first.size)])
@@ -65,31 +66,34 @@ class Network:
     def train(self, parameters: Floats, X: Floats, Y: Floats, steps: int, rate: float) -> Floats:
         """Return the change of the parameters by full-batch gradient descent, unit by unit.
 
-        All start from the same parameters, of shape (size,); `X` is of shape (n_units, n_rows,
-        inputs) and `Y` of shape (n_units, n_rows, outputs). What is returned, of shape (n_units,
-        size), may hold what is not a number, if the steps were too long.
+        All units start from the same parameters, of shape (size,). `X` has the shape (n_units,
+        n_rows, inputs) and `Y` the shape (n_units, n_rows, outputs). The result, of shape (n_units,
+        size), may hold values that are not finite, if steps were too long.
         """
         layers = self._layers(np.repeat(parameters[None], len(X), axis=0))
         start = [layer.copy() for layer in layers]
-        turned = np.ascontiguousarray(X.transpose(0, 2, 1))
+        transposed = np.ascontiguousarray(X.transpose(0, 2, 1))
         step = rate / X.shape[1]
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):  # a unit's descent may diverge; `clipped` handles it
             for _ in range(steps):
-                *below, found = self._forward(layers, X)
-                error = found - Y  # the gradient of all three losses at the last layer
+                *below, outputs = self._forward(layers, X)
+                error = outputs - Y  # the gradient of all three losses at the last layer
                 if below:
-                    (seen,) = below
-                    back = error @ layers[1][:, :-1].transpose(0, 2, 1) * (1 - seen[..., :-1] ** 2)
-                    layers[1] = layers[1] - step * (seen.transpose(0, 2, 1) @ error)
-                    error = back
-                layers[0] = layers[0] - step * (turned @ error)
-            moves = [
-                (now - then).reshape(len(X), -1) for now, then in zip(layers, start, strict=True)
+                    (hidden,) = below
+                    hidden_error = (
+                        error @ layers[1][:, :-1].transpose(0, 2, 1) * (1 - hidden[..., :-1] ** 2)
+                    )
+                    layers[1] = layers[1] - step * (hidden.transpose(0, 2, 1) @ error)
+                    error = hidden_error
+                layers[0] = layers[0] - step * (transposed @ error)
+            changes = [
+                (after - before).reshape(len(X), -1)
+                for after, before in zip(layers, start, strict=True)
             ]
-        return np.concatenate(moves, axis=1)
+        return np.concatenate(changes, axis=1)
 
     def _layers(self, parameters: Floats) -> list[Floats]:
-        """Return the matrices that are in vectors of parameters."""
+        """Split vectors of parameters into the matrices of layers."""
         if self.hidden == 0:
             return [parameters.reshape(-1, self.inputs, self.outputs)]
         cut = self.inputs * self.hidden
@@ -99,31 +103,33 @@ class Network:
         ]
 
     def _forward(self, layers: list[Floats], X: Floats) -> list[Floats]:
-        """Return what the hidden layer sees, if there is one, and the outputs."""
-        seen = []
+        """Return the activations of the hidden layer, if there is one, and the outputs."""
+        hidden = []
         for layer in layers[:-1]:
             units = np.tanh(X @ layer)
-            seen.append(np.concatenate([units, np.ones((*units.shape[:-1], 1))], axis=-1))
-        return [*seen, self._link((seen[-1] if seen else X) @ layers[-1])]
+            hidden.append(np.concatenate([units, np.ones((*units.shape[:-1], 1))], axis=-1))
+        return [*hidden, self._link((hidden[-1] if hidden else X) @ layers[-1])]
 
     def _link(self, values: Floats) -> Floats:
         if self.loss == "square":
             return values
         if self.loss == "logistic":
             return 0.5 * (1 + np.tanh(0.5 * values))  # never overflows
+        # The largest exponent is 0, so that no exponential overflows.
         odds = np.exp(values - values.max(axis=-1, keepdims=True))
         return np.asarray(odds / odds.sum(axis=-1, keepdims=True))
 
 
 def clipped(updates: Floats, clip: float) -> Integers:
-    """Shorten updates, one a row, to norm `clip` and put them on the lattice of ``clip / NORM``.
+    """Clip updates, one per row, to norm `clip` and cut them to the lattice of ``clip / NORM``.
 
-    Each row has a squared norm of at most ``NORM**2``, as integers; one without a finite norm
+    Each row has a squared norm of at most ``NORM**2``, as integers. A row without a finite norm
     becomes zero.
     """
     with np.errstate(all="ignore"):
         scaled = np.asarray(updates, dtype=np.float64) * (NORM / clip)
         norms = np.sqrt((scaled * scaled).sum(axis=1, keepdims=True))
+        # Half a step less than NORM, so that the rounding of the norm cannot exceed the bound.
         scaled *= (NORM - 0.5) / np.maximum(norms, NORM - 0.5)
         steps = np.trunc(np.where(np.isfinite(norms), scaled, 0.0)).astype(np.int64)
     return bounded(steps)
@@ -131,6 +137,7 @@ def clipped(updates: Floats, clip: float) -> Integers:
 
 def bounded(steps: Integers) -> Integers:
     """Return the rows whose squared norm, as integers, is at most ``NORM**2``; zero for others."""
+    # Entry by entry first, since squares of larger entries may overflow.
     inside = (np.abs(steps) <= NORM).all(axis=1, keepdims=True)
     steps = np.where(inside, steps, 0)
     squares = (steps * steps).sum(axis=1, keepdims=True)
@@ -138,10 +145,10 @@ def bounded(steps: Integers) -> Integers:
 
 
 def alike(owners: Records, cells: int) -> Iterator[Integers]:
-    """Yield the places of rows, of shape (n_owners, n_rows_of_each), by how many an owner has.
+    """Yield indices of rows in batches of owners with equal numbers of rows.
 
-    Rows stay in the order of the table. One row, or one owner, takes `cells` numbers; few enough
-    are yielded together.
+    Batches have the shape (n_owners, n_rows_of_each), and rows stay in the order of the table. A
+    row or an owner takes `cells` numbers, and batches are limited by memory.
     """
     order = np.argsort(owners, kind="stable")
     _, first, counts = np.unique(owners[order], return_index=True, return_counts=True)

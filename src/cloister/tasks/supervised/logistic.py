@@ -1,9 +1,9 @@
-"""Logistic regression from noisy sums: where the columns lie, their products, a few gradients.
+"""Logistic regression from noisy sums: counts of columns, products of rows, a few gradients.
 
-The products show how much each direction of a gradient is worth, so that a handful of gradients is
-enough: a Newton method whose curvature is released a few times. Gradients of shortened rows lead to
-a first model; those of whole rows, shortened where noisy counts of their sizes end, lead to the
-solution that all rows have. With the curvature known, all are averaged.
+The products give the curvature, so a Newton method needs few gradients. Early rounds clip rows and
+fit a first model. Later rounds clip the gradients of whole rows, at a norm chosen from noisy counts
+of their sizes. They lead to the solution for all rows. Given the curvature, all gradients are
+averaged.
 
 References
 ----------
@@ -74,33 +74,32 @@ from cloister.tasks.supervised.target import (
 )
 
 NOTE = (
-    "[ , ] are 95 % confidence intervals (privacy noise only), about the solution without noise. A "
-    "population interval also holds the chance that brought these records here, if the model is "
-    "true."
+    "[ , ] are 95 % confidence intervals (privacy noise only) for the solution without noise. A "
+    "population interval also includes the error of sampling, if the model is true."
 )
 
 PLACES_SHARE, SPREADS_SHARE, PRODUCTS_SHARE, CURVATURE_SHARE = 0.05, 0.05, 0.10, 0.16
 EARLY_SHARE, WHOLE_SHARE = 0.18, 0.38
-"""Parts of the budget: where columns lie and how far they spread, the curvature at first and when
-it is asked again, gradients of shortened rows and of whole ones. How long they are has the rest."""
+"""Shares of the budget: location and scale of columns, the first and the later curvatures,
+gradients of clipped rows and of whole rows. Counts of sizes have the rest."""
 
 _GROWTH, _MOST_GROWTH = 1.5, 30.0  # of gradients' shares, from one to the next and in all
 _FIRST_AGAIN = 0.35  # of the curvature's share
 _FIRST = 2  # round of gradients
-_TURN, _FEWEST, _MORE_ROUNDS = 0.55, 7, 3  # where sizes are counted; for it
-_WIDEST, _MOST_CELLS = 400, 1 << 17  # of a model, and of a curvature, that is asked again
+_TURN, _FEWEST, _MORE_ROUNDS = 0.55, 7, 3  # when sizes are counted; rounds required and added
+_WIDEST, _MOST_CELLS = 400, 1 << 17  # largest model, and curvature, that is released again
 _LENGTH = 16.0  # of rows in integers; their unit is a public or released length
 _DRIFT, _LEFT = 0.25, 0.4  # errors of a predicted change of the gradient, and of a last step
 _MODEL = 0.3  # relative error of the curvature of normal rows
-_FLATTEST = 0.1  # a curvature is not taken for less of that of normal rows
-_MORE = 3  # columns of the root of the covariance besides those of noise
+_FLATTEST = 0.1  # least curvature, as a share of that of normal rows
+_MORE = 3  # columns of the root of the covariance in addition to those of noise
 _APART = 2.0  # deviations of two models that contradict each other
-_SAME_WAY = 0.5  # of what is cut off, how much pulls in one direction
-_HIDDEN, _OF_RARE = 25.0, 1.2  # deviations of counts, and lengths of usual rows
-_STEPS, _FARTHEST = 12, 1.5  # within a round, and how far margins may go in each
+_SAME_WAY = 0.5  # share of the clipped parts that point in the same direction
+_HIDDEN, _OF_RARE = 25.0, 1.2  # deviations of counts, and lengths of typical rows
+_STEPS, _FARTHEST = 12, 1.5  # steps within a round, and largest change of margins in each
 _MOST_CLASSES = 64
 _LARGEST = 1024.0  # weight of a row
-_SPREAD_CATEGORY, _SPREAD_NUMBER, _SPREAD_CONSTANT = 1.0, 2.0, 5.0  # of weights, before any data
+_SPREAD_CATEGORY, _SPREAD_NUMBER, _SPREAD_CONSTANT = 1.0, 2.0, 5.0  # prior deviations of weights
 _NO_SHRINKAGE = 1e6  # times as much
 _SAMPLES = 256  # of normal margins
 _Z = INTERVAL_95["gaussian"]
@@ -111,30 +110,30 @@ Rounds = Annotated[int, Range(_FIRST + 1)]
 
 @dataclass(frozen=True, kw_only=True)
 class _FitState:
-    """The public state: what was released, and the solution of it so far."""
+    """The public state: released values, and the current solution."""
 
     columns: Placed
-    length: float  # to which rows are shortened
-    cut: int = 0  # class of sizes beyond which whole gradients are shortened, see EDGES
+    length: float  # to which rows are clipped
+    cut: int = 0  # class of sizes at which gradients of whole rows are clipped, see EDGES
     influence: float = 0.0
     class_sizes: Floats
     class_weight: Floats
     products: Floats
-    curvature: Floats  # of each pair of classes, less that of normal rows
+    curvature: Floats  # of each pair of classes, minus that of normal rows
     curvature_std: float = 0.0
     gradient: Floats
     gradient_std: float = 0.0
     weights: Floats
     place: Floats  # the weights that the gradient is about
     half_width: Floats
-    first: Floats  # the solution of shortened rows
+    first: Floats  # the solution for clipped rows
     first_half_width: Floats
     noise_root: Floats
     sampling_root: Floats
 
     @cached_property
     def moments(self) -> tuple[Floats, float, Floats, Floats]:
-        """Products of rows, their number, their mean, and how they spread around it."""
+        """Products of rows, their number, their mean, and their covariance."""
         products = symmetric(self.products)
         n = max(float(products[-1, -1]), 1.0)
         mean = products[-1] / n
@@ -150,13 +149,13 @@ class Logistic(Gaussian):
     n_features, target, levels, names, low, high, shrinkage, reference
         As for :class:`~cloister.tasks.supervised.linear.Linear`; the target holds categories.
     clip : float in (0, 32], optional
-        The first gradients, and curvatures, are of rows, centred and scaled, shortened to this
-        length; None takes `first_length`, less where columns are seen to spread less.
+        Length to which centred and scaled rows are clipped in the first gradients and in
+        curvatures. If None, it is `first_length`, or less if columns have a smaller spread.
     penalty : float, >= 0
-        Of half the squared norm of the coefficients, intercepts left out, where numbers are scaled
+        Factor of half the squared norm of the coefficients, without intercepts, for numbers scaled
         to ``[-1, 1]`` by their public bounds: 1 / C of scikit-learn.
     class_weight : tuple of float, or "balanced"
-        What a record of each class counts; "balanced" is inverse to the noisy class sizes.
+        Weight of a record of each class; "balanced" is inverse to the noisy class sizes.
 
     Notes
     -----
@@ -180,7 +179,7 @@ class Logistic(Gaussian):
             None
         )
         clip: Annotated[Clip | None, "length of rows; chosen from the noise by default"] = None
-        shrinkage: Annotated[bool, "draw coefficients that drown in noise toward 0"] = True
+        shrinkage: Annotated[bool, "shrink coefficients below their noise toward 0"] = True
         reference: Reference = None
 
     n_features: Features
@@ -210,11 +209,11 @@ class Logistic(Gaussian):
             weights = tuple(float(w) for w in self.class_weight) or (1.0,) * len(self.classes)
             check_weights(weights, self.classes)
             object.__setattr__(self, "class_weight", weights)
-        self._frame.products_block(1.0)  # refuses a row that is too long or too wide
+        self._frame.products_block(1.0)  # raises for a row that is too long or too wide
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Choose rounds and the length of rows from public numbers.
+        """Design rounds and the length of rows from public numbers.
 
         The first two rounds count columns, one counts sizes, the others sum gradients.
         """
@@ -225,7 +224,7 @@ class Logistic(Gaussian):
         rounds = options.rounds or _usual_rounds(noise)
         length = row_length([facts.levels[j] for j in encoding.used], noise)
         clip = options.clip
-        if clip is None and rounds < _FEWEST:  # lengths could not be seen either
+        if clip is None and rounds < _FEWEST:  # noise would hide lengths, too
             clip = length
         weight = options.class_weight
         return build_task(
@@ -250,7 +249,7 @@ class Logistic(Gaussian):
 
     @cached_property
     def _sums_zero(self) -> Floats:
-        """Basis of weights that sum to 0 over each column's categories; the penalty asks for it."""
+        """Basis of weights that sum to 0 over each column's categories, as the penalty requires."""
         return sum_zero_basis(self._frame.used_levels)
 
     @property
@@ -260,17 +259,17 @@ class Logistic(Gaussian):
 
     @cached_property
     def _pairs(self) -> tuple[Integers, Integers]:
-        """The pairs of classes, each with a curvature of its own."""
+        """The pairs of classes, each with a separate curvature."""
         return np.triu_indices(len(self.classes), 1)
 
     @property
     def _turn(self) -> int:
-        """The round that counts sizes of gradients, before whole ones; 0 if noise is large."""
+        """The round that counts sizes, before gradients of whole rows; 0 if noise is large."""
         return 0 if self.rounds < _FEWEST else 1 + round((self.rounds - 1) * _TURN)
 
     @cached_property
     def _wide(self) -> bool:
-        """Whether there are too many weights to hold all their curvatures."""
+        """True if there are too many weights to hold all their curvatures."""
         p, k = self._frame.width, len(self.classes)
         size = k * (k - 1) // 2 * n_products(p)
         return (k - 1) * p > _WIDEST or size > _MOST_CELLS
@@ -293,14 +292,14 @@ class Logistic(Gaussian):
     def describe(self) -> str:
         return (
             f"Logistic regression for {len(self.classes)} classes over "
-            f"{self._frame.width - 1} columns of a design. Two noisy counts show where columns "
-            "lie and how far they spread, one to three sum the curvature of the likelihood, one "
-            "counts how large gradients are, and the others are its gradient at a public model. "
-            "The coefficients are made from these sums."
+            f"{self._frame.width - 1} columns of a design. Two noisy counts give location and "
+            "scale of columns, one to three sums the curvature of the likelihood, and one count "
+            "the sizes of gradients. The others are its gradient at a public model. The "
+            "coefficients are computed from these sums."
         )
 
     def start(self) -> State:
-        """Return the state before the first round: all weights 0."""
+        """Return the state before the first round, with weights of 0."""
         p, k = self._frame.width, self._outputs
         weights = np.zeros((k, p))
         q = self._sums_zero.shape[1]
@@ -340,7 +339,7 @@ class Logistic(Gaussian):
         growth = min(_GROWTH, _MOST_GROWTH ** (1 / (last - first)))
         grow = growth ** np.arange(last - first)
         # In steps of 2**-30: powers differ in their last bits between machines, designs may not.
-        return floor(part * grow[t - first] / grow.sum() * 2**30) / 2**30
+        return floor(float(part * grow[t - first] / grow.sum()) * 2**30) / 2**30
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return counts of columns; a gradient and products; a gradient; or sizes and curvature."""
@@ -362,7 +361,7 @@ class Logistic(Gaussian):
         return tuple(blocks)
 
     def _curvature_share(self, t: int) -> float:
-        """Return the share of the budget of a curvature: at first, and twice again."""
+        """Return the share of the budget of a curvature: of the first, and of two later ones."""
         if t == _FIRST:
             return PRODUCTS_SHARE + CURVATURE_SHARE * (not self._turn)
         if self._wide or not self._turn or t not in (self._turn, self.rounds - 2):
@@ -399,22 +398,22 @@ class Logistic(Gaussian):
         return np.concatenate([total.ravel() for total in totals.values()])
 
     def _of_whole(self, t: int) -> bool:
-        """Return whether a gradient is of whole rows."""
+        """Return True if the gradient of a round uses whole rows."""
         return 0 < self._turn < t
 
     def _sum_curvature(
         self, t: int, now: _FitState, rows: Rows, predicted: Floats, counts: Floats
     ) -> Integers:
-        """Return the curvature of pairs of classes; rows that are nearly sure count whole."""
+        """Return the curvature of pairs of classes, with clipping undone within the bound."""
         n_pairs, bound = self._curvature_bound(t)
         pairs = (predicted[self._pairs[0]] * predicted[self._pairs[1]])[:n_pairs] * counts
-        # as far as the bound lets them
+        # Rows with nearly certain predictions have small weights, which leave room for it.
         undone = np.maximum(rows.whole.length / now.length, 1.0) ** 2
         pairs *= np.minimum(undone, bound / np.maximum(_norm(pairs), 1e-300))
         return self._frame.sum_curvature(rows, pairs, bound)
 
     def _whole_rows(self, now: _FitState, whole: Whole, residuals: Floats) -> tuple[Rows, Floats]:
-        """Return rows and residuals whose products are shortened to the released cut."""
+        """Return rows and residuals whose products are clipped to the released cut."""
         cut, length = edge_at(now.cut), whole.length
         least = cut / sqrt(min(self._outputs, 2))  # by the largest residual
         size = np.maximum(length * _norm(residuals), cut)
@@ -430,7 +429,7 @@ class Logistic(Gaussian):
         return decode_state(_FitState, state, self.frac_bits)
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
-        """Place the rows; or average what all gradients say of the solution, and solve for it."""
+        """Return the state with location and scale, or with the solution of all gradients."""
         now = self._read(state)
         if t == 0:
             return encode_state(self._with_places(now, released["places"]))
@@ -448,7 +447,7 @@ class Logistic(Gaussian):
         return encode_state(now)
 
     def _with_gradient(self, t: int, now: _FitState, block: NoisyBlock) -> _FitState:
-        """Return the average of all gradients so far, and the place that it is about."""
+        """Return the average of all gradients so far, and the weights that it refers to."""
         whole = self._of_whole(t)
         unit = _LENGTH / (edge_at(now.cut) if whole else now.length)
         unit *= 1 << self._frame.gradient_bits(sqrt(self._residual_squared(t)))
@@ -457,9 +456,9 @@ class Logistic(Gaussian):
             gradient = gradient - gradient.mean(axis=0)
         if t == _FIRST:
             return replace(now, gradient=gradient, gradient_std=noise_std, place=now.weights)
-        # what was said before counts less: the model was farther
+        # Earlier gradients have less weight, since their model was farther from the solution.
         before = now.gradient_std
-        if whole and t == self._turn + 1:  # and is about shortened rows
+        if whole and t == self._turn + 1:  # and they are of clipped rows
             apart = float(np.abs(gradient - now.gradient).max())
             seen = 2 * log(gradient.size + 1) * (before**2 + noise_std**2)
             before = sqrt(before**2 + max(apart**2 - seen, noise_std**2))
@@ -472,10 +471,10 @@ class Logistic(Gaussian):
         )
 
     def _joined(self, now: _FitState) -> _FitState:
-        """Return the last model, joined with the first where the two do not contradict each other.
+        """Return the last model, averaged with the first where they agree within their noise.
 
-        The first is less noisy, but about shortened rows; where the two differ by more than their
-        noise, it is about something else. Intervals stay wide enough for the last alone.
+        The first is less noisy, but fits clipped rows. Where the two differ by more than their
+        noise, it estimates another solution. Intervals remain valid for the last model alone.
         """
         apart = now.weights - now.first
         apart[:, -1] = 0.0
@@ -492,13 +491,13 @@ class Logistic(Gaussian):
         return replace(now, weights=now.weights - moved, half_width=half_width, noise_root=root)
 
     def _with_cut(self, now: _FitState, block: NoisyBlock) -> _FitState:
-        """Return where gradients of whole rows are cut, and what this may take away."""
+        """Return the state with the cut of gradients of whole rows, and its influence."""
         counts, noise_std = block.in_records()
         share = self.blocks(self._turn)[-1].weight
         price = _Z * noise_std * sqrt(share / WHOLE_SHARE)
         most = sqrt(min(self._outputs, 2))  # of a residual
         end = int(np.searchsorted(EDGES, most * self._frame.longest(now.columns)))
-        # counts do not show a class that is rarer than their noise: its residuals are large
+        # Counts do not show a class below their noise, whose residuals are large.
         hidden = float(now.class_sizes.min()) < _HIDDEN * noise_std
         usual = sqrt(np.trace(now.moments[0]) / max(now.products[-1], 1.0))
         least = int(np.searchsorted(EDGES, _OF_RARE * usual)) if hidden else 0
@@ -506,17 +505,17 @@ class Logistic(Gaussian):
         return replace(now, cut=cut, influence=influence)
 
     def _with_places(self, now: _FitState, block: NoisyBlock) -> _FitState:
-        """Return where columns lie, and the sizes and weights of classes."""
+        """Return the state with the location of columns, and sizes and weights of classes."""
         k = len(self.classes)
         counts, noise_std = block.in_records()
         sizes = np.maximum(counts[-1 - k : -1], max(1.0, noise_std))
-        # the likelihood is divided by the largest weight, and so is the penalty, see _divisor
+        # The likelihood is divided by the largest weight, and so is the penalty, see `_divisor`.
         weights = sizes.min() / sizes if self.class_weight == "balanced" else now.class_weight
         columns = self._frame.read_places(now.columns, block)
         return replace(now, columns=columns, class_weight=weights, class_sizes=sizes)
 
     def _with_length(self, now: _FitState) -> _FitState:
-        """Return the length of rows: shorter where columns are seen to spread less."""
+        """Return the state with the length of rows: shorter if columns have a smaller spread."""
         if self.clip is not None:
             return now
         at, levels = self._frame.number_places, self._frame.used_levels
@@ -528,16 +527,16 @@ class Logistic(Gaussian):
         return replace(now, length=min(self.first_length * spread, longest))
 
     def _with_curvature(self, t: int, now: _FitState, block: NoisyBlock) -> _FitState:
-        """Return the curvature of each pair of classes, as far as it stands out of its noise."""
+        """Return the state with the curvature of each pair of classes, shrunk by its noise."""
         matrices, noise_std = self._frame.unpack(block, _LENGTH / now.length)
         now = replace(now, curvature_std=noise_std)
-        if t == _FIRST:  # the curvature of normal rows, until it is asked again
+        if t == _FIRST:  # the curvature of normal rows, until it is released again
             even = _rows_products(matrices[0], noise_std) * len(self.classes) ** 2
             products = even[np.triu_indices(self._frame.width)]
             return replace(now, products=products, curvature=np.zeros_like(now.curvature))
         before = symmetric(now.curvature)
         model = self._normal_curvature(self._normal(now, now.weights)) + before
-        # each entry between two directions of the model's curvature by itself
+        # Each entry between two directions of the model's curvature is shrunk separately.
         values, vectors = np.linalg.eigh(model)
         values = np.maximum(values, 1e-9 * np.abs(values).max())
         apart = self._sums_zero.T @ matrices @ self._sums_zero - model
@@ -548,18 +547,18 @@ class Logistic(Gaussian):
         return replace(now, curvature=after[:, *np.triu_indices(after.shape[-1])])
 
     def _normal(self, now: _FitState, weights: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return what rows would be at some margins, if they were normal.
+        """Return normal rows conditional on their margins.
 
-        That is, the probabilities of classes at points that stand for equally many rows each; the
-        mean row at each, times the square root of how many rows it stands for; and the products of
-        what is left of all rows.
+        The points represent equal numbers of rows. Returned are the probabilities of classes at
+        each point, its mean row, and the products of the remainders of all rows. Mean rows are
+        multiplied by the square root of the number of rows of a point.
         """
         _, n, mean, spread = now.moments
         couple = weights @ spread
         values, vectors = np.linalg.eigh(couple @ weights.T)
         root = np.sqrt(np.maximum(values, 0))
         safe = np.where(root > 1e-6, root, np.inf)
-        # symmetric, so that points move smoothly with the weights
+        # The symmetric root, so that points move smoothly with the weights.
         towards = couple.T @ (vectors / safe) @ vectors.T  # of a row, for one step of a point
         points = _points(self._outputs)
         margins = (mean @ weights.T + points @ ((vectors * root) @ vectors.T)).T
@@ -567,7 +566,7 @@ class Logistic(Gaussian):
         return self._predicted(margins), rows, n * (spread - towards @ towards.T)
 
     def _normal_curvature(self, normal: tuple[Floats, Floats, Floats]) -> Floats:
-        """Return the curvature of each pair of classes that normal rows have."""
+        """Return the curvature of each pair of classes for normal rows."""
         predicted, rows, left = normal
         pairs = predicted[self._pairs[0]] * predicted[self._pairs[1]]
         found: Floats = (pairs[:, None, :] * rows.T) @ rows
@@ -575,7 +574,7 @@ class Logistic(Gaussian):
         return np.asarray(self._sums_zero.T @ found @ self._sums_zero)
 
     def _nearer(self, step: Floats, now: _FitState) -> Floats:
-        """Return a step by which margins change little enough for their curvature to hold."""
+        """Return the step, shortened so that the curvature holds for the change of margins."""
         products, n, _, _ = now.moments
         squared = np.einsum("ki,ij,kj", step, products, step) / n
         return step * min(1.0, _FARTHEST / sqrt(max(squared, 1e-18)))
@@ -592,12 +591,12 @@ class Logistic(Gaussian):
 
     @cached_property
     def _basis(self) -> Floats:
-        """Directions of outputs in which they differ: the same for all changes no probability."""
+        """Directions in which outputs differ, since a common change affects no probability."""
         k = self._outputs
         return np.ones((1, 1)) if k == 1 else np.linalg.svd(np.eye(k) - 1 / k)[0][:, : k - 1]
 
     def _parts(self, now: _FitState) -> Iterator[Floats]:
-        """Yield directions of outputs that are solved for by themselves: all, if not too wide."""
+        """Yield directions of outputs that are solved separately; all together if not too wide."""
         if self._wide:
             predicted, _, _ = self._normal(now, now.weights)
             shares = predicted[-self._outputs :]
@@ -610,7 +609,7 @@ class Logistic(Gaussian):
     def _curvature(self, now: _FitState, weights: Floats, basis: Floats, more: Floats) -> Floats:
         """Return the curvature at some weights between directions of outputs."""
         normal = self._normal(now, weights)
-        if self._wide:  # as if margins said nothing of rows
+        if self._wide:  # as if rows were independent of margins
             shares = normal[0][-self._outputs :]
             along = basis[:, 0] @ shares
             bend = (basis[:, 0] ** 2) @ shares.mean(axis=1) - (along**2).mean()
@@ -619,25 +618,25 @@ class Logistic(Gaussian):
         return _positive(self._system(self._normal_curvature(normal)), more)
 
     def _spreads(self, now: _FitState) -> Floats:
-        """Return the deviation of each weight of a row before any data."""
+        """Return the prior deviation of each weight of a row."""
         spread = np.full(self._frame.width, _SPREAD_CATEGORY)
         spread[self._frame.number_places] = _SPREAD_NUMBER
         spread[-1] = _SPREAD_CONSTANT
-        spread[now.columns.alike > 0] *= _NO_SHRINKAGE  # what they are divided by says nothing
+        spread[now.columns.alike > 0] *= _NO_SHRINKAGE  # their scale is no deviation of values
         if not self.shrinkage:
             spread *= _NO_SHRINKAGE
-        # weights that are seen to be large are not held to be small
+        # A prior must not shrink weights that are clearly large.
         seen = np.sqrt(np.mean((now.weights / spread) ** 2, axis=1).max())
         return np.asarray(spread * max(1.0, 2 * float(seen)))
 
     def _solved(self, now: _FitState) -> _FitState:
-        """Solve for the weights."""
+        """Return the state with the solution for the weights."""
         noise_std, before = now.gradient_std, now.weights
         spread = self._spreads(now)
         penalty = self.penalty * now.columns.scale**2 / self._divisor(now)
         penalty[-1] = 0.0
         cut_off = now.influence * edge_at(now.cut) / _Z
-        # in half boxes: the state is rounded to the grid
+        # In half boxes, since the state is rounded to the grid.
         back = self._frame.to_half_boxes(now.columns)
         weights, after, variance = before, now.gradient, np.zeros_like(before)
         roots = (now.noise_root, now.sampling_root)
@@ -653,7 +652,7 @@ class Logistic(Gaussian):
                 target = system @ at - basis.T @ after.ravel()
                 mean, _ = solve(system, fine, target[None], noise_std, likely)
                 step = self._nearer((basis @ (mean[0] - at)).reshape(weights.shape), now)
-                # the curvature changes on the way as that of normal rows does
+                # The curvature changes along the step like that of normal rows.
                 ahead = self._curvature(now, weights + step, outputs, more)
                 # The trapezoid rule: mean of the curvatures at both ends of the step.
                 change = (system + ahead) / 2 @ (basis.T @ step.ravel())
@@ -663,7 +662,7 @@ class Logistic(Gaussian):
             error = hypot(noise_std, now.curvature_std * float(np.sqrt(moved @ moved)))
             error += _SAME_WAY * cut_off
             _, left = solve(system, fine, target[None], error, likely)
-            # of what noise leaves open, what is drawn to zero, and what a last step leaves
+            # The noise, the shrinkage to zero, and the error of the last step.
             drawn = left @ (basis.T @ weights.ravel() / likely**2)
             turned = np.kron(outputs, back @ self._sums_zero)
             root = [_root(left), drawn, _LEFT * moved, 0 * moved]  # the last: of joined models
@@ -684,14 +683,14 @@ class Logistic(Gaussian):
         )
 
     def _divisor(self, now: _FitState) -> float:
-        """Return the class weight that stands for 1."""
+        """Return the class weight that corresponds to 1."""
         if self.class_weight != "balanced":
             return float(max(self.class_weight))
         sizes = now.class_sizes
         return float(sizes.sum() / (len(sizes) * sizes.min()))
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return nothing: the half-widths depend on how far columns spread."""
+        """Return no forecast: half-widths depend on the scale of columns."""
         return {}
 
     def results(self, state: GridState, grid: Grid) -> Results:
@@ -701,19 +700,20 @@ class Logistic(Gaussian):
         -------
         dict
             In data units, ``coef`` of shape (n_outputs, n_columns_of_design) and ``intercept`` of
-            shape (n_outputs,), each with ``..._low`` and ``..._high``; one output for two classes,
-            else one for each class. ``grid_coef`` of shape (n_outputs, n_columns_of_design + 1):
-            coefficients for numbers in ``[-1, 1]``, the intercept last.
+            shape (n_outputs,), each with ``..._low`` and ``..._high``. There is one output for two
+            classes, else one for each class. ``grid_coef`` of shape
+            (n_outputs, n_columns_of_design + 1) are coefficients for numbers in ``[-1, 1]``, the
+            intercept last.
 
         Notes
         -----
-        The intervals are about the solution that all rows have without noise and shortening. They
-        hold what the averaged gradients' noise leaves open, what was cut off as far as noisy counts
-        show it, how far weights are drawn to 0, and what the last steps leave. Population
-        intervals, ``..._population_low`` and ``..._population_high``, add sampling by the inverse
-        of the released curvature: they are right if the model is. ``covariance`` and
-        ``sampling_covariance`` are of all coefficients, output by output, the intercept last in
-        each; very wide models have none of these.
+        The intervals are for the solution for all rows without noise and clipping. They include the
+        noise of the averaged gradients, the shrinkage to 0, and the error of the last steps. They
+        also include the effect of clipping according to noisy counts. Population intervals,
+        ``..._population_low`` and ``..._population_high``, add sampling by the inverse of the
+        released curvature, and are valid if the model is. ``covariance`` and
+        ``sampling_covariance`` include all coefficients, output by output, the intercept last in
+        each. Very wide models have neither these nor population intervals.
         """
         now = self._read(state)
         values = now.weights @ self._frame.to_data(now.columns).T
@@ -736,14 +736,14 @@ class Logistic(Gaussian):
         }
 
     def odds_ratio(self, results: Results, weights: Floats, output: int = 0) -> Estimate:
-        """Return what the odds of a class are multiplied by.
+        """Return the odds ratio of a class for a change of the columns.
 
         Parameters
         ----------
         weights : ndarray of shape (n_columns_of_design + 1,)
-            By how much each column of the design is larger, in data units; the constant is last.
+            Change of each column of the design, in data units; the constant is last.
         output : int
-            For two classes 0, the odds of the second; else the number of a class, and its odds
+            For two classes 0, the odds of the second; else the number of a class, for its odds
             against the first.
         """
         if self._wide:
@@ -816,13 +816,13 @@ class Logistic(Gaussian):
 
 
 def _usual_rounds(noise: float) -> int:
-    """Return how many rounds the noise of a mean allows: more with less noise."""
+    """Return the number of rounds for the noise of a mean; the less noise, the more rounds."""
     rounds = _FIRST + min(max(ceil(-log(2.5 * noise)), 2), 10)
     return rounds + _MORE_ROUNDS * (rounds >= _FEWEST)
 
 
 def _positive(model: Floats, more: Floats) -> Floats:
-    """Return the sum of two curvatures, in no direction below a part of the first."""
+    """Return the sum of two curvatures, in every direction at least a share of the first."""
     if not more.any():
         return model
     values, vectors = np.linalg.eigh(model)
@@ -833,7 +833,7 @@ def _positive(model: Floats, more: Floats) -> Floats:
 
 
 def _rows_products(matrix: Floats, noise_std: float) -> Floats:
-    """Return products of rows, where columns that are not seen to go together do not."""
+    """Return products of rows, with correlations shrunk by their noise."""
     apart = np.diag(np.maximum(np.diag(matrix), noise_std))
     found = apart + james_stein(matrix - apart, noise_std)
     values, vectors = np.linalg.eigh(found)
@@ -848,11 +848,11 @@ def _root(covariance: Floats) -> Floats:
 
 @cache
 def _points(n: int) -> Floats:
-    """Return points that stand for a normal law of `n` dimensions; shape (n_points, n)."""
+    """Return points that represent a normal distribution in `n` dimensions; (n_points, n)."""
     if n == 1:
         normal = NormalDist()
         return np.array([[normal.inv_cdf((i + 0.5) / _SAMPLES)] for i in range(_SAMPLES)])
-    # Public and fixed: every party must find the same model. Both signs make the mean 0.
+    # Public and fixed: every party must compute the same model. Both signs make the mean 0.
     half = public_generator(0, "margins").normal(size=(_SAMPLES, n))
     points = np.concatenate([half, -half])
     return points @ np.linalg.inv(np.linalg.cholesky(points.T @ points / len(points))).T
@@ -876,7 +876,7 @@ def _softmax(margins: Floats) -> Floats:
     raised: Floats = margins - margins.max(axis=0)
     np.exp(raised, out=raised)
     total = np.zeros(margins.shape[1:])
-    for part in raised:  # one by one: the sum of a record must not depend on the others
+    for part in raised:  # class by class: the sum of a record must not depend on the others
         total += part
     raised /= total
     return raised

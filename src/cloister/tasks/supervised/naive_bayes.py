@@ -1,13 +1,14 @@
 """Naive Bayes: the noisy tables of all classes in one sum.
 
-Columns of categories enter as tables of class by category, columns of numbers as tables of class by
-bin, as moments of a normal law, or as counts of a multinomial law. One release has all of them.
+Columns of categories are summed as tables of class by category. Numeric columns are summed as
+tables of class by bin, moments of a normal distribution, or counts of a multinomial distribution.
+One release holds all of them.
 
 References
 ----------
 .. [VSBH13] Vaidya, Shafiq, Basu, Hong, "Differentially Private Naive Bayes Classification",
-   IEEE/WIC/ACM Web Intelligence 2013: the counts and moments that are noised. Here they are
-   centred first, and one joint Gaussian release takes the place of a share of epsilon for each.
+   IEEE/WIC/ACM Web Intelligence 2013: noisy counts and moments. Here they are centred first, and
+   one joint Gaussian release replaces a share of epsilon for each.
 """
 
 from __future__ import annotations
@@ -55,15 +56,15 @@ from cloister.tasks.supervised.class_tables import (
 from cloister.tasks.supervised.target import Features, check_classes, check_columns
 
 Numbers = Literal["binned", "gaussian", "counts"]
-"""How columns of numbers are modelled."""
+"""Models of numeric columns."""
 Kind = Literal["class", "table"] | Numbers
 
-_NORM = 1 << 20  # of what a record adds, about: fine counts, and room for 2**32 records in the ring
+_NORM = 1 << 20  # approximate norm of a record: fine counts, and the ring holds 2**32 records
 _FEWEST_BINS, _MOST_BINS = 4, 128
-_CELL_OVER_NOISE = 4.0  # records of a cell over its noise that the number of bins aims at
+_CELL_OVER_NOISE = 4.0  # target ratio of a bin's records to its noise
 _BINS_AS_CELLS = 8  # bins are merged after release, so that a column weighs like so many cells
 _LEAST_VARIANCE = 1e-6  # in the box of half-width 1
-_SHOWN = 14  # cells in the picture of those that say most
+_SHOWN = 14  # cells in the picture of the most informative ones
 _SHARE = (0.0, 1.0)
 _OF_CELLS = ("cells", "cells_low", "cells_high", "log_cells", "groups")
 _COLOURS = "Blue is above the mean of the other classes and orange below, by more than the noise."
@@ -72,11 +73,11 @@ _NOTE = "[ , ] and ± are 95 % confidence intervals (privacy noise only)."
 
 @dataclass(frozen=True, kw_only=True)
 class _Sums:
-    """The public state, in records; the parts of kinds of columns that are not there are empty."""
+    """The public state, in records; arrays of absent kinds of columns are empty."""
 
     counts: Floats
     noise: float = 0.0
-    tables: Floats  # (n_classes, cells of all tables): counts less an equal part of the class
+    tables: Floats  # (n_classes, cells of all tables): counts minus the mean over the class's cells
     moments: Floats  # (n_classes, n_columns, 2)
     totals: Floats  # (n_classes, n_columns)
 
@@ -88,19 +89,19 @@ class NaiveBayes(Gaussian):
     Parameters
     ----------
     n_features : int
-        Columns, the target among them.
+        Number of columns, including the target.
     kinds : tuple of str, one for each column
         ``"class"`` for the target, ``"table"`` for categories and booleans, and ``"binned"``,
         ``"gaussian"`` or ``"counts"`` for numbers.
     cells : tuple of int
-        Categories or bins of each column; 0 where there are none.
+        Number of categories or bins of each column; 0 for columns without a table.
     low, high : tuple of float
         The box, data units.
     words : tuple of int
-        The weight of each column under one noise: a cell of a table counts ``cells`` times this
-        integer, a moment or all counts of a record at most once.
+        The weight of each column under the common noise. A cell of a table counts ``cells`` times
+        this integer, and a moment or all counts of a record at most once.
     class_word : int
-        What a record adds to the count of its class.
+        The integer that a record adds to the count of its class.
     most_counts : float
         Largest sum of a record's counts; a record with more is scaled down to it. 0 without counts.
     smoothing : float, > 0
@@ -108,11 +109,11 @@ class NaiveBayes(Gaussian):
 
     Notes
     -----
-    A boolean is a category with two values, so a Bernoulli model is the case of booleans alone.
-    What a record adds has one bound for all columns together, `Block.l2_squared`. Each table is
-    centred, ``1 - 1/cells`` in a record's cell and ``-1/cells`` in the others of its class: its
-    sum over cells is 0, so that class counts and tables say different things, and projecting
-    the noise on such tables makes all of them agree on the size of a class.
+    A boolean is a category with two values, so a Bernoulli model is the case of booleans alone. A
+    record's contribution has one bound for all columns together, `Block.l2_squared`. Each table is
+    centred: ``1 - 1/cells`` in a record's cell and ``-1/cells`` in the others of its class. Its sum
+    over cells is 0, so class counts and tables hold different information. Projecting the noise on
+    such tables makes all of them agree on the size of a class.
     """
 
     name: ClassVar[str] = "naive-bayes"
@@ -126,7 +127,7 @@ class NaiveBayes(Gaussian):
     class Options:
         target: Target
         numbers: Annotated[
-            Numbers | Mapping[str, Numbers], "how columns of numbers are modelled, all or by name"
+            Numbers | Mapping[str, Numbers], "model of numeric columns, of all or by name"
         ] = "binned"
         bins: Annotated[
             Annotated[int, Range(2, 1024)] | None,
@@ -134,8 +135,8 @@ class NaiveBayes(Gaussian):
         ] = None
         most_counts: Annotated[
             Positive | None,
-            "largest sum of one record's counts; needed for columns of counts",
-            Hint("say how many counts of one record are used at most"),
+            "largest sum of one record's counts; required for columns of counts",
+            Hint("give the largest number of counts of one record that is used"),
         ] = None
         smoothing: Annotated[Positive, "records added to every cell after release"] = 1.0
 
@@ -159,18 +160,20 @@ class NaiveBayes(Gaussian):
         check_columns(self.n_features, self.target, **of_columns)
         check_classes(self.classes, len(self.categories[self.target]))
         if [j for j, kind in enumerate(self.kinds) if kind == "class"] != [self.target]:
-            raise PlanError(f"kinds must be 'class' for the target alone, got {self.kinds!r}.")
+            raise PlanError(f"kinds must be 'class' for the target only, got {self.kinds!r}.")
         tables = set(self._tables)
         if any(n < 2 if j in tables else n for j, n in enumerate(self.cells)):
             raise PlanError(
                 f"cells must be at least 2 in a table and 0 elsewhere, got {self.cells!r}."
             )
+        # The share of a single column in the counts of its class is always 1.
         if bool(self._counted) != (self.most_counts > 0) or len(self._counted) == 1:
             raise PlanError(
-                "most_counts goes with columns of counts, at least 2 columns, and only with them, "
-                f"got {self.most_counts:g} and {len(self._counted)} columns; say how many counts "
-                "of one record are used at most, or model a single column as 'binned'."
+                "most_counts must be given with 2 or more columns of counts, and only with them, "
+                f"got {self.most_counts:g} and {len(self._counted)} columns; give the largest "
+                "number of counts of one record, or model a single column as 'binned'."
             )
+        # A multinomial count is a number of events, so its box begins at 0.
         if wrong := [j for j in self._counted if not self.low[j] == 0 < self.high[j]]:
             box = f"[{self.low[wrong[0]]:g}, {self.high[wrong[0]]:g}]"
             raise PlanError(
@@ -179,11 +182,12 @@ class NaiveBayes(Gaussian):
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Choose bins and weights from public numbers."""
+        """Design bins and weights from public numbers."""
         columns = facts.columns
         at = position(columns, options.target)
         classes = categories_of(columns, options.target)
         kinds = _kinds_of(columns, at, options.numbers)
+        # Shares of the squared norm with the least sum of squared errors, see `_importance`.
         shares = [_importance(kind, c.levels) for kind, c in zip(kinds, columns, strict=True)]
         of_counts = sqrt(kinds.count("counts"))
         of_classes = sqrt(1 + sum(1 / max(c.levels, 2) for c in columns))
@@ -199,7 +203,7 @@ class NaiveBayes(Gaussian):
         )
         most = float(options.most_counts or 0.0)
         top = max((c.high for k, c in zip(kinds, columns, strict=True) if k == "counts"), default=1)
-        lengths = {  # of what a record adds for a weight of 1
+        lengths = {  # norms of a record's contribution at a weight of 1
             "gaussian": sqrt(2),
             "counts": sqrt(min(1.0, max(top, 1e-9) / most)) if most else 1.0,
         }
@@ -207,6 +211,7 @@ class NaiveBayes(Gaussian):
         for kind, n_cells, share in zip(kinds, cells, shares, strict=True):
             length = sqrt(n_cells * (n_cells - 1)) if n_cells else lengths.get(kind, 1.0)
             part = of_counts if kind == "counts" else share
+            # Integers of the plan, so that the bound of a record holds exactly.
             weight = floor(_NORM * sqrt(part / total) / length)
             weights.append(max(weight, int(kind != "class")))
         return build_task(
@@ -237,7 +242,7 @@ class NaiveBayes(Gaussian):
         return (
             "A naive Bayes classifier from one noisy sum: "
             + "; ".join(parts)
-            + ". Every cell has noise, also empty ones."
+            + ". Every cell has noise, including empty cells."
         )
 
     # Columns of each kind -------------------------------------------------------------------------
@@ -259,31 +264,32 @@ class NaiveBayes(Gaussian):
 
     @cached_property
     def _places(self) -> tuple[slice, ...]:
-        """Where the cells of each table are among those of all."""
+        """Slices of the cells of each table among those of all tables."""
         ends = np.cumsum([self.cells[j] for j in self._tables]).tolist()
         return tuple(map(slice, [0, *ends[:-1]], ends))
 
     @cached_property
     def _tops(self) -> Integers:
-        """What the top of the box of each column of counts is worth."""
+        """Integers that the top of the box of each column of counts adds."""
+        # Limited, so that their products with records and words fit 64 bits.
         limit = (1 << 62) // max(*self.words, 1 << (self.frac_bits + 1))
-        worth = (
+        tops = (
             min(floor(self.words[j] * self.high[j] / self.most_counts), limit)
             for j in self._counted
         )
-        return np.array(list(worth), dtype=np.int64)
+        return np.array(list(tops), dtype=np.int64)
 
     # The sum --------------------------------------------------------------------------------------
 
     @cached_property
     def _shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of what is summed: class sizes, each table, each column's moments, totals."""
+        """Shapes of the sums: class sizes, each table, each column's moments, totals."""
         k = len(self.classes)
         tables = [(k, self.cells[j]) for j in self._tables]
         return ((k,), *tables, *[(k, 2)] * len(self._normal), (k, len(self._counted)))
 
     def start(self) -> State:
-        """Return the state before the round: nothing is known."""
+        """Return the empty state before the round."""
         k = len(self.classes)
         return encode_state(
             _Sums(
@@ -296,15 +302,17 @@ class NaiveBayes(Gaussian):
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return one block: class sizes, then tables, moments and totals, all under one noise."""
+        # One joint release costs less than a share of the budget for each part.
         l1, l2_squared = self.class_word, self.class_word**2
         for j in self._tables:
-            # A record adds cells - 1 words to its cell, and takes one from each of the others.
+            # A record adds cells - 1 words to its cell, and subtracts one from each other cell.
             l1 += 2 * self.words[j] * (self.cells[j] - 1)
             l2_squared += self.words[j] ** 2 * self.cells[j] * (self.cells[j] - 1)
         for j in self._normal:
             l1 += 2 * self.words[j]
             l2_squared += 2 * self.words[j] ** 2
         if self._counted:
+            # The squares of counts sum to at most the largest count times the sum of counts.
             weight = self.words[self._counted[0]]
             l1 += weight
             l2_squared += weight * min(weight, int(self._tops.max()))
@@ -315,27 +323,28 @@ class NaiveBayes(Gaussian):
         """Return the class of each record, its centred cells, its moments and its totals."""
         k, q = len(self.classes), self.frac_bits
         labels = codes(records[:, self.target], k, q)
-        at, words, start = [labels], [np.full(len(records), self.class_word)], k
+        places, words, start = [labels], [np.full(len(records), self.class_word)], k
         for j in self._tables:
             cell, n, word = self._cells_of(records, j), self.cells[j], self.words[j]
-            at += [start + labels * n + c for c in range(n)]
+            places += [start + labels * n + c for c in range(n)]
             words += [np.where(cell == c, (n - 1) * word, -word) for c in range(n)]
             start += k * n
         for j in self._normal:
-            at += [start + 2 * labels, start + 2 * labels + 1]
+            places += [start + 2 * labels, start + 2 * labels + 1]
             words += moments_of(records[:, j], self.words[j], q)
             start += 2 * k
         if n := len(self._counted):
             counted, weight = records[:, self._counted], self.words[self._counted[0]]
-            at += [start + n * labels + c for c in range(n)]
+            places += [start + n * labels + c for c in range(n)]
             words += [*bounded_counts(counted, self._tops, weight, q).T]
-        return (Rows.at(at, np.stack(words, axis=1)),)
+        return (Rows.at(places, np.stack(words, axis=1)),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return all classes' sizes, centred tables, moments and totals."""
-        k, at = len(self.classes), self.target
-        tables = [(at,), *((at, j) for j in self._tables)]
-        cells = [k if j == at else n for j, n in enumerate(self.cells)]
+        # Plain counts of records are centred once, instead of every record.
+        k, target = len(self.classes), self.target
+        tables = [(target,), *((target, j) for j in self._tables)]
+        cells = [k if j == target else n for j, n in enumerate(self.cells)]
         binned = [kind == "binned" for kind in self.kinds]
         sizes, *counts = count_cells(records, tables, cells, binned, self.frac_bits)
         parts = [self.class_word * sizes]
@@ -346,7 +355,7 @@ class NaiveBayes(Gaussian):
         return np.concatenate(parts)
 
     def _sums(self, records: Records) -> Integers:
-        """Return moments and totals."""
+        """Return the sums of moments and totals."""
         k, q, parts = len(self.classes), self.frac_bits, []
         labels = codes(records[:, self.target], k, q)
         for j in self._normal:
@@ -369,7 +378,7 @@ class NaiveBayes(Gaussian):
         flat = np.split(sums.values.astype(np.float64), ends[:-1])
         parts = (part.reshape(shape) for part, shape in zip(flat, self._shapes, strict=True))
         counts = next(parts) / self.class_word
-        # exact rows sum to 0; taking the mean of the noise away leaves less of it
+        # Exact rows sum to 0, so the mean of a noisy row is noise: without it less noise remains.
         tables = [next(parts) / (self.cells[j] * self.words[j]) for j in self._tables]
         tables = [part - part.mean(axis=1, keepdims=True) for part in tables]
         moments = [next(parts) / self.words[j] for j in self._normal]
@@ -389,6 +398,7 @@ class NaiveBayes(Gaussian):
         if j is None:
             return noise_std / self.class_word
         if self.kinds[j] in ("table", "binned"):
+            # The projection in `update` removes a share of 1 / cells of the variance.
             return noise_std / (self.cells[j] * self.words[j]) * sqrt(1 - 1 / self.cells[j])
         return noise_std / self.words[j]
 
@@ -401,13 +411,15 @@ class NaiveBayes(Gaussian):
             ``class_count_half_width`` in records and ``cell_half_width``, a probability, of the
             noisiest table; both of shape (1,).
         """
-        half = size_interval(self._noise(noise_std), self.mechanism)
-        found = {"class_count_half_width": np.array([half])}
+        half_width = size_interval(self._noise(noise_std), self.mechanism)
+        half_widths = {"class_count_half_width": np.array([half_width])}
         if self._tables:
             worst = max(self._noise(noise_std, j) for j in self._tables)
             size = max(nominal_n / len(self.classes), 1.0)
-            found["cell_half_width"] = np.array([min(1.0, INTERVAL_95["gaussian"] * worst / size)])
-        return found
+            half_widths["cell_half_width"] = np.array(
+                [min(1.0, INTERVAL_95["gaussian"] * worst / size)]
+            )
+        return half_widths
 
     # The model ------------------------------------------------------------------------------------
 
@@ -424,7 +436,7 @@ class NaiveBayes(Gaussian):
 
             For tables, of shape (n_classes, sum of cells): ``cells``, the noisy share of each cell
             in its class, with ``cells_low`` and ``cells_high``; ``log_cells``, the logarithm of the
-            share the model uses; and ``groups`` of shape (sum of cells,), the cells it has joined.
+            model's share. ``groups`` of shape (sum of cells,) is the group of each cell.
 
             For normal columns, of shape (n_classes, n_columns) in data units: ``means`` with
             ``means_low`` and ``means_high``, and ``stds``.
@@ -434,15 +446,15 @@ class NaiveBayes(Gaussian):
 
         Notes
         -----
-        Intervals are of the shares and means without noise, before any smoothing.
+        Intervals are for the shares and means without noise, before any smoothing.
         """
         sums = decode_state(_Sums, state, self.frac_bits)
-        sizes = np.maximum(sums.counts, 1.0)
+        sizes = np.maximum(sums.counts, 1.0)  # a noisy size may be negative, a prior may not
         priors, std = sizes / sizes.sum(), self._noise(sums.noise)
         low, high = _shares_between(sums.counts[None, :], std)
         prior = Estimate(priors, low[0], high[0])
         half_width = size_interval(std, self.mechanism)
-        found = {
+        results = {
             "class_counts": sums.counts,
             "class_count_half_width": np.full(len(priors), half_width),
             **sampled(prior, share_variance(priors, sizes.sum()), _SHARE).named("class_prior"),
@@ -450,27 +462,28 @@ class NaiveBayes(Gaussian):
         if self._tables:
             columns = zip(self._tables, self._places, strict=True)
             fits = [self._fit_table(sums, j, sums.tables[:, at], priors) for j, at in columns]
-            found |= {name: np.hstack([fit[name] for fit in fits]) for name in fits[0]}
+            results |= {name: np.hstack([fit[name] for fit in fits]) for name in fits[0]}
         if self._normal:
-            found |= self._fit_normal(sums, priors)
+            results |= self._fit_normal(sums, priors)
         if self._counted:
-            found |= self._fit_counted(sums, priors)
-        return found
+            results |= self._fit_counted(sums, priors)
+        return results
 
     def _fit_table(self, sums: _Sums, j: int, excess: Floats, priors: Floats) -> dict[str, Floats]:
-        """Return shares of the cells of a column, from counts less an equal part of the class."""
+        """Return shares of the cells of a column, from centred counts."""
         noise, size_std, even = (
             self._noise(sums.noise, j),
             self._noise(sums.noise),
             1 / self.cells[j],
         )
+        # Excess and size have independent noise, so Fieller's interval of their ratio is exact.
         low, high = ratio_interval(
             excess, sums.counts, sum_std=noise, count_std=size_std, origin=even, box=_SHARE
         )
         sizes = np.maximum(sums.counts, max(1.0, size_std))[:, None]
         shares = Estimate(np.clip(excess / sizes + even, 0, 1), low, high)
         noisy, groups = excess + even * sums.counts[:, None], np.arange(self.cells[j])
-        if self.kinds[j] == "binned":
+        if self.kinds[j] == "binned":  # only neighbours are joined, which categories do not have
             groups = merge_bins(noisy, noise, priors)
         fitted = fitted_shares(noisy, groups, noise, priors, self.smoothing)
         return {
@@ -485,17 +498,18 @@ class NaiveBayes(Gaussian):
         size_std = self._noise(sums.noise)
         ends = ratio_interval(moments[:, :, 0], counts, sum_std=noise, count_std=size_std)
         powers = np.stack([moments[:, :, 0], (moments[:, :, 1] + counts[:, None]) / 2])
+        # The moments of all classes together, towards which small classes are drawn.
         whole = np.clip(powers.sum(axis=1) / max(counts.sum(), 1.0), [[-1.0], [0.0]], 1.0)
-        mixed = pseudo_records(noise, priors)
-        sizes = np.maximum(counts, 1.0)[:, None] + mixed
-        means, squares = (powers + mixed * whole[:, None, :]) / sizes
+        pseudo = pseudo_records(noise, priors)
+        sizes = np.maximum(counts, 1.0)[:, None] + pseudo
+        means, squares = (powers + pseudo * whole[:, None, :]) / sizes
         means = np.clip(means, -1, 1)
-        # below the noise of itself a variance means nothing
+        # A variance below its own noise is uninformative, and a small one gives extreme scores.
         floor = np.maximum(noise * np.hypot(0.5, 2 * means) / sizes, _LEAST_VARIANCE)
         stds = np.sqrt(np.clip(squares - means**2, floor, 1.0))
         middle, half = self._units(self._normal)
-        own = np.maximum(counts, np.maximum(1.0, size_std))[:, None]
-        estimate = sampled(Estimate(means, *ends), stds**2 / own, (-1.0, 1.0))
+        class_sizes = np.maximum(counts, np.maximum(1.0, size_std))[:, None]
+        estimate = sampled(Estimate(means, *ends), stds**2 / class_sizes, (-1.0, 1.0))
         in_units = estimate.mapped(lambda part: middle + half * part)
         return {**in_units.named("means"), "stds": stds * half}
 
@@ -520,9 +534,9 @@ class NaiveBayes(Gaussian):
         return np.asarray(odds / odds.sum(axis=1, keepdims=True))
 
     def log_joint(self, results: Results, records: Records) -> Floats:
-        """Return the logarithm of class and record together, (n_samples, n_classes).
+        """Return the joint log-probability of class and record, (n_samples, n_classes).
 
-        Up to a constant of the record: differences between classes are log-odds.
+        It is known up to a constant of the record: differences between classes are log-odds.
         """
         scores: Floats = np.tile(np.log(np.asarray(results["class_prior"])), (len(records), 1))
         for j, place in zip(self._tables, self._places, strict=True):
@@ -542,7 +556,7 @@ class NaiveBayes(Gaussian):
     # The report -----------------------------------------------------------------------------------
 
     def cell_names(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """Return the name of each cell of all tables: ``sex=Female``, ``age 17 to 20``."""
+        """Return the name of each cell of all tables, as ``sex=Female`` or ``age 17 to 20``."""
         return tuple(
             name
             for j in self._tables
@@ -550,7 +564,7 @@ class NaiveBayes(Gaussian):
         )
 
     def _cell_names(self, column: str, j: int, groups: Iterable[int]) -> Iterator[str]:
-        """Name the groups of a column's cells, which are numbered by `groups`."""
+        """Yield the names of the groups of a column's cells, which are numbered by `groups`."""
         if self.kinds[j] == "table":
             yield from (f"{column}={label}" for label in self.categories[j])
             return
@@ -560,24 +574,24 @@ class NaiveBayes(Gaussian):
             yield f"{column} {edges[low]:.6g} to {edges[high]:.6g}"
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return the classes, what each column says of them, and the cells that say most."""
-        shown: list[Display] = [self._class_table(results)]
+        """Return the classes, the information of each column, and the most informative cells."""
+        displays: list[Display] = [self._class_table(results)]
         if self._tables:
-            shown += self._table_displays(results, columns)
+            displays += self._table_displays(results, columns)
         if self._normal:
             means = Estimate.of(results, "means")
             labels = (self.classes, tuple(columns[j] for j in self._normal))
-            shown.append(
+            displays.append(
                 Heatmap(
                     "Mean in each class",
                     replace(means, population=None, labels=labels),
-                    f"{_COLOURS} {_NOTE} Of the mean before it was smoothed.",
+                    f"{_COLOURS} {_NOTE} Means are shown before smoothing.",
                     differences(means.values, means.low, means.high),
                 )
             )
         if self._counted:
-            shown.append(self._count_display(results, columns))
-        return tuple(shown)
+            displays.append(self._count_display(results, columns))
+        return tuple(displays)
 
     def _class_table(self, results: Results) -> Table:
         records = around(results["class_counts"], results["class_count_half_width"]).cells()
@@ -586,19 +600,20 @@ class NaiveBayes(Gaussian):
 
     def _count_display(self, results: Results, columns: tuple[str, ...]) -> Heatmap:
         logs = results["log_words"]
+        # By share and log-ratio: a rare word with a large ratio is uninformative.
         weight = np.exp(logs) * np.abs(logs - logs.mean(axis=0))
         first = np.argsort(-weight.sum(axis=0), kind="stable")[:_SHOWN]
         value, low, high = (results[f"words{end}"][:, first] for end in ("", "_low", "_high"))
         names = tuple(columns[self._counted[i]] for i in first)
         return Heatmap(
-            "Columns of counts that say most, share of their class's counts",
+            "Most informative columns of counts, as shares of their class's counts",
             Estimate(value.T, low.T, high.T, labels=(names, self.classes)),
             f"{_COLOURS} {_NOTE}",
             differences(value, low, high).T,
         )
 
     def _table_displays(self, results: Results, columns: tuple[str, ...]) -> list[Display]:
-        """Return bars of the information of each column, in bits, and the cells that say most."""
+        """Return bars of each column's information, in bits, and the most informative cells."""
         bits: list[float] = []
         names: list[str] = []
         cells: list[Floats] = []
@@ -615,21 +630,21 @@ class NaiveBayes(Gaussian):
         labels = (tuple(names[i] for i in first), self.classes)
         return [
             Bars(
-                "What each column says about the class",
+                "Information of each column about the class",
                 Estimate(each, each, each, labels=(of_columns,), unit="bits"),
-                "Mutual information in the smoothed model; bins without any are joined.",
+                "Mutual information in the smoothed model; bins without information are joined.",
             ),
             Heatmap(
-                "Cells that say most, as shares of their class",
+                "Most informative cells, as shares of their class",
                 Estimate(*(end[:, first].T for end in ends), labels=labels),
-                f"{_NOTE} Blue: more of the class than of all records; orange: less.",
+                f"{_NOTE} Blue: a larger share of the class than of all records; orange: smaller.",
                 np.tanh(ratio[:, first].T),
             ),
         ]
 
 
 def _of_groups(column: Mapping[str, Floats], groups: Integers, priors: Floats) -> Floats:
-    """Return information, share, both its ends and log-ratio to all; (5, n_classes, n_groups)."""
+    """Return information, share, its ends, and log-ratio to all; (5, n_classes, n_groups)."""
 
     def by_group(values: Floats) -> Floats:
         sums = np.zeros((len(values), int(groups.max()) + 1))
@@ -641,9 +656,10 @@ def _of_groups(column: Mapping[str, Floats], groups: Integers, priors: Floats) -
     information = priors @ (fitted * np.log2(fitted / of_all))
     value, low, high = (by_group(column[name]) for name in _OF_CELLS[:3])
     margin = np.sqrt(by_group(((column["cells_high"] - column["cells_low"]) / 2) ** 2))
-    alone = np.bincount(groups)[None, :] == 1
-    low = np.where(alone, low, np.clip(value - margin, 0, 1))
-    high = np.where(alone, high, np.clip(value + margin, 0, 1))
+    # Only a cell that is not joined keeps its exact interval.
+    single = np.bincount(groups)[None, :] == 1
+    low = np.where(single, low, np.clip(value - margin, 0, 1))
+    high = np.where(single, high, np.clip(value + margin, 0, 1))
     spread = np.broadcast_to(information, value.shape)
     return np.stack([spread, value, low, high, np.log(fitted / of_all)])
 
@@ -651,12 +667,12 @@ def _of_groups(column: Mapping[str, Floats], groups: Integers, priors: Floats) -
 def _kinds_of(
     columns: Sequence[PublicColumn], target: int, numbers: Numbers | Mapping[str, Numbers]
 ) -> tuple[Kind, ...]:
-    """Return how each column is modelled."""
+    """Return the kind of model of each column."""
     of_numbers = {c.name for j, c in enumerate(columns) if j != target and not c.levels}
     if isinstance(numbers, Mapping):
         if strangers := set(numbers) - of_numbers:
             raise PlanError(
-                f"numbers must name columns of numbers, {sorted(of_numbers)}, got "
+                f"numbers must name numeric columns, {sorted(of_numbers)}, got "
                 f"{sorted(strangers)[0]!r}."
             )
         chosen = {name: numbers.get(name, "binned") for name in of_numbers}
@@ -668,10 +684,10 @@ def _kinds_of(
 
 
 def _importance(kind: str, levels: int) -> float:
-    """Return the part of the squared sensitivity that makes the summed squared error least.
+    """Return a column's share of the squared sensitivity that minimises the summed squared error.
 
-    A column with norm ``c w^2`` at weight w and e free cells has error ``e / w^2``: the least sum
-    under a bound on all norms has norms in proportion to ``sqrt(e c)``.
+    A column with norm ``c w^2`` at weight w and e free cells has error ``e / w^2``. The smallest
+    sum under a bound on all norms has norms in proportion to ``sqrt(e c)``.
     """
     if kind == "gaussian":
         return sqrt(2)
@@ -681,15 +697,16 @@ def _importance(kind: str, levels: int) -> float:
 
 
 def _bins_for(class_size: float, noise: float | None, share: float) -> int:
-    """Return how many bins leave their cells clear of the noise of the whole budget."""
-    if noise is None:
+    """Return the number of bins whose cells exceed the noise of the whole budget."""
+    if noise is None:  # without privacy only the length of the vector limits the bins
         return _MOST_BINS
     most = class_size / (_CELL_OVER_NOISE * (noise / sqrt(share)))
     return int(min(max(most, _FEWEST_BINS), _MOST_BINS))
 
 
 def _shares_between(totals: Floats, std: float) -> tuple[Floats, Floats]:
-    """Return the 95 % noise interval of each part of a row in its sum; shape of `totals`."""
+    """Return the 95 % noise interval of the share of each entry in its row; shape of `totals`."""
+    # The sum holds the noise of the entry, which is their covariance.
     whole, variance = totals.sum(axis=-1, keepdims=True), std**2
     of_whole = totals.shape[-1] * variance
     return fieller(totals, whole, variance, of_whole, covariance=variance, box=_SHARE)

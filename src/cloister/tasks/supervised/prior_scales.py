@@ -1,10 +1,10 @@
-"""Where numbers lie and how far they spread, from noisy counts in bins.
+"""Location and scale of numeric columns, from noisy counts in bins.
 
-A box may be a hundred times as wide as a column's values. Sums of squares would drown there in
-noise that is as large as the box; counts do not. A first histogram of the box finds a window, a
-second one of the window finds centre and spread, and classes beyond it, each twice as wide as the
-one before, show tails. All here is made from released counts and public numbers: `noise_std` is the
-noise of each count, `n` the noisy number of records.
+A box may be a hundred times as wide as a column's values. The noise of sums of squares is as large
+as the box, but that of counts is not. A first histogram of the box gives a window. A second one of
+the window gives centre and spread. Classes beyond it, each twice as wide as the previous one, show
+tails. Everything here is a function of released counts and public numbers: `noise_std` is the noise
+of each count, `n` the noisy number of records.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ import numpy as np
 from cloister.core.arrays import Floats
 
 BINS = 32
-"""Parts of a box, and of a window in it."""
+"""Number of bins of a box, and of a window in it."""
 TAILS = 6
-"""Classes beyond a window, on each side."""
+"""Number of classes beyond a window, on each side."""
 
 _WINDOW = 3.0  # deviations on each side of the centre
 _SURE = 3.0  # deviations of noise, up to which records may be hidden
-_MOST_HIDDEN = 0.4  # part of all records
-_ALIKE = 0.9  # part of all records, in two bins
+_MOST_HIDDEN = 0.4  # share of all records
+_ALIKE = 0.9  # share of all records in two bins
 
 
 @dataclass(frozen=True)
 class Spread:
-    """What counts show of a column, on the grid."""
+    """Location and scale of a column from its counts, on the grid."""
 
     centre: float
-    deviation: float  # not below the true one by much, whatever the tails that noise hides
-    square: float  # mean square of what is seen, tails with it, about the centre
-    alike: bool  # hardly two values differ: then the deviation is what noise may hide far away
+    deviation: float  # at least about the true one, including tails that noise hides
+    square: float  # mean square about the centre of the counted records, including tails
+    alike: bool  # hardly two values differ: the deviation is then that of hidden distant records
 
 
 def edges(low: float, high: float) -> Floats:
@@ -52,14 +52,14 @@ def window_of(counts: Floats, noise_std: float, n: float) -> tuple[float, float]
 
 
 def spread_of(counts: Floats, window: Floats, noise_std: float, n: float) -> Spread:
-    """Return where a column lies and how far it spreads.
+    """Return location and scale of a column.
 
-    `counts`, of shape (BINS + 2 * TAILS,), are of a window and of the classes beyond it.
+    `counts`, of shape (BINS + 2 * TAILS,), cover a window and the classes beyond it.
     """
     ends = edges(*window)
     inside = counts[TAILS:-TAILS]
     centre, deviation = _normal(inside, ends[TAILS:-TAILS], noise_std, n)
-    in_box = (ends[1:] > -1) & (ends[:-1] < 1)  # beyond is nothing but noise
+    in_box = (ends[1:] > -1) & (ends[:-1] < 1)  # classes outside of the box hold only noise
     counts, middles = counts[in_box], np.clip((ends[1:] + ends[:-1]) / 2, -1, 1)[in_box]
     seen = counts * _sure(counts, noise_std) * _sure(counts[::-1], noise_std)[::-1]
     square = max(float(seen @ (middles - centre) ** 2) / n, 0.0)
@@ -72,8 +72,8 @@ def spread_of(counts: Floats, window: Floats, noise_std: float, n: float) -> Spr
 def _normal(counts: Floats, ends: Floats, noise_std: float, n: float) -> tuple[float, float]:
     """Return centre and deviation of equal bins.
 
-    Beyond the first and the last bin no more is seen than noise may hide. What lies between is
-    taken for the middle of a normal law that has as much beyond.
+    Counts beyond the first and the last bin are within the noise. The bins between are taken for
+    the middle of a normal distribution with that share beyond them.
     """
     # A sum of m noisy counts has sqrt(m) times the noise of one.
     least = _SURE * noise_std * np.sqrt(np.arange(1, len(counts) + 1))
@@ -92,6 +92,6 @@ def _normal(counts: Floats, ends: Floats, noise_std: float, n: float) -> tuple[f
 
 
 def _sure(counts: Floats, noise_std: float) -> Floats:
-    """Return 0 for the first counts, as long as no more than noise is seen, then 1."""
+    """Return 0 for the first counts, while their sum is within the noise, then 1."""
     found = np.cumsum(counts) > _SURE * noise_std * np.sqrt(np.arange(1, len(counts) + 1))
     return np.maximum.accumulate(found).astype(np.float64)

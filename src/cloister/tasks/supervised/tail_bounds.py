@@ -1,14 +1,15 @@
-"""Where sizes of gradients end, from noisy counts of them.
+"""Bounds of the tail of gradient sizes, from noisy counts of them.
 
-Few records are in a tail, and noise hides them. The tail is taken for a generalised Pareto law from
-the last size that many records exceed; each law counts as far as the noisy counts speak for it.
+Few records are in a tail, and noise hides them. The tail is modelled by generalised Pareto
+distributions from the last size that many records exceed. Each distribution has the weight of its
+likelihood given the noisy counts.
 
 References
 ----------
 .. [P75] Pickands, "Statistical inference using extreme order statistics", Annals of Statistics
-   3(1), 1975: what exceeds a high threshold follows a generalised Pareto law.
+   3(1), 1975: the excess over a high threshold has a generalised Pareto distribution.
 .. [A21] Andrew, Thakkar, McMahan, Ramaswamy, "Differentially Private Learning with Adaptive
-   Clipping", NeurIPS 2021: the length to which gradients are shortened follows from noisy counts.
+   Clipping", NeurIPS 2021: the clipping norm of gradients follows from noisy counts.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ from cloister.core.arrays import Floats
 from cloister.tasks.supervised.least_squares import EDGES
 
 _MANY = 5.0  # deviations of the noise
-_FEWEST = 20.0  # records from which a tail is known
+_FEWEST = 20.0  # least number of records to model a tail
 _SHAPES = np.linspace(-0.25, 0.6, 11) + 1e-3  # powers 1 / 0.75 and above, and tails that end
-_SCALES = 2.0 ** np.linspace(-5, 1, 19)  # parts of the threshold
+_SCALES = 2.0 ** np.linspace(-5, 1, 19)  # relative to the threshold
 _HIDDEN_ROWS, _HIDDEN_OCTAVES = 0.5, 3  # deviations of the noise, above the threshold
 
 
 def cut_of_sizes(
     counts: Floats, noise_std: float, price: float, least: int, end: int
 ) -> tuple[int, float]:
-    """Choose the size beyond which gradients are shortened, from counts of their sizes.
+    """Choose the size at which gradients are clipped, from counts of their sizes.
 
     Parameters
     ----------
     counts, noise_std, price
         As for :func:`~cloister.tasks.supervised.least_squares.cut_of`.
     least, end : int
-        Classes of the smallest cut, and of the largest size that there may be.
+        Classes of the smallest cut, and of the largest possible size.
 
     Returns
     -------
     cut : int
-        Of the edge for which the noise, and the influence of what is beyond, are least together.
+        Index of the edge with the least sum of noise and influence of the records beyond.
     influence : float
-        Length of the sum of all that is cut off, in the size of the cut: the root of its mean
-        square over the laws.
+        Length of the sum of all clipped parts, in units of the cut: the root of its mean square
+        over the distributions.
     """
     beyond = np.cumsum(counts[end:0:-1])[::-1]  # of the lower edge of classes 1 to `end`
     error = noise_std * np.sqrt(np.arange(end, 0, -1))
@@ -66,7 +67,7 @@ def cut_of_sizes(
     misses = ((tail - exceed[:, None] * parts) ** 2 / variance + np.log(variance)).sum(axis=1)
     likely = np.exp((misses.min() - misses) / 2)
     likely /= likely.sum()
-    # of all that is beyond an edge, what is above it
+    # The sum of the excess over each edge.
     excess = exceed[:, None] * reached * left * scale / (1 - shape)
     influence = np.sqrt(likely @ excess**2 + _hidden(edges, noise_std) ** 2) / edges
     # No size is above the last edge: a cut there loses nothing.
@@ -78,10 +79,10 @@ def cut_of_sizes(
 
 
 def _hidden(edges: Floats, noise_std: float) -> Floats:
-    """Return what a few records beyond the law add to the sum above each edge.
+    """Return the contribution of a few outliers to the sum above each edge.
 
-    No count shows them: they are a part of its noise, spread evenly over the octaves above the
-    first edge, such as the outliers of one column among many.
+    They are fewer than the noise of a count, and spread evenly over the octaves above the first
+    edge. Outliers of one column among many are an example.
     """
     sizes = edges[: max(min(4 * _HIDDEN_OCTAVES, len(edges) - 1), 1)]
     rows = _HIDDEN_ROWS * noise_std * np.sqrt(len(sizes))

@@ -1,4 +1,4 @@
-"""What every supervised task says of its columns: which is the target, and what classes weigh."""
+"""Target column and class weights of supervised tasks, and checks of both."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from cloister.core.declared import Hint, Positive, Range
 from cloister.core.errors import PlanError
 
-Features = Annotated[int, Range(2), Hint("a model needs a column besides the target")]
+Features = Annotated[int, Range(2), Hint("a model needs a column other than the target")]
 """Number of columns, the target among them."""
 ClassWeight = Annotated[
     Literal["balanced"] | Mapping[Any, Positive] | tuple[Positive, ...] | None,
@@ -17,16 +17,16 @@ ClassWeight = Annotated[
 
 
 def check_columns(n_features: int, target: int, **of_columns: Sequence[Any]) -> None:
-    """Refuse a plan whose fields do not have one entry for each column, the target among them."""
+    """Raise PlanError unless fields have an entry for each column, and the target is a column."""
     if not 0 <= target < n_features or any(len(v) != n_features for v in of_columns.values()):
         raise PlanError(
             f"{', '.join(of_columns)} must have an entry for each of {n_features} columns, and "
-            f"target must be one of these columns, got column {target}."
+            f"target must be one of these columns, got column {target}; design the task again."
         )
 
 
 def check_classes(classes: Sequence[str], levels: int, most: int | None = None) -> None:
-    """Refuse classes that are not all the categories of the target, of which there are `levels`."""
+    """Raise PlanError unless classes are all `levels` categories of the target, two or more."""
     if not 2 <= len(classes) == levels or (most and len(classes) > most):
         number = f"2 to {most}" if most else "2 or more"
         raise PlanError(
@@ -36,18 +36,20 @@ def check_classes(classes: Sequence[str], levels: int, most: int | None = None) 
 
 
 def check_number(levels: int) -> None:
-    """Refuse a target of a regression that holds categories."""
+    """Raise PlanError if the target of a regression has categories."""
     if levels:
         raise PlanError(
-            "target must be a column of numbers, got one of categories; train a classifier."
+            "target must be a numeric column, got a column of categories; train a classifier."
         )
 
 
 def weights_of(given: ClassWeight, classes: Sequence[str]) -> tuple[float, ...]:
-    """Return one weight for each class; none for "balanced", and where none are given."""
+    """Return one weight for each class; empty for "balanced" and for None."""
+    # Balanced weights follow from noisy class sizes, which are not known yet.
     if given is None or isinstance(given, str):
         return ()
     if isinstance(given, Mapping):
+        # Labels may be numbers or booleans; categories of a schema are strings.
         by_label = {str(label): weight for label, weight in given.items()}
         if unknown := sorted(by_label.keys() - set(classes)):
             raise PlanError(
@@ -58,7 +60,7 @@ def weights_of(given: ClassWeight, classes: Sequence[str]) -> tuple[float, ...]:
 
 
 def check_weights(weights: Sequence[float], classes: Sequence[str]) -> None:
-    """Refuse weights that are not one for each class."""
+    """Raise PlanError unless there is one weight for each class, or none at all."""
     if weights and len(weights) != len(classes):
         raise PlanError(
             f"class_weight must be {len(classes)} numbers > 0, one for each class, got "

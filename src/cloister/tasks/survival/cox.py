@@ -1,9 +1,10 @@
 """Cox regression: hazard ratios and a test of all covariates, from two noisy sums.
 
 The first sum is the table of exits of :mod:`cloister.tasks.survival.curves`, which gives a common
-cumulative hazard. The second has, for each record, its event less that hazard at its time (its
-martingale residual) times the covariates, and the hazard times products of covariates: the score of
-the partial likelihood, as a series in the coefficients. See :mod:`cloister.tasks.survival.score`.
+cumulative hazard. A record's martingale residual is its event minus that hazard at its time. The
+second sum holds residuals times covariates, and hazards times products of covariates. These are the
+score of the partial likelihood as a series in the coefficients, see
+:mod:`cloister.tasks.survival.score`.
 
 References
 ----------
@@ -49,15 +50,15 @@ from cloister.tasks.survival.score import Series
 ATTENUATED = "attenuated, interval not valid"
 _MOST_COEFFICIENTS = 10
 _EXITS = 0.15  # share of the budget
-_TOP, _LEAST_TOP = 1.5, 0.05  # cumulative hazard where all are censored; taken for at least
-_SPREAD = 1 / 6  # variance that a covariate in [-1, 1] is expected to have
-_SERIES, _HOPELESS = 0.04, 0.5  # expected noise of a coefficient up to which, and from which
-_CURVED, _LONG, _SKEW = 0.06, 0.2, 0.5  # parts of coefficients that may be left out, see `_left`
-_OF_SAMPLING = 0.05  # deviations of sampling that a common hazard may be wrong by
-_WEAK, _FAR = 0.3, 0.8  # coefficients above which one step is marked, and everything
-_CLOSE = 1.0  # variance of the logarithm of the hazard above which everything is marked
-_WORTH = 0.8  # of a hazard in the vector, for an event
-_LARGEST_EXPONENT = 700.0
+_TOP, _LEAST_TOP = 1.5, 0.05  # largest cumulative hazard; least value of its maximum in `_scales`
+_SPREAD = 1 / 6  # expected variance of a covariate in [-1, 1]
+_SERIES, _HOPELESS = 0.04, 0.5  # expected noise of a coefficient: up to it order 4; above, an error
+_CURVED, _LONG, _SKEW = 0.06, 0.2, 0.5  # shares of coefficients in `_left`, from benchmarks/cox.py
+_OF_SAMPLING = 0.05  # error of the common hazard, in deviations of sampling
+_WEAK, _FAR = 0.3, 0.8  # coefficients above which one step is marked, and every coefficient
+_CLOSE = 1.0  # variance of the logarithm of the hazard above which every coefficient is marked
+_WORTH = 0.8  # weight of a hazard in the vector, relative to an event
+_LARGEST_EXPONENT = 700.0  # exp() of more overflows
 _PART = 1024  # records at a time
 
 
@@ -67,42 +68,42 @@ class _FitState:
 
     exits: Floats
     hazard: Floats  # at the ends of intervals
-    last: int = 0  # intervals in which enough are at risk
-    moments: Floats  # before a hazard in them is worth more or less than an event
+    last: int = 0  # number of intervals in which enough are at risk
+    moments: Floats  # sums with the weight of hazards still applied
     noise: float = 0.0  # of each moment
 
 
 @declared
 class Cox(Gaussian):
-    """How covariates multiply the hazard of an event, by Cox's regression.
+    """Cox regression: factors by which covariates multiply the hazard of an event.
 
     Parameters
     ----------
     time, event, covariates : int, int, tuple of int
         Columns; the times have the box ``[time_low, time_high]``, data units.
     levels : tuple of int
-        Of each covariate: 0 for numbers, else the number of categories, of which each but the
-        first has a coefficient against the first.
+        Number of categories of each covariate, 0 for numbers. Each category but the first has a
+        coefficient relative to the first.
     names, units : tuple with an entry for each coefficient
         `units` is half of a column's range, or 1 for a category.
     tau : float
-        Horizon: whoever is followed longer is censored there.
+        Horizon; records with a longer follow-up are censored there.
     intervals : int
-        Of equal length, in which exits are counted.
+        Number of intervals of equal length in which exits are counted.
     nominal_events : int
         Public contract value for the number of events.
     order : 2 or 4
-        Of products of covariates. Noise that is too large for 4 leaves one step of Newton's: a
-        coefficient above 0.3 is then drawn towards 0, and marked.
+        Order of products of covariates. If the noise is too large for 4, the estimate is one Newton
+        step: a coefficient above 0.3 is then attenuated, and marked.
 
     Notes
     -----
-    Add/remove one record: 1 in one word of the exits; then a vector whose integer norm is checked.
-    docs/proofs/cox.md
+    Under add/remove of one record, it adds 1 to one element of the exits. Then it adds a vector
+    whose integer norm is checked. docs/proofs/cox.md
     """
 
     name: ClassVar[str] = "cox"
-    title: ClassVar[str] = "What multiplies the hazard"
+    title: ClassVar[str] = "Hazard ratios"
     usage: ClassVar[str] = "--time months --event died --nominal-events 400"
     rounds: ClassVar[int] = 2
 
@@ -113,9 +114,9 @@ class Cox(Gaussian):
 
     @declared
     class Options:
-        time: Annotated[str, "column of numbers: how long a record was followed"]
-        event: Annotated[str, "column of true and false: whether the event ended that"]
-        nominal_events: Annotated[Whole, "public number of events that is expected"]
+        time: Annotated[str, "numeric column: follow-up time of a record"]
+        event: Annotated[str, "boolean column: true if the event ended the follow-up"]
+        nominal_events: Annotated[Whole, "public expected number of events"]
         covariates: Annotated[tuple[str, ...], "columns; all others by default"] = ()
         tau: Annotated[
             Positive | None, "public horizon, where all are censored; the largest time by default"
@@ -149,15 +150,17 @@ class Cox(Gaussian):
             )
         if p > _MOST_COEFFICIENTS or 1 in self.levels:
             raise PlanError(
-                f"covariates must make at most {_MOST_COEFFICIENTS} coefficients, got {p}, a column"
-                " of L categories L - 1 of them, at least 1; name fewer, or join rare categories."
+                f"covariates must have at most {_MOST_COEFFICIENTS} coefficients, got {p} (L - 1 "
+                "for L categories, at least 1); name fewer, or join rare categories."
             )
         if not sum(max(n - 1, 1) for n in self.levels) == p == len(self.units):
-            raise PlanError("levels, names and units must fit the covariates.")
+            raise PlanError(
+                "levels, names and units must have an entry for each coefficient of the covariates."
+            )
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Choose intervals and order from public numbers; refuse what would be noise alone."""
+        """Design intervals and order from public numbers; raise PlanError if noise is too large."""
         columns = facts.columns
         time, event = curves.followed(columns, options.time, options.event)
         require_budget(facts.budget)
@@ -167,7 +170,7 @@ class Cox(Gaussian):
         used = [columns[j] for j in at]
         names = [
             [c.name]
-            if c.categories in ((), ("0", "1"))  # numbers; true and false
+            if c.categories in ((), ("0", "1"))  # numbers and booleans
             else [f"{c.name}={label}" for label in c.categories[1:]]
             for c in used
         ]
@@ -196,29 +199,29 @@ class Cox(Gaussian):
             raise PlanError(
                 f"nominal_events must be at least {task.nominal_events * error / _HOPELESS:.0f}, "
                 f"got {task.nominal_events}: the noise in a coefficient would be about {error:.2f} "
-                "for half the range of its column; raise epsilon, or take fewer covariates."
+                "for half the range of its column; raise epsilon, or name fewer covariates."
             )
         return task
 
     def describe(self) -> str:
         return (
-            f"How many leave with and without the event in each of {self.intervals} intervals of "
-            f"time; then, for {len(self.names)} coefficients, sums of covariates times what is "
-            "left of an event, and of their products times the hazard that a record has lived "
-            "through. Hazard ratios are made of these noisy numbers."
+            f"Silos count records that leave with and without the event in each of "
+            f"{self.intervals} intervals of time. Then, for {len(self.names)} coefficients, they "
+            "sum covariates times residuals of events, and products of covariates times "
+            "cumulative hazards. Hazard ratios are computed from these noisy numbers."
         )
 
     @cached_property
     def _series(self) -> Series:
         return Series(len(self.names), self.order)
 
-    # What one record adds -------------------------------------------------------------------------
+    # Contributions --------------------------------------------------------------------------------
 
     @cached_property
     def _balls(self) -> tuple[tuple[float, float], ...]:
-        """Middle and radius of the smallest ball around what each column may be.
+        """Middle and radius of the smallest ball around the possible values of each column.
 
-        Indicators of all categories but the first are corners of a simplex, one of them 0.
+        Indicators of all categories but the first are corners of a simplex, and 0 is one of them.
         """
         small = {0: (0.0, 1.0), 2: (0.5, 0.5)}
         return tuple(small.get(n) or (1 / (n - 1), sqrt(1 - 1 / (n - 1))) for n in self.levels)
@@ -229,7 +232,7 @@ class Cox(Gaussian):
         return sqrt(sum(radius**2 for _, radius in self._balls))
 
     def covariates_of(self, records: Records) -> Floats:
-        """Return covariates around the middle of what is possible; shape (p, n_samples)."""
+        """Return covariates around the middle of their possible values; shape (p, n_samples)."""
         rows: list[Floats] = []
         for j, n, (middle, _) in zip(self.covariates, self.levels, self._balls, strict=True):
             found = codes(records[:, j], n or 1, self.frac_bits)
@@ -243,26 +246,27 @@ class Cox(Gaussian):
         at = self.time_low + (steps + one) * ((self.time_high - self.time_low) / (2 * one))
         time = np.clip(at * (self.intervals / self.tau), 0, self.intervals + 1)
         row = np.maximum(np.ceil(time).astype(np.int64) - 1, 0)
-        # whoever is there at the horizon was followed to it; at the top of the box some were moved
+        # A record at the horizon was followed to it; one at the top of the box may have been
+        # clipped.
         row[(time >= self.intervals) | (steps >= one)] = self.intervals
         return codes(records[:, self.event], 2, self.frac_bits), row, time
 
     def start(self) -> State:
-        """Return the state before the first round: nothing is known."""
+        """Return the empty state before the first round."""
         numbers, moments = (np.zeros(self.blocks(t)[0].size) for t in (0, 1))
         empty = curves.table_of(numbers)
         return encode_state(_FitState(exits=empty, hazard=empty[:, 0], moments=moments))
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return the exits, of which a record is in one cell; then a vector of length one."""
+        """Return the block of exits, with each record in one cell; then of vectors of norm 1."""
         if t == 0:
             return (Block.counting("exits", (2 * self.intervals + 1,), _EXITS),)
         size, squared = 1 + len(self.names) + len(self._series.exponents), 1 << 2 * COUNT_BITS
-        # the L1 norm by Cauchy and Schwarz
+        # The L1 norm by Cauchy and Schwarz: only the L2 norm is checked in integers.
         return (Block("moments", (size,), isqrt(size * squared), squared, 1 - _EXITS),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return exits; or residuals times covariates, and hazards times products of them."""
+        """Return exits; then residuals times covariates, and hazards times their products."""
         total = np.zeros(self.blocks(t)[0].size, dtype=np.int64)
         known = self._read(state)
         for part in in_cache(records, _PART):
@@ -271,7 +275,7 @@ class Cox(Gaussian):
                 words = curves.word_of(row, event, self.intervals)
                 total += np.bincount(words, minlength=len(total)) << COUNT_BITS
                 continue
-            before = np.clip(time.astype(np.int64), 0, self.intervals - 1)
+            before = np.minimum(time.astype(np.int64), self.intervals - 1)
             step = known.hazard[before + 1] - known.hazard[before]
             hazard = known.hazard[before] + step * np.minimum(time - before, 1.0)
             residual = event * (row < known.last) - hazard
@@ -279,26 +283,28 @@ class Cox(Gaussian):
         return total
 
     def _moments(self, known: _FitState, x: Floats, residual: Floats, hazard: Floats) -> Integers:
-        """Return the sum of the vectors of a few records, number by number: in any company alike.
+        """Return the sum of the vectors of a few records.
 
-        Every norm is at most one after truncation, or the vector is 0; so is one that is no number.
+        A vector whose norm is above one after truncation, or not a number, becomes 0.
         """
         products = self._series.products(x / self._length)
         unit, worth = self._scales(float(known.hazard.max()))
         vectors = np.concatenate([residual * products[: 1 + len(x)], (worth * hazard) * products])
-        vectors = np.trunc(vectors * ((1 << COUNT_BITS) / unit))  # toward zero
+        vectors = np.trunc(vectors * ((1 << COUNT_BITS) / unit))  # toward zero: no norm grows
         norms = np.zeros_like(hazard)
-        for words in vectors:  # whole numbers, exact below 2**53, and beyond too large anyway
+        # Element by element, so that a vector does not depend on the other records. Squares are
+        # exact below 2**53 and above the bound otherwise.
+        for words in vectors:
             norms += words * words
         vectors[:, ~(norms <= 1 << 2 * COUNT_BITS)] = 0.0
         return np.asarray(vectors.sum(axis=1).astype(np.int64))
 
     def _scales(self, top: float) -> tuple[float, float]:
-        """Return the largest length of a record's vector, and what a hazard of 1 counts in it.
+        """Return the largest length of a record's vector, and the weight of a hazard of 1 in it.
 
-        `top` is the largest hazard. A residual is in ``[-top, 1]``; with covariates, of length at
-        most 1, it has a squared length of ``2 max(1, top)**2``. Products of k covariates have one
-        of ``(worth * top)**2``.
+        `top` is the largest hazard. A residual is in ``[-top, 1]``; with covariates of length at
+        most 1 its squared length is at most ``2 max(1, top)**2``. Products of k covariates have at
+        most ``(worth * top)**2``.
         """
         top = max(top, _LEAST_TOP)
         worth = _WORTH / min(top, 1.0)
@@ -306,11 +312,12 @@ class Cox(Gaussian):
         return sqrt(squared), worth
 
     def _read(self, state: GridState) -> _FitState:
+        # Clipped on every read, so that the norm holds for every state, also a dishonest one.
         known = decode_state(_FitState, state, self.frac_bits)
         return replace(known, hazard=np.clip(known.hazard, 0.0, _TOP))
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
-        """Return the hazard as far as enough are at risk; then the sums, in records."""
+        """Return the hazard of intervals with enough records at risk; then the sums, in records."""
         known = self._read(state)
         if t == 0:
             numbers, noise = released["exits"].in_records()
@@ -329,7 +336,7 @@ class Cox(Gaussian):
     # The estimate ---------------------------------------------------------------------------------
 
     def _expected_noise(self, noise: float) -> float:
-        """Return the noise of a coefficient, for half of a column's range, of usual columns."""
+        """Return the noise of a coefficient, for half of a column's range, in typical data."""
         unit, _ = self._scales(1.0)
         return noise * unit * self._length / (self.nominal_events * _SPREAD)
 
@@ -344,17 +351,18 @@ class Cox(Gaussian):
         Returns
         -------
         dict
-            Of shape (p,): ``coef``, the logarithm of ``hazard_ratio``, for one data unit or against
-            the first category, each with the ends of both intervals; and ``attenuated``, 1 where an
-            effect is too strong for its interval. Of shape (1,): ``score`` and ``score_p``, the
-            test that all are 0, and ``horizon``, beyond which too few are at risk: who is followed
-            longer is censored there. ``exits`` of shape (intervals + 1, 2) are noisy numbers with
-            and without the event, the last one of who is there at the end.
+            Of shape (p,): ``coef``, the logarithm of ``hazard_ratio``, for one data unit or
+            relative to the first category. Each has the ends of both intervals. ``attenuated`` is
+            1 where an effect is too strong for its interval. Of shape (1,): ``score`` and
+            ``score_p``, the test that all are 0, and ``horizon``, beyond which too few are at risk.
+            Records with a longer follow-up are censored there. ``exits`` of shape
+            (intervals + 1, 2) are noisy numbers with and without the event, the last one at the
+            horizon.
 
         Notes
         -----
-        The noise interval is about the maximum of the partial likelihood of all records [C72]_, if
-        nobody were followed beyond the horizon, and holds what the series may leave out.
+        The noise interval is for the maximum of the partial likelihood of all records [C72]_,
+        censored at the horizon. It includes the error of the truncated series.
         """
         from scipy.special import chdtrc
 
@@ -368,7 +376,8 @@ class Cox(Gaussian):
         noise, sampling = found.ends / self._length, np.diag(found.sampling) / self._length**2
         sizes = np.maximum(np.array(self.levels) - 1, 1)
         reach = np.abs(value) * np.repeat([radius for _, radius in self._balls], sizes)
-        # far out in a column a series of a large coefficient is wrong, and so for all coefficients
+        # At the ends of a column the series of a large coefficient is wrong, which affects all
+        # coefficients.
         far = found.length > _CLOSE or float(reach.max()) > _FAR
         strong = (reach > (_WEAK if self.order == 2 else _FAR)) | far
         more = self._left(value, reach, found.length) + _OF_SAMPLING * np.sqrt(sampling)
@@ -385,10 +394,11 @@ class Cox(Gaussian):
         }
 
     def _left(self, value: Floats, reach: Floats, length: float) -> Floats:
-        """Return what the estimate may be off by without noise, as benchmarks/cox.py shows.
+        """Return the possible error of the estimate without noise, as benchmarks/cox.py shows.
 
-        What a series leaves grows with the variance of the hazard's logarithm. One step also leaves
-        how the score bends: half of a skewness of at most 1 for each coefficient squared.
+        The remainder of a series grows with the variance of the hazard's logarithm. One step also
+        omits the curvature of the score: half of a skewness of at most 1 for each squared
+        coefficient.
         """
         short = self.order == 2
         of_all = (_LONG if short else _CURVED) * min(length, _CLOSE)
@@ -418,7 +428,7 @@ class Cox(Gaussian):
                 "Does any covariate matter?",
                 ("score test", "degrees of freedom", "chi-square", "p"),
                 (("all hazard ratios are 1", *test),),
-                "The test knows the noise. Where nothing matters nothing is attenuated either.",
+                "The test includes the noise. If all hazard ratios are 1, none is attenuated.",
             ),
         )
 

@@ -1,19 +1,19 @@
-"""Cox's partial likelihood from sums at coefficients 0; all of it is post-processing.
+"""Cox's partial likelihood from sums at coefficients 0, by post-processing.
 
-With a baseline hazard known, what a model with coefficients b expects of those who have the event
-is a ratio of sums over those at risk, ``sum e^(b.x) x / sum e^(b.x)``. Sums of products of up to
-four covariates, each record weighted by its cumulative hazard, are the series of both sums around
-b = 0. So one release at 0 tells the score at any b, and its root is the estimate: no iteration over
-the records, and no weights ``e^(b.x)`` of a record, whose bound would multiply the noise.
+Given a baseline hazard, the expected covariates at events in a model with coefficients b are a
+ratio of sums over the records at risk, ``sum e^(b.x) x / sum e^(b.x)``. Both sums have a series
+around b = 0, with sums of products of up to four covariates, weighted by cumulative hazards. So one
+release at 0 gives the score at any b, and its root is the estimate. This needs no iteration over
+the records. It also needs no weights ``e^(b.x)``, whose bound would multiply the noise.
 
-The mean of x at risk falls over time, as those with a high hazard leave. Sums over all times take
-its variance for spread of x; `drift` says how much hazards differ among events, and
-``drift * Var(x) b b' Var(x)`` is taken away again.
+The mean of x at risk falls over time, as records with a high hazard leave. Sums over all times
+include its variance in the spread of x. `drift` is the variance of hazards among events, and
+``drift * Var(x) b b' Var(x)`` is subtracted.
 
 References
 ----------
 .. [C72] Cox, "Regression models and life-tables", JRSS B 34, 1972.
-.. [CS68] Cox and Snell, "A general definition of residuals", JRSS B 30, 1968: an event less the
+.. [CS68] Cox and Snell, "A general definition of residuals", JRSS B 30, 1968: an event minus the
    cumulative hazard, whose products with covariates are the score at 0.
 .. [DK65] Daleckii and Krein, "Integration and differentiation of functions of Hermitian operators",
    AMS Translations 47, 1965.
@@ -32,20 +32,20 @@ from cloister.core.arrays import Floats, Integers
 from cloister.protocol.task import INTERVAL_95
 
 _FARTHEST, _STEP, _STEPS, _DONE = 4.0, 0.5, 40, 1e-9  # lengths of b and of a step; steps
-_FLATTEST = 0.3  # of the least curvature, to which steps and intervals hold the curvature elsewhere
-_FLOOR = 0.4  # of the noise in a direction: curvature is not taken for less
+_FLATTEST = 0.3  # smallest curvature of steps and intervals, as a share of the smallest at 0
+_FLOOR = 0.4  # smallest curvature in a direction, as a share of its noise
 _LEAST = 1e-6  # curvature, in records
 _Z = INTERVAL_95["gaussian"]
-_LEAST_WHOLE = 0.25  # of the sum at 0, to which the series of the sum is held
+_LEAST_WHOLE = 0.25  # smallest value of the series of the sum, as a share of the sum at 0
 
 
 @dataclass(frozen=True)
 class Score:
-    """The estimate, for covariates as they were summed, with what its intervals are made of.
+    """The estimate for covariates as they were summed, with the terms of its intervals.
 
-    `noise` and `sampling` are covariances, `ends` are deviations of noise below and above each
-    coefficient, `length` is the variance of the logarithm of the hazard among records, about, and
-    `statistic` is of the score test that all coefficients are 0.
+    `noise` and `sampling` are covariances, and `ends` are deviations of noise below and above each
+    coefficient. `length` is approximately the variance of the logarithm of the hazard among
+    records. `statistic` belongs to the score test that all coefficients are 0.
     """
 
     coef: Floats
@@ -60,7 +60,7 @@ class Score:
 class Series:
     """Products of up to `order` of p covariates; order 2 is too short for the ratio.
 
-    A product that can be written in m orders stands for all of them times ``sqrt(m)``: so the
+    A product that can be written in m orders represents all of them, times ``sqrt(m)``. So the
     squared norm of all products of k factors is ``|x|**(2 k)``.
     """
 
@@ -69,7 +69,7 @@ class Series:
 
     @cached_property
     def exponents(self) -> Integers:
-        """How often each covariate is in each product, the shorter first; (n_products, p)."""
+        """Exponent of each covariate in each product, by ascending order; (n_products, p)."""
         some = (combinations_with_replacement(range(self.p), k) for k in range(self.order + 1))
         return np.array([[row.count(j) for j in range(self.p)] for part in some for row in part])
 
@@ -81,15 +81,16 @@ class Series:
         return np.asarray(np.sqrt(orders))
 
     def products(self, x: Floats) -> Floats:
-        """Return the products of records of shape (p, n); (n_products, n), each by itself."""
-        found = np.ones((len(self.exponents), x.shape[1]))
-        for product, powers in zip(found, self.exponents, strict=True):
+        """Return the products of records of shape (p, n); shape (n_products, n)."""
+        # Factor by factor, so that a record's vector does not depend on the other records.
+        products = np.ones((len(self.exponents), x.shape[1]))
+        for product, powers in zip(products, self.exponents, strict=True):
             for j in np.repeat(np.arange(self.p), powers):
                 product *= x[j]
-        return found * self.roots[:, None]
+        return products * self.roots[:, None]
 
     def terms(self, b: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return what each sum is multiplied by in ``sum e^(b.x)``, and both its derivatives."""
+        """Return the factor of each sum in ``sum e^(b.x)``, and its first two derivatives by b."""
         zeros = np.zeros((2, self.p))  # a derivative of b^k / k! is the term before
         table = np.vstack([zeros, [b**k / factorial(k) for k in range(self.order + 1)]])
         factors = np.array([table[self.exponents + k, range(self.p)] for k in (2, 1, 0)])
@@ -103,22 +104,22 @@ class Series:
         return term(), first.T, second.T
 
     def around(self, middle: Floats) -> Floats:
-        """Return the matrix that makes sums of products of ``x - middle`` of those of x."""
-        moved, whole = np.ones((len(self.exponents),) * 2), range(self.order + 1)
+        """Return the matrix from sums of products of x to those of ``x - middle``."""
+        shift, orders = np.ones((len(self.exponents),) * 2), range(self.order + 1)
         for m, powers in zip(middle, self.exponents.T, strict=True):
-            table = np.array([[comb(i, k) * (-m) ** max(i - k, 0) for k in whole] for i in whole])
-            moved *= table[np.ix_(powers, powers)]
-        return moved * self.roots[:, None] / self.roots
+            table = np.array([[comb(i, k) * (-m) ** max(i - k, 0) for k in orders] for i in orders])
+            shift *= table[np.ix_(powers, powers)]
+        return shift * self.roots[:, None] / self.roots
 
     def solve(
         self, residuals: Floats, sums: Floats, std: float, sums_std: float, drift: float
     ) -> Score:
-        """Return the estimate; of a series of order 2 it is one Newton step from 0.
+        """Return the estimate; with a series of order 2 it is one Newton step from 0.
 
         Parameters
         ----------
         residuals : ndarray of shape (1 + p,)
-            Noisy sums of an event less the cumulative hazard, alone and times each covariate.
+            Noisy sums of the event minus the cumulative hazard, alone and times each covariate.
         sums : ndarray of shape (n_products,)
             Noisy sums of the cumulative hazard times :meth:`products`.
         std, sums_std : float
@@ -132,11 +133,12 @@ class Series:
         size = max(float(sums[0]), sums_std, 1.0)
         zero, first, second = self.terms(np.zeros(self.p))
         mean = sums @ first / size
-        moved = self.around(mean)  # a series is shorter around the mean
+        moved = self.around(mean)  # the series around the mean needs fewer terms
         sums = moved @ sums
-        target = residuals[1:] - mean * residuals[0]  # the score at 0, at the level that fits
+        target = residuals[1:] - mean * residuals[0]  # the score at 0 for the fitted hazard level
         seen = np.tensordot(sums, second, 1)
-        # the curvature, in all directions above its noise
+        # Noise can make the curvature flat or negative, so it is at least a part of its noise in
+        # every direction.
         values, vectors = np.linalg.eigh(seen)
         clear = np.hypot(np.maximum(values, _LEAST), sums_std * np.sqrt(self.p) * _FLOOR)
         held = (vectors * clear) @ vectors.T
@@ -146,12 +148,13 @@ class Series:
             return np.asarray((vectors / np.maximum(values, _FLATTEST * clear.min())) @ vectors.T)
 
         def expected(b: Floats) -> tuple[Floats, Floats, Floats]:
-            """Return how much of the score b explains, and its derivatives by b and by sums."""
+            """Return the expected score of b, and its derivatives by b and by sums."""
             terms, slopes, bends = self.terms(b)
             of_held = _moved(values, vectors, clear, second) @ b
             if linear:
                 line = self.exponents.sum(axis=1) == 1
                 return held @ b, held, of_held - (sums @ (terms * line)) * first / size
+            # Far from 0 a truncated series of noisy sums may be negative, where the sum is not.
             whole = max(float(sums @ terms), _LEAST_WHOLE * size)
             tilted, along = sums @ slopes / whole, seen @ b
             bend = np.tensordot(sums, bends, 1) / whole - np.outer(tilted, tilted)
@@ -167,6 +170,7 @@ class Series:
             value, curvature, _ = expected(b)
             step = inverse(curvature) @ (target - value)
             far = max(float(np.linalg.norm(step)), _DONE)
+            # Short steps, inside the region where the series holds.
             b = b + step * (1.0 if linear else min(1.0, _STEP / far))
             b = b * min(1.0, _FARTHEST / max(float(np.linalg.norm(b)), _DONE))
             if far <= _DONE:
@@ -179,13 +183,12 @@ class Series:
             return np.asarray(back @ (of_score + sums_std**2 * by_sums.T @ by_sums) @ back)
 
         noise = noise_at(b)
-        reach = _Z * np.sqrt(np.diag(noise)) * back / np.diag(back)  # how others move with each
+        # Other coefficients move along with each one, as in a profile likelihood.
+        reach = _Z * np.sqrt(np.diag(noise)) * back / np.diag(back)
 
         def limit(j: int, side: int) -> float:
-            """Return how many deviations away a coefficient is refused: Fieller's set, of a curve.
-
-            Noise in the sums matters as coefficients do, and may have made the curve too steep.
-            """
+            """Return the number of deviations to the end of Fieller's set of a coefficient."""
+            # The noise of the sums counts by the coefficients, so each end has its own noise.
 
             def gap(times: float) -> float:
                 at = b + side * times * reach[:, j]
@@ -204,13 +207,14 @@ class Series:
 
 
 def _moved(values: Floats, vectors: Floats, held: Floats, steps: Floats) -> Floats:
-    """Return how a matrix with other eigenvalues moves as the matrix of `values` takes steps.
+    """Return the derivative of the matrix with eigenvalues `held`, as that of `values` steps.
 
-    To first order [DK65]_; where an eigenvalue is held at its noise, the matrix hardly moves.
+    This holds to first order [DK65]_. Where an eigenvalue is held at its noise, the matrix hardly
+    moves.
     """
-    apart, gaps = np.subtract.outer(values, values), np.subtract.outer(held, held)
-    own = np.maximum(values, 0.0) / held
-    same = np.abs(apart) < _LEAST
-    rates = np.where(same, (own + own[:, None]) / 2, gaps / np.where(same, 1.0, apart))
-    found: Floats = vectors @ (rates * (vectors.T @ steps @ vectors)) @ vectors.T
-    return found
+    differences, gaps = np.subtract.outer(values, values), np.subtract.outer(held, held)
+    slopes = np.maximum(values, 0.0) / held
+    same = np.abs(differences) < _LEAST  # the limit of the quotient, where it would be 0 / 0
+    rates = np.where(same, (slopes + slopes[:, None]) / 2, gaps / np.where(same, 1.0, differences))
+    derivative: Floats = vectors @ (rates * (vectors.T @ steps @ vectors)) @ vectors.T
+    return derivative

@@ -3,8 +3,8 @@
 References
 ----------
 .. [GW20] Gondara and Wang, "Differentially private survival function estimation", Machine Learning
-   for Healthcare 2020: a noisy table of events and of those at risk. Here the table is of exits,
-   to which a record adds once however many times there are.
+   for Healthcare 2020: a noisy table of events and of records at risk. Here the table counts exits,
+   to which a record adds only once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from cloister.protocol.plan import Plan
 
 _MOST_WORDS = 1 << 17
-_CLEAR_CURVE = 0.25  # half-width of a survival curve in its middle
+_CLEAR_CURVE = 0.25  # largest half-width of a curve in its middle without a warning
 _EVERYBODY = "all records"
 
 
@@ -57,7 +57,7 @@ class _Sums:
 
 @declared
 class Survival(Gaussian):
-    """How long until an event: curves, medians, rates, and a test of whether groups differ.
+    """Survival curves, medians and rates until an event, and a log-rank test of groups.
 
     Parameters
     ----------
@@ -65,17 +65,17 @@ class Survival(Gaussian):
         Columns.
     groups : tuple of str
     edges : tuple of float, ascending
-        Where intervals end, in the units of the column `time`; the first begins at 0, the last
-        ends at the horizon. A record that is followed longer is censored there.
+        Ends of intervals, in the units of the column `time`; the first begins at 0, the last ends
+        at the horizon. A record with a longer follow-up is censored there.
     low, high : float
-        The box of `time`. A record at `high` may have been moved there, so that its event is not
+        Bounds of `time`. A record at `high` may have been clipped there, so that its event is not
         counted.
 
     Notes
     -----
-    Add/remove one record: it leaves in one interval, so it adds 1 to one word of the table,
-    whatever the numbers of intervals and groups. Who is at risk is summed after release.
-    docs/proofs/survival.md
+    Under add/remove of one record, the record leaves in one interval, so it adds 1 to one element
+    of the table. This holds for every number of intervals and groups. The numbers at risk are
+    summed after the release. docs/proofs/survival.md
     """
 
     name: ClassVar[str] = "survival"
@@ -90,8 +90,8 @@ class Survival(Gaussian):
 
     @declared
     class Options:
-        time: Annotated[str, "column of numbers: how long a record was followed"]
-        event: Annotated[str, "column of true and false: whether the event ended that"]
+        time: Annotated[str, "numeric column: follow-up time of a record"]
+        event: Annotated[str, "boolean column: true if the event ended the follow-up"]
         by: Annotated[str | None, "column of categories, with a curve for each"] = None
         tau: Annotated[
             Positive | None, "public horizon of all curves; the largest time by default"
@@ -99,11 +99,11 @@ class Survival(Gaussian):
         edges: Annotated[
             tuple[float, ...],
             Ascending,
-            "public ends of intervals before the horizon, where equal ones will not do",
+            "public ends of intervals before the horizon, instead of equal intervals",
         ] = ()
         intervals: Annotated[
             Annotated[int, Range(1, 1000)] | None,
-            "how many, of equal length; chosen from the noise by default",
+            "number of intervals of equal length; by default chosen from the noise",
         ] = None
 
     n_features: Whole
@@ -125,26 +125,26 @@ class Survival(Gaussian):
         steps = np.diff([-(1 << self.frac_bits), *self._walls])
         if not (self.low < self.edges[0] and self.edges[-1] <= self.high and (steps > 0).all()):
             raise PlanError(
-                f"edges must rise strictly inside ({self.low:g}, {self.high:g}], by at least a "
-                f"step of the grid, the last at the horizon, got {len(self.edges)} from "
-                f"{self.edges[0]:g} to {self.edges[-1]:g}; raise the bounds or take fewer."
+                f"edges must rise strictly inside ({self.low:g}, {self.high:g}], by at least one "
+                f"grid step, the last at the horizon, got {len(self.edges)} from "
+                f"{self.edges[0]:g} to {self.edges[-1]:g}; raise the bounds or use fewer edges."
             )
         if (words := self._size) > _MOST_WORDS:
             raise PlanError(
-                f"edges and groups must make at most {_MOST_WORDS} words, got {words}; take fewer "
-                "intervals."
+                f"edges and groups must have at most {_MOST_WORDS} elements, got {words}; use "
+                "fewer intervals."
             )
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Choose the intervals from public numbers."""
+        """Design the intervals from public numbers."""
         columns = facts.columns
         place, event = curves.followed(columns, options.time, options.event)
         by = None if options.by is None else position(columns, options.by, "by")
         time, groups = columns[place], (_EVERYBODY,) if by is None else columns[by].categories
         if not groups:
             raise PlanError(
-                f"by must be a column of categories, got {options.by!r}, one of numbers."
+                f"by must be a column of categories, got the numeric column {options.by!r}."
             )
         require_budget(facts.budget)
         edges = _edges_of(
@@ -165,14 +165,14 @@ class Survival(Gaussian):
 
     def describe(self) -> str:
         return (
-            f"How many of each of {len(self.groups)} groups leave with the event, and how many "
+            f"Silos count the records of {len(self.groups)} groups that leave with the event and "
             f"without it, in each of {len(self.edges)} intervals of time. Curves, medians, rates "
-            "and tests are made of these noisy numbers."
+            "and tests are computed from these noisy numbers."
         )
 
     @property
     def _size(self) -> int:
-        """Of each group two numbers for each interval, and one of who is there at the end."""
+        """Size of the table: for each group two numbers per interval, and one at the horizon."""
         return len(self.groups) * (2 * len(self.edges) + 1)
 
     @cached_property
@@ -182,30 +182,32 @@ class Survival(Gaussian):
         return np.asarray(grid.encode(np.array(self.edges)[:, None])[:, 0], dtype=np.int64)
 
     def start(self) -> State:
-        """Return the state before the round: nothing is known."""
+        """Return the empty state before the round."""
         return encode_state(_Sums(exits=self._table(np.zeros(self._size))))
 
     def _table(self, numbers: Floats) -> Floats:
         return curves.table_of(numbers.reshape(len(self.groups), -1))
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return the table of exits: a record is in one cell of it, whatever its shape."""
+        """Return one block, the table of exits, with each record in one cell."""
         return (Block.counting("exits", (self._size,), weight=1.0),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return how many leave in each interval with and without the event."""
+        """Return the weighted numbers of exits in each interval, with and without the event."""
         exits = np.zeros(self._size, np.int64)
         for part in in_cache(records):
             exits += np.bincount(self._words_of(part), minlength=len(exits))
         return exits << COUNT_BITS
 
     def _words_of(self, records: Records) -> Integers:
-        """Return the place of each record in the table."""
+        """Return the index of each record's element in the table."""
         q, walls = self.frac_bits, self._walls
         steps = records[:, self.time].astype(np.int64)
         event = codes(records[:, self.event], 2, q)
-        # at the top of the box are also those who were moved there
+        # A time at the top of the box may have been clipped to it, so its event may be later than
+        # the horizon. A censored record at the horizon was followed to the end of all intervals.
         beyond = (steps >= 1 << q) | ((steps == walls[-1]) & (event == 0))
+        # Grid integers, so that a record adds to the same element on every machine.
         row = np.where(beyond, len(walls), np.searchsorted(walls, steps, side="left"))
         word = curves.word_of(row, event, len(walls))
         if self.by is not None:
@@ -214,15 +216,14 @@ class Survival(Gaussian):
         return word
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
-        """Return the noisy numbers in records."""
+        """Return the noisy table in records."""
         exits, noise = released["exits"].in_records()
         return encode_state(_Sums(exits=self._table(exits), noise=noise))
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the 95 % half-width of a number of records, and of a curve at half the horizon.
-
-        Of a group of average size, of which half are left at half of the horizon.
-        """
+        """Return the 95 % half-width of a number of records, and of a curve at half the horizon."""
+        # An exponential curve that is at one half there, in a group of average size: no curve is
+        # known before the release.
         noise, edges = noise_std / (1 << COUNT_BITS), self._all_edges
         left = 0.25 ** (edges / edges[-1]) * nominal_n / len(self.groups)
         exits = np.append(-np.diff(left), left[-1])
@@ -234,14 +235,14 @@ class Survival(Gaussian):
         }
 
     def plan_warnings(self, plan: Plan, forecast: Results) -> Iterator[str]:
-        """Say that a curve would be known only roughly."""
+        """Yield a warning if the forecast interval of a curve is wide."""
         width = float(forecast["survival_half_width"][0])
         if plan.budget is not None and width > _CLEAR_CURVE:
             yield (
                 f"epsilon {plan.budget.epsilon:g} is too small for {plan.nominal_n:,} records in "
-                f"{len(self.groups)} groups: a curve would be known only to ± {width:.0%} in its "
-                "middle, and end early; fewer groups or intervals, more records or a larger "
-                "epsilon would help."
+                f"{len(self.groups)} groups: the middle of a curve would have a margin of error of "
+                f"± {width:.0%}, and the curve would end early; use fewer groups or intervals, "
+                "more records or a larger epsilon."
             )
 
     @property
@@ -254,24 +255,25 @@ class Survival(Gaussian):
         Returns
         -------
         dict
-            ``edges``, K + 1 of them, from 0 to the horizon; ``exits`` of shape (groups, K + 1, 2),
-            the noisy numbers that leave with the event and without it, the last ones beyond the
-            horizon, and ``exits_half_width``;
-            ``at_risk`` of shape (groups, K); ``usable``, of each group the number of intervals
-            after which too few are at risk for the noise: later values of a curve are held;
-            ``survival`` and ``cumulative_hazard`` at the edges; ``median``, the time at which half
-            have had the event, infinite where that is not reached; ``rate``, events per unit of
-            time, and ``rate_ratio`` of each group to the first. With groups ``log_rank``,
-            ``log_rank_p`` (both empty where not testable) and ``log_rank_intervals``.
-            Curves, medians, rates and ratios have the ends of both intervals beside them.
+            ``edges``, K + 1 of them, from 0 to the horizon. ``exits`` of shape (groups, K + 1, 2)
+            are the noisy numbers that leave with the event and without it, the last ones beyond
+            the horizon. They have ``exits_half_width``. ``at_risk`` has shape (groups, K).
+            ``usable`` is the number of each group's intervals before too few are at risk for the
+            noise; later values of a curve are held.
+
+            ``survival`` and ``cumulative_hazard`` are at the edges. ``median`` is the time at which
+            half had the event, infinite if that is not reached. ``rate`` is the number of events
+            per unit of time, and ``rate_ratio`` that of each group over the first. With groups
+            there are ``log_rank``, ``log_rank_p`` (both empty if not testable) and
+            ``log_rank_intervals``. Curves, medians, rates and ratios have both intervals.
         """
         sums, edges = decode_state(_Sums, state, self.frac_bits), self._all_edges
         risk, std = curves.at_risk(sums.exits, sums.noise)
         usable = curves.usable(risk, std).sum(axis=-1)
         survival = curves.kaplan_meier(sums.exits, sums.noise)
-        from_least = np.array([self.low, *self.edges])  # nobody leaves before
+        from_least = np.array([self.low, *self.edges])  # no time is below the minimum of the column
         rates, ratios = curves.rates(sums.exits, from_least, sums.noise)
-        found = {
+        results = {
             "edges": edges,
             "exits": sums.exits,
             "exits_half_width": np.array([INTERVAL_95["gaussian"] * sums.noise]),
@@ -285,10 +287,13 @@ class Survival(Gaussian):
         }
         if len(self.groups) > 1:
             test = curves.log_rank(sums.exits, sums.noise)
-            known = [test.statistic, test.p] if test.testable else []
-            found["log_rank"], found["log_rank_p"] = np.array(known[:1]), np.array(known[1:])
-            found["log_rank_intervals"] = np.array([float(test.intervals)])
-        return found
+            statistics = [test.statistic, test.p] if test.testable else []
+            results["log_rank"], results["log_rank_p"] = (
+                np.array(statistics[:1]),
+                np.array(statistics[1:]),
+            )
+            results["log_rank_intervals"] = np.array([float(test.intervals)])
+        return results
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the curves, the groups and the test."""
@@ -298,6 +303,7 @@ class Survival(Gaussian):
 
     def _picture(self, results: Results, title: str, time: str) -> Curve:
         edges = results["edges"]
+        # NaN, not the held value: a flat line would look like a group without events.
         hidden = np.arange(len(edges)) > results["usable"][:, None]
         alive = Estimate.of(results, "survival").mapped(lambda end: np.where(hidden, np.nan, end))
         labels = (self.groups, ())
@@ -306,11 +312,12 @@ class Survival(Gaussian):
             edges,
             replace(alive, axes=("", time), labels=labels, unit="share of the records"),
             "A curve ends where too few are at risk for the noise. The inner band is a 95 % "
-            "confidence interval (privacy noise only), the outer one holds sampling, too.",
+            "confidence interval (privacy noise only), the outer one includes sampling.",
         )
 
     def _group_table(self, results: Results, time: str, event: str) -> Table:
         """Return records, median and rate of each group."""
+        # The number of records is a sum of 2 K + 1 independent noisy numbers.
         margin = float(results["exits_half_width"][0]) * sqrt(2 * len(self.edges) + 1)
         rows = [
             (
@@ -330,31 +337,34 @@ class Survival(Gaussian):
             f"{event} per unit of {time}",
             "ratio of these",
         )
-        note = f"{WITH_POPULATION} A median of ∞ is not reached where the curve is shown."
+        note = f"{WITH_POPULATION} A median of ∞ is not reached before the curve ends."
         return Table("Groups", headings[:last], tuple(row[:last] for row in rows), note)
 
     def _test_table(self, results: Results) -> tuple[Table, ...]:
         if len(self.groups) < 2:
             return ()
-        known = results["log_rank"].size > 0
+        testable = results["log_rank"].size > 0
         value, p = (results[name] for name in ("log_rank", "log_rank_p"))
         rows: tuple[tuple[str, str | float], ...] = (
             ("intervals used", f"{results['log_rank_intervals'][0]:.0f} of {len(self.edges)}"),
-            (f"chi-square ({len(self.groups) - 1})", float(value[0]) if known else "not testable"),
-            ("p-value", float(p[0]) if known else "not testable"),
+            (
+                f"chi-square ({len(self.groups) - 1})",
+                float(value[0]) if testable else "not testable",
+            ),
+            ("p-value", float(p[0]) if testable else "not testable"),
         )
-        note = "The variance holds the noise, so that noise alone makes no difference significant."
+        note = "The variance includes the noise, so that noise alone is not significant."
         return (Table("Do the curves differ? Log-rank test", ("", "value"), rows, note),)
 
 
 def _edges_of(
     options: Survival.Options, time: PublicColumn, nominal_n: int, groups: int, noise: float
 ) -> tuple[float, ...]:
-    """Return where intervals end: the given edges and the horizon, or equal parts of it."""
+    """Return the ends of intervals: the given edges and the horizon, or equal parts of it."""
     horizon = options.tau or time.high
     if options.edges:
         if options.intervals is not None:
-            raise PlanError("edges and intervals say the same twice; give one of them.")
+            raise PlanError("edges and intervals both define the intervals; give one of them.")
         if options.edges[-1] >= horizon:
             raise PlanError(
                 f"edges must be below the horizon, {horizon:g}, got {options.edges[-1]:g}; give "
@@ -363,4 +373,5 @@ def _edges_of(
         return (*map(float, options.edges), float(horizon))
     n = options.intervals or curves.usual_intervals(nominal_n, groups, noise)
     equal = (np.arange(1, n) * (horizon / n)).tolist()
+    # An interval below the minimum of `time` would hold no record.
     return (*(end for end in equal if end > time.low), float(horizon))

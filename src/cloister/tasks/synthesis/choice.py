@@ -1,7 +1,7 @@
-"""Which tables to measure, from released numbers alone: groups of levels, scores of pairs, choice.
+"""Choice of the tables to measure, from released numbers: groups of levels and scores of pairs.
 
-All of it is a function of noisy counts that are public, so nothing here costs privacy, and all
-parties find the same. Scores are rounded to a grid, and ties go to the lower column.
+Everything here is a function of noisy public counts, so it costs no privacy, and all parties get
+the same result. Scores are rounded to a grid, and ties go to the lower column.
 
 References
 ----------
@@ -21,41 +21,42 @@ from cloister.core.arrays import Floats, Integers
 from cloister.tasks.synthesis.junction import Clique, junction_tree
 
 MOST_CELLS = 90_000
-"""Of all cliques of the junction tree."""
-_MEAN = sqrt(2 / pi)  # of the size of a normal number
-_GRID = 1 << 16
+"""Largest number of cells in all cliques of the junction tree."""
+_MEAN = sqrt(2 / pi)  # of the absolute value of a standard normal number
+_GRID = 1 << 16  # scores are rounded to its inverse, so that parties agree despite float rounding
 
 
 def grouped(counts: Floats, groups: int, ordered: bool) -> Integers:
-    """Return which of a few groups each level of a column is in, from its noisy counts.
+    """Return the group of each level of a column, from its noisy counts.
 
-    Ordered levels are cut into runs of equal mass; of others, the largest left goes to the emptiest
-    group.
+    Ordered levels are cut into runs of equal mass. Of unordered levels, the largest remaining one
+    goes to the group with the least mass.
     """
     if len(counts) <= groups:
         return np.arange(len(counts))
-    mass = np.maximum(counts, 1.0)
+    mass = np.maximum(counts, 1.0)  # at least one record: a noisy count may be negative
     if ordered:
         middles = np.cumsum(mass) - mass / 2
-        found: Integers = np.floor(groups * middles / mass.sum()).astype(np.int64)
-        return np.clip(found, 0, groups - 1)
-    places, filled = np.zeros(len(mass), dtype=np.int64), np.zeros(groups)
+        runs: Integers = np.floor(groups * middles / mass.sum()).astype(np.int64)
+        return np.clip(runs, 0, groups - 1)
+    groups_of, totals = np.zeros(len(mass), dtype=np.int64), np.zeros(groups)
     for level in np.argsort(-mass, kind="stable"):
-        places[level] = filled.argmin()
-        filled[places[level]] += mass[level]
-    return places
+        groups_of[level] = totals.argmin()
+        totals[groups_of[level]] += mass[level]
+    return groups_of
 
 
 def excess(table: Floats, noise: float) -> float:
-    """Return how many records a pair's table has beside those of independent columns.
+    """Return the number of records by which a pair's table differs from independent columns.
 
-    It is the L1 norm of what margins do not explain, less what noise alone makes of it.
+    It is the L1 norm of the residual from the product of margins, minus its mean under noise alone.
     """
     rows, columns = table.shape
     total = max(float(table.sum()), 1.0)
-    rest = table - np.outer(table.sum(axis=1), table.sum(axis=0)) / total
+    residual = table - np.outer(table.sum(axis=1), table.sum(axis=0)) / total
+    # The residual keeps the part (1 - 1/r)(1 - 1/c) of the noise variance in each of r c cells.
     alone = _MEAN * noise * sqrt((rows - 1) * (columns - 1) * rows * columns)
-    return float(np.rint((np.abs(rest).sum() - alone) * _GRID) / _GRID)
+    return float(np.rint((np.abs(residual).sum() - alone) * _GRID) / _GRID)
 
 
 def chosen_tables(
@@ -67,23 +68,23 @@ def chosen_tables(
     most_tables: int,
     most_words: int,
 ) -> tuple[Clique, ...]:
-    """Return the tables to measure: a spanning forest, and more pairs while they are worth it.
+    """Return the tables to measure: a spanning forest, and more pairs while their gain is positive.
 
     Parameters
     ----------
     scores : mapping of pairs of columns to float
-        Of :func:`excess`.
+        Results of :func:`excess`.
     levels : sequence of int
-        Of each column.
+        Number of levels of each column.
     word_noise : float
         Noise, in records, of a cell if a single table is measured.
     target : int or None
-        A column that is added to each table; then there is nothing but the forest.
+        A column that is added to each table; if given, only the forest is returned.
 
     Notes
     -----
-    A pair is worth what it explains beyond the forest's own noise, a quarter of the L1 norm of that
-    in its cells. The order of columns makes no other difference than that of ties.
+    The gain of a pair is its score minus a quarter of the L1 norm of the forest's noise in its
+    cells. The order of columns only affects ties.
     """
     d = len(levels)
     unit = _MEAN * word_noise
@@ -93,28 +94,32 @@ def chosen_tables(
         for pair, score in scores.items()
     }
     order = sorted(scores, key=lambda pair: (-net[pair], pair))
+    # Pairs without the target: each table of the forest has it as a third column.
     forest = list(_forest([p for p in order if scores[p] > 0 and target not in p], d))
     if target is not None:
         touched = {j for pair in forest for j in pair} | {target}
         with_target = [tuple(sorted((*pair, target))) for pair in forest]
-        alone = [tuple(sorted((j, target))) for j in range(d) if j not in touched]
-        return tuple(with_target + alone)
-    found, words = forest, sum(cells[pair] for pair in forest)
+        singles = [tuple(sorted((j, target))) for j in range(d) if j not in touched]
+        return tuple(with_target + singles)
+    # Each added table raises the noise of all others, so pairs are added by decreasing gain.
+    chosen, elements = forest, sum(cells[pair] for pair in forest)
     for pair in order:
-        if net[pair] <= 0 or len(found) == most_tables:
+        if net[pair] <= 0 or len(chosen) == most_tables:
             break
-        least = unit * sqrt(len(found) + 1) * cells[pair]
-        if pair in found or scores[pair] < least or words + cells[pair] > most_words:
+        least = unit * sqrt(len(chosen) + 1) * cells[pair]
+        if pair in chosen or scores[pair] < least or elements + cells[pair] > most_words:
             continue
-        if junction_tree(levels, [*found, pair]).cells <= MOST_CELLS:
-            found, words = [*found, pair], words + cells[pair]
-    return tuple(found) or tuple((j,) for j in range(d))
+        # Pairs that form cycles are filled in to larger cliques, whose cells are limited.
+        if junction_tree(levels, [*chosen, pair]).cells <= MOST_CELLS:
+            chosen, elements = [*chosen, pair], elements + cells[pair]
+    # Without a related pair, the third round measures single columns again.
+    return tuple(chosen) or tuple((j,) for j in range(d))
 
 
 def _forest(pairs: Sequence[Clique], d: int) -> Iterator[Clique]:
-    """Yield the pairs, best first, that join what no better ones have joined."""
-    part = list(range(d))
+    """Yield the edges of a maximum spanning forest, from pairs with the best first."""
+    component = list(range(d))
     for a, b in pairs:
-        if part[a] != part[b]:
+        if component[a] != component[b]:
             yield a, b
-            part = [part[a] if one == part[b] else one for one in part]
+            component = [component[a] if c == component[b] else c for c in component]

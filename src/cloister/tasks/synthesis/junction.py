@@ -1,15 +1,15 @@
-"""Maximum entropy on a junction tree: fit noisy tables, and draw records from the fit.
+"""Maximum-entropy distributions on a junction tree: fit to noisy tables, and draws of records.
 
-Columns are numbered from 0, a clique is an ascending tuple of columns, and a tree's cliques stand
-behind their parents. Everything is a deterministic function of what is given.
+Columns are numbered from 0, a clique is an ascending tuple of columns, and cliques of a tree follow
+their parents. Everything is a deterministic function of the arguments.
 
 References
 ----------
 .. [LS88] Lauritzen and Spiegelhalter, "Local computations with probabilities on graphical
    structures", Journal of the Royal Statistical Society B 50(2), 1988: sums over a junction tree.
 .. [MSM19] McKenna, Sheldon and Miklau, "Graphical-model based estimation and inference for
-   differential privacy", ICML 2019: the law of maximum entropy that fits noisy marginals best, by
-   mirror descent (Private-PGM).
+   differential privacy", ICML 2019: the distribution of maximum entropy that fits noisy marginals
+   best, by mirror descent (Private-PGM).
 .. [OC15] O'Donoghue and Candès, "Adaptive restart for accelerated gradient schemes", Foundations of
    Computational Mathematics 15, 2015: Nesterov's momentum, dropped where the loss would rise.
 .. [M84] Morozov, "Methods for solving incorrectly posed problems", Springer 1984: the discrepancy
@@ -34,22 +34,22 @@ from cloister.core.arrays import Floats, Integers
 Clique = tuple[int, ...]
 
 _LEAST_RECORDS = 10.0
-_LEAST_NOISE = 1e-3  # records, where a test has none
-_GAIN = 1e-7  # of the loss, below which a fit has ended
-_ENOUGH = 0.8  # of the loss of the truth: a nearer fit follows the noise
+_LEAST_NOISE = 1e-3  # records, so that tables without noise, in tests, have a finite precision
+_GAIN = 1e-7  # relative decrease of the loss, below which a fit has converged
+_ENOUGH = 0.8  # of the expected loss of the true distribution: a closer fit follows the noise
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A junction tree: each clique shares with its parent what it shares with all before it.
+    """A junction tree: a clique shares with its parent all columns of the cliques before it.
 
     Parameters
     ----------
     levels : tuple of int
-        Of each column.
+        Number of levels of each column.
     cliques : tuple of Clique
     parents : tuple of int
-        Of each clique one before it; -1 of the first.
+        Index of each clique's parent, which precedes it; -1 for the first.
     """
 
     levels: tuple[int, ...]
@@ -57,11 +57,11 @@ class Tree:
     parents: tuple[int, ...]
 
     def shape(self, clique: Clique) -> tuple[int, ...]:
-        """Return the levels of some columns."""
+        """Return the numbers of levels of a clique's columns."""
         return tuple(self.levels[j] for j in clique)
 
     def separator(self, i: int) -> Clique:
-        """Return what a clique shares with its parent; nothing for the first one."""
+        """Return the columns that a clique shares with its parent; empty for the first one."""
         parent = self.parents[i]
         shared = set(self.cliques[parent]) if parent >= 0 else set()
         return tuple(j for j in self.cliques[i] if j in shared)
@@ -72,7 +72,7 @@ class Tree:
         return sum(prod(self.shape(clique)) for clique in self.cliques)
 
     def split(self, flat: Floats) -> list[Floats]:
-        """Return the tables of all cliques that stand one after another."""
+        """Split a vector of the cells of all cliques, in order, into their tables."""
         shapes = [self.shape(clique) for clique in self.cliques]
         ends = np.cumsum([prod(shape) for shape in shapes])[:-1]
         return [
@@ -81,68 +81,72 @@ class Tree:
 
     def marginal(self, laws: Sequence[Floats], columns: Clique) -> Floats:
         """Return the probabilities of some columns of one clique, in their order."""
-        at = self.holding(columns)
-        assert at is not None
-        return over(laws[at], self.cliques[at], columns)
+        index = self.holding(columns)
+        assert index is not None
+        return over(laws[index], self.cliques[index], columns)
 
     def holding(self, columns: Iterable[int]) -> int | None:
-        """Return the smallest clique that has all these columns, None if there is none."""
+        """Return the index of the smallest clique with all these columns, or None."""
         wanted = set(columns)
-        found = [i for i, clique in enumerate(self.cliques) if wanted <= set(clique)]
-        return min(found, key=lambda i: prod(self.shape(self.cliques[i])), default=None)
+        # Only the sums over the other columns are needed, so the smallest is the fastest.
+        indices = [i for i, clique in enumerate(self.cliques) if wanted <= set(clique)]
+        return min(indices, key=lambda i: prod(self.shape(self.cliques[i])), default=None)
 
 
 def junction_tree(levels: Sequence[int], edges: Iterable[Sequence[int]]) -> Tree:
-    """Return a junction tree over all columns in which each set of `edges` lies in a clique.
+    """Return a junction tree over all columns with each set of `edges` inside a clique.
 
-    Columns are eliminated by least fill-in, then by fewest cells, then by number; the tree is the
-    largest spanning one by shared columns.
+    Columns are eliminated by least fill-in, then by fewest cells, then by number. The tree is the
+    maximum spanning tree by shared columns.
     """
     d = len(levels)
     linked = np.zeros((d, d))
     for edge in edges:
         for a, b in combinations(edge, 2):
             linked[a, b] = linked[b, a] = 1.0
-    sizes, left = np.log(np.asarray(levels, dtype=np.float64)), np.ones(d, dtype=bool)
-    found: list[Clique] = []
+    sizes, remaining = np.log(np.asarray(levels, dtype=np.float64)), np.ones(d, dtype=bool)
+    cliques: list[Clique] = []
     for _ in range(d):
         degrees = linked.sum(axis=1)
         missing = degrees * (degrees - 1) - ((linked @ linked) * linked).sum(axis=1)
+        # Rounded, so that parties break ties alike although last bits of logarithms may differ.
         cells = np.round(sizes + linked @ sizes, 9)
-        first = int(np.lexsort((cells, np.where(left, missing, np.inf)))[0])
-        near = np.flatnonzero(linked[first])
-        clique = {first, *near.tolist()}
-        if not any(clique <= set(other) for other in found):
-            found.append(tuple(sorted(clique)))
-        linked[np.ix_(near, near)] = 1.0
-        linked[near, near] = 0.0
-        linked[first], linked[:, first], left[first] = 0.0, 0.0, False
-    sets = [set(clique) for clique in found]
-    order, parents, waiting = [0], [-1], list(range(1, len(found)))
+        first = int(np.lexsort((cells, np.where(remaining, missing, np.inf)))[0])
+        neighbours = np.flatnonzero(linked[first])
+        clique = {first, *neighbours.tolist()}
+        if not any(clique <= set(other) for other in cliques):  # keep maximal cliques only
+            cliques.append(tuple(sorted(clique)))
+        linked[np.ix_(neighbours, neighbours)] = 1.0
+        linked[neighbours, neighbours] = 0.0
+        linked[first], linked[:, first], remaining[first] = 0.0, 0.0, False
+    # A maximum spanning tree by shared columns has the running intersection property, which the
+    # sums in `marginals` rely on.
+    sets = [set(clique) for clique in cliques]
+    order, parents, waiting = [0], [-1], list(range(1, len(cliques)))
     while waiting:
         pairs = [(len(sets[i] & sets[j]), -i, -j) for i in waiting for j in order]
         _, i, j = max(pairs)
         parents.append(order.index(-j))
         order.append(-i)
         waiting.remove(-i)
-    return Tree(tuple(levels), tuple(found[i] for i in order), tuple(parents))
+    return Tree(tuple(levels), tuple(cliques[i] for i in order), tuple(parents))
 
 
 def over(table: Floats, of: Clique, columns: Clique) -> Floats:
-    """Return the sums of a table over all but some of its columns, in the order of these."""
+    """Return the sums of a table over all columns except `columns`, in the order of these."""
     kept = [j for j in of if j in columns]
     sums = np.asarray(table.sum(axis=tuple(i for i, j in enumerate(of) if j not in columns)))
     return sums.transpose([kept.index(j) for j in columns])
 
 
 def _within(table: Floats, clique: Clique, columns: Clique) -> Floats:
-    """Return a table of some columns in a shape that broadcasts to the clique's."""
+    """Reshape a table of some columns, so that it broadcasts to the clique's table."""
     lengths = iter(table.shape)
     return table.reshape([next(lengths) if j in columns else 1 for j in clique])
 
 
 def marginals(tree: Tree, potentials: Sequence[Floats]) -> list[Floats]:
-    """Return each clique's table of probabilities of the law that potentials are logarithms of."""
+    """Return each clique's probabilities in the distribution with these log-potentials."""
     tables = list(potentials)
     seps = [tree.separator(i) for i in range(len(tree.cliques))]
     messages: dict[int, Floats] = {}
@@ -150,9 +154,10 @@ def marginals(tree: Tree, potentials: Sequence[Floats]) -> list[Floats]:
         p = tree.parents[i]
         messages[i] = _log_sums(tables[i], tree.cliques[i], seps[i])
         tables[p] = tables[p] + _within(messages[i], tree.cliques[p], seps[i])
-    for i in range(len(tables)):  # and back, each clique as a law of its own
+    for i in range(len(tables)):  # parents to children, each clique normalised by itself
         if i:
             p = tree.parents[i]
+            # 1e-300: a sum may have underflowed to 0, whose logarithm is not finite.
             inward = np.log(np.maximum(over(tables[p], tree.cliques[p], seps[i]), 1e-300))
             tables[i] = tables[i] + _within(inward - messages[i], tree.cliques[i], seps[i])
         law = np.exp(tables[i] - tables[i].max())
@@ -161,9 +166,9 @@ def marginals(tree: Tree, potentials: Sequence[Floats]) -> list[Floats]:
 
 
 def _log_sums(table: Floats, clique: Clique, columns: Clique) -> Floats:
-    """Return the logarithms of the sums of a clique's exponentials over all but some columns."""
+    """Return the logarithms of sums of exponentials over all columns except `columns`."""
     gone = tuple(i for i, j in enumerate(clique) if j not in columns)
-    most = table.max(axis=gone, keepdims=True)
+    most = table.max(axis=gone, keepdims=True)  # subtracted, or the exponentials may overflow
     sums: Floats = np.log(np.exp(table - most).sum(axis=gone)) + most.reshape(
         [n for i, n in enumerate(table.shape) if i not in gone]
     )
@@ -181,7 +186,7 @@ class NoisyTable:
     noise : float, >= 0
         Standard deviation of the noise in each cell.
     groups : tuple of ndarray, one for each column, or empty
-        Which group of the table each level of a column is in, where the table is a coarse one.
+        Group of each level of a column, if the levels are merged in the table.
     """
 
     columns: Clique
@@ -190,7 +195,7 @@ class NoisyTable:
     groups: tuple[Integers, ...] = ()
 
     def count(self, levels: Sequence[Integers] | Integers) -> Integers:
-        """Return the numbers of records in its cells, from the level of each in every column."""
+        """Return the number of records in each cell, from the level of each in every column."""
         counts = np.bincount(self.cells(levels), minlength=self.values.size)
         return counts.astype(np.int64, copy=False).reshape(self.values.shape)
 
@@ -198,7 +203,7 @@ class NoisyTable:
         """Return the cell of each record, from its level in every column."""
         places = [levels[j] for j in self.columns]
         if self.groups:
-            places = [own[level] for own, level in zip(self.groups, places, strict=True)]
+            places = [groups[level] for groups, level in zip(self.groups, places, strict=True)]
         return np.asarray(np.ravel_multi_index(places, self.values.shape))
 
     def over(self, columns: Clique) -> Self:
@@ -209,16 +214,17 @@ class NoisyTable:
 
 
 def total_of(tables: Iterable[NoisyTable]) -> float:
-    """Return the number of records, the mean of all tables' sums by their precision."""
+    """Return the number of records: the mean of all tables' sums, weighted by precision."""
     pairs = [
         (t.values.sum(), 1 / (t.values.size * max(t.noise, _LEAST_NOISE) ** 2)) for t in tables
     ]
     sums, weights = np.array(pairs).T
+    # Probabilities are multiplied by it, so it must be positive; noise alone can make it negative.
     return max(float(sums @ weights / weights.sum()), _LEAST_RECORDS)
 
 
 class _Loss:
-    """Half the sum of squared residuals over their noise, of tables that lie in cliques."""
+    """Half the sum of squared residuals over their noise, of tables inside cliques."""
 
     def __init__(self, tree: Tree, tables: Sequence[NoisyTable], total: float) -> None:
         self.tree, self.total = tree, total
@@ -233,24 +239,25 @@ class _Loss:
                 precision = max(table.noise, _LEAST_NOISE) ** -2
                 self.parts.append((clique, table, precision, folds))
         self.steepest = total**2 * max(precision for _, _, precision, _ in self.parts)
+        # The mean loss of the true distribution is half the number of cells, all of it noise.
         self.of_truth = sum(table.values.size for _, table, _, _ in self.parts) / 2
 
     def __call__(self, laws: Sequence[Floats]) -> tuple[float, list[Floats]]:
-        """Return the loss of a law, and its gradient by the cells of each clique's table."""
+        """Return the loss of a distribution, and its gradient by the cells of each clique."""
         gradient = [np.zeros(()) for _ in laws]
         loss, kept = 0.0, {}
         for i, table, precision, folds in self.parts:
             clique = self.tree.cliques[i]
-            if (i, table.columns) not in kept:
+            if (i, table.columns) not in kept:  # several tables may have the same columns
                 kept[i, table.columns] = over(laws[i], clique, table.columns)
             model = kept[i, table.columns]
             if folds:
                 model = folds[0] @ model @ folds[1].T
-            rest = self.total * model - table.values
-            loss += precision * float((rest**2).sum()) / 2
-            rest = folds[0].T @ rest @ folds[1] if folds else rest
-            pull = (self.total * precision) * rest
-            gradient[i] = gradient[i] + _within(pull, clique, table.columns)
+            residual = self.total * model - table.values
+            loss += precision * float((residual**2).sum()) / 2
+            residual = folds[0].T @ residual @ folds[1] if folds else residual
+            scaled = (self.total * precision) * residual
+            gradient[i] = gradient[i] + _within(scaled, clique, table.columns)
         return loss, gradient
 
 
@@ -261,21 +268,21 @@ def fitted(
     iterations: int = 200,
     enough: float = _ENOUGH,
 ) -> tuple[list[Floats], float]:
-    """Return the law of maximum entropy that fits noisy tables, and its loss.
+    """Return the maximum-entropy distribution that fits noisy tables, and its loss.
 
-    The fit starts from the uniform law, and ends a little nearer to the tables than the truth is
-    [M84]_: most that could still be gained is noise.
+    The fit starts from the uniform distribution. It ends a little closer to the tables than the
+    true distribution is [M84]_, since most of the remaining gain is noise.
 
     Parameters
     ----------
-    tables : sequence of Measured
-        Those whose columns lie in no clique are left out.
+    tables : sequence of NoisyTable
+        Tables whose columns are not all in one clique are ignored.
     total : float
         Number of records.
     iterations : int, optional
-        At most.
+        Largest number of steps.
     enough : float, optional
-        Part of the loss that noise makes of the truth, at which the fit ends; 0 fits the noise.
+        Share of the expected loss of the true distribution at which the fit ends; 0 fits the noise.
 
     Returns
     -------
@@ -284,13 +291,15 @@ def fitted(
     loss : float
     """
     loss_of = _Loss(tree, tables, total)
+    # Potentials of 0 are the uniform distribution. Steps add multiples of the gradient, so the
+    # result has the largest entropy of all distributions with its values of the tables.
     before = at = [np.zeros(tree.shape(clique)) for clique in tree.cliques]
     laws = marginals(tree, at)
     loss, gradient = loss_of(laws)
-    step, run = 1 / loss_of.steepest, 0
+    step, run = 1 / loss_of.steepest, 0  # from the curvature of one table; halved if too large
     for _ in range(iterations):
         ahead = [p - step * g for p, g in zip(at, gradient, strict=True)]
-        momentum = run / (run + 3)
+        momentum = run / (run + 3)  # Nesterov's weight, counted from the last restart [OC15]_
         tried = [new + momentum * (new - old) for new, old in zip(ahead, before, strict=True)]
         found = marginals(tree, tried)
         after, slope = loss_of(found)
@@ -299,7 +308,7 @@ def fitted(
             run += 1
             if gain <= _GAIN * loss or loss <= enough * loss_of.of_truth:
                 break
-        else:  # the momentum, or a step without any, went too far
+        else:  # the momentum or the step is too large: the loss must never rise
             before, run, step = at, 0, step / 2
     return laws, loss
 
@@ -311,43 +320,47 @@ def drawn(
     rng: np.random.Generator,
     independent: bool = False,
 ) -> Integers:
-    """Return records of a law as the level of each column; shape (rows, n_columns).
+    """Draw records from a distribution as levels of columns; shape (rows, n_columns).
 
-    The numbers of records in the cells of a clique, given what it shares with its parent, are what
-    is expected, rounded down, and one more in cells drawn without replacement by what is left
-    [ES06]_. So tables of the records differ less from the law than those of `independent` draws.
+    The number of records in each cell of a clique is conditional on the columns shared with its
+    parent. It is the expected number, rounded down. One more is added in cells that are drawn
+    without replacement, weighted by the remainders [ES06]_. So tables of the records differ less
+    from the distribution than those of `independent` draws.
     """
     records = np.zeros((rows, len(tree.levels)), dtype=np.int64)
     for i, (clique, law) in enumerate(zip(tree.cliques, laws, strict=True)):
-        given = tree.separator(i)
-        new = tuple(j for j in clique if j not in given)
-        order = [clique.index(j) for j in (*given, *new)]
-        shape, rest = tree.shape(given), tree.shape(new)
-        chances = law.transpose(order).reshape(prod(shape), prod(rest))
-        sums = chances.sum(axis=1, keepdims=True)
-        even = np.full_like(chances, 1 / prod(rest))
-        chances = np.divide(chances, sums, out=even, where=sums > 0)
-        before = np.zeros(rows, dtype=np.int64)
-        if given:
-            before = np.ravel_multi_index(tuple(records[:, given].T), shape)
+        separator = tree.separator(i)
+        new = tuple(j for j in clique if j not in separator)
+        order = [clique.index(j) for j in (*separator, *new)]
+        shape, rest = tree.shape(separator), tree.shape(new)
+        conditional = law.transpose(order).reshape(prod(shape), prod(rest))
+        sums = conditional.sum(axis=1, keepdims=True)
+        # A combination of probability 0 has no conditional distribution; it takes the uniform one.
+        even = np.full_like(conditional, 1 / prod(rest))
+        conditional = np.divide(conditional, sums, out=even, where=sums > 0)
+        codes = np.zeros(rows, dtype=np.int64)
+        if separator:
+            codes = np.ravel_multi_index(tuple(records[:, separator].T), shape)
+        # A random order within equal separators: else new columns would depend on others that the
+        # separator does not hold.
         places = rng.permutation(rows)
-        places = places[np.argsort(before[places], kind="stable")]
-        sizes = np.bincount(before, minlength=len(chances))
-        counts = (rng.multinomial if independent else partial(_rounded, rng))(sizes, chances)
-        cells = np.repeat(np.tile(np.arange(prod(rest)), len(chances)), counts.ravel())
+        places = places[np.argsort(codes[places], kind="stable")]
+        sizes = np.bincount(codes, minlength=len(conditional))
+        counts = (rng.multinomial if independent else partial(_rounded, rng))(sizes, conditional)
+        cells = np.repeat(np.tile(np.arange(prod(rest)), len(conditional)), counts.ravel())
         records[places[:, None], list(new)] = np.column_stack(np.unravel_index(cells, rest))
     return records
 
 
 def _rounded(rng: np.random.Generator, sizes: Integers, chances: Floats) -> Integers:
-    """Return whole numbers with rows of the given sums, near what is expected in each cell."""
+    """Return integers near the expected numbers, with the given sums of rows."""
     expected = chances * sizes[:, None]
     counts = np.floor(expected).astype(np.int64)
     left = expected - counts
     with np.errstate(divide="ignore", over="ignore"):
-        keys = rng.exponential(size=left.shape) / left  # the smallest come first
+        keys = rng.exponential(size=left.shape) / left  # the smallest keys are the drawn cells
     ranks = keys.argsort(axis=1).argsort(axis=1)
-    # sums of parts may miss a whole number by a rounding error
+    # Floating-point sums of probabilities may miss an integer.
     short = np.clip(sizes - counts.sum(axis=1), 0, None)
     found: Integers = counts + (ranks < short[:, None])
     return found
@@ -360,7 +373,7 @@ def resampled(
     rows: int,
     rng: np.random.Generator,
 ) -> list[NoisyTable]:
-    """Return what the same tables of other records of a law could have been, with noise anew."""
+    """Return noisy tables of newly drawn records, with the columns and noise of `tables`."""
     levels = drawn(tree, laws, rows, rng, independent=True).T
     return [
         replace(table, values=table.count(levels) + rng.normal(0, table.noise, table.values.shape))

@@ -1,15 +1,15 @@
-"""``Synthesise``: records that look alike, drawn from a law that fits noisy tables.
+"""``Synthesise``: synthetic records, drawn from a distribution that fits noisy tables.
 
-First a table of each column, then small tables of all pairs with levels merged, then tables of the
-pairs that these show to belong together. What is measured next follows from what was released, so
-that choosing costs nothing. The law of maximum entropy that fits all of it is public, and so is
-every record drawn from it.
+The first round measures a table of each column, and the second measures small tables of all pairs
+with merged levels. The third measures tables of the pairs that depend on each other. The choice is
+a function of released values, so it costs nothing. The maximum-entropy distribution that fits all
+tables is public, and so is every record drawn from it.
 
 References
 ----------
 .. [MMS21] McKenna, Miklau and Sheldon, "Winning the NIST contest: a scalable and general approach
    to differentially private synthetic data", Journal of Privacy and Confidentiality 11(3), 2021:
-   select, measure, fit. There the selection looks at exact tables, under a budget of its own.
+   select, measure, fit. There the selection uses exact tables and a separate budget.
 .. [MSM19] McKenna, Sheldon and Miklau, "Graphical-model based estimation and inference for
    differential privacy", ICML 2019: the fit.
 """
@@ -66,9 +66,9 @@ if TYPE_CHECKING:
     from cloister.protocol.plan import Plan
 
 Structure = Literal["pairs", "target", "star", "independent"]
-"""Which tables are measured."""
+"""The tables that are measured."""
 Part = Literal["one_way", "pairs", "tables"]
-"""What is measured together: columns, all pairs with levels merged, and tables of a choice."""
+"""Tables that are measured together: of columns, of all pairs with merged levels, and chosen."""
 
 _PARTS: tuple[Part, ...] = get_args(Part)
 _SHARES: Mapping[Structure, tuple[Mapping[Part, float], ...]] = {
@@ -77,41 +77,41 @@ _SHARES: Mapping[Structure, tuple[Mapping[Part, float], ...]] = {
     "star": ({"one_way": 0.2, "tables": 0.8},),
     "independent": ({"one_way": 1.0},),
 }
-"""What each round releases, and its share of the budget."""
+"""The tables that each round releases, and its share of the budget."""
 _MOST_COLUMNS, _MOST_LEVELS, _MOST_WORDS = 64, 256, 1 << 17
-_GROUPS = (3, 16)
-_PER_GROUP = 8.0  # records of a cell over its noise, on average, that coarse tables aim at
-_CELLS = 9  # of a pair of columns with three groups: the least that can be looked at
-_LEAST = 4.0  # records of such a cell over its noise, on average, below which nothing is chosen
-_FIELDS = 3  # columns of a table, at most
+_GROUPS = (3, 16)  # smallest and largest number of groups of a column's levels
+_PER_GROUP = 8.0  # target ratio of a cell's mean records to its noise in tables of groups
+_CELLS = 9  # of a pair of columns with three groups each: the smallest informative table
+_LEAST = 4.0  # smallest such ratio; below it the choice of pairs would follow the noise
+_FIELDS = 3  # largest number of columns of a table
 _REFIT = 80  # iterations
 _PICTURES = 6
-_MOST_DRAWN = 50_000  # records, for a picture
+_MOST_DRAWN = 50_000  # records for a picture
 
 
 NOT_PEOPLE = (
-    "These are not records of people. Only the marginals listed were measured; anything else "
+    "These are not records of people. Only the listed marginals were measured; everything else "
     "follows from the model."
 )
-"""What stands beside look-alike records."""
+"""Note next to synthetic records."""
 
 
 @dataclass(frozen=True)
 class _Vector:
-    """What a part releases: tables, one after another.
+    """The released vector of a part: the cells of its tables, one table after another.
 
     Parameters
     ----------
     share : float
-        Of the budget.
+        Share of the budget.
     levels : tuple of int
-        Cells of each column in its tables.
+        Number of cells of each column in its tables.
     known : tuple of Clique
-        The tables, unless they are chosen later.
+        The tables; empty if they are chosen later.
     most : int
-        Number of tables, in each of which a record is once.
+        Largest number of tables; a record is in one cell of each.
     size : int
-        Number of words; what the tables do not fill is zero.
+        Length of the vector; elements after the last table are zero.
     """
 
     share: float
@@ -123,34 +123,34 @@ class _Vector:
 
 @declared
 class Synthesise(Gaussian):
-    """The tables that records are drawn from.
+    """Noisy tables for synthetic records.
 
     Parameters
     ----------
     labels : tuple of tuples of str
         The levels of each column.
     walls : tuple of tuples of int
-        Between the levels of a column of numbers, grid steps; none for one of categories.
+        Bounds between the levels of a numeric column, grid steps; empty for categories.
     ordered : tuple of bool
-        Of each column, whether its levels have an order.
+        For each column, True if its levels have an order.
     about : int
-        The target's column; -1 without one.
+        Index of the target's column; -1 without a target.
     groups : int
-        Into which a column's levels are merged in the tables of all pairs.
+        Number of groups of a column's levels in the tables of all pairs.
     most_words : int
         Length of the vector of chosen tables.
     nominal_n : int
-        How many records are drawn unless somebody asks for more.
+        Default number of records that are drawn.
 
     Notes
     -----
-    A record is in one cell of each table. It adds ``one`` there in the first two rounds, and in the
-    third, of q tables where Q were planned for, ``one sqrt(Q / q)``, rounded down: the bound is
-    ``Q one**2`` whatever is chosen. docs/proofs/synthetic.md
+    A record is in one cell of each table. It adds ``one`` there in the first two rounds. In the
+    third round, with q tables of at most Q, it adds ``one sqrt(Q / q)``, rounded down. So the bound
+    is ``Q one**2`` for every choice. docs/proofs/synthetic.md
     """
 
     name: ClassVar[str] = "synthesise"
-    title: ClassVar[str] = "Records to look at"
+    title: ClassVar[str] = "Synthetic records"
     usage: ClassVar[str] = "--structure pairs"
     example: ClassVar[Example] = Example(
         MIXED,
@@ -165,8 +165,8 @@ class Synthesise(Gaussian):
     class Options:
         structure: Annotated[
             Structure,
-            "pairs: those that belong together; target: each of them with the target, for a "
-            "classifier; star: each column with the target; independent: single columns",
+            "pairs: dependent pairs; target: each of them with the target, for a classifier; star: "
+            "each column with the target; independent: single columns",
         ] = "pairs"
         target: Annotated[str, "the column of structure target or star"] = ""
         edges: Edges = field(default_factory=dict)
@@ -174,7 +174,7 @@ class Synthesise(Gaussian):
         most_words: Annotated[Whole, "length of the vector of chosen tables"] = 1 << 14
         public_seed: PublicSeed = 0
         least_signal: Annotated[
-            AtLeastZero, "refuse tables whose cells are less than so many times what can be used"
+            AtLeastZero, "least signal of tables, in multiples of the smallest usable one"
         ] = 1.0
 
     n_features: Whole
@@ -193,50 +193,50 @@ class Synthesise(Gaussian):
         raise_if_any(self._rules())
 
     def _rules(self) -> Iterator[str]:
-        """Yield a sentence for each rule that is broken."""
+        """Yield a message for each violated rule."""
         d, levels = self.n_features, self.levels
         if {len(part) for part in (self.labels, self.walls, self.ordered)} != {
             d
         } or self.about >= d:
-            yield f"labels, walls, ordered and about must be of {d} columns."
+            yield f"'labels', 'walls', 'ordered' and 'about' must be of {d} columns."
         if (self.structure in ("target", "star")) != (self.about >= 0):
             yield (
-                "target goes with structure 'target' or 'star' and only with them, got structure "
-                f"{self.structure!r}; name the column that a classifier will predict, or leave it "
-                "out."
+                "target must be given with structure 'target' or 'star' and only then, got "
+                f"structure {self.structure!r}; name the column to predict, or omit it."
             )
         if not (2 - (self.structure == "independent")) <= d <= _MOST_COLUMNS:
-            yield f"columns must be 2 to {_MOST_COLUMNS}, got {d}; name those that are needed."
+            yield f"columns must be 2 to {_MOST_COLUMNS}, got {d}; name the needed ones."
         if (most := max(levels)) > _MOST_LEVELS:
             yield (
                 f"a column must have at most {_MOST_LEVELS} levels, column {levels.index(most)} "
                 f"has {most}; group them in the schema."
             )
-        if self.rounds == 1:
+        if self.rounds == 1:  # all tables are known, and none are of all pairs
             return
         if (cells := self._vectors["pairs"].size) > _MOST_WORDS:
             yield (
                 f"tables of all pairs must have at most {_MOST_WORDS} cells, got {cells}; name "
                 "fewer columns."
             )
+        # The vector's length is fixed before the choice, so every possible choice must fit.
         if (needed := self._longest) > self.most_words:
             yield (
-                f"most_words must be at least {needed}, which the tables of these columns may "
-                f"have, got {self.most_words}; raise it, or group categories in the schema."
+                f"most_words must be at least {needed}, the largest size of the chosen tables, got "
+                f"{self.most_words}; raise it, or group categories in the schema."
             )
 
     @classmethod
     def steps_before(
         cls, columns: Sequence[PublicColumn], options: Mapping[str, Any]
     ) -> list[tuple[str, dict[str, Any]]]:
-        """Return the step that cuts columns of numbers into bins, if some have no public edges."""
+        """Return the step that bins numeric columns, if some have no public edges."""
         edges = options.get("edges", {})
         cut = any(not column.levels and column.name not in edges for column in columns)
         return [("discretise", {"keep": tuple(edges)})] if cut else []
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Choose the groups from public numbers, and refuse tables that would be noise."""
+        """Design the groups from public numbers; raise PlanError if noise would exceed tables."""
         axes = axes_of(facts.columns, facts.names, options.edges, facts.frac_bits)
         for name in (*options.ordered, *options.edges):
             position(facts.columns, name, "ordered and edges")
@@ -258,42 +258,45 @@ class Synthesise(Gaussian):
         raise_if_any(task._lost(noise, options.least_signal))
         if "pairs" not in noise:
             return task
+        # G groups make cells of nominal_n / G^2 records on average: more groups find finer
+        # dependence, but with more noise.
         groups = isqrt(int(facts.nominal_n / (_PER_GROUP * noise["pairs"])))
         return replace(task, groups=min(max(groups, _GROUPS[0]), _GROUPS[1]))
 
     def _lost(self, noise: Mapping[Part, float], least: float) -> Iterator[str]:
-        """Yield a sentence for tables that would be noise."""
+        """Yield a message for each kind of tables that noise would exceed."""
         signals: Mapping[Part, float] = {"one_way": 1.0, "pairs": _LEAST}
         for part, signal in signals.items():
             wanted = least * signal * _CELLS * noise.get(part, 0.0)
             if self.nominal_n >= wanted:
                 continue
             fits = f"about {wanted:,.0f} records or a larger epsilon would fit"
+
             if part == "one_way":
                 yield (
                     f"nominal_n must be larger for tables of {self.n_features} columns, got "
-                    f"{self.nominal_n}: they would be noise; {fits}, or fewer columns."
+                    f"{self.nominal_n}: noise would exceed them; {fits}, or fewer columns."
                 )
             yield (
-                f"structure {self.structure!r} must find pairs in tables that would be noise for "
-                f"nominal_n={self.nominal_n}; {fits}, or take structure 'star', with the column "
-                "that matters as target, or 'independent'."
+                f"structure {self.structure!r} chooses pairs from tables that noise would exceed "
+                f"for nominal_n={self.nominal_n}; {fits}, or use structure 'star', with the most "
+                "important column as target, or 'independent'."
             )
 
     def describe(self) -> str:
         d, vectors = self.n_features, self._vectors
-        said = [f"the noisy number of records at each level of {d} columns"]
+        counts = [f"the noisy number of records at each level of {d} columns"]
         if "pairs" in vectors:
-            said += [
+            counts += [
                 f"of all {vectors['pairs'].most} pairs of columns, in at most {self.groups} groups "
                 "of levels each",
-                f"of at most {vectors['tables'].most} sets of columns that the rounds before show "
-                f"to belong together, in {self.most_words} words",
+                f"of at most {vectors['tables'].most} sets of columns that depend on each other "
+                f"in the earlier rounds, in {self.most_words} elements",
             ]
         elif "tables" in vectors:
-            said.append(f"of each column with column {self.about}")
+            counts.append(f"of each column with column {self.about}")
         return (
-            f"Tables for look-alike records: {'; '.join(said)}. All other tables follow from the "
+            f"Tables for synthetic records: {'; '.join(counts)}. All other tables follow from the "
             "model."
         )
 
@@ -306,9 +309,9 @@ class Synthesise(Gaussian):
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
-        """What each column is cut into."""
-        sides = zip(self.labels, self.walls, strict=True)
-        return tuple(Axis(j, labels, walls) for j, (labels, walls) in enumerate(sides))
+        """Axis of each column."""
+        columns = zip(self.labels, self.walls, strict=True)
+        return tuple(Axis(j, labels, walls) for j, (labels, walls) in enumerate(columns))
 
     @property
     def rounds(self) -> int:
@@ -316,7 +319,7 @@ class Synthesise(Gaussian):
 
     @cached_property
     def _vectors(self) -> Mapping[Part, _Vector]:
-        """What is released, by parts."""
+        """Released vectors, by parts."""
         columns, star = range(self.n_features), self.structure == "star"
         spokes = (tuple(sorted((j, self.about))) for j in columns if star and j != self.about)
         of: Mapping[Part, tuple[tuple[int, ...], tuple[Clique, ...]]] = {
@@ -332,18 +335,21 @@ class Synthesise(Gaussian):
             for part, share in shares.items():
                 levels, known = of[part]
                 size = sum(prod(levels[j] for j in table) for table in known) or self.most_words
+                # Tables that are chosen later: at most 3 for each column, a bound of the plan.
                 found[part] = _Vector(share, levels, known, len(known) or 3 * len(columns), size)
         return found
 
     @property
     def _longest(self) -> int:
-        """Words that the longest spanning tree of the plan's levels may need."""
+        """Largest number of cells of a spanning tree of pairs."""
+        # A sum over edges of products of levels is largest if each joins the column with the most
+        # levels; single columns are measured if no pairs depend.
         others = sorted(n for j, n in enumerate(self.levels) if j != self.about)
         tree = max(others[-1] * sum(others[:-1]), sum(others))
         return tree * (self.levels[self.about] if self.about >= 0 else 1)
 
     def word_noise(self, multiplier: float) -> Mapping[Part, float]:
-        """Return the noise, in records, of a cell of each part; of one chosen table alone."""
+        """Return the noise, in records, of a cell of each part, if a single table is chosen."""
         return {
             part: multiplier * sqrt((1 if part == "tables" else vector.most) / vector.share)
             for part, vector in self._vectors.items()
@@ -352,7 +358,7 @@ class Synthesise(Gaussian):
     # The sums -------------------------------------------------------------------------------------
 
     def start(self) -> State:
-        """Return empty tables."""
+        """Return the empty tables."""
         sizes = {part: vector.size for part, vector in self._vectors.items()}
         return {
             **{part: np.zeros(sizes.get(part, 0)) for part in _PARTS},
@@ -362,12 +368,12 @@ class Synthesise(Gaussian):
         }
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return the parts of a round, each at the length and the bound of the plan."""
+        """Return the blocks of a round, each with the length and the bound of the plan."""
         of = {part: self._vectors[part] for part in _SHARES[self.structure][t]}
         return tuple(Block.counting(part, (v.size,), v.share, v.most) for part, v in of.items())
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
-        """Return a word in a cell of each of the round's tables, part by part."""
+        """Return each record's integer in a cell of each of the round's tables, part by part."""
         known = self._known(state)
         levels = [axis.cells(records, self.frac_bits) for axis in self.axes]
         found = []
@@ -382,15 +388,16 @@ class Synthesise(Gaussian):
         return tuple(found)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the numbers of records in the cells of the round's tables."""
+        """Return the weighted numbers of records in the cells of the round's tables."""
         known, parts = self._known(state), _SHARES[self.structure][t]
         return np.concatenate([self._counts(part, known, records) for part in parts])
 
     def _counts(self, part: Part, known: Results, records: Records) -> Integers:
-        """Return what records add to the tables of a part, at the plan's length."""
+        """Return the weighted counts of the tables of a part, with the plan's length."""
         tables = self._tables(part, known)
         words = np.zeros(self._vectors[part].size, dtype=np.int64)
         views = np.split(words, np.cumsum([table.values.size for table in tables]))
+        # In chunks that fit the cache, since every table passes over the levels of the records.
         for rows in in_cache(records):
             levels = [axis.cells(rows, self.frac_bits) for axis in self.axes]
             for view, table in zip(views, tables, strict=False):
@@ -399,13 +406,15 @@ class Synthesise(Gaussian):
         return words
 
     def _word(self, part: Part, tables: int) -> int:
-        """Return what a record adds to its cell of each of so many tables."""
+        """Return the integer that a record adds to its cell of each table."""
+        # Rounded down, so that tables x word^2 stays within the bound of the plan.
         return isqrt((1 << 2 * COUNT_BITS) * self._vectors[part].most // max(tables, 1))
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
-        """Return the tables in records, and after those of pairs, which ones come next."""
+        """Return the noisy tables in records and, after those of pairs, the chosen tables."""
         known = self._known(state)
         for part in _SHARES[self.structure][t]:
+            # The same word as in `_counts`: the number of tables follows from the public state.
             word = self._word(part, len(self._tables(part, known)))
             known[part] = released[part].values / word
             known["noise"][_PARTS.index(part)] = released[part].noise_std / word
@@ -416,7 +425,7 @@ class Synthesise(Gaussian):
     def _choice(self, known: Results) -> Sequence[Clique]:
         """Return the columns of the tables to measure, from released numbers alone."""
         pairs, tables = (self._vectors[part] for part in ("pairs", "tables"))
-        # A word's noise there would be this, were one table chosen and measured by the budget.
+        # The noise of a cell in the third round, if a single table were chosen.
         unit = known["noise"][1] * sqrt(pairs.share / tables.share / pairs.most)
         return chosen_tables(
             {
@@ -430,14 +439,14 @@ class Synthesise(Gaussian):
             most_words=self.most_words,
         )
 
-    # What is known --------------------------------------------------------------------------------
+    # Public state ---------------------------------------------------------------------------------
 
     def _known(self, state: GridState) -> dict[str, Floats]:
-        """Return the state in records; results have the same."""
+        """Return the state in records, as results hold it."""
         return {name: from_grid(value, self.frac_bits) for name, value in state.items()}
 
     def _rows(self, tables: Sequence[Clique]) -> Floats:
-        """Return the columns of chosen tables, in as many rows as there may be; -1 for none."""
+        """Return the columns of chosen tables, one row per possible table; -1 for none."""
         most = self._vectors["tables"].most if "tables" in self._vectors else 0
         rows = np.full((most, _FIELDS), -1.0)
         for row, table in zip(rows, tables, strict=False):
@@ -445,7 +454,7 @@ class Synthesise(Gaussian):
         return rows
 
     def _tables(self, part: Part, known: Results) -> list[NoisyTable]:
-        """Return the tables of a part, as far as they are known; none if it is not measured."""
+        """Return the noisy tables of a part; empty if it is not measured or not yet chosen."""
         if part not in self._vectors:
             return []
         levels, tables = self._vectors[part].levels, self._vectors[part].known
@@ -453,9 +462,10 @@ class Synthesise(Gaussian):
             tables = tuple(filter(None, map(_columns, known["chosen"])))
         groups: list[Integers] = []
         if part == "pairs":
+            # From noisy counts of the first round, so every party merges the same levels.
             counts = np.split(known["one_way"], np.cumsum(self.levels)[:-1])
             columns = zip(counts, self.ordered, strict=True)
-            groups = [grouped(own, self.groups, ordered) for own, ordered in columns]
+            groups = [grouped(column, self.groups, ordered) for column, ordered in columns]
         shapes = [tuple(levels[j] for j in table) for table in tables]
         flat = np.split(known[part], np.cumsum([prod(shape) for shape in shapes]))
         noise = float(known["noise"][_PARTS.index(part)])
@@ -467,11 +477,11 @@ class Synthesise(Gaussian):
         ]
 
     def measured(self, results: Results) -> list[NoisyTable]:
-        """Return the noisy tables, but those of pairs with levels merged."""
+        """Return the noisy tables, except those of pairs with merged levels."""
         return [*self._tables("one_way", results), *self._tables("tables", results)]
 
     def tree(self, results: Results) -> Tree:
-        """Return the junction tree whose tables are in the results, one after another."""
+        """Return the junction tree of the chosen tables in the results."""
         return junction_tree(self.levels, map(_columns, results["chosen"]))
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
@@ -480,8 +490,8 @@ class Synthesise(Gaussian):
         Returns
         -------
         dict
-            ``level_half_width`` and ``cell_half_width``, in records, of shape (1,). The second is
-            of a spanning tree, or of a star.
+            ``level_half_width`` and ``cell_half_width``, in records, of shape (1,). The second
+            assumes a spanning tree or a star.
         """
         last = self.blocks(self.rounds - 1)[0]
         noise = self.word_noise(noise_std * sqrt(last.weight / last.l2_squared))
@@ -491,32 +501,35 @@ class Synthesise(Gaussian):
         return {f"{name}_half_width": np.array([z * s]) for name, s in halves.items() if s}
 
     def results(self, state: GridState, grid: Grid) -> Results:
-        """Return the noisy tables, and the law that fits them.
+        """Return the noisy tables, and the distribution that fits them.
 
         Returns
         -------
         dict
-            ``one_way``, the noisy numbers of records at all levels of all columns; ``pairs``,
-            those in the tables of all pairs with levels merged into groups; ``chosen``, the columns
-            of each chosen table, -1 for none, and ``tables``, their cells; ``noise`` of shape
-            (3,), its standard deviation in a cell of each of these; all in records. Of the law:
-            ``total``, the number of records, and ``law``, the probabilities in the cells of all
-            cliques of its junction tree; empty before the last round.
+            In records: ``one_way``, the noisy counts of all levels of all columns, and ``pairs``,
+            those of the tables of all pairs with merged levels. ``chosen`` are the columns of each
+            chosen table, -1 for none, and ``tables`` their noisy counts. ``noise`` of shape (3,) is
+            the standard deviation in a cell of each of these.
+
+            For the distribution: ``total``, the number of records, and ``law``, the probabilities
+            in the cells of all cliques of its junction tree. ``law`` is empty before the last
+            round.
         """
-        found = {**self._known(state), "total": np.zeros(1), "law": np.zeros(0)}
-        if found.pop("done")[0] < self.rounds:
-            return found
-        measured = [*self.measured(found), *self._tables("pairs", found)]
+        results = {**self._known(state), "total": np.zeros(1), "law": np.zeros(0)}
+        if results.pop("done")[0] < self.rounds:
+            return results
+        # Tables of all pairs improve the fit if the pair is in a clique, and the total otherwise.
+        measured = [*self.measured(results), *self._tables("pairs", results)]
         total = total_of(measured)
-        laws, _ = fitted(self.tree(found), measured, total)
+        laws, _ = fitted(self.tree(results), measured, total)
         flat = np.concatenate([law.ravel() for law in laws])
-        return {**found, "total": np.array([total]), "law": flat}
+        return {**results, "total": np.array([total]), "law": flat}
 
     def refits(self, results: Results, draws: int) -> Iterator[list[Floats]]:
-        """Yield laws fitted to what other records of the law, and other noise, could have given.
+        """Yield distributions fitted to tables of redrawn records with new noise.
 
-        The plan's seed makes both: noise that protects nobody, as all of it is a function of what
-        was released.
+        Both are drawn from the plan's public seed and protect nothing: they are a function of the
+        release.
         """
         tree, rows = self.tree(results), round(results["total"][0])
         rng = public_generator("synthesise", "refits", self.public_seed)
@@ -526,16 +539,16 @@ class Synthesise(Gaussian):
             yield fitted(tree, again, total_of(again), _REFIT)[0]
 
     def draw(self, results: Results, rows: int | None = None, seed: int | None = None) -> Integers:
-        """Return records drawn from the law, as the level of each column.
+        """Draw records from the released distribution, as levels of columns.
 
         Parameters
         ----------
         results : mapping
-            Of the last round.
+            Results of the last round.
         rows : int, optional
-            `nominal_n` if not given.
+            Number of records; `nominal_n` if not given.
         seed : int, optional
-            Public; the plan's if not given.
+            Public seed; the plan's if not given.
 
         Returns
         -------
@@ -545,16 +558,16 @@ class Synthesise(Gaussian):
         rng = public_generator("synthesise", self.public_seed if seed is None else seed)
         return drawn(tree, tree.split(results["law"]), rows or self.nominal_n, rng)
 
-    # What is shown --------------------------------------------------------------------------------
+    # Displays -------------------------------------------------------------------------------------
 
     def tables_of(self, plan: Plan, results: Results, schema: Schema) -> dict[str, pd.DataFrame]:
-        """Return records that are drawn here from a release; no party sends any."""
+        """Return synthetic records that are drawn locally from a release; none are sent."""
         from cloister.tasks.synthesis.lookalike import records_of
 
         return {"synthetic": records_of(plan, results, schema)}
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return what was measured, how pairs belong together, and columns of the records."""
+        """Return the measured tables, the dependence of pairs, and columns of synthetic records."""
         tables, pairs = self.measured(results), self._tables("pairs", results)
         rows = [
             (" × ".join(columns[j] for j in table.columns), float(table.values.size), table.noise)
@@ -562,45 +575,49 @@ class Synthesise(Gaussian):
         ]
         if pairs:
             cells = float(len(results["pairs"]))
-            rows.append((f"all {len(pairs)} pairs, levels merged", cells, pairs[0].noise))
-        shown: list[Display] = [
+            rows.append((f"all {len(pairs)} pairs, merged levels", cells, pairs[0].noise))
+        displays: list[Display] = [
             Table("Measured", ("table", "cells", "noise of a cell"), tuple(rows), NOT_PEOPLE)
         ]
         if not len(results["law"]):
-            return tuple(shown)
-        alike, whole = self.draw(results, min(self.nominal_n, _MOST_DRAWN)).T, results["total"]
+            return tuple(displays)
+        synthetic, total = self.draw(results, min(self.nominal_n, _MOST_DRAWN)).T, results["total"]
         if pairs:
-            shown.append(_dependence(pairs, alike, columns))
+            displays.append(_dependence(pairs, synthetic, columns))
         for table in tables[: min(self.n_features, _PICTURES)]:
             (j,) = table.columns
-            both = np.stack([table.values / whole, table.count(alike) / alike.shape[1]])
-            half = INTERVAL_95["gaussian"] * table.noise / whole
-            margin = np.stack([np.full(len(self.labels[j]), half), 0 * both[1]])
-            shown.append(
+            both = np.stack([table.values / total, table.count(synthetic) / synthetic.shape[1]])
+            half_width = INTERVAL_95["gaussian"] * table.noise / total
+            # Synthetic counts are a function of the release, so their margin is 0.
+            margin = np.stack([np.full(len(self.labels[j]), half_width), 0 * both[1]])
+            displays.append(
                 Heatmap(
-                    f"{columns[j]}: released and look-alike",
-                    around(both, margin, labels=(("released", "look-alike"), self.labels[j])),
-                    "Parts of the records; ± is 95 % of the privacy noise.",
+                    f"{columns[j]}: released and synthetic",
+                    around(both, margin, labels=(("released", "synthetic"), self.labels[j])),
+                    "Shares of the records; ± is the 95 % half-width of the privacy noise.",
                 )
             )
-        return tuple(shown)
+        return tuple(displays)
 
 
-def _dependence(pairs: Sequence[NoisyTable], alike: Integers, columns: tuple[str, ...]) -> Heatmap:
-    """Return which part of the records the margins of a pair do not explain, released and drawn."""
-    parts = np.zeros((len(columns), len(columns)))
+def _dependence(
+    pairs: Sequence[NoisyTable], synthetic: Integers, columns: tuple[str, ...]
+) -> Heatmap:
+    """Return a heat map of the share of records that the margins of each pair do not explain."""
+    shares = np.zeros((len(columns), len(columns)))
     for table in pairs:
         a, b = table.columns
         for place, values, s in (
             ((a, b), table.values, table.noise),
-            ((b, a), table.count(alike).astype(np.float64), 0.0),
+            ((b, a), table.count(synthetic).astype(np.float64), 0.0),
         ):
-            parts[place] = np.clip(excess(values, s) / (2 * max(values.sum(), 1.0)), 0.0, 1.0)
+            # Half: a moved record changes two cells.
+            shares[place] = np.clip(excess(values, s) / (2 * max(values.sum(), 1.0)), 0.0, 1.0)
     return Heatmap(
         "Dependence of pairs",
-        bare(parts, labels=(columns, columns)),
-        "The part of the records that would have to move for two columns to be independent: "
-        "above the diagonal as released, less what noise makes; below it among look-alike records.",
+        bare(shares, labels=(columns, columns)),
+        "The share of the records that would have to move for two columns to be independent: "
+        "above the diagonal as released, less the mean of noise; below it in synthetic records.",
     )
 
 

@@ -1,9 +1,9 @@
-"""``Describe``: what is in these files, every column of a schema in one noisy sum.
+"""``Describe``: a summary of every column of a schema, from one noisy sum.
 
-A column of categories has a table, a column of numbers a tree of counts and two moments, summed
-and read as :class:`~cloister.tasks.tables.tabulate.Tabulate`,
+A column of categories is summed in a table, a numeric column in a tree of counts and two moments.
+Sums and estimates are those of :class:`~cloister.tasks.tables.tabulate.Tabulate`,
 :class:`~cloister.tasks.preparation.quantiles.Quantiles` and
-:class:`~cloister.tasks.preparation.statistics.Statistics` do.
+:class:`~cloister.tasks.preparation.statistics.Statistics`.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ from cloister.tasks.state import part_of, prefixed
 from cloister.tasks.tables.tabulate import Tabulate
 
 _MOST_WORDS = 1 << 17
-_PICTURES, _BARS = 40, 30  # columns that have a picture, and bars of one
+_PICTURES, _BARS = 40, 30  # limits of a report's length: columns with a picture, bars of a picture
 _MISSING = (
-    "A missing cell has dropped its record or was filled in, as the schema says, before anything "
-    "was counted; it has a share of its own only where the schema has a category for it."
+    "Before counting, a missing cell drops its record or is filled in, as the schema declares. "
+    "Missing cells have a share only if the schema has a category for them."
 )
-_BAND = "The band is the 95 % confidence interval (privacy noise only) at each place."
+_BAND = "The band is the 95 % confidence interval (privacy noise only) at each point."
 
 
 @declared
@@ -71,16 +71,16 @@ class Describe(Gaussian):
     Parameters
     ----------
     categories : tuple of tuple of str
-        Of each column; none of a column of numbers.
+        Categories of each column; empty for a numeric column.
     levels : int
-        Of each tree of counts, whose finest level has ``4**levels`` cells.
+        Levels of each tree of counts, whose finest level has ``4**levels`` cells.
 
     Notes
     -----
-    Add/remove one record: it adds one to a cell of each table and of each level of each tree, and
-    ``(1, x, 2 x^2 - 1)`` of each of D columns of numbers. Squared norms are the number of tables,
-    ``D levels`` and at most ``1 + 2 D``. The budget is shared so that a cell, a running sum of a
-    tree and a sum of values have one margin of error. docs/proofs/describe.md
+    Add/remove one record: it adds one to a cell of each table and of each level of each tree. It
+    adds ``(1, x, 2 x^2 - 1)`` for each of D numeric columns. Squared norms are the number of
+    tables, ``D levels`` and at most ``1 + 2 D``. The budget is split so that a cell, a running sum
+    of a tree and a sum of values have the same margin of error. docs/proofs/describe.md
     """
 
     name: ClassVar[str] = "describe"
@@ -93,9 +93,7 @@ class Describe(Gaussian):
     class Options:
         probabilities: Annotated[Probabilities, "of the quantiles"] = (0.25, 0.5, 0.75)
         levels: TreeLevels = None
-        widest: Annotated[Positive, "margin of error of a share that is still worth a release"] = (
-            0.5
-        )
+        widest: Annotated[Positive, "largest margin of error of a share that is released"] = 0.5
 
     n_features: Whole
     categories: tuple[tuple[str, ...], ...]
@@ -106,8 +104,8 @@ class Describe(Gaussian):
     def __post_init__(self) -> None:
         if len(self.categories) != self.n_features or 1 in map(len, self.categories):
             raise PlanError(
-                f"categories must be none or at least 2 for each of {self.n_features} columns, got "
-                f"{self.categories!r}."
+                f"categories must be empty or at least 2 for each of {self.n_features} columns, "
+                f"got {self.categories!r}."
             )
         if (words := sum(block.size for block in self.blocks(0))) > _MOST_WORDS:
             raise PlanError(
@@ -117,15 +115,15 @@ class Describe(Gaussian):
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Take every column, and refuse a budget that would release noise alone."""
-        levels = options.levels or 1
+        """Design the task for all columns; raise PlanError if the noise would exceed `widest`."""
+        levels = options.levels or 1  # without numeric columns there is no tree
         if options.levels is None and 0 in facts.levels:
             levels = usual_levels(facts, facts.n_features)
         task = build_task(cls, facts, options, levels=levels)
         first = task.blocks(0)[0]
         noise = (noise_multiplier_for(facts) or 0.0) * sqrt(first.l2_squared / first.weight)
         margin = INTERVAL_95["gaussian"] * noise / (1 << COUNT_BITS) / facts.nominal_n
-        # nominal_n is 1 where it is not known yet, before a count is bought
+        # nominal_n is 1 until it is known from a noisy count.
         if facts.nominal_n > 1 and margin > options.widest:
             raise PlanError(
                 f"epsilon must leave a share a margin of error of at most {options.widest:g}, got "
@@ -136,14 +134,15 @@ class Describe(Gaussian):
 
     def describe(self) -> str:
         return (
-            f"One sum with Gaussian noise has the number of records in each category of "
-            f"{len(self._tables)} columns, and of {len(self.numbers)} columns of numbers how many "
-            f"are in each of {4**self.levels} cells and in coarser ones, their values and squares."
+            f"One sum with Gaussian noise holds the number of records in each category of "
+            f"{len(self._tables)} columns. For {len(self.numbers)} numeric columns it holds the "
+            f"number in each of {4**self.levels} cells and in coarser cells, and sums of values "
+            "and squares."
         )
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
-        """The columns of numbers."""
+        """Indices of the numeric columns."""
         return tuple(j for j, names in enumerate(self.categories) if not names)
 
     @cached_property
@@ -152,40 +151,46 @@ class Describe(Gaussian):
 
     @cached_property
     def _parts(self) -> Mapping[str, Tabulate | Statistics | Quantiles]:
-        """The tasks that sum and read each kind of column, by the names of their blocks."""
-        here: dict[str, Any] = {name: getattr(self, name) for name in ("n_features", "frac_bits")}
+        """The tasks that sum and estimate each kind of column, by the names of their blocks."""
+        shared: dict[str, Any] = {name: getattr(self, name) for name in ("n_features", "frac_bits")}
         parts: dict[str, Tabulate | Statistics | Quantiles] = {}
         if tables := self._tables:
+            # Equal elements give the cells of all columns the same noise.
             words, walls = (1 << COUNT_BITS,) * len(tables), ((),) * self.n_features
-            sides: dict[str, Any] = {"labels": self.categories, "walls": walls}
-            parts["tables"] = Tabulate(tables=tables, words=words, **sides, **here)
+            axes: dict[str, Any] = {"labels": self.categories, "walls": walls}
+            parts["tables"] = Tabulate(tables=tables, words=words, **axes, **shared)
         if self.numbers:
-            here["used"] = self.numbers
-            parts["moments"] = Statistics(**here)
-            here |= {"probabilities": self.probabilities, "levels": self.levels}
-            parts["trees"] = Quantiles(rounds=1, **here)
+            shared["used"] = self.numbers
+            parts["moments"] = Statistics(**shared)
+            # One round: a second, finer tree would divide the budget (docs/proofs/describe.md).
+            shared |= {"probabilities": self.probabilities, "levels": self.levels}
+            parts["trees"] = Quantiles(rounds=1, **shared)
         return parts
 
     # The sum --------------------------------------------------------------------------------------
 
     def start(self) -> State:
-        """Return sums of nothing."""
+        """Return the empty state before the sum."""
         parts = self._parts.items()
         return {k: v for n, part in parts for k, v in prefixed(f"{n}.", part.start()).items()}
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return tables, moments and trees, which share the budget."""
+        """Return the blocks of tables, moments and trees with their shares of the budget."""
         blocks = {name: part.blocks(0)[0] for name, part in self._parts.items()}
         prices = {name: float(block.l2_squared) for name, block in blocks.items()}
-        if "trees" in prices:  # by the largest variance of a running sum, over that of a count
+        # A quantile is read from running sums, so the margin to equalise is that of the noisiest
+        # one: its variance relative to that of one count.
+        if "trees" in prices:
             prices["trees"] *= float(running_variance(self.levels)[0].max())
+        # A block of squared norm q and weight w has noise variance in proportion to q / w, so
+        # weights in proportion to q give all blocks the same noise.
         whole = sum(prices.values())
         return tuple(
             replace(block, name=name, weight=prices[name] / whole) for name, block in blocks.items()
         )
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
-        """Return the rows of tables, moments and trees."""
+        """Return each record's elements of tables, moments and trees."""
         parts = self._parts.items()
         return tuple(row for n, p in parts for row in p.rows(0, part_of(state, f"{n}."), records))
 
@@ -198,47 +203,50 @@ class Describe(Gaussian):
         """Return the noisy sums in records."""
         after: dict[str, Floats] = {}
         for name, part in self._parts.items():
-            own = part.update(0, part_of(state, f"{name}."), {name: released[name]})
-            after |= prefixed(f"{name}.", own)
+            updated = part.update(0, part_of(state, f"{name}."), {name: released[name]})
+            after |= prefixed(f"{name}.", updated)
         return after
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the margin of error of a share, or of a quantile's rank, which is as large."""
+        """Return the margin of error of a share, or the equal one of a quantile's rank."""
         margin = INTERVAL_95["gaussian"] * noise_std / (1 << COUNT_BITS) / nominal_n
         return {f"{'share' if self._tables else 'rank'}_half_width": np.array([margin])}
 
-    # What is read from it -------------------------------------------------------------------------
+    # Estimates ------------------------------------------------------------------------------------
 
     def results(self, state: GridState, grid: Grid) -> Results:
-        """Return what is in each column.
+        """Return the estimates of each column.
 
         Returns
         -------
         dict
-            ``count`` and ``count_half_width`` of shape (1,). Of all categories, one column after
-            another: ``counts``, noisy and maybe negative, and ``shares``. Of columns of numbers, in
-            data units: ``mean`` and ``deviation`` of shape (n_numbers,), ``quantiles`` of shape
-            (n_numbers, n_probabilities); ``walls`` and ``distribution``, the part of the records
-            below each, of shape (n_numbers, n_cells + 1). All but counts and walls have 95 % noise
-            intervals, ``_low`` and ``_high``; shares, means, deviations and quantiles population
-            intervals, too.
+            ``count`` and ``count_half_width`` of shape (1,). For all categories, one column after
+            another: ``counts``, noisy and possibly negative, and ``shares``. For numeric columns,
+            in data units: ``mean`` and ``deviation`` of shape (n_numbers,) and ``quantiles`` of
+            shape (n_numbers, n_probabilities). ``walls`` are bounds of cells and ``distribution``
+            is the share of the records below each, both of shape (n_numbers, n_cells + 1). All but
+            ``counts`` and ``walls`` have 95 % noise intervals, ``_low`` and ``_high``. Shares,
+            means, deviations and quantiles also have population intervals.
         """
         of = {n: p.results(part_of(state, f"{n}."), grid) for n, p in self._parts.items()}
-        found: dict[str, Floats] = {}
+        estimates: dict[str, Floats] = {}
         if self._tables:
             tables = [part_of(of["tables"], f"table_{i + 1}.") for i in range(len(self._tables))]
-            exact = np.array([1 / table["counts"].size for table in tables])  # less noise in a sum
+            # The sum of each table estimates the number of records. Its variance grows with the
+            # number of cells, so the weighted mean of all tables has the least noise.
+            weights = np.array([1 / table["counts"].size for table in tables])
             sums = [table["counts"].sum() for table in tables]
-            margin = INTERVAL_95["gaussian"] * tables[0]["noise"] / sqrt(exact.sum())
-            found = {"count": np.array([exact @ sums / exact.sum()]), "count_half_width": margin}
+            margin = INTERVAL_95["gaussian"] * tables[0]["noise"] / sqrt(weights.sum())
+            count = np.array([weights @ sums / weights.sum()])
+            estimates = {"count": count, "count_half_width": margin}
             names = ("counts", *(f"shares{end}" for end in ("", "_low", "_high", *ENDS)))
-            found |= {name: np.concatenate([table[name] for table in tables]) for name in names}
-        return found | _of_numbers(of["moments"], of["trees"]) if self.numbers else found
+            estimates |= {name: np.concatenate([table[name] for table in tables]) for name in names}
+        return estimates | _of_numbers(of["moments"], of["trees"]) if self.numbers else estimates
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return an overview, a table of every number, and a picture of each column."""
+        """Return an overview, a table of all estimates, and a picture of each column."""
         rows: list[tuple[str | Estimate, ...]] = []
-        every: list[tuple[str, Estimate]] = []
+        estimates: list[tuple[str, Estimate]] = []
         pictures: list[Display] = []
         percent = [f"{100 * p:.3g} %" for p in self.probabilities]
         headings = ("column", "most frequent", "its share", "mean", "deviation", *percent)
@@ -250,40 +258,42 @@ class Describe(Gaussian):
                 order = sorted(range(len(labels)), key=lambda k: -cells[k].value)
                 blank, top = [""] * (2 + n), order[0]
                 rows.append((name, labels[top], replace(cells[top], population=None), *blank))
-                few = sorted(order[:_BARS])
+                few = sorted(order[:_BARS])  # the most frequent ones, in the order of the schema
                 bars = [labels[k] for k in few], [cells[k] for k in few]
-                pictures.append(bars_of(f"Shares of {name}", *bars, unit="part of the records"))
+                pictures.append(bars_of(f"Shares of {name}", *bars, unit="share of the records"))
             else:
                 i, named = self.numbers.index(j), [f"{name}, {of}" for of in headings[3:]]
                 cells = [number_of(results, of, i) for of in ("mean", "deviation")]
                 cells += cells_of(results, "quantiles")[i * n : i * n + n]
                 rows.append((name, "", "", *(replace(cell, population=None) for cell in cells)))
-                title, axes = f"Distribution of {name}", (name, "part of the records below")
-                what = results["walls"][i], results, "distribution", i
-                pictures.append(curve_of(title, *what, axes=axes, note=_BAND))
-            every += zip(named, cells, strict=True)
+                title, axes = f"Distribution of {name}", (name, "share of the records below")
+                curve = results["walls"][i], results, "distribution", i
+                pictures.append(curve_of(title, *curve, axes=axes, note=_BAND))
+            estimates += zip(named, cells, strict=True)
         return (
             table_of_count(results["count"], results["count_half_width"]),
             Table("All columns", headings, tuple(rows), f"{_MISSING} {INTERVALS}"),
-            Table("Every number", ("", "value"), tuple(every), WITH_POPULATION),
+            Table("Every number", ("", "value"), tuple(estimates), WITH_POPULATION),
             *pictures[:_PICTURES],
         )
 
 
 def _of_numbers(moments: Results, trees: Results) -> dict[str, Floats]:
-    """Return what moments and trees say of columns of numbers, and the number of records."""
-    found = {k: v for k, v in moments.items() if k.startswith(("mean", "deviation"))}
-    # the variance of n values varies by its square times (kurtosis - 1) / n
+    """Return the estimates of numeric columns, and the number of records."""
+    results = {k: v for k, v in moments.items() if k.startswith(("mean", "deviation"))}
+    # The sampling variance of a variance is its square times (kurtosis - 1) / n; moments hold no
+    # fourth powers, so the kurtosis comes from the cells of the tree.
     masses, walls = np.diff(trees["distribution"], axis=1), trees["walls"]
-    apart = (walls[:, 1:] + walls[:, :-1]) / 2 - moments["mean"][:, None]
-    apart = (apart / (walls[:, -1:] - walls[:, :1])) ** 2
-    second, fourth = (np.maximum((masses * apart**k).sum(axis=1), 1e-12) for k in (1, 2))
+    offsets = (walls[:, 1:] + walls[:, :-1]) / 2 - moments["mean"][:, None]
+    offsets = (offsets / (walls[:, -1:] - walls[:, :1])) ** 2
+    second, fourth = (np.maximum((masses * offsets**k).sum(axis=1), 1e-12) for k in (1, 2))
     count = np.maximum(trees["count"], 1.0)
+    # The kurtosis of n values is in [1, n]; noise can move the ratio outside.
     kurtosis = np.clip(fourth * masses.sum(axis=1) / second**2, 1.0, count)
-    spread = found["deviation"] ** 2 * (kurtosis - 1) / (4 * count)
-    deviation = replace(Estimate.of(found, "deviation"), population=None)
-    found |= sampled(deviation, spread, (0.0, np.inf)).named("deviation")
+    spread = results["deviation"] ** 2 * (kurtosis - 1) / (4 * count)
+    deviation = replace(Estimate.of(results, "deviation"), population=None)
+    results |= sampled(deviation, spread, (0.0, np.inf)).named("deviation")
     ends = ("low", "high", "population_low", "population_high")
-    found |= {f"quantiles_{k}" if k in ends else k: part for k, part in trees.items()}
-    del found["rank_half_width"]
-    return found
+    results |= {f"quantiles_{k}" if k in ends else k: part for k, part in trees.items()}
+    del results["rank_half_width"]
+    return results

@@ -1,10 +1,10 @@
-"""What noisy tables say: intervals and tests that know the noise.
+"""Intervals and tests for noisy tables, which account for the noise.
 
 Every function takes **raw** noisy counts, which may be below 0, and `s`, the standard deviation of
-the independent Gaussian noise of each, in records. A noise interval is for what the same records
-would say without noise; a population interval takes the cells for independent Poisson numbers as
-well (:mod:`cloister.tasks.population`). Counts that were cut at 0 or projected are for looking at
-only: their noise no longer has mean 0, and a test of them is wrong.
+the independent Gaussian noise of each, in records. A noise interval is for the value of the same
+records without noise. A population interval also treats the cells as independent Poisson numbers
+(:mod:`cloister.tasks.population`). Counts that were cut at 0 or projected are for display only:
+their noise no longer has mean 0, and a test of them is wrong.
 
 References
 ----------
@@ -15,7 +15,7 @@ References
 .. [DSSC08] Duchi, Shalev-Shwartz, Singer and Chandra, "Efficient projections onto the l1-ball for
    learning in high dimensions", ICML 2008, figure 1.
 .. [GLRV16] Gaboardi, Lim, Rogers and Vadhan, "Differentially private chi-squared hypothesis
-   testing: goodness of fit and independence testing", ICML 2016: that a test has to know the noise.
+   testing: goodness of fit and independence testing", ICML 2016: a test must include the noise.
 .. [H79] Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
    Statistics 6, 1979.
 """
@@ -38,16 +38,16 @@ NO_BOUND = 1e9
 """The largest odds ratio or relative risk: an interval that ends here has no upper bound."""
 _Z = INTERVAL_95["gaussian"]
 _WALLS = (0.0, NO_BOUND)
-_ODDS, _RISKS = (  # which cells of 2 by 2 are multiplied, above and below
+_ODDS, _RISKS = (  # the cells of 2 by 2 that are multiplied, in numerator and denominator
     np.array([[[int({i, j} in side) for j in range(4)] for i in range(4)] for side in pairs])
     for pairs in (([{0, 3}], [{1, 2}]), ([{0, 2}, {0, 3}], [{0, 2}, {1, 2}]))
 )
-_SMOOTHING = 0.5  # records added to each level, so that none is impossible
+_SMOOTHING = 0.5  # records added to each level, so that every level is possible
 
 
 @dataclass(frozen=True)
 class Tested:
-    """The result of a test: its statistic, degrees of freedom and p-value; of one shape."""
+    """Statistic, degrees of freedom and p-value of a test; arrays of the same shape."""
 
     statistic: Floats
     df: Floats
@@ -59,12 +59,15 @@ class Tested:
 
 def count_interval(counts: Floats, s: float | Floats) -> Estimate:
     """Return noisy counts with both intervals, cut at 0; `s` broadcasts to them."""
+    # The population interval is all L >= 0 with (y - L)^2 <= z^2 (L + s^2): the score interval if
+    # s = 0, so that a count of 0 has an upper bound above 0.
     spread, middle = _Z * np.asarray(s), counts + _Z**2 / 2
-    wide = _Z * np.sqrt(np.maximum(counts, 0) + _Z**2 / 4 + np.square(s))
-    ends = middle - wide, middle + wide
-    found = Estimate(counts, counts - spread, counts + spread, population=ends)
-    found = replace(found.mapped(lambda part: np.maximum(part, 0.0)), values=counts)
-    return found.joined(replace(found, population=None))
+    half_width = _Z * np.sqrt(np.maximum(counts, 0) + _Z**2 / 4 + np.square(s))
+    ends = middle - half_width, middle + half_width
+    # The count itself stays below 0 where the noise put it: cutting would bias sums of counts.
+    estimate = Estimate(counts, counts - spread, counts + spread, population=ends)
+    estimate = replace(estimate.mapped(lambda part: np.maximum(part, 0.0)), values=counts)
+    return estimate.joined(replace(estimate, population=None))
 
 
 def share_interval(
@@ -73,24 +76,24 @@ def share_interval(
     """Return the share of each cell in the sum along the last axis or axes; None takes all.
 
     The shares themselves are those of :func:`shown` counts, so that they sum to 1. The intervals
-    are of the raw counts: Fieller's set [F54]_ and, for the population, Wilson's [W27]_ with noise,
+    use the raw counts: Fieller's set [F54]_ and, for the population, Wilson's [W27]_ with noise,
     ``(a - p N)^2 <= z^2 (N p (1 - p) + s^2 (1 - 2 p + k p^2))`` for a table of k cells.
     """
     whole = counts.sum(axis=axis, keepdims=True)
     variance, cells = np.square(s), counts.size / whole.size
-    found = share_of(counts, whole, variance, cells * variance)
+    estimate = share_of(counts, whole, variance, cells * variance)  # the noise of a cell is in both
     likely = shown(counts.reshape(whole.size, -1))
-    parts = likely / np.maximum(likely.sum(axis=1, keepdims=True), 1.0)
-    return replace(found, values=parts.reshape(counts.shape))
+    shares = likely / np.maximum(likely.sum(axis=1, keepdims=True), 1.0)
+    return replace(estimate, values=shares.reshape(counts.shape))
 
 
-# What is shown ------------------------------------------------------------------------------------
+# Displayed counts ---------------------------------------------------------------------------------
 
 
 def shown(counts: Floats) -> Floats:
-    """Return the nearest counts of at least 0, along the last axis, whose sum is the noisy one.
+    """Return the nearest counts of at least 0, along the last axis, that sum to the noisy sum.
 
-    A sum below 1 counts as 1. The projection on the simplex of that size [DSSC08]_.
+    A sum below 1 counts as 1. This is the projection on the simplex of that size [DSSC08]_.
     """
     total = np.maximum(counts.sum(axis=-1, keepdims=True), 1.0)
     falling = -np.sort(-counts, axis=-1)
@@ -100,7 +103,7 @@ def shown(counts: Floats) -> Floats:
 
 
 def least_shown(s: float | Floats, minimum: float) -> Floats:
-    """Return the count below which a cell is not shown: the minimum, or twice its noise."""
+    """Return the count below which a cell is not displayed: the minimum, or twice its noise."""
     return np.asarray(np.maximum(minimum, 2 * np.asarray(s)))
 
 
@@ -117,16 +120,18 @@ def independence(table: Floats, s: float | Floats) -> Tested:
 
     Notes
     -----
-    With ``A = I - p 1'`` and ``B = I - q 1'`` for noisy margins p and q, the cells of ``A Y B'``
-    have the covariance ``N (diag p - pp') x (diag q - qq') + s^2 (A A') x (B B')`` if rows and
-    columns are independent, and the quadratic form of its inverse is chi-squared with
-    ``(r - 1)(c - 1)`` degrees. Both terms are diagonal in the same directions.
+    Let ``A = I - p 1'`` and ``B = I - q 1'`` for noisy margins p and q. If rows and columns are
+    independent, the cells of ``A Y B'`` have the covariance
+    ``N (diag p - pp') x (diag q - qq') + s^2 (A A') x (B B')``. The quadratic form of its inverse
+    is chi-squared with ``(r - 1)(c - 1)`` degrees. Both terms are diagonal in the same directions.
     """
     from scipy.special import chdtrc
 
     size, rows, columns = _margins(table)
     (left, a), (right, b) = map(_directions, (rows, columns))
     gaps = left @ table @ np.swapaxes(right, -1, -2)
+    # Without the noise term, noise would be taken for dependence: a classical test of noisy counts
+    # rejects independence far too often (docs/proofs/tables.md).
     variances = _scalar(size) + _scalar(s) ** 2 * a[..., :, None] * b[..., None, :]
     statistic = np.asarray((gaps**2 / variances).sum(axis=(-2, -1)))
     df = float((table.shape[-2] - 1) * (table.shape[-1] - 1))
@@ -134,10 +139,10 @@ def independence(table: Floats, s: float | Floats) -> Tested:
 
 
 def trend(table: Floats, s: float | Floats) -> Tested:
-    """Test whether higher rows go with higher columns, or with lower ones; both are ordered.
+    """Test for a trend between rows and columns, whose levels are ordered.
 
     Levels have the scores 0, 1, 2, ... The statistic is a standard normal number if rows and
-    columns are independent; above 0 if they rise together.
+    columns are independent. It is positive if higher rows go with higher columns.
     """
     size, *margins = _margins(table)
     scores = [np.arange(n, dtype=np.float64) for n in table.shape[-2:]]
@@ -166,7 +171,7 @@ def odds_ratio(
     Returns
     -------
     Estimate and Tested, without the last two axes
-        An upper end of ``NO_BOUND`` is none.
+        An upper end of ``NO_BOUND`` means that there is no upper bound.
     """
     shared = (table.prod(axis=-1).sum(axis=-1) - together) * together
     return _of_cells(_ODDS, table, s, sampled, _WALLS, shared)
@@ -177,7 +182,8 @@ def relative_risk(
 ) -> tuple[Estimate, Tested]:
     """Return ``a / (a + b)`` over ``c / (c + d)`` of noisy tables ``[[a, b], [c, d]]``.
 
-    As :func:`odds_ratio` does, cut to a box: the first column counts events, each row is a group.
+    Results are as in :func:`odds_ratio`, cut to bounds. The first column counts events, and each
+    row is a group.
     """
     return _of_cells(_RISKS, table, s, 1.0, walls)
 
@@ -193,13 +199,13 @@ def ratio_of_pairs(
 ) -> tuple[Estimate, Tested]:
     """Return a ratio of sums of products of two different cells, and the test that it is 1.
 
-    Products of independent noisy cells are right on average and have a known variance, so the
-    interval is Fieller's [F54]_, also where cells are no larger than their noise.
+    Products of independent noisy cells are unbiased and have a known variance. So the interval is
+    Fieller's [F54]_, also where cells are no larger than their noise.
 
     Parameters
     ----------
     forms : ndarray of shape (2, n, n)
-        Above and below: symmetric, and 1 where a product of two cells counts.
+        Numerator and denominator: symmetric, and 1 where a product of two cells counts.
     cells, noise, both : ndarray of shape (..., n)
         Noisy numbers, the variances of their noise, and those of noise and sampling together.
     shared : ndarray of shape (...) or float
@@ -210,31 +216,37 @@ def ratio_of_pairs(
     pairs = forms[[0, 1, 0]] * forms[[0, 1, 1]]
 
     def variances(v: Floats) -> Variances:
-        """Return unbiased ones of both sums, no less than of cells that are 0, and between them."""
+        """Return unbiased variances of both sums and their covariance.
+
+        A variance is at least the one that cells of 0 would have.
+        """
+        # Subtracted, as the squared noisy cells in the first term are too large by their variance.
         least = np.einsum("kij,...i,...j->k...", pairs, v, v, optimize=True) / 2
         found = (slopes[[0, 1, 0]] * slopes[[0, 1, 1]] * v).sum(axis=-1) - least
         return np.maximum(found[0], least[0]), np.maximum(found[1], least[1]), found[2] + shared
 
-    moved = variances(both)
-    known = below > 0
-    value = np.where(known, np.clip(top / np.where(known, below, 1.0), *walls), walls[1])
-    narrow = Estimate(value, *_half_line(top, below, variances(noise), walls))
-    found = replace(narrow, population=_half_line(top, below, moved, walls)).joined(narrow)
-    return found, _normal(top - below, moved[0] + moved[1] - 2 * np.asarray(moved[2]))
+    total = variances(both)
+    positive = below > 0
+    value = np.where(positive, np.clip(top / np.where(positive, below, 1.0), *walls), walls[1])
+    estimate = Estimate(value, *_half_line(top, below, variances(noise), walls))
+    found = replace(estimate, population=_half_line(top, below, total, walls)).joined(estimate)
+    return found, _normal(top - below, total[0] + total[1] - 2 * np.asarray(total[2]))
 
 
 def fits(test: str, shape: Sequence[int]) -> bool:
-    """Return whether a test of this name can be made of a table of this shape."""
+    """Return True if the test of this name fits a table of this shape."""
     return tuple(shape) == (2, 2) if test in RATIOS else test in _TESTS and len(shape) == 2
 
 
 def outcome(test: str, table: Floats, s: float) -> dict[str, Floats]:
-    """Return what a test says of noisy counts, by the names of results; of a ratio its value, too.
+    """Return a test of noisy counts by the names of results, and the value of a ratio.
 
-    A ratio is of the last levels: of the event, and of those who are asked about.
+    A ratio compares the last row to the first, with the last column as the event.
     """
     parts: dict[str, Floats] = {}
     if test in RATIOS:
+        # Reversed: the functions expect the event in the first column, the reference in the last
+        # row.
         value, found = RATIOS[test](table[::-1, ::-1], s)
         parts = value.named(test)
     else:
@@ -250,7 +262,7 @@ _TESTS = {"chi2": independence, "trend": trend}
 
 
 def holm(p: Floats) -> Floats:
-    """Return p-values of several tests that may be looked at together [H79]_; one axis."""
+    """Return p-values of several tests after Holm's correction [H79]_; one axis."""
     order, n = np.argsort(p, kind="stable"), len(p)
     raised = np.empty(n)
     raised[order] = np.maximum.accumulate(p[order] * np.arange(n, 0, -1))
@@ -258,22 +270,22 @@ def holm(p: Floats) -> Floats:
 
 
 def _margins(table: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the size of noisy tables and the share of each row and column, all above 0."""
+    """Return the size of noisy tables and the shares of rows and columns, all above 0."""
     size = np.maximum(table.sum(axis=(-2, -1)), 1.0)
-    parts = (shown(table.sum(axis=axis)) + _SMOOTHING for axis in (-1, -2))
-    rows, columns = (part / part.sum(axis=-1, keepdims=True) for part in parts)
+    margins = (shown(table.sum(axis=axis)) + _SMOOTHING for axis in (-1, -2))
+    rows, columns = (margin / margin.sum(axis=-1, keepdims=True) for margin in margins)
     return size, rows, columns
 
 
-def _directions(part: Floats) -> tuple[Floats, Floats]:
-    """Return combinations of levels without mean, of variance 1 under `part`, and what noise adds.
+def _directions(shares: Floats) -> tuple[Floats, Floats]:
+    """Return combinations of levels of mean 0 and variance 1 under `shares`, and noise variances.
 
-    The combinations are of shape (..., n - 1, n); noise of variance 1 in each level has the second
+    The combinations have shape (..., n - 1, n). Noise of variance 1 in each level has the second
     array as its variances along them, and no covariances.
     """
-    n = part.shape[-1]
-    centred = (np.eye(n) - part[..., :, None]) / np.sqrt(part)[..., :, None]
-    _, lengths, directions = np.linalg.svd(centred)  # the last direction is that of `part` itself
+    n = shares.shape[-1]
+    centred = (np.eye(n) - shares[..., :, None]) / np.sqrt(shares)[..., :, None]
+    _, lengths, directions = np.linalg.svd(centred)  # the last direction is that of `shares`
     lengths = lengths[..., : n - 1]
     return lengths[..., None] * directions[..., : n - 1, :], lengths**2
 
@@ -291,29 +303,29 @@ def _of_cells(
     shared: Floats | float = 0.0,
 ) -> tuple[Estimate, Tested]:
     noise = np.square(s)
-    # One more than was counted: a small number that is low by chance would say so of its variance.
+    # One more than was counted: a sample that is low by chance would underestimate its variance.
     both = np.maximum(table + 1, 0.0) * sampled + noise
     flat = (part.reshape(*part.shape[:-2], 4) for part in np.broadcast_arrays(table, noise, both))
     return ratio_of_pairs(forms, *flat, walls=walls, shared=shared)
 
 
 def _half_line(top: Floats, below: Floats, variances: Variances, walls: Bounds) -> Interval:
-    """Return the ends of Fieller's set between two walls.
-
-    Where the denominator is within its noise, the set of the inverse may still give a lower bound.
-    """
-    of_top, of_below, both = variances
-    low, high = fieller(top, below, of_top, of_below, both, box=walls)
+    """Return the ends of Fieller's set between two bounds."""
+    # Where the denominator is within its noise, the set of the inverse may still give a lower
+    # bound.
+    var_top, var_below, covariance = variances
+    low, high = fieller(top, below, var_top, var_below, covariance, box=walls)
     box = 1 / walls[1], 1 / max(walls[0], 1 / NO_BOUND)
-    _, last = fieller(below, top, of_below, of_top, both, box=box)
-    unknown = (below <= 0) | (below**2 <= _Z**2 * np.asarray(of_below))
+    _, last = fieller(below, top, var_below, var_top, covariance, box=box)
+    unbounded = (below <= 0) | (below**2 <= _Z**2 * np.asarray(var_below))
     bounded = (last > box[0]) & (last < box[1])
-    return np.where(unknown & bounded, 1 / last, low), high
+    return np.where(unbounded & bounded, 1 / last, low), high
 
 
 def _normal(value: Floats, variance: Floats) -> Tested:
-    """Return the two-sided test of a normal number with mean 0; certain of nothing without any."""
+    """Return the two-sided test of a normal number with mean 0."""
     from scipy.special import ndtr
 
+    # The floor keeps the statistic finite, and 0 for a value of 0, where there is no variance.
     statistic = np.asarray(value / np.sqrt(np.maximum(variance, 1e-12)))
     return Tested(statistic, np.ones(statistic.shape), np.asarray(2 * ndtr(-np.abs(statistic))))

@@ -1,4 +1,4 @@
-"""How tables, means and tests are shown: small counts are left out, all others have intervals."""
+"""Displays of tables, means and tests; small counts are suppressed, all others have intervals."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ from cloister.tasks.tables.inference import NO_BOUND, least_shown
 
 Sides = tuple[Sequence[str], Sequence[tuple[str, ...]]]
 """Names of the columns of a table, and of the levels of each."""
-_WRITTEN, _BARS = 120, 30  # cells that are written one below the other, and bars of a picture
+_WRITTEN, _BARS = 120, 30  # most cells of a table one below the other, and bars of a picture
 _TESTS = {"chi2": "independence", "trend": "trend"}
 _RATIOS = {"odds_ratio": "odds ratio", "relative_risk": "relative risk"}
 _HOLM = (
-    "A p-value is the chance of such a statistic, noise included, if rows and columns had nothing "
-    "to do with each other. After Holm's correction, all tests here may be looked at together."
+    "A p-value is the probability of a statistic at least this large, noise included, if rows and "
+    "columns were independent. Holm's correction covers all tests here together."
 )
 
 
 def table_displays(sides: Sides, found: Results, minimum: float) -> Iterator[Display]:
-    """Yield pictures of the counts of a table, and its numbers one below the other."""
+    """Yield pictures of the counts of a table, and a table with one cell per row."""
     names, labels = sides
     title = f"Records by {' by '.join(names)}"
+    # Raw counts can be below the projected ones and the reverse; neither may be displayed if small.
     least = np.minimum(found["counts"], found["shown"])
     hidden, absent, note = _hidden(least, found["noise"], minimum)
     counts = cells_of({**found, "counts": found["shown"]}, "counts")
     if len(names) == 1:
         yield bars_of(title, labels[0], _kept(counts, hidden, absent), note, "records")
     ends = (found[name] for name in ("shown", "counts_low", "counts_high"))
-    drawn = Estimate(*(np.where(hidden, np.nan, end) for end in ends))
+    # NaN instead of a count: a heat map must not colour a cell that the table suppresses.
+    cells = Estimate(*(np.where(hidden, np.nan, end) for end in ends))
     for k, label in enumerate(labels[2] if len(names) > 2 else ("",)[: len(names) - 1]):
-        of, sheet = (f": {label}", drawn[..., k]) if label else ("", drawn)
+        of, sheet = (f": {label}", cells[..., k]) if label else ("", cells)
         sides_of = replace(sheet, labels=(tuple(labels[0]), tuple(labels[1])))
         yield Heatmap(f"{title}{of}", sides_of, note, absent=absent)
     if hidden.size <= _WRITTEN:
@@ -53,10 +55,11 @@ def table_displays(sides: Sides, found: Results, minimum: float) -> Iterator[Dis
 def mean_displays(
     names: Sequence[str], by: Sides, found: Results, minimum: float
 ) -> Iterator[Display]:
-    """Yield a table of the means of each group, and bars of each column's."""
+    """Yield a table of the means of each group, and bars for each column."""
     title, groups = " by ".join(["Means", *by[0]]), tuple(map(", ".join, product(*by[1])))
     hidden, absent, note = _hidden(found["group_counts"][:, 0], found["group_noise"], minimum)
     of_groups = Estimate.of(found, "means")
+    # A mean may be 0 in data units, so 0 in its interval does not mean that it is only noise.
     means = list(replace(of_groups, distinct=np.ones(of_groups.values.shape, dtype=bool)).cells())
     columns = [_kept(means[j :: len(names)], hidden, "") for j in range(len(names))]
     sizes = _kept(cells_of(found, "group_counts"), hidden, absent)
@@ -69,7 +72,7 @@ def mean_displays(
 
 
 def test_displays(tables: Mapping[str, Sides], results: Results) -> Iterator[Table]:
-    """Yield the tests of all tables, by what stands before the names of results, and ratios."""
+    """Yield the tests and the ratios of all tables, given by the prefix of their results."""
     tests: list[tuple[str | float, ...]] = []
     ratios: list[tuple[str | Estimate, ...]] = []
     for prefix, (names, labels) in tables.items():
@@ -93,16 +96,17 @@ def _kept(cells: Sequence[Estimate], hidden: Flags, absent: str) -> list[Estimat
 
 
 def _hidden(counts: Floats, noise: Floats, minimum: float) -> tuple[Flags, str, str]:
-    """Return which cells are too small to be shown, what stands for them, and a note on it."""
+    """Return the mask of cells that are too small to display, their placeholder and a note."""
     least = float(least_shown(noise[0], minimum))
     hidden, absent = np.asarray(counts < least), f"<{ceil(least)}"
-    note = f"{WITH_POPULATION} {absent}: a small noisy count, which says little. That it is left "
-    note += "out protects nobody: the noise does, and totals may give it away."
+    # Stated in the report, since readers may take suppression for the protection.
+    note = f"{WITH_POPULATION} {absent}: a noisy count too small to be informative. Suppression is "
+    note += "cosmetic: privacy comes from the noise, and totals may reveal the value."
     return hidden, absent, note if hidden.any() else WITH_POPULATION
 
 
 def _ratio(cell: Estimate) -> Estimate:
-    """Return a ratio, which stands out where 1 is not in its interval, with its open ends."""
+    """Return a ratio with infinite ends where it has no bound."""
     value, low, high, *wide = (inf if end >= NO_BOUND else end for end in cell.numbers)
-    known = not low <= 1 <= high
-    return between(value, low, high, population=(wide[0], wide[1]), distinct=known)
+    distinct = not low <= 1 <= high  # from 1, the ratio of equal groups, rather than from 0
+    return between(value, low, high, population=(wide[0], wide[1]), distinct=distinct)

@@ -1,7 +1,7 @@
-"""``Tabulate``: how many records are in each cell of public tables, and means by group.
+"""``Tabulate``: noisy tables of counts with public cells, and means by group.
 
-One noisy sum has all tables and all means. What is made of it knows the noise: intervals of counts,
-shares and means, and tests of what differs (:mod:`cloister.tasks.tables.inference`).
+One noisy sum holds all tables and all means. Intervals of counts, shares and means, and all tests,
+account for the noise (:mod:`cloister.tasks.tables.inference`).
 """
 
 from __future__ import annotations
@@ -46,32 +46,32 @@ _Columns = tuple[Annotated[int, Range(0)], ...]
 
 @declared
 class Tabulate(Gaussian):
-    """Noisy tables of up to three columns, and means of columns of numbers by group.
+    """Noisy tables of up to three columns, and means of numeric columns by group.
 
     Parameters
     ----------
     tables : tuple of tuple of int
-        The columns of each table that is asked for. One whose columns all are in another table is
-        not measured: it is summed from that.
+        Columns of each requested table. A table whose columns are all in another table is not
+        measured, but summed from the other one.
     labels : tuple of tuple of str
-        Of each column of the job: the names of its levels; empty if no table needs them.
+        Names of the levels of each column of the job; empty if no table needs them.
     walls : tuple of tuple of int, grid steps
-        Of each column of numbers in a table: what lies between its bins.
+        Bounds between the bins of each numeric column in a table.
     means, by : tuple of int
-        Columns whose means are released, and those whose levels make the groups.
+        Columns whose means are released, and columns whose levels form the groups.
     words : tuple of int
-        What a record adds to its cell of each measured table and, with means, at most to each sum
-        of its group.
+        The integer that a record adds to its cell of each measured table. With means, the last one
+        is the largest integer that it adds to a sum of its group.
     minimum : float
-        Noisy counts below it, or below twice their noise, are not shown in reports.
+        Noisy counts below it, or below twice their noise, are not displayed in reports.
     tests : tuple of {"chi2", "trend", "odds_ratio", "relative_risk"}
-        Made of every table of two columns that they fit; they cost nothing.
+        Computed for every table of two columns that they fit, without a cost in budget.
 
     Notes
     -----
     A record adds a word to one cell of each measured table, and a word times
-    ``(1, x, 2 x^2 - 1)`` to its group. Every cell of the schema is there, whether a record is in
-    it or not. docs/proofs/tables.md
+    ``(1, x, 2 x^2 - 1)`` to its group. Every cell of the schema is released, also if it holds no
+    record. docs/proofs/tables.md
     """
 
     name: ClassVar[str] = "tabulate"
@@ -94,17 +94,17 @@ class Tabulate(Gaussian):
     @declared
     class Options:
         tables: Annotated[tuple[tuple[str, ...], ...], "columns of each table, 1 to 3"] = ()
-        means: Annotated[tuple[str, ...], "columns of numbers whose means are released"] = ()
-        by: Annotated[tuple[str, ...], "up to 2 columns whose levels make groups for means"] = ()
+        means: Annotated[tuple[str, ...], "numeric columns whose means are released"] = ()
+        by: Annotated[tuple[str, ...], "up to 2 columns whose levels form groups for means"] = ()
         edges: Edges = field(default_factory=dict)
         weights: Annotated[
             tuple[Positive, ...],
-            "parts of the budget of each measured table, then of the means; equal by default",
+            "shares of the budget of each measured table, then of the means; equal by default",
         ] = ()
-        minimum: Annotated[AtLeastZero, "smaller noisy counts are not shown in reports"] = 5.0
-        tests: Annotated[tuple[Tests, ...], "made of each table of two columns that they fit"] = ()
+        minimum: Annotated[AtLeastZero, "smaller noisy counts are not displayed in reports"] = 5.0
+        tests: Annotated[tuple[Tests, ...], "for each table of two columns that they fit"] = ()
         least_signal: Annotated[
-            AtLeastZero, "refuse tables whose cells have fewer records than so many times the noise"
+            AtLeastZero, "least number of records per cell of a table, in multiples of its noise"
         ] = 1.0
 
     n_features: Whole
@@ -122,42 +122,42 @@ class Tabulate(Gaussian):
         raise_if_any(self._rules())
 
     def _rules(self) -> Iterator[str]:
-        """Yield a sentence for each rule that is broken."""
+        """Yield a message for each violated rule."""
         groups, measured, n = (*self.tables, self.by), len(self._measured), self.n_features
         used = {j for side in groups for j in side}
         if not (self.tables or self.means):
             yield "tables or means must be given, such as tables=[['sex', 'smokes']]; got neither."
         if max(used | {*self.means}) >= n or not n == len(self.labels) == len(self.walls):
-            yield f"labels and walls must have an entry for each of {n} columns."
+            yield f"'labels' and 'walls' must have an entry for each of {n} columns."
         for j in used:
             names, walls = len(self.labels[j]), self.walls[j]
             if names < 2 or len(walls) not in (0, names - 1) or list(walls) != sorted({*walls}):
-                yield f"column {j} must have 2 levels or more, and rising walls between bins."
+                yield f"column {j} must have 2 levels or more, and rising bounds between bins."
         for i, shape in enumerate(self._shapes, start=1):
             if len(shape) > _MOST_COLUMNS:
                 yield (
-                    f"table {i} must have 1 to {_MOST_COLUMNS} columns, got {len(shape)}; for how "
-                    "more of them go together, make synthetic records with the task 'synthesise'."
+                    f"table {i} must have 1 to {_MOST_COLUMNS} columns, got {len(shape)}; for the "
+                    "joint distribution of more, use the task 'synthesise'."
                 )
             if prod(shape) > _MOST_CELLS:
                 yield (
                     f"table {i} must have at most {_MOST_CELLS:,} cells, got {prod(shape):,}; join "
-                    "levels in the schema, or take fewer columns."
+                    "levels in the schema, or name fewer columns."
                 )
         if any(len(set(names)) < len(names) for names in (*groups, self.tables, self.means)):
-            yield "tables must be different, and name each column once, as means and by must."
+            yield "tables must be different; each table, means and by must name a column only once."
         if len(self.by) > 2 or (self.by and not self.means):
-            yield f"by must name 1 or 2 columns and goes with means, got {len(self.by)} columns."
+            yield f"by must name 1 or 2 columns and needs means, got {len(self.by)} columns."
         if self._size > _MOST_NUMBERS:
             yield (
                 f"all tables and means of a job must have at most {_MOST_NUMBERS:,} numbers, got "
-                f"{self._size:,}; ask for fewer of them, or in several jobs."
+                f"{self._size:,}; request fewer of them, or use several jobs."
             )
         if len(self.words) != measured + bool(self.means):
             yield (
                 f"weights must be one for each of {measured} measured tables"
                 f"{' and one for the means' * bool(self.means)}, got {len(self.words)}; a table "
-                "whose columns all are in another one is summed from that."
+                "whose columns are all in another table is not measured, but summed from that."
             )
         for test in self.tests:
             if not any(inference.fits(test, shape) for shape in self._shapes):
@@ -166,21 +166,23 @@ class Tabulate(Gaussian):
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Find the levels of each column, and refuse tables that would be noise."""
+        """Design the axes of all tables; raise PlanError if noise would exceed their cells."""
         columns, frac_bits = facts.columns, facts.frac_bits
         names = tuple(dict.fromkeys(name for t in (*options.tables, options.by) for name in t))
         if strangers := sorted(set(options.edges) - set(names)):
-            raise PlanError(f"edges must be of columns in tables or by, got {strangers[0]!r}.")
+            raise PlanError(f"edges must name columns in tables or by, got {strangers[0]!r}.")
         axes = {axis.column: axis for axis in axes_of(columns, names, options.edges, frac_bits)}
         sides = [axes.get(j, Axis(j, ())) for j in range(len(columns))]
         tables = tuple(_places(columns, table, "tables") for table in options.tables)
         means = _places(columns, options.means, "means")
         if wrong := [columns[j].name for j in means if columns[j].levels]:
             raise PlanError(
-                f"means must be of columns of numbers, got {wrong[0]!r}, which has categories; "
+                f"means must name numeric columns, got {wrong[0]!r}, which has categories; "
                 "count these in a table."
             )
         weights = options.weights or (1.0,) * (len(_measured(tables)) + bool(means))
+        # All sums have the same noise, so the size of a table's word sets its precision: the root
+        # of its weight, since squared words add up to the squared norm of a record.
         part = len(weights) / sum(weights or (1.0,))
         task = build_task(
             cls,
@@ -193,33 +195,34 @@ class Tabulate(Gaussian):
             walls=tuple(axis.walls for axis in sides),
             words=tuple(max(floor(_ONE * sqrt(part * weight)), 1) for weight in weights),
         )
-        if facts.nominal_n > 1:  # of 1 where it is not known yet, before a count is bought
+        if facts.nominal_n > 1:  # 1 until it is known from a noisy count
             task._check_noise(noise_multiplier_for(facts) or 0.0, facts, options.least_signal)
         return task
 
     def _check_noise(self, multiplier: float, facts: PublicFacts, least: float) -> None:
-        """Refuse a table or groups whose cells have too few records for the noise, on average."""
+        """Raise PlanError if the mean number of records per cell is too small for the noise."""
+        # From `nominal_n`, which is public: a test of the real cells would reveal them.
         unit = multiplier * sqrt(self.blocks(0)[0].l2_squared)
         for table, s in zip((*self.tables, self.by), self._noises(unit), strict=True):
             mean = facts.nominal_n / prod(self._shape(table))
             if mean < least * s:
                 named = " by ".join(facts.names[j] for j in table) or "means"
                 raise PlanError(
-                    f"the table of {named} would be noise: a cell has {mean:.3g} records on "
-                    f"average, and noise of {s:.3g}; join levels, ask for fewer tables or means, "
+                    f"noise would hide the table of {named}: a cell has {mean:.3g} records on "
+                    f"average, and noise of {s:.3g}; join levels, request fewer tables or means, "
                     "or raise epsilon."
                 )
 
     def describe(self) -> str:
-        """Say what is counted."""
-        parts = [f"the number of records in each of {max(self._ends, default=0):,} cells of tables"]
+        """Describe the counts and sums of the task."""
+        sums = [f"the number of records in each of {max(self._ends, default=0):,} cells of tables"]
         if self.means:
-            some = f"the sums of {len(self.means)} columns and of their squares"
-            parts.append(f"the size of {self._n_groups} groups, with {some}")
-        parts = parts[not self.tables :]
-        return f"Silos sum {' and '.join(parts)}; every number has noise, also of empty cells."
+            moments = f"the sums of {len(self.means)} columns and of their squares"
+            sums.append(f"the size of {self._n_groups} groups, with {moments}")
+        sums = sums[not self.tables :]
+        return f"Silos sum {' and '.join(sums)}; every number has noise, including empty cells."
 
-    # Tables, and those that they are summed from --------------------------------------------------
+    # Requested and measured tables ----------------------------------------------------------------
 
     def _shape(self, table: Sequence[int]) -> tuple[int, ...]:
         return tuple(len(self.labels[j]) for j in table)
@@ -234,7 +237,7 @@ class Tabulate(Gaussian):
 
     @cached_property
     def _ends(self) -> tuple[int, ...]:
-        """Where the cells of each measured table end."""
+        """Ends of the cells of each measured table in the vector of sums."""
         return tuple(np.cumsum([prod(self._shapes[i]) for i in self._measured], dtype=int).tolist())
 
     @property
@@ -243,7 +246,7 @@ class Tabulate(Gaussian):
 
     @property
     def _width(self) -> int:
-        """Number of sums of a group: none without means."""
+        """Number of sums of a group; 0 without means."""
         return (1 + 2 * len(self.means)) * bool(self.means)
 
     @property
@@ -252,21 +255,22 @@ class Tabulate(Gaussian):
 
     @cached_property
     def _sources(self) -> tuple[tuple[int, int], ...]:
-        """Which measured table says most of each table, and how many cells make one of it."""
-        shapes, found = self._shapes, []
+        """Number of the most precise measured table for each table, and its cells per cell."""
+        shapes, sources = self._shapes, []
         for i, table in enumerate(self.tables):
             merged = {
                 k: prod(shapes[m]) // prod(shapes[i])
                 for k, m in enumerate(self._measured)
                 if set(table) <= set(self.tables[m])
             }
-            found.append(min(merged.items(), key=lambda one: one[1] / self.words[one[0]] ** 2))
-        return tuple(found)
+            # A sum of m cells with noise s / word each has the variance m (s / word)^2.
+            sources.append(min(merged.items(), key=lambda pair: pair[1] / self.words[pair[0]] ** 2))
+        return tuple(sources)
 
     def _noises(self, unit: float) -> list[float]:
         """Return the noise of a cell of each table, and of the sums of groups, in records.
 
-        `unit` is that of the whole block in units of one record. Without means the last is 0.
+        `unit` is the noise of the block in its integers. Without means the last number is 0.
         """
         tables = [unit / self.words[k] * sqrt(merged) for k, merged in self._sources]
         return [*tables, unit / self.words[-1] * bool(self.means)]
@@ -279,20 +283,21 @@ class Tabulate(Gaussian):
         for table, (k, _) in zip(self.tables, self._sources, strict=True):
             source = self.tables[self._measured[k]]
             cells = measured[k].reshape(self._shape(source)) / self.words[k]
-            sides = "abc"[: len(source)], "".join("abc"[source.index(j)] for j in table)
-            tables.append(np.einsum("->".join(sides), cells))  # sums over what is not in the table
+            axes = "abc"[: len(source)], "".join("abc"[source.index(j)] for j in table)
+            tables.append(np.einsum("->".join(axes), cells))  # sums over columns outside the table
         groups = groups.reshape(self._n_groups, self._width) / self.words[-1]
         return tables, groups, self._noises(float(unit[0]))
 
     # The sum --------------------------------------------------------------------------------------
 
     def start(self) -> State:
-        """Return sums of nothing."""
+        """Return the empty state before the sum."""
         return {"values": np.zeros(self._size), "noise": np.zeros(1)}
 
     def blocks(self, t: int) -> tuple[Block, ...]:
         """Return one block: the cells of all measured tables, then the sums of all groups."""
-        # A record adds a word to one cell of each table; in its group, to each sum at most a word.
+        # A record adds a word to one cell of each table, and at most a word to each sum of its
+        # group.
         added = [*self.words[: len(self._measured)], *self.words[-1:] * self._width]
         return (Block("sums", (self._size,), sum(added), sum(a**2 for a in added), 1.0),)
 
@@ -304,26 +309,26 @@ class Tabulate(Gaussian):
         }
 
         def cells(table: Sequence[int]) -> Integers:
-            at = np.zeros(len(records), dtype=np.int64)
-            for j in table:  # the last column varies fastest
-                at = at * len(self.labels[j]) + places[j]
-            return at
+            cell = np.zeros(len(records), dtype=np.int64)
+            for j in table:  # the last column varies fastest, as in the C order of `reshape`
+                cell = cell * len(self.labels[j]) + places[j]
+            return cell
 
         return cells
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
-        """Return a word in a cell of each measured table, and the sums of the record's group."""
+        """Return each record's words in cells of measured tables and in sums of its group."""
         cells, starts = self._cells_of(records), [0, *self._ends]
-        at = [starts[k] + cells(self.tables[i]) for k, i in enumerate(self._measured)]
+        places = [starts[k] + cells(self.tables[i]) for k, i in enumerate(self._measured)]
         words = [np.full(len(records), self.words[k]) for k in range(len(self._measured))]
         if self.means:
             word = self.words[-1]
             first = starts[-1] + cells(self.by) * self._width
-            at += [first + place for place in range(self._width)]
+            places += [first + place for place in range(self._width)]
             words.append(np.full(len(records), word))
             for j in self.means:
                 words += moments_of(records[:, j], word, self.frac_bits)
-        return (Rows.at(at, np.stack(words, axis=1)),)
+        return (Rows.at(places, np.stack(words, axis=1)),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the cells of all measured tables and the sums of all groups."""
@@ -348,15 +353,15 @@ class Tabulate(Gaussian):
         return {"values": values, "noise": np.array([noise])}
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return margins of error: of counts, of shares of one half, of means of equal groups."""
+        """Return margins of error of counts, shares of one half, and means of equal groups."""
         *tables, groups = (INTERVAL_95["gaussian"] * s for s in self._noises(noise_std))
         roots = [sqrt(prod(shape)) for shape in self._shapes]
         halves = [z * root / 2 / nominal_n for z, root in zip(tables, roots, strict=True)]
         means = groups * self._n_groups / nominal_n * grid.half_range[list(self.means)]
-        found = {"count": np.array(tables), "share": np.array(halves), "mean": means}
-        return {f"{name}_half_width": part for name, part in found.items() if len(part)}
+        margins = {"count": np.array(tables), "share": np.array(halves), "mean": means}
+        return {f"{name}_half_width": values for name, values in margins.items() if len(values)}
 
-    # What is made of it ---------------------------------------------------------------------------
+    # Estimates ------------------------------------------------------------------------------------
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return counts, shares, means and tests, with 95 % intervals of noise and of population.
@@ -364,51 +369,56 @@ class Tabulate(Gaussian):
         Returns
         -------
         dict
-            For the i-th table, from 1, under ``table_i.``: of its shape ``counts``, noisy and
-            perhaps below 0, ``render``, the nearest possible ones, ``shares`` of the table and, of
-            more columns than one, ``row_shares`` along the last. Of shape (1,) ``noise``, the
-            deviation of a count, and for each test that fits ``chi2_statistic``, ``_df``, ``_p``
-            and ``_holm``, which is p after Holm's correction for all tests of the job. A ratio of a
-            table of two levels by two has a value, too: ``relative_risk`` is the share of the
-            second column's last level in the last row over that in the first row.
-            Of groups: ``means``, data units, of shape (n_groups, n_means), ``group_counts`` of
-            shape (n_groups, 1) and ``group_noise``.
+            The i-th table, from 1, has the prefix ``table_i.``. Of its shape are noisy ``counts``,
+            which may be below 0, ``shown``, the nearest possible counts, and ``shares`` of the
+            table. With more than one column it has ``row_shares`` along the last one. Of shape (1,)
+            is ``noise``, the deviation of a count.
 
-            What has intervals has ``_low``, ``_high``, ``_population_low``, ``_population_high``.
+            Each test that fits has ``chi2_statistic``, ``_df``, ``_p`` and ``_holm``: p after
+            Holm's correction for all tests of the job. A ratio of a table of two levels by two also
+            has a value. ``relative_risk`` is the share of the second column's last level in the
+            last row, divided by its share in the first row.
+
+            Groups have ``means``, data units, of shape (n_groups, n_means), ``group_counts`` of
+            shape (n_groups, 1) and ``group_noise``. Intervals are ``_low``, ``_high``,
+            ``_population_low``, ``_population_high``.
         """
         tables, groups, (*noises, s) = self._noisy(state)
-        found: dict[str, Floats] = {}
+        results: dict[str, Floats] = {}
         for i, (counts, noise) in enumerate(zip(tables, noises, strict=True)):
-            found |= prefixed(f"table_{i + 1}.", self._answers(counts, noise))
-        if tests := [name[:-2] for name in found if name.endswith("_p")]:
-            adjusted = inference.holm(np.concatenate([found[f"{name}_p"] for name in tests]))
-            found |= {f"{name}_holm": adjusted[k : k + 1] for k, name in enumerate(tests)}
+            results |= prefixed(f"table_{i + 1}.", self._answers(counts, noise))
+        # Over all tables, as a reader looks at the tests of a job together.
+        if tests := [name[:-2] for name in results if name.endswith("_p")]:
+            adjusted = inference.holm(np.concatenate([results[f"{name}_p"] for name in tests]))
+            results |= {f"{name}_holm": adjusted[k : k + 1] for k, name in enumerate(tests)}
         if self.means:
             size, x, squares = groups[:, :1], groups[:, 1::2], groups[:, 2::2]
             centre, half = (part[list(self.means)] for part in (grid.centre, grid.half_range))
+            # Grid coordinates are in [-1, 1], which the interval of a mean relies on. The sum of
+            # squares of x is that of (2 x^2 - 1) plus the size, halved.
             means = mean_interval(x, size, (squares + size) / 2, s**2, s**2)
-            found |= means.mapped(lambda part: centre + half * part).named("means")
-            found |= inference.count_interval(size, s).named("group_counts")
-            found["group_noise"] = np.array([s])
-        return found
+            results |= means.mapped(lambda part: centre + half * part).named("means")
+            results |= inference.count_interval(size, s).named("group_counts")
+            results["group_noise"] = np.array([s])
+        return results
 
     def _answers(self, counts: Floats, s: float) -> dict[str, Floats]:
-        """Return what noisy counts say, with the tests that fit them."""
-        found = {
+        """Return the estimates of a noisy table, with the tests that fit it."""
+        results = {
             "noise": np.array([s]),
             "shown": inference.shown(counts.ravel()).reshape(counts.shape),
             **inference.count_interval(counts, s).named("counts"),
             **inference.share_interval(counts, s, None).named("shares"),
         }
         if counts.ndim > 1:
-            found |= inference.share_interval(counts, s).named("row_shares")
+            results |= inference.share_interval(counts, s).named("row_shares")
         for test in self.tests:
             if inference.fits(test, counts.shape):
-                found |= inference.outcome(test, counts, s)
-        return found
+                results |= inference.outcome(test, counts, s)
+        return results
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return a picture of each table, its numbers, means by group, and tests."""
+        """Return a picture and the estimates of each table, means by group, and tests."""
 
         def sides(table: Sequence[int]) -> render.Sides:
             return [columns[j] for j in table], [self.labels[j] for j in table]
@@ -424,12 +434,13 @@ class Tabulate(Gaussian):
 
 
 def _measured(tables: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return which tables are no margins of others; of equal ones, the first."""
+    """Return the indices of tables that are not margins of others; of equal ones, the first."""
+    # A margin is summed from its table: to measure it would increase the norm of each record.
     sets = [frozenset(table) for table in tables]
     return tuple(
         i
-        for i, own in enumerate(sets)
-        if own not in sets[:i] and not any(own < other for other in sets)
+        for i, columns in enumerate(sets)
+        if columns not in sets[:i] and not any(columns < other for other in sets)
     )
 
 

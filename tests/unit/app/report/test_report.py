@@ -487,7 +487,7 @@ def test_three_lines_come_before_any_table(result: Release, html: str) -> None:
     assert summary.title == "Three groups of records"
     assert summary.result.startswith("Three groups of records, of about ")
     assert "Epsilon 1 at delta 1e-06." in summary.cost
-    assert "clusters stand" in summary.reliability
+    assert "clusters are distinct" in summary.reliability
     begun = html.index("<table")
     for _, sentence in summary.lines:
         assert html.index(sentence.replace("'", "&#39;")) < begun
@@ -528,7 +528,7 @@ def test_a_number_that_noise_could_have_made_has_a_question_mark() -> None:
 )
 def test_no_line_promises_what_the_run_does_not_keep(answer: Callable[[], Release]) -> None:
     summary = present(answer())
-    assert summary.cost == "Nothing is promised: this is NOT PRIVATE."
+    assert summary.cost == "This result has no privacy guarantee: it is NOT PRIVATE."
 
 
 def test_a_centre_at_zero_is_known_and_one_of_noise_is_not() -> None:

@@ -139,7 +139,7 @@ REFUSALS: dict[str, tuple[Case, str]] = {
     ),
     "too few others": (
         Case(allowing(min_other_silos=3)),
-        "min_silos must be at least 4 for this silo, got 3; a sum must hold 3 others.",
+        "min_silos must be at least 4 for this silo, got 3; a sum must include 3 others.",
     ),
     "profile": (
         Case(plan=GROUP),
@@ -156,8 +156,7 @@ REFUSALS: dict[str, tuple[Case, str]] = {
     ),
     "unknown names": (
         Case(plan=asking(columns=("x0", "y"))),
-        "the plan cannot be made from this silo's schema: columns must be of the schema, which "
-        "has no 'y'.",
+        "the plan cannot be made from this silo's schema: the schema has no column 'y'; select",
     ),
     "order of names": (
         Case(plan=asking(columns=("x1", "x0"))),
@@ -187,21 +186,21 @@ REFUSALS: dict[str, tuple[Case, str]] = {
         Case(plan=asking(task=replace(PLAN.task, radius=0.5))),
         "'layout.frames', 'task.radius' must be what",
     ),
-    "no fingerprints": (Case(plan=asking(fingerprints=())), "the plan names no fingerprints"),
+    "no fingerprints": (Case(plan=asking(fingerprints=())), "the plan has no fingerprints"),
     "not a member": (
         Case(silo="silo-9", own=MALLORY, peers=PINS),
         "'silo-9' is not a silo of the plan; plan with this silo.",
     ),
     "own fingerprint": (
         Case(own=MALLORY),
-        f"the plan has {PINS[SILO]} for 'silo-1', this silo's own fingerprint is "
-        f"{MALLORY.fingerprint}; plan with that.",
+        f"the plan has {PINS[SILO]} for 'silo-1', but this silo's fingerprint is "
+        f"{MALLORY.fingerprint}; plan with this one.",
     ),
     "not pinned": (Case(peers={"silo-0": PINS["silo-0"]}), "silo 'silo-2' is not pinned here;"),
     "pinned to another value": (
         Case(peers={**PINS, "silo-2": MALLORY.fingerprint}),
-        f"silo 'silo-2' has the fingerprint {PINS['silo-2']} in the plan, pinned here is "
-        f"{MALLORY.fingerprint}; compare it with its owner.",
+        f"silo 'silo-2' has the fingerprint {PINS['silo-2']} in the plan, but "
+        f"{MALLORY.fingerprint} is pinned here; compare it with its owner.",
     ),
     "pinned under another name": (
         Case(peers={"silo-0": PINS["silo-0"], "clinic": PINS["silo-2"]}),
@@ -211,16 +210,16 @@ REFUSALS: dict[str, tuple[Case, str]] = {
         Case(peers={"silo-0": PINS["silo-2"], "silo-2": PINS["silo-0"]}),
         "silo 'silo-0' has the fingerprint",
     ),
-    "nobody asked": (Case(proposer=lambda _: None), "nobody signed the proposal of this job;"),
+    "nobody asked": (Case(proposer=lambda _: None), "the proposal of this job has no signature;"),
     "unknown analyst": (Case(analysts={}), "'ann' is not among the analysts who may propose"),
     "another analyst's key": (
         Case(proposer=lambda plan: signed(plan, MALLORY)),
-        f"analyst 'ann' has the fingerprint {MALLORY.fingerprint}, pinned here is "
-        f"{ANN.fingerprint}; compare it with its owner.",
+        f"analyst 'ann' has the fingerprint {MALLORY.fingerprint}, but "
+        f"{ANN.fingerprint} is pinned here; compare it with its owner.",
     ),
     "a claimed fingerprint": (
         Case(proposer=lambda plan: signed(plan, MALLORY, fingerprint=ANN.fingerprint)),
-        "the signature of 'ann' is not over this plan; submit it again.",
+        "the signature of 'ann' does not match this plan; submit it again.",
     ),
     "a silo's key is no analyst's": (
         Case(proposer=lambda plan: signed(plan, IDENTITIES["silo-0"], "silo-0")),

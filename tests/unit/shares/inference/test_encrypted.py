@@ -391,7 +391,7 @@ def test_a_score_under_another_key_is_no_score(
     columns = SCHEME.encrypt(foreign.secret, X.T)
     public = SCHEME.read_public(read_public_key(foreign.public)[2])
     scores = SCHEME.weigh(public, columns, WEIGHTS, np.zeros(2), 32)
-    with pytest.raises(Refused, match="no encrypted score under this key"):
+    with pytest.raises(Refused, match="not an encrypted score under this key"):
         client.decrypt_prediction(pack("reply", fields, scores))
 
 

@@ -106,7 +106,7 @@ def test_prediction_is_the_first_highest_score() -> None:
     ("layers", "said"),
     [
         ([conv_of(np.zeros((1, 3, 2, 2)), [0.0])], "layer 0: Conv2d takes 3 channels, got 2"),
-        ([AveragePool(9)], r"AveragePool sees \(9, 9\)"),
+        ([AveragePool(9)], r"AveragePool has a window of \(9, 9\)"),
         ([dense_of(np.zeros((4, 3)), np.zeros(3))], "layer 0: Dense takes 4 numbers"),
         ([Flatten(), MaxPool(2)], "layer 1: MaxPool takes"),
         ([Flatten(), dense_of(np.zeros((128, 2)), np.zeros(2))], "3 classes"),

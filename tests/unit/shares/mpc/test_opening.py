@@ -109,4 +109,4 @@ def test_noise_that_cannot_be_drawn_or_paid_is_refused() -> None:
 
 def test_every_kind_of_opening_has_a_sentence_and_an_exact_one_says_what_it_is_not() -> None:
     assert set(MARKS) == {"label", "exact", "private"}
-    assert "NO private release" in MARKS["exact"]
+    assert "NOT a private release" in MARKS["exact"]

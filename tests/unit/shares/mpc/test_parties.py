@@ -161,7 +161,7 @@ def test_receivers_get_the_result_with_its_mark_and_nobody_else_does(tmp_path: P
         assert results(done[name]) == {}
     dave = done["dave"]
     assert isinstance(dave, Outcome)
-    assert "NO private release" in dave.mark
+    assert "NOT a private release" in dave.mark
     assert "3." not in repr(dave)
 
 
@@ -262,7 +262,7 @@ def test_wrong_tables_are_refused_before_anybody_is_dialled(tmp_path: Path) -> N
     ):
         with pytest.raises(error):
             take_part(of, "dave", links, tmp_path, tables=tables)
-    with pytest.raises(PlanError, match="no party"):
+    with pytest.raises(PlanError, match="not a party"):
         take_part(of, "mallory", links, tmp_path)
     for values in (np.ones((5, 2)), np.ones((4, 4)), np.full((2, 2), np.nan), [1.0]):
         with pytest.raises(DataError):
@@ -343,4 +343,4 @@ def test_a_garbled_key_or_share_of_an_owner_is_refused(tmp_path: Path) -> None:
 
 def test_every_opening_has_a_mark() -> None:
     assert set(MARKS) == {"label", "exact", "private"}
-    assert "NO private release" in MARKS["exact"]
+    assert "NOT a private release" in MARKS["exact"]

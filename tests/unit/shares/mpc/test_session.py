@@ -152,7 +152,7 @@ def test_parties_that_take_their_links_in_order_never_wait_in_a_ring(
         ({"receivers": ["carol"]}, "must not be dealer and receiver"),
         ({"receivers": []}, "1 or more"),
         ({"receivers": ["erin", "erin"]}, "none twice"),
-        ({"owners": {"x": "dave"}}, "owners must name who gives each"),
+        ({"owners": {"x": "dave"}}, "owners must name the owner of each"),
         ({"owners": {"x": "dave", "y": ["alice"]}}, "owners must be a mapping to text"),
         ({"receivers": ["frank"]}, "has only one of them"),
         ({"relay": "http://example.org"}, "relay must be https"),
@@ -169,7 +169,7 @@ def test_what_breaks_a_rule_is_refused_in_one_sentence(changes: Any, says: str) 
 @pytest.mark.parametrize(
     ("party", "says"),
     [
-        (pin("a"), "one fingerprint"),
+        (pin("a"), "the same fingerprint"),
         ({"fingerprint": "ed25519:xyz"}, "64 hexadecimal digits"),
         (pin("b") | {"address": "nowhere"}, "HOST:PORT"),
         (pin("b") | {"key": "1"}, "no more"),

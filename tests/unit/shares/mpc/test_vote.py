@@ -377,5 +377,5 @@ def test_no_silo_gives_two_of_the_votes(name: str) -> None:
             for k, who in enumerate(names)
         },
     }
-    with pytest.raises(PlanError, match="owner of its own"):
+    with pytest.raises(PlanError, match="a different owner"):
         Session.from_dict(document, PROGRAMS)

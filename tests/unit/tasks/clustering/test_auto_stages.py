@@ -683,3 +683,17 @@ def test_equal_balls_at_regular_places_are_all_found(body: str) -> None:
         distances = np.linalg.norm(state["centres"][:, None] / ONE - middles, axis=2)
         assert sorted(distances.argmin(axis=1).tolist()) == list(range(k)), seed
         assert distances.min(axis=1).max() < 0.15, seed
+
+
+@pytest.mark.parametrize(("noise", "counted"), [(99.9, True), (100.0, False)])
+def test_distances_are_counted_where_noise_is_below_an_eighth_of_the_records(
+    noise: float, counted: bool
+) -> None:
+    route = SimpleNamespace(nominal_n=800, noise_std=lambda _: noise)
+    shares = PcaRoute._shares.func(route)  # type: ignore[attr-defined]
+    assert ("radius" in shares) is counted
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_no_side_of_a_box_has_more_than_a_million_bins() -> None:
+    assert cubic_bins(np.array([8.0, 1e-9]), 1e12).tolist() == [1_000_000, 1]

@@ -72,11 +72,23 @@ def test_where_noise_drowns_every_direction_no_centre_is_known(n_features: int) 
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
-        ([50, 60, 70], "3 of 3 clusters stand out of the noise."),
-        ([50, 10, 70], "2 of 3 clusters stand out of the noise: of the other (1) the noisy"),
-        ([50, 10, -70], "1 of 3 clusters stands out of the noise: of the others (1, 2) the noisy"),
-        ([5, 10, 20], "0 of 3 clusters stand out of the noise: of them (0, 1, 2) the noisy"),
-        ([5.0] * 30, "0 of 30 clusters stand out of the noise: of them (0, 1, 2, 3, 4, 5, 6, 7,"),
+        ([50, 60, 70], "3 of 3 clusters are distinct from the noise."),
+        (
+            [50, 10, 70],
+            "2 of 3 clusters are distinct from the noise: the noisy size of the other (1)",
+        ),
+        (
+            [50, 10, -70],
+            "1 of 3 clusters is distinct from the noise: the noisy size of the others (1, 2)",
+        ),
+        (
+            [5, 10, 20],
+            "0 of 3 clusters are distinct from the noise: the noisy size of all (0, 1, 2)",
+        ),
+        (
+            [5.0] * 30,
+            "0 of 30 clusters are distinct from the noise: the noisy size of all (0, 1, 2, 3,",
+        ),
     ],
 )
 def test_it_is_said_how_many_clusters_stand_out(sizes: list[float], words: str) -> None:
@@ -89,7 +101,7 @@ def test_it_is_said_how_many_clusters_stand_out(sizes: list[float], words: str) 
 )
 def test_it_is_said_when_no_cluster_stands_out(sizes: list[float], said: bool) -> None:
     words = none_above_noise(released(sizes, 10.0))
-    assert words.startswith("none of 2 clusters stands out of the noise") == said
+    assert words.startswith("no size of 2 clusters differs from 0") == said
     assert bool(words) == said
 
 
@@ -99,7 +111,7 @@ def test_a_fit_that_can_find_no_group_warns() -> None:
     The number of records is agreed: a bought one is mostly noise here, and the design follows it.
     """
     X = np.zeros((60, 8))
-    with pytest.warns(AccuracyWarning, match="none of 3 clusters stands out"):
+    with pytest.warns(AccuracyWarning, match="no size of 3 clusters differs"):
         model = DPKMeans(3, epsilon=0.1, bounds=(-1, 1), nominal_n=60).fit(X)
     assert model.plan_.task.drowned > 1
 
@@ -110,7 +122,7 @@ def test_nothing_is_said_of_a_single_cluster() -> None:
 
 def test_report_and_notebook_say_how_many_clusters_stand_out() -> None:
     model = DPKMeans(3, epsilon=4.0, bounds=SCHEMA, nominal_n=6000).fit(_frame())
-    said = "3 of 3 clusters stand out of the noise."
+    said = "3 of 3 clusters are distinct from the noise."
     assert said in render_report(model.result_)
     assert said in model._repr_mimebundle_()["text/html"]
 

@@ -558,3 +558,9 @@ def test_a_record_that_adds_itself_counts_at_least_one_step() -> None:
     corner = _absolute_payload(2, 4, 0.01)
     assert (corner.count_weight, corner.l1, corner.radius_squared) == (1, 2 * 16 + 1, 2 * 16**2)
     assert _absolute_payload(2, 4, 0.5).count_weight == 8
+
+
+def test_a_radius_below_a_grid_step_is_one_step() -> None:
+    """With a bound of 0 there would be no noise."""
+    task = replace(designed(FastLloyd, "iris", 1.0), first_radius=1e-9, radius=1.5 / ONE)
+    assert [task.payload(t).radius_squared for t in (0, 1)] == [1, 1]

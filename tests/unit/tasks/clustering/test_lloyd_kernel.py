@@ -13,6 +13,7 @@ from cloister.tasks.clipped import sum_clipped_near
 from cloister.tasks.clustering.kmeans import MAX_CENTRE_NORM
 from cloister.tasks.clustering.lloyd_kernel import (
     _largest,
+    assigned,
     check_exact,
     nearest_centres,
     sum_near_centres,
@@ -336,3 +337,11 @@ def test_no_array_of_all_pairs_is_made(step: str) -> None:
     tracemalloc.stop()
     assert peak < 8 * n * k / 10  # one float for each pair would take ten times as much
     assert peak < 8 * 2**20
+
+
+@pytest.mark.parametrize(("k", "d", "flags"), [(32, 8, 32), (33, 8, 1), (20, 5, 20), (16, 4, 1)])
+def test_a_part_has_distances_flags_and_columns_of_a_mebibyte(k: int, d: int, flags: int) -> None:
+    """Flags of each cluster only where sums are a product of matrices."""
+    records, centres = np.zeros((20_000, d), dtype=np.int32), np.zeros((k, d), dtype=np.int64)
+    _, labels, _ = next(assigned(records, centres))
+    assert len(labels) == 2**20 // (8 * (k + flags + d))

@@ -90,7 +90,7 @@ def test_candidates_that_are_not_a_range_are_refused(candidates: Any) -> None:
 
 def test_it_is_public() -> None:
     assert cloister.select_k is select_k
-    assert "KSelection" in cloister.__all__
+    assert "select_k" in cloister.__all__
 
 
 @pytest.fixture

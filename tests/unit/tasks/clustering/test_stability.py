@@ -121,7 +121,7 @@ def test_a_result_without_clusters_is_refused() -> None:
     rng = np.random.default_rng(0)
     model = DPNaiveBayes(epsilon=1.0, bounds=(-1, 1), classes=[0, 1], nominal_n=100)
     model.fit(rng.uniform(-1, 1, (100, 2)), np.arange(100) % 2)
-    with pytest.raises(PlanError, match="needs released centres"):
+    with pytest.raises(PlanError, match="requires released centres"):
         stability(model.result_, 3)
 
 
@@ -160,14 +160,17 @@ def test_the_figure_is_frozen_and_shown_when_asked_for() -> None:
     [
         (
             [0.5, 1.0],
-            "Every cluster comes out again in at least half of the reruns, which is no sign of a "
+            "Every cluster is found again in at least half of the reruns, which does not imply a "
             "gap between them.",
         ),
-        ([0.4, 1.0, 0.9], "1 of 3 clusters (0) comes out again in fewer than half of the reruns"),
-        ([0.4, 1.0, 0.0], "2 of 3 clusters (0, 2) come out again in fewer than half of the reruns"),
+        ([0.4, 1.0, 0.9], "1 of 3 clusters (0) is found again in fewer than half of the reruns"),
+        (
+            [0.4, 1.0, 0.0],
+            "2 of 3 clusters (0, 2) are found again in fewer than half of the reruns",
+        ),
         (
             [0.4, 0.1],
-            "Each cluster comes out again in fewer than half of the reruns: take it that none was",
+            "Each cluster is found again in fewer than half of the reruns: treat this as no",
         ),
     ],
 )

@@ -23,6 +23,7 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.task import INTERVAL_95, Classifier, PublicColumn, Regressor, Transformer
 from cloister.tasks import TASKS
 from cloister.tasks.moments import products_norm_squared
+from cloister.tasks.preparation.discretise import _edges
 from cloister.tasks.preparation.quantiles import (
     _crossing,
     _first,
@@ -125,6 +126,19 @@ def test_the_interval_of_a_quantile_is_of_all_cells_that_noise_allows_by_hand(tr
             last = 4 - [below for _, below in allowed[::-1]].index(True)
             low, high = found.population if sampled else (found.low, found.high)
             assert (low[tree, j], high[tree, j]) == (max(first - 1, 0), min(last + 1, 4))
+
+
+def test_without_noise_a_quantile_at_an_edge_is_in_either_of_its_cells() -> None:
+    edges, even = np.arange(5.0)[None], np.ones((1, 4))
+    found = quantiles_of(edges, even, 0.0, (0.25, 0.5, 0.75))
+    assert found.values.tolist() == [[1.0, 2.0, 3.0]]
+    assert (found.low.tolist(), found.high.tolist()) == ([[0.0, 1.0, 2.0]], [[2.0, 3.0, 4.0]])
+
+
+def test_quantiles_in_one_cell_move_to_its_ends_and_others_stay() -> None:
+    walls = np.arange(5.0)
+    assert _edges(np.array([0.5, 1.2, 1.4, 1.6, 3.5]), walls).tolist() == [0.5, 1.0, 2.0, 2.0, 3.5]
+    assert _edges(np.array([-1.0, 0.0, 4.0, 9.0]), walls).tolist() == [0.0, 1.0, 3.0, 4.0]
 
 
 def test_running_sums_that_noise_lets_fall_are_made_to_rise_halfway_between() -> None:
@@ -296,7 +310,7 @@ def test_a_part_of_a_state_has_its_own_names_and_no_others() -> None:
 
 
 def test_records_are_shortened_to_the_root_of_their_columns_where_a_category_counts_twice() -> None:
-    for clip, length in ((1.0, 2.0), (0.5, 1.0), (3.0, 4.0)):  # of 1 + 1 + 2 squares
+    for clip, length in ((1.0, 2.0), (0.5, 1.0), (3.0, 4.0), (0.3, 0.6)):  # of 1 + 1 + 2 squares
         task = planned("pca", schema_of(MIXED), clip=clip).task
         assert task._radius == int(length * (1 << 16))  # type: ignore[attr-defined]
 
@@ -540,7 +554,11 @@ def test_a_budget_too_small_is_told_with_what_would_fit() -> None:
         ),
         ("pipeline", {"steps": [["lloyd", {"n_clusters": 2, "rounds": 1}]]}, "got 'lloyd'"),
         ("pipeline", {"steps": [["count", {"depth": 3}]]}, "do not fit: it has no option"),
-        ("pipeline", {"steps": [["bounds", {}], ["count", {}]], "shares": [1.0]}, "shares must be"),
+        (
+            "pipeline",
+            {"steps": [["bounds", {}], ["count", {}]], "shares": [1.0]},
+            "shares must have",
+        ),
         ("pipeline", {"steps": [["bounds", {}], ["count", {}]], "shares": [0.7, 0.7]}, "shares"),
     ],
 )

@@ -138,7 +138,7 @@ def test_the_column_of_clients_is_not_learned_from() -> None:
 )
 def test_clients_that_could_become_one_are_refused(change: dict[str, Any]) -> None:
     column = CLIENT.model_copy(update=change)
-    with pytest.raises(PlanError, match="unless its type is"):
+    with pytest.raises(PlanError, match="so its type must be"):
         schema("phone", (column, AGE, SICK))
 
 

@@ -357,7 +357,7 @@ def test_the_plan_chooses_the_kind_by_records_over_noise() -> None:
         ({"class_weight": [1.0, 0.0, 1.0]}, "a number > 0"),
         ({"class_weight": {"worse": 2.0}}, "class_weight must name classes"),
         ({"class_weight": "heavy"}, "class_weight must be 'balanced'"),
-        ({"kind": "random", "n_trees": 1000, "depth": 10}, "more than 1048576"),
+        ({"kind": "random", "n_trees": 1000, "depth": 10}, "at most 1048576 sums"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_spent(
@@ -369,7 +369,7 @@ def test_a_wrong_option_is_refused_before_anything_is_spent(
 
 def test_a_target_alone_is_refused() -> None:
     alone = Schema(dataset="t", unit="row", columns=SCHEMA.columns[3:])
-    with pytest.raises(PlanError, match="besides the target"):
+    with pytest.raises(PlanError, match="other than the target"):
         make_plan(RandomForest, alone, ["a"], budget=Budget(1, 1e-6), nominal_n=100, target="ill")
 
 
@@ -516,7 +516,7 @@ def test_a_ledger_is_charged_and_refuses(tmp_path: Path) -> None:
         ({"costs": [[0, 1]]}, "costs must be 2 rows of 2"),
         ({"costs": [[0, np.nan], [1, 0]]}, "costs must be 2 rows of 2"),
         ({"class_weight": {7: 2.0}}, "class_weight must name classes"),
-        ({"classes": None}, "classes must be given"),
+        ({"classes": None}, "classes must be the public list"),
         ({"kind": "deep"}, "kind must be one of"),
     ],
 )

@@ -295,14 +295,14 @@ def test_a_plan_reads_back_equal_and_says_itself() -> None:
         ({"target": "age"}, "target must be a column of the schema"),
         ({"target": "x"}, "must be a column of categories"),
         ({"numbers": "cubes"}, "numbers must be one of"),
-        ({"numbers": {"work": "binned"}}, "numbers must name columns of numbers"),
+        ({"numbers": {"work": "binned"}}, "numbers must name numeric columns"),
         ({"numbers": {"x": "cubes"}}, "numbers must be one of"),
         ({"bins": 1}, r"bins must be an integer in \[2, 1024\]"),
         ({"bins": 2.5}, "bins must be an integer"),
         ({"numbers": "counts", "most_counts": 3.0}, "must have min 0 and max above 0, column 1"),
-        ({"numbers": {"n": "counts", "m": "counts"}}, "most_counts goes with columns of counts"),
-        ({"numbers": {"n": "counts"}, "most_counts": 3.0}, "at least 2 columns"),
-        ({"most_counts": 3.0}, "goes with columns of counts"),
+        ({"numbers": {"n": "counts", "m": "counts"}}, "most_counts must be given with 2 or more"),
+        ({"numbers": {"n": "counts"}, "most_counts": 3.0}, "2 or more columns of counts"),
+        ({"most_counts": 3.0}, "with 2 or more columns of counts"),
         ({"smoothing": 0.0}, "smoothing must be > 0"),
         ({"smoothing": float("nan")}, "smoothing must be > 0"),
         ({"trees": 3}, "options of task 'naive-bayes' do not fit"),
@@ -324,7 +324,7 @@ def test_mistakes_are_one_sentence_before_anything_is_spent(
 
 
 def test_a_target_alone_is_refused() -> None:
-    with pytest.raises(PlanError, match="besides the target"):
+    with pytest.raises(PlanError, match="other than the target"):
         make_plan(NaiveBayes, schema(), ["a"], budget=Budget(1.0, 1e-6), nominal_n=9, target="ill")
 
 
@@ -422,7 +422,7 @@ def test_unknown_words_and_one_class_do_not_stop_a_fit() -> None:
 
 def test_labels_are_never_read_in_silence() -> None:
     X, y = np.zeros((4, 1)), [0, 1, 0, 1]
-    with pytest.raises(PlanError, match="classes must be given"):
+    with pytest.raises(PlanError, match="classes must be the public list"):
         DPNaiveBayes(epsilon=1.0, bounds=(-1, 1)).fit(X, y)
 
 

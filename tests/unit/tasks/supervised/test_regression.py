@@ -430,7 +430,7 @@ def test_noisy_equations_without_noise_are_solved_and_with_noise_given_up() -> N
         (Logistic, {"class_weight": [1.0, -1.0]}, "class_weight must be"),
         (Logistic, {"class_weight": [1.0]}, "class_weight must be"),
         (Logistic, {"class_weight": "even"}, "class_weight must be"),
-        (Linear, {"target": "work"}, "must be a column of numbers"),
+        (Linear, {"target": "work"}, "must be a numeric column"),
         (Linear, {"target": "x", "alpha": -1.0}, "alpha must be"),
         (Linear, {"target": "x", "clip": 99.0}, "clip must be"),
     ],

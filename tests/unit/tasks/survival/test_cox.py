@@ -183,8 +183,8 @@ def test_one_step_marks_strong_effects_and_a_series_does_not() -> None:
     ("changes", "said"),
     [
         ({"epsilon": 0.1, "nominal_events": 100}, "nominal_events must be at least"),
-        ({"time": "died", "event": "died"}, "time must be a column of numbers"),
-        ({"event": "stage"}, "event must be a column of true and false"),
+        ({"time": "died", "event": "died"}, "time must be a numeric column"),
+        ({"event": "stage"}, "event must be a boolean column"),
         ({"tau": 61.0}, "tau must be in"),
         ({"covariates": ("age", "age")}, "different columns"),
         ({"covariates": ("age", "months")}, "different columns"),

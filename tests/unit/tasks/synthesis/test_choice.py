@@ -82,3 +82,16 @@ def test_ties_go_to_lower_columns_and_the_last_bit_decides_nothing() -> None:
     jittered = {pair: 500.0 + 1e-9 * sum(pair) for pair in scores}
     assert chosen(scores) == chosen(jittered)
     assert chosen(scores)[:4] == ((0, 1), (0, 2), (0, 3), (0, 4))
+
+
+def test_ordered_levels_from_the_other_end_have_the_same_runs() -> None:
+    counts = np.array([6.0, 5, 3, 3, 1])
+    assert grouped(counts, 2, True).tolist() == [0, 0, 1, 1, 1]
+    assert grouped(counts[::-1], 2, True).tolist() == [0, 0, 0, 1, 1]
+
+
+def test_of_levels_with_one_mass_the_first_is_the_first_to_get_a_group() -> None:
+    """As a sort that keeps the order of ties has it; from 17 levels on, others do not."""
+    groups = grouped(np.tile([3.0, 2.0, 1.0], 20), 59, ordered=False)
+    heaviest_first = [*range(0, 60, 3), *range(1, 60, 3), *range(2, 60, 3)]
+    assert groups[heaviest_first][:59].tolist() == [*range(59)]

@@ -12,7 +12,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.protocol.task import PublicColumn
 from cloister.tasks.preparation.discretise import BINS, Discretise
-from cloister.tasks.synthesis.synthesise import Synthesise
+from cloister.tasks.synthesis.synthesise import Synthesise, _columns
 from cloister.testing import toy_task
 
 
@@ -65,10 +65,10 @@ def test_groups_follow_from_the_noise_of_a_pair() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"nominal_n": 100}, "tables of 4 columns.*they would be noise"),
-        ({"nominal_n": 800}, "structure 'pairs' must find pairs.*'star'"),
-        ({"structure": "star"}, "target goes with structure"),
-        ({"target": "a"}, "target goes with structure"),
+        ({"nominal_n": 100}, "tables of 4 columns.*noise would exceed them"),
+        ({"nominal_n": 800}, "structure 'pairs' chooses pairs.*'star'"),
+        ({"structure": "star"}, "target must be given with structure"),
+        ({"target": "a"}, "target must be given with structure"),
         ({"structure": "star", "target": "z"}, "target must be a column"),
         ({"edges": {}}, "edges must be given for 'x'"),
         ({"ordered": ("z",)}, "must be a column of the schema"),
@@ -161,3 +161,7 @@ def test_a_value_that_many_records_share_has_a_bin_of_its_own() -> None:
     assert (gain[bins == of_zero.pop()] < 200).all()
     assert len(set(bins[gain > 0])) >= 3
     assert "Bins" in [display.title for display in task.displays(result.results, schema.names)]
+
+
+def test_a_row_of_columns_ends_at_its_filling_of_minus_one() -> None:
+    assert _columns([0.0, 2.0, -1.0]) == (0, 2)

@@ -43,7 +43,7 @@ def test_records_outside_the_box_have_the_outermost_bins() -> None:
         (["sex"], {"sex": (1.0,)}, "'sex' has categories"),
         (["age"], {"age": (0.0, 50.0)}, r"inside \(0, 100\)"),
         (["age"], {"age": (50.0, 100.0)}, r"inside \(0, 100\)"),
-        (["age"], {"age": (50.0, 50.0000001)}, "at least a step of the grid"),
+        (["age"], {"age": (50.0, 50.0000001)}, "at least one grid step"),
         (["work"], {}, "one of 2"),
     ],
 )

@@ -218,7 +218,7 @@ def test_nobody_gives_finite_answers() -> None:
         ({"decision": "score", "cutoff": 555.0}, "cutoff must be an edge"),
         ({"cutoff": 0.5}, "cutoff must be an edge"),
         ({"edges": {"score": tuple(range(301, 899))}, "nominal_n": 10**6}, "at most 500 cells"),
-        ({"nominal_n": 100}, "would be noise"),
+        ({"nominal_n": 100}, "noise would hide"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_spent(

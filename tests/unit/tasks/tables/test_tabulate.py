@@ -119,12 +119,12 @@ def test_tests_are_there_for_tables_that_they_fit_and_corrected_together() -> No
     [
         ({}, "tables or means must be given"),
         ({"tables": [["work", "smokes", "ill", "age"]], "edges": {"age": [5]}}, "synthesise"),
-        ({"tables": [["work", "work"]]}, "name each column once"),
+        ({"tables": [["work", "work"]]}, "name a column only once"),
         ({"tables": [["work"], ["work"]]}, "tables must be different"),
         ({"tables": [["age"]]}, "edges must be given for 'age'"),
-        ({"tables": [["work"]], "edges": {"age": [5]}}, "edges must be of columns in tables"),
+        ({"tables": [["work"]], "edges": {"age": [5]}}, "edges must name columns in tables"),
         ({"tables": [["age"]], "edges": {"age": [50, 20]}}, "the lower first"),
-        ({"tables": [["work"]], "by": ["ill"]}, "goes with means"),
+        ({"tables": [["work"]], "by": ["ill"]}, "needs means"),
         ({"means": ["age"], "by": ["ill", "smokes", "work"]}, "1 or 2 columns"),
         ({"means": ["ill"]}, "which has categories"),
         ({"tables": [["nobody"]]}, "nobody"),
@@ -134,9 +134,9 @@ def test_tests_are_there_for_tables_that_they_fit_and_corrected_together() -> No
         ({"tables": [["age"]], "edges": {"age": list(np.linspace(1, 99, 20_001))}}, "20,000 cells"),
         (
             {"tables": [["work", "ill"]], "nominal_n": 20},
-            "work by ill would be noise: a cell has 3.33 records on average, and noise of 4.2",
+            "hide the table of work by ill: a cell has 3.33 records on average, and noise of 4.2",
         ),
-        ({"means": ["age"], "by": ["work"], "nominal_n": 20}, "would be noise"),
+        ({"means": ["age"], "by": ["work"], "nominal_n": 20}, "noise would hide"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_before_it_costs(
@@ -210,7 +210,7 @@ def test_a_report_leaves_out_small_counts_and_says_that_this_protects_nobody() -
     for display in (bars, first, sheet, second, means, chart):
         text = str(as_table(display))
         assert "'<" in text, display.title
-        assert "protects nobody" in text
+        assert "Suppression is cosmetic" in text
         assert "nan" not in text.replace("nominal", "")
     assert as_table(tests).rows[0][1] == "independence"
 

@@ -41,7 +41,7 @@ class KMeansOnShares(Training, Budgeted):
     centres: Annotated[
         tuple[tuple[float, ...], ...],
         Length(1),
-        "where to start, data units; public, so never chosen by looking at records",
+        "starting centres, data units; public, so never chosen from records",
     ]
     iterations: Annotated[int, Range(1, 10_000)] = 5
 

@@ -1,0 +1,39 @@
+"""What evaluation makes of a model that returns no numbers, and of the places of centres."""
+
+from __future__ import annotations
+
+from math import sqrt
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from cloister.tasks.evaluation.classification import Evaluation
+from cloister.tasks.evaluation.cluster_quality import ClusterQuality
+
+ONE = 1 << 16
+
+
+@pytest.mark.parametrize("k", [2, 3, 5])
+def test_a_probability_that_is_no_number_counts_as_that_of_even_classes(k: int) -> None:
+    """So it may be the largest."""
+    rest = np.full(k - 1, 0.9 / k)
+
+    def answers(first: float) -> tuple[list[list[int]], list[int]]:
+        model = SimpleNamespace(probabilities=lambda *_: np.array([[first, *rest]]))
+        heads = 1 if k == 2 else k
+        task = SimpleNamespace(
+            model=model, classes=tuple("abcde"[:k]), heads=heads, n_bins=50, _arrays={}
+        )
+        bins, predicted = Evaluation._of_model(task, np.zeros((1, 1), np.int32))  # type: ignore[arg-type]
+        return bins.tolist(), predicted.tolist()
+
+    assert answers(np.nan) == answers(1 / k)
+    assert answers(np.nan)[1] == [0]
+
+
+def test_the_farthest_place_is_the_corner_opposite_to_the_outermost_centre() -> None:
+    task = ClusterQuality(n_features=2, centres=((0, 0), (ONE, -ONE)))
+    assert task._farthest == pytest.approx(2 * sqrt(2))
+    inner = ClusterQuality(n_features=2, centres=((0, 0), (0, -ONE // 2)))
+    assert inner._farthest == pytest.approx(sqrt(1 + 1.5**2))
