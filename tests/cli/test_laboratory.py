@@ -42,7 +42,10 @@ def test_running_one_without_the_laboratory_is_refused_in_one_sentence(
 ) -> None:
     done = without_the_lab(*argv)
     assert done.returncode == 3
-    assert done.stderr == f"cloister: {argv[0]!r} is a command of the laboratory: {INSTALL_LAB_HINT}.\n"
+    assert (
+        done.stderr
+        == f"cloister: {argv[0]!r} is a command of the laboratory: {INSTALL_LAB_HINT}.\n"
+    )
 
 
 @pytest.mark.parametrize("name", LABORATORY)

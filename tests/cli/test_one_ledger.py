@@ -248,6 +248,6 @@ def test_without_the_extra_a_networked_command_says_what_to_install(
         monkeypatch.setitem(sys.modules, name, None)
     assert main([command, *action]) == 3
     assert (
-        capsys.readouterr().err
-        == f"cloister: '{command}' needs the network packages; run pip install 'cloister[service]'.\n"
+        capsys.readouterr().err == f"cloister: '{command}' needs the network packages; "
+        "run pip install 'cloister[service]'.\n"
     )

@@ -44,7 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     advise.add_argument("--delta", type=float, default=1e-6, metavar="D", help="default: 1e-6")
     advise.add_argument("--jobs", type=int, default=10, metavar="N", help="default: 10")
     advise.add_argument(
-        "--analysts", type=int, default=1, metavar="N", help="who share the cap (default: 1)"
+        "--analysts",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number that share the cap (default: 1)",
     )
     cap = add("cap", "change the lifetime cap of a data set", on_ledger(_cap))
     close = add("close", "end a job that crashed; sent values stay charged", on_ledger(_close))

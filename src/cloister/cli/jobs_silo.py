@@ -33,7 +33,7 @@ def _list(_: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
     rows = tuple((job.id, job.state, asker(job), priced(job), job.received_at) for job in jobs)
     headings = ("job", "state", "proposed by", "task and epsilon", "received")
     out.table(Table(f"Jobs at {site.settings.name}", headings, rows))
-    # A job that nobody decides on holds up all its silos.
+    # A job without a decision delays all its silos.
     if waiting := sum(job.state == SiloState.WAITING for job in jobs):
         out.say(
             f"jobs that wait for your decision: {waiting}; cloister jobs show JOB, then approve "

@@ -73,7 +73,7 @@ class Site:
         """Write the configuration file; never replace one, since its owner may have edited it."""
         text = (
             f"# All keys: cloister config init --role {self.role}\n"
-            f"# What is set: cloister config check {self.config}\n"
+            f"# Current settings: cloister config check {self.config}\n"
         ) + tomli_w.dumps(values)
         if not self.config.exists():
             write_text(self.config, text, new=True)

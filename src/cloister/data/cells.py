@@ -231,16 +231,16 @@ class CellType:
                 return Read(codes, np.isnan(codes))
         return Read(values.astype(np.float64))
 
-    def of_days(self, cells: Days) -> Read:
+    def of_days(self, found: Days) -> Read:
         """Read days."""
-        present = ~np.isnat(cells.days)
+        present = ~np.isnat(found.days)
         match self.kind:
             case "date":
-                return Read(decimal_years(cells.days))
+                return Read(decimal_years(found.days))
             case "category":
                 codes = np.full(len(present), np.nan)
                 for i in np.flatnonzero(present).tolist():
-                    codes[i] = self._named.get(_iso(cells, i), math.nan)
+                    codes[i] = self._named.get(_iso(found, i), math.nan)
                 return Read(codes, present & np.isnan(codes))
         return Read(np.full(len(present), np.nan), present)
 

@@ -194,13 +194,13 @@ def _types_of(source: Any) -> list[tuple[str, str]]:
 
 
 def find_columns(
-    label: str, source_names: Sequence[Any], names: Sequence[str] | None, unit: str | None
+    label: str, found: Sequence[Any], names: Sequence[str] | None, unit: str | None
 ) -> tuple[list[int], tuple[str, ...]]:
     """Return the positions of the needed columns (the unit last) and the names of the features.
 
     Names match without surrounding blanks and in any Unicode composition of their letters.
     """
-    available = [_composed(str(name).strip()) for name in source_names]
+    available = [_composed(str(name).strip()) for name in found]
     names = tuple(available if names is None else names)
     needed = (*names, unit) if unit is not None else names
     wanted = [_composed(name) for name in needed]

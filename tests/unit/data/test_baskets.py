@@ -296,7 +296,10 @@ def test_mistakes_are_told_before_anything_is_read(tmp_path: Path) -> None:
     ("options", "says"),
     [
         ({"layout": "wide"}, "layout must be 'lines', or 'long' with the names of"),
-        ({"layout": "long", "basket": "b"}, "the names of the columns basket and item, got 'long', 'b' and None"),
+        (
+            {"layout": "long", "basket": "b"},
+            "the names of the columns basket and item, got 'long', 'b' and None",
+        ),
         ({"layout": "long", "basket": "b", "item": "b"}, "got 'long', 'b' and 'b'"),
         ({"item": "i"}, "got 'lines', None and 'i'"),
         ({"delimiter": ", "}, "one ASCII character"),

@@ -649,7 +649,9 @@ def test_a_header_is_read_in_an_encoding_that_python_knows(tmp_path: Path) -> No
     path = write(tmp_path / "t.csv", "größe,b\n1,2\n", "cp850")
     assert header(path, "cp850") == ("größe", "b")
     for source in (path, ROWS):
-        with pytest.raises(DataError, match="encoding must be one that Python knows, .* got 'kling"):
+        with pytest.raises(
+            DataError, match=r"encoding must be one that Python knows, .* got 'kling"
+        ):
             header(source, "klingon")
 
 

@@ -239,7 +239,10 @@ def test_marks_that_cannot_be_are_refused(changes: dict[str, Any], says: str) ->
     [
         ({"type": "number", "format": "%Y"}, "format is valid only for"),
         ({"type": "boolean", "spellings": {"yes": ["ja"]}}, "spellings must have categories"),
-        ({"type": "boolean", "spellings": {"true": ["ja"], "false": ["ja"]}}, "belong to one category"),
+        (
+            {"type": "boolean", "spellings": {"true": ["ja"], "false": ["ja"]}},
+            "belong to one category",
+        ),
         ({"type": "date", "min": "1.1.1900"}, "min must be a public number"),
     ],
 )

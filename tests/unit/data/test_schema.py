@@ -388,7 +388,10 @@ def test_draft_without_the_owners_name_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("columns", "says"),
-    [("age,smoker", "must be a list of one or more names"), (["age", "age"], "got 'age' more than once")],
+    [
+        ("age,smoker", "must be a list of one or more names"),
+        (["age", "age"], "got 'age' more than once"),
+    ],
 )
 def test_draft_refuses_what_is_no_list_of_names(columns: Any, says: str) -> None:
     with pytest.raises(PlanError, match=says):

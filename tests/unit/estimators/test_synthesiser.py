@@ -117,7 +117,7 @@ def test_intervals_are_of_measured_tables_alone(model: DPSynthesiser) -> None:
     alone = next(p for p in (("pay", "work"), ("smokes", "work")) if p not in measured)
     with pytest.raises(PlanError, match="were not measured together"):
         model.intervals(alone)
-    with pytest.raises(PlanError, match="columns must be some of .*, got 'height'"):
+    with pytest.raises(PlanError, match=r"columns must be some of .*, got 'height'"):
         model.intervals("height")
 
 
