@@ -27,7 +27,7 @@ def encode_options(task: type[Task], given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def decode_options(encoded: Mapping[str, Any], tasks: Mapping[str, type[Task]]) -> dict[str, Any]:
-    """Return options written by :func:`encode_options`; models are of one of the `tasks`."""
+    """Return options written by :func:`encode_options`; `tasks` holds the classes of models."""
     return {name: _decoded(value, tasks) for name, value in encoded.items()}
 
 

@@ -160,31 +160,34 @@ REFUSALS: dict[str, tuple[Case, str]] = {
     ),
     "order of names": (
         Case(plan=asking(columns=("x1", "x0"))),
-        "'columns' must be what this silo's schema and the options of the plan lead to;",
+        "the plan differs in 'columns' from",
     ),
     "other bounds": (
         Case(plan=asking(grid=replace(PLAN.grid, high=(1.0, 1.5)))),
-        "'grid.high' must be what",
+        "the plan differs in 'grid.high' from",
     ),
-    "unit": (Case(plan=asking(unit="patient")), "'unit' must be what this silo's schema"),
-    "max_rows": (Case(plan=asking(max_rows=2)), "'max_rows' must be what this silo's schema"),
+    "unit": (Case(plan=asking(unit="patient")), "the plan differs in 'unit' from"),
+    "max_rows": (Case(plan=asking(max_rows=2)), "the plan differs in 'max_rows' from"),
     "max_silos_per_person": (
         Case(plan=asking(max_silos_per_person=2)),
-        "'max_silos_per_person' must be what this silo's schema",
+        "the plan differs in 'max_silos_per_person' from",
     ),
     "no options": (Case(plan=asking(options=None)), "the plan cannot be made from this silo's"),
     "other options": (
         Case(plan=asking(options={**PLAN.options, "alpha": 0.7})),
-        "'layout.frames', 'question', 'task.radius' must be what",
+        "the plan differs in 'layout.frames', 'question', 'task.radius' from",
     ),
     "unknown option": (
         Case(plan=asking(options={**PLAN.options, "beta": 1})),
         "the plan cannot be made from this silo's schema: options of task 'fastlloyd'",
     ),
-    "another question": (Case(plan=asking(question="0" * 64)), "'question' must be what"),
+    "another question": (
+        Case(plan=asking(question="0" * 64)),
+        "the plan differs in 'question' from",
+    ),
     "a task that the options do not lead to": (
         Case(plan=asking(task=replace(PLAN.task, radius=0.5))),
-        "'layout.frames', 'task.radius' must be what",
+        "the plan differs in 'layout.frames', 'task.radius' from",
     ),
     "no fingerprints": (Case(plan=asking(fingerprints=())), "the plan has no fingerprints"),
     "not a member": (
@@ -279,7 +282,7 @@ def test_a_job_over_some_columns_is_held_to_the_policy_and_to_their_bounds() -> 
     wide = replace(plan.grid, high=(9.0,))
     reason = Case(counts, replace(plan, grid=wide)).refusal()
     assert reason is not None
-    assert reason.startswith("'grid.high' must be what this silo's schema")
+    assert reason.startswith("the plan differs in 'grid.high' from")
 
 
 def test_a_large_catalogue_makes_no_long_reason() -> None:
@@ -302,7 +305,7 @@ def test_the_silo_with_a_unit_column_holds_the_plan_to_it() -> None:
     assert Case(plan=plan, schema=schema).refusal() is None
     fewer = Case(plan=replace(plan, max_rows=3), schema=schema).refusal()
     assert fewer is not None
-    assert fewer.startswith("'max_rows' must be what this silo's schema")
+    assert fewer.startswith("the plan differs in 'max_rows' from")
 
 
 def test_the_owners_name_for_the_data_is_the_owners() -> None:
