@@ -213,7 +213,7 @@ class Small:
         return 2 if self._is_now(self.schedule.twice, "messages") else 1
 
     def _is_now(self, wanted: int | None, count: str) -> bool:
-        number = getattr(self, count)
+        number: int = getattr(self, count)
         setattr(self, count, number + 1)
         return number == wanted
 

@@ -1,7 +1,8 @@
 """The laws of a simulated federation, each a sentence of PROTOCOL.md, checked from outside.
 
-A law sees what crosses the network, what lies in the files, and what silos hold after an opening. It
-reads the files by itself and prices them by itself: a ledger that forgets cannot vouch for itself.
+A law sees what crosses the network, what lies in the files, and what silos hold after an opening.
+It reads the files by itself and prices them by itself: a ledger that forgets cannot vouch for
+itself.
 """
 
 from __future__ import annotations
@@ -130,8 +131,11 @@ def book_of(path: Path, cap: float, delta: float) -> Book:
 
 def _price(event: Mapping[str, Any]) -> float:
     counts = mechanism_counts(read_event(dict(event)))
-    assert all(isinstance(one, GaussianEvent) for one in counts)
-    return sum(n / one.noise_multiplier**2 for one, n in counts.items())  # type: ignore[union-attr]  # Gaussian
+    price = 0.0
+    for one, n in counts.items():
+        assert isinstance(one, GaussianEvent)
+        price += n / one.noise_multiplier**2
+    return price
 
 
 # Noise that is known afterwards --------------------------------------------------------------
@@ -433,7 +437,7 @@ class Laws:
         return all(np.abs(value - other[name]).max() <= step for name, value in one.items())
 
     def _noise(self, plan: Plan, t: int, survivors: Iterable[str]) -> Iterable[Integers]:
-        """Return the noise that may be in a sum: that of the silos, or a draw of the coordinator."""
+        """Return the noise that may be in a sum: of the silos, or a draw of the coordinator."""
         blocks = plan.blocks(t)
         if plan.profile == "pairwise":
             about = join((plan.digest, str(t).encode()))

@@ -134,12 +134,6 @@ SILO = (
         "if False:",
     ),
     Mutant(
-        "a second cohort is accepted",
-        _KEYS + "masker",
-        "if self._deal is not None and self._deal != deal:",
-        "if False:",
-    ),
-    Mutant(
         "keys are made again when they are asked for again",
         _CLIENT + "_answer",
         "return kept or self._promise(frame, encode(self.plan, self._keys.keys()))",

@@ -21,6 +21,7 @@ import numpy as np
 from cloister.data import Records, array_records
 from cloister.federation.transports.http import Kind, Message
 from cloister.hazmat.signing import Identity
+from cloister.privacy.budget import Budget
 from cloister.protocol.messages import Close, Deal, Open, Reply, Roster, Unmask, decode, encode
 from cloister.protocol.plan import Plan
 from cloister.tasks.clustering.kmeans import FastLloyd
@@ -28,7 +29,7 @@ from cloister.tasks.count import Count
 from cloister.testing import toy_plan
 
 from .laws import Laws, RecordedNoise
-from .parties import Coordinator, Federation, Silo, describe
+from .parties import DELTA, PATIENCE, Coordinator, Federation, Silo, describe
 from .world import COORDINATOR, Broken, Crash, Fuse, World, image_of, patched
 
 MEMORY = Path("/dev/shm")  # where there is one: a disk that keeps its promises costs time only
@@ -153,6 +154,7 @@ class Weather:
             (0.5, 3, self._kill_coordinator),
             (0.2, 2, self._turn_clock),
             (0.15, 1, self._withdraw),
+            (0.4, 2, self._leave_alone),
         ):
             for _ in range(self.rng.randint(1, most) if self.rng.random() < chance else 0):
                 self._sometime(fault)
@@ -197,6 +199,12 @@ class Weather:
             silo.die()
             return
         self.world.fuses[silo.name] = Fuse(self.rng.randint(0, 5), self.rng.random() < 0.3)
+
+    def _leave_alone(self) -> None:
+        """A silo dies, and its owner notices late: its jobs go on without it, where they can."""
+        name = self.rng.choice(self.names)
+        self.world.note(f"{name} dies for long")
+        self.parties.silos[name].die(again=4 * PATIENCE)
 
     def _kill_coordinator(self) -> None:
         if self.rng.random() < 0.2 and self.parties.coordinator.up:
@@ -272,9 +280,10 @@ def forged_from(plan: Plan, message: Any, silo: str, rng: random.Random) -> Any:
                 ]
             )
         case Deal(cohort, boxes):
-            kept = [i for i, name in enumerate(cohort) if name == silo or rng.random() < 0.6]
-            fewer = tuple(cohort[i] for i in kept), tuple(boxes[i] for i in kept)
-            return Deal(*fewer) if len(kept) < len(cohort) else None
+            pairs = zip(cohort, boxes, strict=True)
+            some = [pair for pair in pairs if pair[0] == silo or rng.random() < 0.6]
+            names, boxes = tuple(name for name, _ in some), tuple(box for _, box in some)
+            return Deal(names, boxes) if len(names) < len(cohort) else None
         case Open() | Unmask() | Close() if message.confirmations:
             told = list(message.confirmations)
             known = rng.randrange(len(told))
@@ -295,7 +304,7 @@ class Failed(AssertionError):
 
 def jobs_of(seed: int) -> int:
     """Return the number of jobs in the world of a seed."""
-    return random.Random(f"{seed}/jobs").randint(1, 4)
+    return random.Random(f"{seed}/jobs").randint(2, 5)
 
 
 def simulate(seed: int) -> World:
@@ -316,6 +325,8 @@ def simulate(seed: int) -> World:
                 _propose(parties, number, silos, profile, rng)
             parties.run()
             _end(parties, weather)
+            if "restored" in parties.laws.excuses:
+                _goes_on(parties, silos, profile)
     except Broken as broken:
         raise Failed(_story(seed, world, str(broken))) from None
     except Exception as error:
@@ -336,16 +347,31 @@ def _propose(
 def _end(parties: Federation, weather: Weather) -> None:
     """Let all faults cease, and look at what is left."""
     weather.clear()
+    for silo in parties.silos.values():
+        silo.connect()
     for _ in range(2):
         for silo in parties.silos.values():
             silo.start()
-            silo.connect()
             silo.look()
         parties.coordinator.start()
         parties.world.now += 700_000.0  # past the time to approve
         parties.coordinator.do(lambda jobs: jobs.look())
         parties.run()
     parties.laws.ended()
+
+
+def _goes_on(parties: Federation, silos: int, profile: str) -> None:
+    """When all faults have ceased, and owners did what the log said, jobs complete again."""
+    budget = Budget(0.05, DELTA)
+    for number in (98, 99):  # the first one may be refused by a ledger that was put back
+        plan = plan_of(parties.world.seed, number, silos, profile, 1, budget=budget)
+        parties.plans[plan.run_id] = plan
+        parties.coordinator.propose(plan)
+        parties.run()
+    jobs = parties.coordinator.jobs
+    last = jobs.store.job(plan.run_id) if jobs else None
+    if last is None or (last.state != "done" and "above its lifetime cap" not in last.reason):
+        parties.laws.broken("jobs complete when faults have ceased", repr(last and last.reason))
 
 
 def _story(seed: int, world: World, what: str) -> str:

@@ -125,9 +125,9 @@ class World:
         self._sent[link] += 1
         heapq.heappush(self._events, (self.now + seconds, link, self._sent[link], action))
 
-    def send(self, link: str, action: Callable[[], object]) -> None:
-        """Let a message arrive."""
-        self.after(self.delay(self.rng(link)), action, link)
+    def send(self, link: str, action: Callable[[], object], *, slowly: bool = False) -> None:
+        """Let a message arrive; slowly, when much else has happened."""
+        self.after(self.delay(self.rng(link)) * (5 if slowly else 1), action, link)
 
     def step(self, before: float = float("inf")) -> bool:
         """Run the next event; return False, with the time at `before`, if none comes earlier."""
@@ -328,7 +328,8 @@ class Inline:
         """Work, and return the outcome."""
         done: Future[None] = Future()
         try:
-            done.set_result(work())
+            work()
+            done.set_result(None)
         except Exception as error:
             done.set_exception(error)
         return done
