@@ -4,7 +4,8 @@ Three silos and an aggregator run one job of two rounds over a transport without
 delivers its requests in the order of the silos, and then their answers. A schedule is a canonical
 run with up to three changes:
 
-- one message comes *twice*: a request at once, an answer in place of the next one of its silo;
+- one message comes *twice*: a request at once, and again after the next one of its silo; an answer
+  in place of the next one;
 - two answers that follow each other are *swapped* (only answers meet at one party: to swap the
   requests of two silos, which share nothing, changes nothing that anybody could see);
 - one party *dies* at one point of its disk, and starts again: a silo is asked again, and an
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +30,9 @@ from cloister.privacy.events import Event
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
+from cloister.protocol.exchanges import Kind as FrameKind
 from cloister.protocol.journal import MemoryJournal
+from cloister.protocol.messages import kind_of
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
 
@@ -38,6 +41,7 @@ from .simulate import MEMORY, Failed, identity, plan_of, records
 from .world import COORDINATOR, Broken, Crash, Fuse, Image, World, image_of, patched, put
 
 SILOS, CAP, DELTA = 3, 10.0, 1e-6
+_OF_ROUNDS = (FrameKind.OPEN, FrameKind.REPLY, FrameKind.UNMASK, FrameKind.CLOSE)
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,14 @@ class Schedule:
         Pairs of answers that follow each other, in the order of exchanges.
     dies : int or None
         Points of all disks.
+    silent : str
+        A silo that answers no request of a round.
     """
 
     twice: int | None = None
     swapped: int | None = None
     dies: int | None = None
+    silent: str = ""
 
 
 class Journal(MemoryJournal):
@@ -167,7 +174,8 @@ class Small:
         self.plans = {self.plan.run_id: self.plan}
         self.laws.federation = self  # type: ignore[assignment]  # all that laws ask for
         self.world.on_point = self._point
-        self._late: dict[str, bytes] = {}
+        self._late: dict[str, bytes] = {}  # answers and requests that come again, by silo
+        self._again: dict[str, bytes] = {}
         for name in self.plan.silos:
             silo = SmallSilo(self.world, self.plan, self.folder / name, name)
             silo.folder.mkdir()
@@ -196,9 +204,18 @@ class Small:
         """Carry requests in order, and then the answers."""
         self.laws.asked(self.plan.run_id, frames)
         answers = {}
+        again, self._again = self._again, {}
         for name, frame in frames.items():
-            for _ in range(self._copies()):
+            copies = self._copies()
+            if name == self.schedule.silent and kind_of(frame) in _OF_ROUNDS:
+                answers[name] = b""
+                continue
+            for _ in range(copies):
                 answers[name] = self._deliver(self.silos[name], frame)
+            if name in again:
+                self._deliver(self.silos[name], again[name])
+            if copies == 2:
+                self._again[name] = frame
         names = [name for name in frames if answers[name]]
         for place in range(len(names) - 1):
             if self._is_now(self.schedule.swapped, "pairs"):
@@ -242,6 +259,8 @@ class Small:
         """A job that only loses memory is done at all silos, charged once."""
         for silo in self.silos.values():
             done = silo.client is not None and silo.client.finished
+            if silo.name == self.schedule.silent:
+                continue
             if not done:
                 self.laws.broken("a job with enough silos completes", silo.name)
             book = self.laws.book(silo)  # type: ignore[arg-type]
@@ -287,14 +306,12 @@ def run(plan: Plan, schedule: Schedule) -> Small:
     return small
 
 
-def small_plan(profile: str) -> Plan:
+def small_plan(profile: str, silos: int = SILOS) -> Plan:
     """Return the job of all schedules: three silos, two rounds."""
-    return plan_of(7, 0, SILOS, profile, 2)
+    return plan_of(7, silos, silos, profile, 2)
 
 
-def schedules(
-    plan: Plan, *, orders: bool, counted: Callable[[Schedule], object] = lambda schedule: None
-) -> Iterator[Schedule]:
+def schedules(plan: Plan, *, orders: bool) -> Iterator[Schedule]:
     """Yield every message twice times every point of death, in canonical order or in every one.
 
     The points of a disk are counted anew for each message and order, without a death.
@@ -305,3 +322,11 @@ def schedules(
             points = run(plan, Schedule(twice, swapped)).world.points
             for dies in (None, *range(points)):
                 yield Schedule(twice, swapped, dies)
+
+
+def drop_outs() -> None:
+    """Run a job of four silos that goes on without one, every message twice."""
+    plan = small_plan("pairwise", 4)
+    messages = run(plan, Schedule(silent="silo-3")).messages
+    for twice in range(messages):
+        run(plan, Schedule(twice, silent="silo-3"))

@@ -8,6 +8,7 @@ itself.
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -262,7 +263,8 @@ class Laws:
             self._once("a request has one answer", (name, job, ask.body), answer.body)
         match said:
             case Secrets():
-                self._once("a silo seals to one roster", (name, job), ask.body)
+                if name not in self.old:  # one that forgot the job has other keys
+                    self._once("a silo seals to one roster", (name, job), ask.body)
                 self._keep_held(silo, plan)
             case Ready():
                 self._once(_ONE_SUM, (name, job, BEFORE), said.result_hash)
@@ -485,6 +487,9 @@ class Laws:
         if silo.agent is None:
             self.broken("every silo starts again", silo.name)
             return
+        own = silo.agent._ledger.cost("toy").mu_squared
+        if not math.isclose(own, book.charged, rel_tol=1e-6, abs_tol=1e-9):
+            self.broken("a ledger charges what its file holds", f"{silo.name} {own} {book.charged}")
         try:
             silo.agent._ledger.verify()
         except CloisterError as error:

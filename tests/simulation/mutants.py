@@ -29,15 +29,15 @@ class Mutant:
         Module, class if any, and function.
     was, becomes : str
         Texts in the source of the function.
-    seed : int
-        A seed that catches it.
+    seed : int or None
+        A seed that catches it; None: a drop-out under :func:`exhaustive.drop_outs` does.
     """
 
     name: str
     where: str
     was: str
     becomes: str
-    seed: int = 0
+    seed: int | None = 0
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -102,6 +102,7 @@ SILO = (
         _CLIENT + "_give_shares",
         "self._masker.shares(t, members, reply.survivors)",
         "self._masker.shares(t, members, reply.survivors if self._pending else members)",
+        seed=None,
     ),
     Mutant(
         "survivors are not checked for order, nor for this silo",
@@ -156,8 +157,8 @@ LEDGER = (
     Mutant(
         "a ledger behind its owner's statements goes on",
         _LEDGER + "_check_claims",
-        "if lacking := self._lacking(connection):",
-        "if lacking := []:",
+        "if missing := self._missing(connection):",
+        "if missing := []:",
     ),
     Mutant(
         "a charge has no frame",
@@ -174,32 +175,32 @@ LEDGER = (
     Mutant(
         "a closed job costs nothing",
         _STATE + "_apply_close",
-        "known.cost = known.tariff.cost(composed(known.spent))",
-        "known.cost = Cost()",
+        "closed.cost = closed.tariff.cost(composed(closed.spent))",
+        "closed.cost = Cost()",
     ),
     Mutant(
         "the last answer to a request counts, not the first",
         _LEDGER + "record_all",
-        "kept.append(answer if earlier is None else earlier)",
-        "kept.append(answer)",
+        "stored.append(answer if earlier is None else earlier)",
+        "stored.append(answer)",
     ),
     Mutant(
         "the secret of a job is not kept",
         _LEDGER + "secret",
-        "connection.execute(ledger_file.INSERT_SECRET, (job, *kept))",
+        "connection.execute(ledger_file.INSERT_SECRET, (job, *row))",
         "pass",
     ),
     Mutant(
         "a recovered job is not charged",
         _STATE + "_apply_recover",
-        "known.spend_all()",
-        "known.is_open, known.cost = False, Cost()",
+        "job.spend_all()",
+        "job.is_open, job.cost = False, Cost()",
     ),
     Mutant(
         "of a peer's statements the oldest is kept",
         "privacy.ledger:_put_statements",
-        "row = (one.fingerprint, said.job, said.height,",
-        "row = (one.fingerprint, said.job, -said.height,",
+        "row = (signed.fingerprint, job, height,",
+        "row = (signed.fingerprint, job, -height,",
     ),
 )
 COORDINATOR = (

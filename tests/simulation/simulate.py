@@ -317,7 +317,7 @@ def simulate(seed: int) -> World:
     try:
         with federation(world, silos, cap, numbered=rng.random() < 0.8) as parties:
             jobs = jobs_of(seed)
-            weather = Weather(rng, parties, horizon=jobs * 40.0)
+            weather = Weather(rng, parties, horizon=jobs * (15 + 25 * mean))
             weather.set_in()
             if not parties.coordinator.numbered:
                 parties.laws.excuses.add("answers of other requests")

@@ -8,13 +8,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
+
+from cloister.privacy.budget import Budget
+from cloister.privacy.chain import SignedStatement
+from cloister.privacy.events import GaussianEvent
+from cloister.privacy.ledger import Ledger
 
 from . import exhaustive
 from .exhaustive import Schedule
 from .mutants import MUTANTS, Mutant
-from .simulate import Failed, jobs_of, simulate
+from .simulate import Failed, identity, jobs_of, simulate
 from .world import Broken, Crash, Fuse, World
 
 GATE = 500  # jobs
@@ -46,6 +52,25 @@ def test_many_seeded_jobs(part: int) -> None:
         simulate(seed)
 
 
+@pytest.mark.xfail(reason="recover() takes one of two jobs that were told at one head", strict=True)
+def test_both_of_two_jobs_that_were_told_at_one_head_are_recovered(tmp_path: Path) -> None:
+    """What seed 138 found: two jobs are reserved, and then the silo signs its ledger in both."""
+    event, names = GaussianEvent(5.0), ("one", "two")
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.open_dataset("toy", cap=Budget(10.0, 1e-6))
+    ledger.backup(tmp_path / "old.db")
+    for job in names:
+        ledger.reserve(dataset="toy", study="s", job=job, events=event)
+    told = [
+        SignedStatement.of(ledger.statement(job, "0" * 64, event), identity("me")) for job in names
+    ]
+    ledger.dispose()
+    old = Ledger(tmp_path / "old.db")
+    taken = old.recover(identity("me").public, told)
+    old.dispose()
+    assert {statement.job for statement in taken} == set(names)
+
+
 @pytest.mark.skipif("SIMULATION_SEED" not in os.environ, reason="set SIMULATION_SEED to a seed")
 def test_replay() -> None:
     print("\n".join(simulate(int(os.environ["SIMULATION_SEED"])).trace))
@@ -70,6 +95,10 @@ def test_every_death_and_every_message_twice(profile: str) -> None:
     for dies in range(run.world.points):
         # Beside it the message that comes twice and the order change from one point to the next.
         exhaustive.run(plan, Schedule(dies * 7 % run.messages, dies % run.pairs, dies))
+
+
+def test_a_job_goes_on_without_a_silo_and_every_message_comes_twice() -> None:
+    exhaustive.drop_outs()
 
 
 @pytest.mark.nightly
@@ -108,6 +137,5 @@ def test_no_handler_of_the_product_catches_a_death_or_a_broken_law() -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
-    simulate(mutant.seed)
     with mutant.applied(), pytest.raises(Failed):
-        simulate(mutant.seed)
+        exhaustive.drop_outs() if mutant.seed is None else simulate(mutant.seed)
