@@ -83,6 +83,7 @@ SILO = (
         "frame = self._journal.frame(self.plan.run_id, t)",
         "self._noise = __import__('cloister.privacy.noise').privacy.noise.DiscreteNoise()\n"
         "    frame = encode(self.plan, self._upload(t))",
+        seed=7,
     ),
     Mutant(
         "a second sum of a round is confirmed",
@@ -90,12 +91,14 @@ SILO = (
         "if self._bound[t] != answers[0][1]:",
         "self._bound[t] = answers[0][1]\n    if len(kept) < len(answers):\n"
         "        return answers[-1][1]\n    if False:",
+        seed=6,
     ),
     Mutant(
         "what a silo confirmed is forgotten with its memory",
         _CLIENT + "_promise_all",
         "kept = self._journal.record_all(self.plan.run_id, answers)",
         "kept = (self._bound.get(t, answers[0][1]), answers[-1][1])",
+        seed=1,
     ),
     Mutant(
         "shares asked for late are of all members' seeds",
@@ -109,30 +112,35 @@ SILO = (
         _CLIENT + "_confirm",
         "if survivors != in_order or self.silo not in survivors:",
         "if False:",
+        seed=21,
     ),
     Mutant(
         "a sum of few survivors is confirmed",
         _CLIENT + "_confirm",
         "if len(survivors) < self._quorum:",
         "if False:",
+        seed=58,
     ),
     Mutant(
         "a sum that few confirmed is opened",
         _CLIENT + "_check_confirmations",
         "if len(agree) < self._quorum:",
         "if not agree:",
+        seed=3,
     ),
     Mutant(
         "a forged confirmation counts",
         _CLIENT + "_check_confirmations",
         "if not genuine:",
         "if False:",
+        seed=46,
     ),
     Mutant(
         "a second roster is accepted",
         _KEYS + "secrets",
         "if self._roster is not None and self._roster != roster:",
         "if False:",
+        seed=29,
     ),
     Mutant(
         "keys are made again when they are asked for again",
@@ -151,6 +159,7 @@ SILO = (
         _CLIENT + "_promise",
         "kept = self._journal.record(self.plan.run_id, request, answer)",
         "kept = answer",
+        seed=1,
     ),
 )
 LEDGER = (
@@ -159,42 +168,49 @@ LEDGER = (
         _LEDGER + "_check_claims",
         "if missing := self._missing(connection):",
         "if missing := []:",
+        seed=29,
     ),
     Mutant(
         "a charge has no frame",
         _LEDGER + "_commit",
         "connection.execute(ledger_file.INSERT_FRAME, (job, round, frame))",
         "pass",
+        seed=1,
     ),
     Mutant(
         "a job is reserved beyond the cap",
         _LEDGER + "reserve",
         "if tariff is None:",
         "tariff = tariff or self._state.dataset(dataset).tariff\n        if tariff is None:",
+        seed=3,
     ),
     Mutant(
         "a closed job costs nothing",
         _STATE + "_apply_close",
         "closed.cost = closed.tariff.cost(composed(closed.spent))",
         "closed.cost = Cost()",
+        seed=6,
     ),
     Mutant(
         "the last answer to a request counts, not the first",
         _LEDGER + "record_all",
         "stored.append(answer if earlier is None else earlier)",
         "stored.append(answer)",
+        seed=1,
     ),
     Mutant(
         "the secret of a job is not kept",
         _LEDGER + "secret",
         "connection.execute(ledger_file.INSERT_SECRET, (job, *row))",
         "pass",
+        seed=1,
     ),
     Mutant(
         "a recovered job is not charged",
         _STATE + "_apply_recover",
         "job.spend_all()",
         "job.is_open, job.cost = False, Cost()",
+        seed=13,
     ),
     Mutant(
         "of a peer's statements the oldest is kept",
@@ -215,18 +231,21 @@ COORDINATOR = (
         _AGGREGATOR + "combine",
         "answer = self._journal.commit(job=self.plan.run_id, round=t, event=event, frame=reply)",
         "answer = reply",
+        seed=8,
     ),
     Mutant(
         "a sum of too few silos is answered",
         _AGGREGATOR + "combine",
         "if len(uploads) < self.quorum:",
         "if not uploads:",
+        seed=3,
     ),
     Mutant(
         "survivors are all members, whether they sent or not",
         _AGGREGATOR + "combine",
         "tuple(upload.sender for upload in uploads)",
         "self._members",
+        seed=2,
     ),
     Mutant(
         "the roster is forgotten with the memory",
