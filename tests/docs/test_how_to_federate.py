@@ -15,6 +15,7 @@ from cloister.federation.settings import SiloSettings, load_settings
 from cloister.federation.silo.policy import Policy, Proposer
 from cloister.hazmat.signing import Identity
 from cloister.protocol.proposal import proposal
+from cloister.tasks import TASKS
 from cloister.testing import toy_schema
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +60,7 @@ def refusal_on(page: str, folder: Path) -> str | None:
         plan,
         silo=own,
         schema=schema,
+        tasks=TASKS,
         proposer=Proposer(**proposal(plan, keys[analyst], analyst)["proposer"]),
         peers=settings.peers,
         analysts=settings.analysts,

@@ -216,7 +216,7 @@ def test_without_mpi4py_the_way_to_install_it_is_said(
 
 @pytest.mark.parametrize(
     ("left_out", "sentence"),
-    [(("--nominal-n", "600"), "nominal_n must be given"), (tuple(FILES[1:]), "two or more files")],
+    [(("--nominal-n", "600"), "--mpi needs --nominal-n"), (tuple(FILES[1:]), "two or more files")],
 )
 def test_what_mpi_needs_is_checked_before_a_plan(
     ward: Path, monkeypatch: pytest.MonkeyPatch, left_out: tuple[str, ...], sentence: str
