@@ -2,7 +2,7 @@
 
 A plan carries the options from which its task was designed. A silo designs the task again from its
 own schema and these options, and refuses a plan that differs in any byte. The text lists all that
-is asked, never shortened. Its hash is part of the plan, so a signature over the plan covers the text.
+is asked, never shortened. Its hash is part of the plan, so a signature over the plan covers it.
 """
 
 from __future__ import annotations

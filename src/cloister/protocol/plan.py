@@ -920,9 +920,7 @@ def task_from_json(value: Any, known: Mapping[str, type[Task]]) -> Any:
         return tuple(task_from_json(entry, known) for entry in value)
     if not isinstance(value, Mapping):
         return value
-    entries = {
-        name: task_from_json(entry, known) for name, entry in value.items() if name != _TASK
-    }
+    entries = {name: task_from_json(entry, known) for name, entry in value.items() if name != _TASK}
     if _TASK not in value:
         return entries
     if value[_TASK] not in known:

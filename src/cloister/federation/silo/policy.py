@@ -189,8 +189,8 @@ class Policy:
         # The names of categories, bounds, units and all that a task was designed for.
         if differing := differences(plan, derived):
             yield (
-                f"the plan differs in {listed(tuple(differing))} from the plan that this silo derives "
-                "from its own schema; make the plan again from the agreed schema."
+                f"the plan differs in {listed(tuple(differing))} from the plan that this silo "
+                "derives from its own schema; make the plan again from the agreed schema."
             )
 
 
