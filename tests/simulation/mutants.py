@@ -245,9 +245,8 @@ COORDINATOR = (
 )
 MUTANTS = SILO + LEDGER + COORDINATOR
 
-# Not caught yet, in 80 to 150 seeds. The first two need answers without numbers and states that stay
-# different more often; the third a backup from between the READY and the upload of one job; the last
-# two coordinators on one database.
+# Not caught in 80 to 150 seeds: one needs a backup from between the READY and the upload of a job,
+# one two coordinators on one database, one late answers, one states that stay different, more often.
 ALIVE = (
     Mutant(
         "a late frame counts in the next round",
