@@ -246,7 +246,7 @@ COORDINATOR = (
 MUTANTS = SILO + LEDGER + COORDINATOR
 
 # Not caught in 80 to 150 seeds: one needs a backup from between the READY and the upload of a job,
-# one two coordinators on one database, one late answers, one states that stay different, more often.
+# one two coordinators on one database, one late answers, one states that stay different longer.
 ALIVE = (
     Mutant(
         "a late frame counts in the next round",
