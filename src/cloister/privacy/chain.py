@@ -303,10 +303,17 @@ class State:
         self.heads: dict[str, int] = {}
         self.height = 0
         self.heights: dict[str, int] = {}
+        self._recovered: set[tuple[str, str]] = set()  # head and job of each recovered statement
         self.datasets: dict[str, Dataset] = {}
         self.jobs: dict[str, Job] = {}
         self._totals: dict[tuple[str, str], Counter[Mechanism]] = {}
         self._contents: dict[str, list[str]] = {}
+
+    def contains(self, statement: Statement) -> bool:
+        """Return True if the chain has the entries up to a statement, or recovered its job."""
+        # Two jobs may be signed for at one head, so a recovered head stands for one job only.
+        known = statement.head, statement.job
+        return statement.head in self.heads or known in self._recovered
 
     def dataset(self, name: str) -> Dataset:
         """Return a data set, or raise LedgerError if it was never opened."""
@@ -461,6 +468,7 @@ class State:
         job.spend_all()
         self.height = max(self.height, signed.height)
         self.heights[signed.head] = signed.height
+        self._recovered.add((signed.head, signed.job))
 
     def _apply_clock(self) -> None:
         # The owner confirms that a wrong clock wrote the entries of a later time.

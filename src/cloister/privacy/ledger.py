@@ -991,8 +991,7 @@ class Ledger:
         if not signed.genuine:
             return False
         statement = signed.said
-        chain = self._state
-        return statement.dataset in chain.datasets and statement.head not in chain.heights
+        return statement.dataset in self._state.datasets and not self._state.contains(statement)
 
     def _claim(self, connection: sqlite3.Connection, shown: Iterable[SignedStatement]) -> None:
         for signed in filter(self._is_missing, shown):

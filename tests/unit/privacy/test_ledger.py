@@ -1002,6 +1002,29 @@ def test_what_was_promised_cannot_be_rewritten(path: Path, statement: str) -> No
 ALICE, BOB = Identity.new(), Identity.new()
 
 
+def test_two_jobs_that_were_signed_at_one_head_are_both_recovered(tmp_path: Path) -> None:
+    event, names = GaussianEvent(5.0), ("one", "two")
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.open_dataset("toy", cap=Budget(10.0, 1e-6))
+    ledger.backup(tmp_path / "old.db")
+    for job in names:
+        ledger.reserve(dataset="toy", study="s", job=job, events=event)
+    shown = [SignedStatement.of(ledger.statement(j, "0" * 64, event), ALICE) for j in names]
+    assert len({statement.said.head for statement in shown}) == 1
+    for job in names:
+        ledger.commit(job=job, round=0, event=event, frame=b"sum")
+    spent = ledger.spent("toy")
+    ledger.dispose()
+    for order in (shown, shown[::-1]):
+        copied = tmp_path / f"{order[0].said.job}.db"
+        shutil.copy(tmp_path / "old.db", copied)
+        old = Ledger(copied)
+        assert {said.job for said in old.recover(ALICE.public, order)} == set(names)
+        assert old.recover(ALICE.public, order) == ()
+        assert old.spent("toy") == pytest.approx(spent)
+        old.dispose()
+
+
 def stated(
     who: Identity, job: str, height: int, *, head: str = "", dataset: str = "adult", count: int = 4
 ) -> SignedStatement:
