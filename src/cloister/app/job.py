@@ -12,6 +12,7 @@ from functools import cached_property
 from math import sqrt
 from typing import Any, Self
 
+from cloister.app.encoded_options import decode_options, encode_options
 from cloister.app.in_process import OnRound, SiloRecords, check_records, content_of, run_plan
 from cloister.app.payment import Account
 from cloister.app.question import hash_of, question_of
@@ -28,7 +29,6 @@ from cloister.protocol.code import code_of
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import Mechanism, Profile, PublicFacts, Task
 from cloister.tasks.count import Count
-from cloister.tasks.encoded_options import decode_options, encode_options
 from cloister.tasks.options import design, options_bounded_by_n
 
 COUNT_SHARE = 0.02

@@ -14,9 +14,9 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cloister.app.encoded_options import NUMBER, PAIRS
 from cloister.data.schema import Column, Schema
 from cloister.protocol.plan import Plan
-from cloister.tasks.encoded_options import NUMBER, PAIRS
 
 _LABEL = b"cloister/question/1\0"  # separates the hash from those of other texts
 _SEPARATORS = ";|,:=()"

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from cloister import Budget, Column, PlanError, Schema
+from cloister.app.encoded_options import decode_options, encode_options
 from cloister.app.job import derive_plan, make_plan
 from cloister.app.question import differences, facts_of, hash_of, question_of
 from cloister.data.schema import schema_of
 from cloister.protocol.plan import Plan
 from cloister.tasks import TASKS, installed
-from cloister.tasks.encoded_options import decode_options, encode_options
 from cloister.tasks.examples import example_of
 from cloister.tasks.options import options_of
 
