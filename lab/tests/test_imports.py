@@ -17,6 +17,7 @@ MODULES = {
 }
 # Methods that run in a plan must not need what draws and measures them.
 LAYERS = (
+    "events",
     "lloyd",
     "tasks",
     "curator",
@@ -36,6 +37,7 @@ LIBRARIES = {
     "matplotlib": {"experiments"},
     "PIL": {"experiments"},
     "joblib": {"experiments"},
+    "dp_accounting": {"events"},
     "threadpoolctl": {"experiments", "curator"},
     "mpi4py": {"experiments.mpi_kmeans"},
     "jax": {"experiments.spu_kmeans"},  # a script of another environment

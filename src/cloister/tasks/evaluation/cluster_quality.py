@@ -173,7 +173,9 @@ class ClusterQuality(Gaussian):
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return the counts and sums of records, in fine units."""
-        pairs = zip(self.rows(t, state, records), self.blocks(t), strict=True)
+        # Rows of this class: a twin in an audit has no rows, so that only its kernel is used.
+        own = ClusterQuality.rows(self, t, state, records)
+        pairs = zip(own, self.blocks(t), strict=True)
         return np.concatenate([summed(rows, block) for rows, block in pairs])
 
     def _nearest(self, records: Records) -> tuple[Integers, Floats, Floats]:
