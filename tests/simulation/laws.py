@@ -353,7 +353,7 @@ class Laws:
             self.broken("a silo confirms no sum below the quorum", f"{silo.name} {of}")
 
     def heard(self, silo: Silo, ask: Packet) -> None:
-        """Know what a silo was told of the confirmations of others."""
+        """Record the confirmations of other silos that a silo received."""
         plan = self.federation.plans[ask.job]
         request = decode(plan, ask.body)
         if not isinstance(request, Open | Unmask | Close):

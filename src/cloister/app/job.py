@@ -319,16 +319,24 @@ def derive_plan(plan: Plan, schema: Schema, tasks: Mapping[str, type[Task]]) -> 
             "it again with this version."
         )
     names = {field.name for field in fields(Trust)}
-    job = Job(
-        task=type(plan.task),
-        schema=schema,
-        silos=plan.silos,
-        options=decode_options(plan.options, tasks),
-        columns=plan.columns,
-        frac_bits=plan.grid.frac_bits,
-        trust=Trust(**{name: getattr(plan, name) for name in names}),
-    )
-    return replace(job.plan_for(plan.budget, plan.nominal_n), run_id=plan.run_id)
+    try:
+        job = Job(
+            task=type(plan.task),
+            schema=schema,
+            silos=plan.silos,
+            options=decode_options(plan.options, tasks),
+            columns=plan.columns,
+            frac_bits=plan.grid.frac_bits,
+            trust=Trust(**{name: getattr(plan, name) for name in names}),
+        )
+        return replace(job.plan_for(plan.budget, plan.nominal_n), run_id=plan.run_id)
+    except PlanError:
+        raise
+    except Exception as error:  # of any kind: a stranger wrote the options, and a task is code
+        raise PlanError(
+            f"the options of the plan do not fit task {plan.task.name!r} ({type(error).__name__}); "
+            "submit it again."
+        ) from None
 
 
 def run_job(

@@ -91,9 +91,10 @@ def _parties(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "silos in a sum, at least", repr(plan.min_silos)
     yield "masks", plan.profile
     yield "colluding silos, at most", repr(plan.collusion)
-    readers = "the silos of the job, and its proposer" if plan.publish else "the silos of the job"
+    # The coordinator gives a published result to each analyst who asks.
+    readers = "the silos of the job" + ", and all enrolled analysts" * plan.publish
     yield "readers of the result", readers
-    yield "seconds between uploads", repr(plan.upload_slot)
+    yield "upload slot in seconds", repr(plan.upload_slot)
 
 
 def _column(column: Column) -> str:

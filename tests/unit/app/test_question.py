@@ -152,7 +152,7 @@ def test_other_parties_readers_and_schemas_are_another_text() -> None:
     trusting = plan_for("tabulate", profile="pairwise", collusion=2, min_silos=3)
     texts = [text_of(plan, schema) for plan in (apart, more, trusting)]
     assert len(set(texts)) == 3
-    assert "readers of the result: the silos of the job, and its proposer\n" in texts[1]
+    assert "readers of the result: the silos of the job, and all enrolled analysts\n" in texts[1]
     column = schema.columns[0].model_copy(update={"max": 101.0})
     wider = schema.model_copy(update={"columns": (column, *schema.columns[1:])})
     assert text_of(plan_for("tabulate", wider), wider) not in texts
@@ -241,4 +241,21 @@ def test_a_name_cannot_pretend_to_be_another_fact(name: str, shown: str) -> None
 def test_a_plan_without_options_cannot_be_derived() -> None:
     plan = replace(plan_for("count"), options=None)
     with pytest.raises(PlanError, match="carries no options"):
+        derive_plan(plan, schema_for("count"), ALL)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mechanism": {"$number": "x"}},
+        {"mechanism": {"$pairs": [1]}},
+        {"mechanism": {"$pairs": [[{"a": 1}, 2]]}},
+        {"mechanism": {"$task": 3}},
+        {"mechanism": {"$task": {"name": ["count"]}}},
+        {"mechanism": []},
+    ],
+)
+def test_options_that_a_stranger_made_up_are_a_plan_error(options: dict[str, Any]) -> None:
+    plan = replace(plan_for("count"), options=options)
+    with pytest.raises(PlanError):
         derive_plan(plan, schema_for("count"), ALL)
