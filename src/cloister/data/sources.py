@@ -376,8 +376,8 @@ def _open_dataset(dataset: Any, names: Sequence[str] | None, unit: str | None) -
     label, schema = "the Arrow dataset", dataset.schema
     positions, names = find_columns(label, schema.names, names, unit)
     columns = [schema.names[position] for position in positions]
-    # In the order of the files. With threads, Arrow reads ahead of a slow consumer without bound.
-    options: dict[str, Any] = {"batch_readahead": 1, "fragment_readahead": 1, "use_threads": False}
+    # With threads, Arrow reads ahead of a slow consumer without bound.
+    options: dict[str, Any] = {"batch_readahead": 1, "use_threads": False}
     if isinstance(getattr(dataset, "format", None), ParquetFileFormat):
         options["fragment_scan_options"] = ParquetFragmentScanOptions(
             use_buffered_stream=True, **_IN_PARTS
@@ -385,10 +385,27 @@ def _open_dataset(dataset: Any, names: Sequence[str] | None, unit: str | None) -
 
     def chunks(rows: int) -> Iterator[Raw]:
         with readable(label):
-            batches = dataset.to_batches(columns=columns, batch_size=rows, **options)
-            yield from _slices(batches, rows, unit)
+            for part in _parts(dataset):
+                # The fragments of a dataset need not all have its columns.
+                which = {} if part is dataset else {"schema": schema}
+                batches = part.to_batches(columns=columns, batch_size=rows, **which, **options)
+                yield from _slices(batches, rows, unit)
 
     return Table(label, names, chunks, is_file=True)
+
+
+def _parts(dataset: Any) -> Iterator[Any]:
+    """Yield the fragments of a dataset in order, those of Parquet one row group at a time.
+
+    A scan of several row groups reads ahead, on a busy machine by megabytes.
+    """
+    try:
+        fragments = dataset.get_fragments()
+    except ValueError:  # Arrow does not list the fragments of a dataset with a filter
+        yield dataset
+        return
+    for fragment in fragments:
+        yield from fragment.split_by_row_group() if hasattr(fragment, "row_groups") else [fragment]
 
 
 def _open_labelled(

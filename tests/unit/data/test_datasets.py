@@ -102,4 +102,4 @@ def test_memory_does_not_grow_with_a_dataset(tmp_path: Path) -> None:
     for _ in chunks(5_000):
         time.sleep(0.002)
         most = max(most, pool.bytes_allocated() - before)
-    assert most < 5_000_000
+    assert most < 2_000_000  # at most 0.2 MB were seen, one row group, with load and without

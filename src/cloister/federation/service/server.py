@@ -83,7 +83,7 @@ class Server:
             loop="asyncio",
             lifespan="off",
             log_config=None,
-            log_level="critical" if strangers else "warning",  # of whom there is no end
+            log_level="warning",  # a level of the process; what strangers repeat is rate-limited
             access_log=False,
             proxy_headers=False,
             server_header=False,
