@@ -50,7 +50,7 @@ from cloister.protocol.messages import (
     result_hash,
 )
 from cloister.protocol.plan import Plan
-from cloister.protocol.progress import Progress
+from cloister.protocol.progress import Progress, ReleasedSum
 from cloister.protocol.rows import Manner
 from cloister.protocol.summing import LocalStep, Partitioned
 from cloister.protocol.task import records_in_box
@@ -189,9 +189,14 @@ class Client:
         return tuple(self._progress.states)
 
     @property
+    def sums(self) -> Sequence[ReleasedSum]:
+        """The noised sum of each round that was released."""
+        return tuple(self._progress.sums)
+
+    @property
     def survivors(self) -> tuple[tuple[str, ...], ...]:
         """The silos in the sum of each round that was released."""
-        return tuple(self._progress.survivors)
+        return self._progress.survivors
 
     def __repr__(self) -> str:
         return f"Client({self.silo!r}, round {self._progress.rounds} of {self.plan.rounds})"

@@ -46,12 +46,17 @@ class Progress:
         self._plan = plan
         self._latest: State = plan.task.start()  # in floats, to compare with other machines' states
         self.states: list[GridState] = [self._on_grid(self._latest)]
-        self.survivors: list[tuple[str, ...]] = []
+        self.sums: list[ReleasedSum] = []  # of each round, from which all states follow
+
+    @property
+    def survivors(self) -> tuple[tuple[str, ...], ...]:
+        """The silos in the sum of each round."""
+        return tuple(released.survivors for released in self.sums)
 
     @property
     def rounds(self) -> int:
         """Number of released rounds."""
-        return len(self.survivors)
+        return len(self.sums)
 
     @property
     def state(self) -> GridState:
@@ -71,7 +76,7 @@ class Progress:
         # From the state on the grid, which is equal at all silos; floats may differ in last bits.
         self._latest = self._plan.task.update(t, self.state, released)
         self.states.append(self._on_grid(self._latest))
-        self.survivors.append(tuple(survivors))
+        self.sums.append(ReleasedSum(tuple(survivors), elements))
 
     def adopt(self, state: GridState) -> None:
         """Replace the current state by another party's."""
