@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from cloister.core.errors import DataError, PlanError
 
@@ -20,6 +22,24 @@ def write_text(path: Path, text: str | bytes, *, new: bool = False) -> None:
         ) from None
     except OSError as error:
         raise DataError(f"file {str(path)!r} cannot be written: {error.strerror}.") from None
+
+
+def read_json(path: Path, what: str) -> Any:
+    """Return the values of a JSON file; raise DataError with one sentence if it has none."""
+    try:
+        return json.loads(path.read_bytes(), object_pairs_hook=_without_repeats)
+    except OSError as error:
+        reason = error.strerror
+    except (ValueError, RecursionError) as error:
+        reason = str(error) or type(error).__name__
+    raise DataError(f"{what} {str(path)!r} cannot be read: {reason}.")
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Readers differ in which of two equal keys they take.
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
 
 
 def sync_folder(folder: Path) -> None:
