@@ -144,7 +144,7 @@ class Release:
         return release
 
     def save(self, path: str | Path) -> None:
-        """Write the model as JSON, and its words to a file beside it; floats round-trip exactly."""
+        """Write the model, and its words to a file next to it; floats round-trip exactly."""
         from pydantic_core import to_json
 
         document, file = self.to_dict(), Path(path)

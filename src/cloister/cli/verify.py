@@ -97,7 +97,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 
 
 def _checks(found: Finding) -> dict[str, str]:
-    """Return what was found, by what was checked."""
+    """Return the findings by the name of their check."""
     plan, budget = found.plan, found.plan.budget
     rounds = f"{plan.rounds} rounds lead to every number of the model, within {TOLERANCE:g}"
     cost = "no guarantee: the released values are exact and NOT PRIVATE"

@@ -26,7 +26,7 @@ from cloister.protocol.task import Task
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of a verification, with its reason in words.
+    """The outcome of a verification, and its reason.
 
     Parameters
     ----------
@@ -65,9 +65,9 @@ def verify_release(
     Parameters
     ----------
     model : Path
-        The model; its words are in the file beside it.
+        The model; its words are in the file next to it.
     signatures : sequence of Path
-        Files of silos' signatures; by default the one beside the model, if there is one.
+        Files of silos' signatures; by default the one next to the model, if it exists.
     signers : int, optional
         Silos that must have signed; by default the plan's `min_silos`.
     pins : mapping of silo to fingerprint, optional
@@ -141,7 +141,7 @@ def _counted(
 
 
 def pins_of(path: Path) -> Mapping[str, str]:
-    """Return the pinned fingerprints of a silo's settings, with that of its own key, if here."""
+    """Return the fingerprints that a silo's settings pin, and that of its key if it exists."""
     settings = load_role(path, SiloSettings)
     if not (settings.keys / "identity.key").is_file():
         return settings.peers
