@@ -32,24 +32,22 @@ class Finding:
     ----------
     field : str, optional
         The field of the model that its words contradict.
-    signers : tuple of str
-        Silos whose signatures count.
-    others : mapping of str to str
-        Signatures that do not count, by the name of their file, and the reasons.
     replayed : bool
         True if every number of the model follows from its words.
-    needed : int
-        The number of signatures that make it verified.
+    signers : tuple of str
+        Silos whose signatures count; `needed` of them verify the release.
+    others : mapping of str to str
+        Signatures that do not count, and the reasons.
     """
 
     plan: Plan
     outcome: Literal["verified", "refuted", "not verifiable"]
     reason: str
     field: str | None = None
-    signers: tuple[str, ...] = ()
-    others: Mapping[str, str] | None = None
     replayed: bool = False
+    signers: tuple[str, ...] = ()
     needed: int = 0
+    others: Mapping[str, str] | None = None
 
 
 def verify_release(
@@ -64,80 +62,64 @@ def verify_release(
 
     Parameters
     ----------
-    model : Path
-        The model; its words are in the file next to it.
     signatures : sequence of Path
         Files of silos' signatures; by default the one next to the model, if it exists.
     signers : int, optional
         Silos that must have signed; by default the plan's `min_silos`.
     pins : mapping of silo to fingerprint, optional
         The only keys that count; by default those of the plan.
-
-    Raises
-    ------
-    CloisterError
-        If a file cannot be read, or is not of its kind.
     """
     if signers is not None and signers < 1:
         raise PlanError(f"signers must be at least 1, got {signers}.")
-    document = read_json(model, "model")
+    document, words = read_json(model, "model"), words_file(model)
     plan = plan_of_model(document, tasks)
     if document["format"] != MODEL_FORMAT:
         raise DataError(f"{str(model)!r} has released words only; verify a model.json.")
-    finding = _replayed(Finding(plan, "not verifiable", ""), document, words_file(model))
-    if not finding.replayed:
-        return finding
-    beside = model.with_name(model.name + SUFFIX)
-    files = list(signatures) or [file for file in [beside] if file.is_file()]
-    needed = plan.min_silos if signers is None else signers
-    return _counted(replace(finding, needed=needed), model, files, pins)
-
-
-def _replayed(finding: Finding, document: Mapping[str, object], file: Path) -> Finding:
-    plan = finding.plan
+    found = Finding(plan, "not verifiable", "", needed=signers or plan.min_silos)
     if not plan.opened:
-        reason = f"the code of its task {plan.task.name!r} is not installed here."
-        return replace(finding, reason=reason)
-    if not document.get("sums"):
-        return replace(finding, reason="the model names no released words, as older models.")
-    if not file.is_file():
-        return replace(finding, reason=f"the file of its released words, {file.name!r}, is absent.")
-    field = contradiction(document, file.read_bytes(), plan)
-    if field is None:
-        return replace(finding, replayed=True)
-    other_code = code_mismatch(plan)
-    if other_code and field.startswith(("results", "history")):
-        reason = f"{field!r} differs, but {other_code}"
-        return replace(finding, field=field, reason=reason)
-    reason = f"{field!r} does not follow from its released words and its plan."
-    return replace(finding, outcome="refuted", field=field, reason=reason)
+        why = f"the code of its task {plan.task.name!r} is not installed here."
+    elif not document.get("sums"):
+        why = "the model names no released words, as older models."
+    elif not words.is_file():
+        why = f"the file of its released words, {words.name!r}, is absent."
+    elif field := contradiction(document, words.read_bytes(), plan):
+        found = replace(found, field=field, outcome="refuted")
+        why = f"{field!r} does not follow from its released words and its plan."
+        if field.startswith(("results", "history")) and (other := code_mismatch(plan)):
+            found, why = replace(found, outcome="not verifiable"), f"{field!r} differs: {other}"
+    else:
+        beside = model.with_name(model.name + SUFFIX)
+        files = signatures or [file for file in [beside] if file.is_file()]
+        return _counted(replace(found, replayed=True), model, files, pins)
+    return replace(found, reason=why)
 
 
 def _counted(
-    finding: Finding, model: Path, files: Sequence[Path], pins: Mapping[str, str] | None
+    found: Finding, model: Path, files: Sequence[Path], pins: Mapping[str, str] | None
 ) -> Finding:
-    content, words = model.read_bytes(), words_file(model).read_bytes()
-    valid: dict[str, Attestation] = {}
+    """Return the outcome for a release that was replayed, by its signatures."""
+    digest = hashlib.sha256(model.read_bytes()).hexdigest()
+    words = words_file(model).read_bytes()
+    valid: dict[str, bool] = {}
     others: dict[str, str] = {}
     for file in files:
         signed = Attestation.load(file)
-        if reason := signed.objection(finding.plan, words, pins):
+        if reason := signed.objection(found.plan, words, pins):
             others[f"{signed.silo} ({file.name})"] = reason
         else:
-            valid.setdefault(signed.silo, signed)
-    # Models of two silos may differ in versions and last digits, but one silo must have signed all
-    # bytes of this one.
-    exact = any(one.model == hashlib.sha256(content).hexdigest() for one in valid.values())
-    finding = replace(finding, signers=tuple(valid), others=others)
+            valid[signed.silo] = valid.get(signed.silo, False) or signed.model == digest
+    found = replace(found, signers=tuple(valid), others=others)
     if not files:
-        reason = "unsigned; request signatures from the silos."
-    elif len(valid) < finding.needed:
-        reason = f"{len(valid)} valid signatures of silos of its plan, {finding.needed} are needed."
-    elif not exact:
-        reason = "no silo signed these very bytes; request the model and its signature from one."
+        why = "unsigned; request signatures from the silos."
+    elif len(valid) < found.needed:
+        why = f"{len(valid)} valid signatures of silos of its plan, {found.needed} are needed."
+    # Models of two silos may differ in versions and last digits, so that a silo signs the words,
+    # but one must have signed all bytes of this model.
+    elif not any(valid.values()):
+        why = "no silo signed these very bytes; request the model and its signature from one."
     else:
-        return replace(finding, outcome="verified", reason="")
-    return replace(finding, reason=reason)
+        return replace(found, outcome="verified")
+    return replace(found, reason=why)
 
 
 def pins_of(path: Path) -> Mapping[str, str]:
