@@ -23,7 +23,7 @@ from cloister.privacy.events import Event, event_from_dict, mechanism_counts
 from cloister.privacy.noise import SILOS_NOISE
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import SUMS_FORMAT, Progress, ReleasedSum, sums_to_dict
-from cloister.protocol.task import Classifier, Regressor, Task
+from cloister.protocol.task import Classifier, Regressor, Task, Transformer
 from cloister.tasks import installed
 
 MODEL_FORMAT = "cloister-model/1"
@@ -246,19 +246,22 @@ def of_sums(plan: Plan, rounds: Iterable[Mapping[str, Any]]) -> Release:
 
 def _try(release: Release) -> None:
     """Use a model as commands do, so that wrong results raise here and not in a command."""
+    from cloister.app.present import present  # here, because it imports this module
+
     task, results, last = release.plan.task, release.results, release.history[-1]
     same = (np.array_equal(last[name], value, equal_nan=True) for name, value in results.items())
     if results.keys() != last.keys() or not all(same):
         raise ValueError("the results are not those of the last round")
     with np.errstate(all="ignore"):
-        release.epsilon()
-        for display in task.displays(results, release.plan.columns):
+        for display in present(release).displays:
             list(getattr(display, "numbers", tuple)())
         probe = np.zeros((1, release.plan.grid.n_features), dtype=np.int32)
         if isinstance(task, Classifier):
             task.probabilities(results, probe)
         elif isinstance(task, Regressor):
             task.predict(results, probe)
+        elif isinstance(task, Transformer):
+            task.transform(results, probe)
 
 
 def _arrays(values: Mapping[str, Any]) -> dict[str, Floats]:

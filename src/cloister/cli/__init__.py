@@ -9,8 +9,8 @@ Exit codes
 ----------
 ====  ==============================================================================
 0     done
-1     unexpected error, a target that ``compare --check-reference`` missed, an alarm of ``audit``, or
-      a difference that ``schema diff`` found
+1     unexpected error, a target that ``compare --check-reference`` missed, an alarm of ``audit``,
+      or a difference that ``schema diff`` found
 2     the command line is wrong
 3     plan, schema or options are invalid; no budget was spent
 4     a data or model file cannot be used, or ``check`` found too many unusable rows; no budget was

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     out.table(Table(f"Release of job {found.plan.run_id}", ("check", "found"), rows))
     signed = f"{len(found.signers)} of {len(found.plan.silos)} silos signed"
     by = f"{signed}: {', '.join(found.signers)}" if found.signers else signed
-    out.paragraph(f"{found.outcome.upper()}: {found.reason or by + '.'}")
+    out.paragraph(f"{found.outcome.upper()}: {found.reason} {by + '.' if found.replayed else ''}")
     out.paragraph(
         "This cannot show that silos summed their true records, nor, under the group mask, that "
         "the aggregator added its noise. Compare the fingerprints with those from the silos."

@@ -112,7 +112,7 @@ def _counted(
     if not files:
         why = "unsigned; request signatures from the silos."
     elif len(valid) < found.needed:
-        why = f"{len(valid)} valid signatures of silos of its plan, {found.needed} are needed."
+        why = f"{found.needed} silos must have signed it."
     # Models of two silos may differ in versions and last digits, so that a silo signs the words,
     # but one must have signed all bytes of this model.
     elif not any(valid.values()):
