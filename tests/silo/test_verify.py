@@ -141,6 +141,13 @@ def test_models_without_words_can_be_read_and_not_verified(
         Release.load(model)
 
 
+@pytest.mark.parametrize("release", ["v0.1", "v0.2"])
+def test_a_model_of_an_earlier_version_is_not_verifiable(release: str) -> None:
+    folder = Path(__file__).parents[1] / "fixtures" / release
+    for name in ("kmeans.json", "naive-bayes.json"):
+        assert main(["verify", str(folder / name), "--quiet"]) == CODES["not verifiable"]
+
+
 def test_a_task_without_code_cannot_be_replayed(
     model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,15 +24,26 @@ def write_text(path: Path, text: str | bytes, *, new: bool = False) -> None:
         raise DataError(f"file {str(path)!r} cannot be written: {error.strerror}.") from None
 
 
+def read_bytes(path: Path, what: str) -> bytes:
+    """Return the contents of a file; raise DataError with one sentence if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{what} {str(path)!r} cannot be read: {error.strerror}.") from None
+
+
 def read_json(path: Path, what: str) -> Any:
     """Return the values of a JSON file; raise DataError with one sentence if it has none."""
+    return json_of(read_bytes(path, what), f"{what} {str(path)!r}")
+
+
+def json_of(content: bytes, what: str) -> Any:
+    """Return the values of a JSON text, which names no key twice."""
     try:
-        return json.loads(path.read_bytes(), object_pairs_hook=_without_repeats)
-    except OSError as error:
-        reason = error.strerror
+        return json.loads(content, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
         reason = str(error) or type(error).__name__
-    raise DataError(f"{what} {str(path)!r} cannot be read: {reason}.")
+    raise DataError(f"{what} cannot be read: {reason}.")
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -59,11 +59,13 @@ class Attestation:
         said = _said(self.silo, self.model, self.sums, self.ledger)
         return self.ledger.genuine and verify(self.ledger.public, self.signature, _LABEL, *said)
 
-    def objection(self, plan: Plan, words: bytes, pins: Mapping[str, str] | None) -> str | None:
+    def objection(self, plan: Plan, sums: str, pins: Mapping[str, str] | None) -> str | None:
         """Return the reason why it does not count for a release of a plan, or None.
 
         Parameters
         ----------
+        sums : str
+            SHA-256 of the released words, in hexadecimal.
         pins : mapping of silo to fingerprint, optional
             The fingerprints that the reader trusts; without them, those of the plan count.
         """
@@ -79,7 +81,7 @@ class Attestation:
         # A silo with a smaller charge would have exceeded the budget that its ledger protects.
         if difference(said.events.to_dict(), plan.events().to_dict()):
             return "its ledger was not charged for the plan's noise"
-        if self.sums != hashlib.sha256(words).hexdigest():
+        if self.sums != sums:
             return "it signed other released words"
         return None
 

@@ -15,7 +15,7 @@ from typing import Literal
 from cloister.app.release import MODEL_FORMAT, plan_of_model, words_file
 from cloister.app.replay import contradiction
 from cloister.core.errors import DataError, PlanError
-from cloister.core.files import read_json
+from cloister.core.files import json_of, read_bytes
 from cloister.federation.pki import KeyFolder
 from cloister.federation.release_signatures import SUFFIX, Attestation
 from cloister.federation.settings import SiloSettings, load_role
@@ -71,7 +71,9 @@ def verify_release(
     """
     if signers is not None and signers < 1:
         raise PlanError(f"signers must be at least 1, got {signers}.")
-    document, words = read_json(model, "model"), words_file(model)
+    # Each file is read once, so that the replay and the signatures are about the same bytes.
+    content, file = read_bytes(model, "model"), words_file(model)
+    document = json_of(content, f"model {str(model)!r}")
     plan = plan_of_model(document, tasks)
     if document["format"] != MODEL_FORMAT:
         raise DataError(f"{str(model)!r} has released words only; verify a model.json.")
@@ -80,9 +82,9 @@ def verify_release(
         why = f"the code of its task {plan.task.name!r} is not installed here."
     elif not document.get("sums"):
         why = "the model names no released words, as older models."
-    elif not words.is_file():
-        why = f"the file of its released words, {words.name!r}, is absent."
-    elif field := contradiction(document, words.read_bytes(), plan):
+    elif not file.is_file():
+        why = f"the file of its released words, {file.name!r}, is absent."
+    elif field := contradiction(document, words := read_bytes(file, "words"), plan):
         found = replace(found, field=field, outcome="refuted")
         why = f"{field!r} does not follow from its released words and its plan."
         if field.startswith(("results", "history")) and (other := code_mismatch(plan)):
@@ -90,24 +92,23 @@ def verify_release(
     else:
         beside = model.with_name(model.name + SUFFIX)
         files = signatures or [file for file in [beside] if file.is_file()]
-        return _counted(replace(found, replayed=True), model, files, pins)
+        digest, sums = (hashlib.sha256(text).hexdigest() for text in (content, words))
+        return _counted(replace(found, replayed=True), digest, sums, files, pins)
     return replace(found, reason=why)
 
 
 def _counted(
-    found: Finding, model: Path, files: Sequence[Path], pins: Mapping[str, str] | None
+    found: Finding, model: str, sums: str, files: Sequence[Path], pins: Mapping[str, str] | None
 ) -> Finding:
-    """Return the outcome for a release that was replayed, by its signatures."""
-    digest = hashlib.sha256(model.read_bytes()).hexdigest()
-    words = words_file(model).read_bytes()
+    """Return the outcome for a release that was replayed, by the signatures over its digests."""
     valid: dict[str, bool] = {}
     others: dict[str, str] = {}
     for file in files:
         signed = Attestation.load(file)
-        if reason := signed.objection(found.plan, words, pins):
+        if reason := signed.objection(found.plan, sums, pins):
             others[f"{signed.silo} ({file.name})"] = reason
         else:
-            valid[signed.silo] = valid.get(signed.silo, False) or signed.model == digest
+            valid[signed.silo] = valid.get(signed.silo, False) or signed.model == model
     found = replace(found, signers=tuple(valid), others=others)
     if not files:
         why = "unsigned; request signatures from the silos."
