@@ -413,6 +413,7 @@ class Aggregator:
         if not is_confirmed(self.plan, t, one, self._public_of(silo)):
             raise RemoteProtocolError(f"confirmation of {silo!r} is not signed by that silo.")
         digest = self._sum_hash(t)
+        # Signatures of Ed25519 are deterministic, so there is one for each sum.
         if (one.result_hash, one.received) != (digest, self._sign(t, digest)):
             self._convict(silo, t, OF_SUM, encode(self.plan, message))
         decode_statement(self.plan, self._public_of(silo), one.statement)
@@ -420,6 +421,7 @@ class Aggregator:
             dealt = commitment(heads_of(self.plan, self._boxes_for(silo)))
             signed = accepted(self.plan, message)
             public = self._public_of(silo)
+            # Without this acceptance no later share could convict the silo.
             if message.dealt != dealt or not verify(
                 public, message.acceptance, DEALT_LABEL, *signed
             ):
@@ -437,6 +439,7 @@ class Aggregator:
         ):
             raise RemoteProtocolError(f"shares of {silo!r} for this sum are not signed by it.")
         heads = heads_of(self.plan, self._boxes_for(silo))
+        # After a restart the acceptance is missing: a false share is refused, without evidence.
         if false_shares(self.plan, self._cohort, heads, message) and silo in self._ready:
             ready = encode(self.plan, self._ready[silo])
             self._convict(silo, t, OF_SHARES, encode(self.plan, message), ready, heads)
@@ -448,6 +451,7 @@ class Aggregator:
     def _convict(self, silo: str, t: int, offence: str, *evidence: bytes) -> NoReturn:
         """Keep the evidence against a silo, and refuse its frame."""
         conviction = Conviction(silo, t, offence, evidence)
+        # The first offence is enough; a silo could fill the memory with others.
         if all(known.silo != silo for known in self.convictions):
             self.convictions.append(conviction)
         raise RemoteProtocolError(f"{conviction}.")
@@ -468,6 +472,7 @@ class Aggregator:
     def _identity(self) -> Identity:
         """The key with which the aggregator signs the cohort and the sums of this job."""
         if _IDENTITY not in self._recorded:
+            # Durable, as silos hold its public key, and a restart signs more sums of the job.
             seed = self._journal.record(self.plan.run_id, _IDENTITY, new_key())
             self._recorded[_IDENTITY] = seed
         return Identity.from_bytes(self._recorded[_IDENTITY])

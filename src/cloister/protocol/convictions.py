@@ -88,6 +88,7 @@ class Conviction:
 
 def is_proved(plan: Plan, roster: Roster, cohort: tuple[str, ...], conviction: Conviction) -> bool:
     """Return True if the evidence convicts the silo that a conviction names."""
+    # From this silo's own roster, whose keys the identities in the plan signed.
     public = {keys.sender: keys.identity for keys in roster.keys}.get(conviction.silo)
     if public is None:
         return False
@@ -102,7 +103,7 @@ def is_proved(plan: Plan, roster: Roster, cohort: tuple[str, ...], conviction: C
 
 
 def _sum_is_false(plan: Plan, roster: Roster, conviction: Conviction, public: bytes) -> bool:
-    (frame,) = conviction.evidence
+    (frame,) = conviction.evidence  # another number is a ValueError, which proves nothing
     message = decode(plan, frame)
     if not isinstance(message, Confirm | Ready) or message.sender != conviction.silo:
         return False
@@ -120,6 +121,7 @@ def _shares_are_false(
     shares, ready = decode(plan, of_shares), decode(plan, of_ready)
     if not (isinstance(shares, Shares) and isinstance(ready, Ready)):
         return False
+    # The silo accepted these very commitments: a dealer could sign others afterwards.
     signed = (
         shares.sender == ready.sender == conviction.silo
         and shares.round == conviction.round
@@ -134,8 +136,9 @@ def _shares_are_false(
 def false_shares(
     plan: Plan, cohort: tuple[str, ...], dealt: bytes, shares: Shares
 ) -> tuple[str, ...]:
-    """Return the silos whose share is none of the two that the giver accepted for the round."""
+    """Return the silos whose share differs from both that the giver accepted for the round."""
     committed = commitments_of(plan, cohort, dealt)
+    # Seed or key: the sum decides which of both to give, and silos do not sign that choice.
     return tuple(
         dealer
         for dealer, share in shares.shares.items()

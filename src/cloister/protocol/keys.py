@@ -115,6 +115,7 @@ class KeyAgreement:
             # is part of the key's context.
             digest = hashlib.sha256(shown).digest()
             key = self._box_key(self._silo, peer, digest, sent=True)
+            # In the clear, so that the aggregator can check the shares which a silo gives later.
             head = b"".join(commitment(of_secret[place]) for of_secret in shares)
             boxes.append(digest + head + kex.seal(key, plain))
         return Secrets(self._silo, tuple(boxes))
@@ -125,8 +126,8 @@ class KeyAgreement:
         Raises
         ------
         RemoteProtocolError
-            If a box was not sealed by its silo for this one, its shares do not match their
-            commitments, the aggregator did not sign the cohort, or too few silos are left.
+            If a box was not sealed by its silo for this one, or its shares do not match their
+            commitments. If the aggregator did not sign the cohort, or too few silos are left.
         LedgerError
             If a peer returns a statement of this silo that its ledger does not contain.
         """
@@ -147,6 +148,7 @@ class KeyAgreement:
                 f"{plan.quorum(len(names))}; start a new job when more silos are online."
             )
         digest = cohort_hash(plan, roster, deal.cohort)
+        # This silo repeats the signature in READY, which shows that it did not invent the cohort.
         if not was_sent(plan, BEFORE, digest, deal.signature, roster.aggregator):
             raise RemoteProtocolError("the cohort is not signed by the aggregator of this job.")
         opened = {
@@ -341,6 +343,7 @@ def commitments_of(
     plan: Plan, cohort: tuple[str, ...], heads: bytes
 ) -> dict[str, tuple[tuple[bytes, ...], ...]]:
     """Return the commitments to a holder's two shares, of seed and key, by dealer and round."""
+    # In the order of `KeyAgreement._shares`: dealers, then rounds, then seed and key.
     width, rounds = COMMITMENT_BYTES, held_rounds(plan)
     parts = [heads[i : i + width] for i in range(0, len(heads), width)]
     return {

@@ -640,6 +640,7 @@ def result_hash(plan: Plan, reply: Reply) -> bytes:
 
 def confirmed(plan: Plan, t: int, one: Confirmation) -> tuple[bytes, ...]:
     """Return the parts that tag and signature of a confirmation of round `t` cover."""
+    # With `received`, so that nobody can take the proof out of an honest silo's confirmation.
     said = (one.silo.encode(), one.result_hash, one.received, one.statement)
     return (plan.digest, str(t).encode(), *said)
 
@@ -661,11 +662,13 @@ def was_sent(plan: Plan, t: int, digest: bytes, signature: bytes, aggregator: by
 
 def accepted(plan: Plan, ready: Ready) -> tuple[bytes, ...]:
     """Return the parts that a silo's signature on its accepted shares covers."""
+    # With the hash of the cohort, as commitments are in its order.
     return (plan.digest, ready.sender.encode(), ready.result_hash, ready.dealt)
 
 
 def given(plan: Plan, shares: Shares) -> tuple[bytes, ...]:
     """Return the parts that a silo's signature on its shares covers."""
+    # The whole frame, so that its sum, its round and its shares cannot be exchanged.
     return (plan.digest, encode(plan, replace(shares, signature=NO_SIGNATURE)))
 
 
