@@ -38,7 +38,7 @@ from cloister.protocol.messages import (
     encode_list,
     keys_signed,
 )
-from cloister.protocol.plan import Plan, share_threshold
+from cloister.protocol.plan import WITHOUT_OPTIONS, Plan, share_threshold
 from cloister.secagg.dropout import RoundKeys, commitment, share_secret
 from cloister.secagg.masks import GroupMask, Masker, PairwiseMask
 
@@ -167,6 +167,7 @@ class KeyAgreement:
             seeds=self._per_round(Usage.SELF_SEED),
             held={silo: self._held(plain[KEY_BYTES:size]) for silo, plain in opened.items()},
             group=group,
+            padded=plan.protocol > WITHOUT_OPTIONS,
         )
 
     @property

@@ -17,7 +17,7 @@ from cloister.core.html import page
 from cloister.federation.pki import Peer
 from cloister.federation.service.jobs import Jobs
 from cloister.federation.service.render import facts, members, moment, priced, progress
-from cloister.federation.service.store import Decision, SeenSilo, StoredJob
+from cloister.federation.service.store import Decision, SeenSilo, StoredJob, concerns
 from cloister.federation.service.web import sent
 from cloister.protocol.lifecycle import ENDED, MEANING
 
@@ -27,6 +27,8 @@ _PAGES = (("/", "Overview"),)
 
 def overview(jobs: Jobs, connected: Collection[str], caller: Peer) -> HTMLResponse:
     """Return the page of all silos and jobs; a silo gets its own jobs and no list of silos.
+
+    Other analysts' jobs are shown to an analyst in outline.
 
     Parameters
     ----------
@@ -41,8 +43,13 @@ def overview(jobs: Jobs, connected: Collection[str], caller: Peer) -> HTMLRespon
         path="/",
         title=f"Jobs of {silo}" if silo else "Silos and jobs",
         silos=None if silo else _silos(jobs.store.silos(), connected),
-        open=[(*_row(job), _standing(job, jobs.store.decisions(job.id))) for job in now_open],
-        ended=[(*_row(job), f"{MEANING[job.state]} {job.reason}") for job in ended],
+        open=[_open_row(jobs, job, caller) for job in now_open],
+        ended=[
+            (*_row(job), f"{MEANING[job.state]} {job.reason}")
+            if concerns(job, caller)
+            else (*_outline(job), MEANING[job.state])
+            for job in ended
+        ],
     )
 
 
@@ -68,6 +75,18 @@ def _row(job: StoredJob) -> tuple[str, ...]:
     task = priced(job.plan["task"]["name"], job.plan["budget"])
     state = f"{job.state}, {progress(vars(job))} rounds"
     return job.id, state, job.proposer["name"], task, moment(job.proposed_at)
+
+
+def _outline(job: StoredJob) -> tuple[str, ...]:
+    """Return the row of a job for an analyst whom it does not concern."""
+    task = job.plan["task"]["name"]
+    return job.id, job.state, job.proposer["name"], task, moment(job.proposed_at)
+
+
+def _open_row(jobs: Jobs, job: StoredJob, caller: Peer) -> tuple[str, ...]:
+    if not concerns(job, caller):
+        return (*_outline(job), "")
+    return (*_row(job), _standing(job, jobs.store.decisions(job.id)))
 
 
 def _silos(seen: Sequence[SeenSilo], connected: Collection[str]) -> Table:
