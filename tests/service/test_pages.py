@@ -78,7 +78,7 @@ def test_another_analyst_reads_the_outline_of_a_job(
     coordinator: Coordinator, browser: Browser
 ) -> None:
     refused = coordinator.submit(network_plan(study="secret"))
-    coordinator.decide(refused, a=SENTINEL, b=True, c=True)
+    coordinator.decide(refused, a=SENTINEL, b="no", c=True)
     asked = coordinator.submit()
     coordinator.decide(asked, a=True)
     price = "epsilon 1"
