@@ -2,8 +2,8 @@
 
 Private keys are bytes derived from a secret of the job, so that a party derives the same keys after
 a restart. An agreed key is used for one pad, for one box, or for one direction of a link, whose
-boxes are numbered. The context of the key names its use. A box to a long-term key has a fresh key
-of its own, as in HPKE (RFC 9180), which some supported versions of the library lack.
+boxes are numbered. The context of the key names its use. Each box to a long-term key has a fresh
+key, as in HPKE (RFC 9180), which some supported versions of the library lack.
 
 References
 ----------

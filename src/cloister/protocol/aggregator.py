@@ -49,8 +49,8 @@ _ROSTER, _OPENED = b"roster", "opened/{}"
 class Aggregator:
     """The party that adds masked vectors and, under "group", the noise of each round.
 
-    It sees no records, no silo's own sum and no released sum: what it adds, and under "pairwise"
-    opens, keeps pads from a key that only the silos have.
+    It sees no records, no silo's own sum and no released sum. The sums that it adds, and opens
+    under "pairwise", keep pads from a key that only the silos have.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class Aggregator:
                 # Durable at once: a silo deletes its own copy when it is told that the job ended.
                 names = [box_name(silo, reader) for reader in self.plan.readers]
                 boxes = list(zip(names, message.boxes, strict=True))
-                if self._journal.record_all(self.plan.run_id, boxes) != message.boxes:
+                if boxes and self._journal.record_all(self.plan.run_id, boxes) != message.boxes:
                     raise RemoteProtocolError(f"silo {silo!r} sealed two different results.")
         return message.kind
 

@@ -193,8 +193,8 @@ class Plan:
         Largest number of rows of one unit in a silo, and of silos with rows of one person; the
         sensitivity multiplies by both.
     readers : tuple of Reader
-        The parties besides the silos to which the silos seal the result. Refused under the group
-        mask: a reader together with an aggregator that kept its noise has the exact sums.
+        Other parties to which the silos seal the result. Refused under the group mask, where a
+        reader and an aggregator that kept its noise together have the exact sums.
     fingerprints : tuple of str
         Of the silos' signing keys, in their order; empty when all parties are in one process.
     upload_slot : float, seconds, >= 0
@@ -214,7 +214,7 @@ class Plan:
     protocol : int
         The version of the plan and of its frames.
     publish : bool
-        Only in plans up to protocol 2, where it stands in the place of `readers`.
+        Only in plans up to protocol 2, which have no `readers`.
 
     Notes
     -----

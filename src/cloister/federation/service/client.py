@@ -153,7 +153,7 @@ class Rest(Connection):
         return self._call("POST", f"/v1/jobs/{job}/cancel")
 
     def box(self, job: str, place: int) -> bytes | None:
-        """Return what the silo at a place of the plan sealed to this party, if it did."""
+        """Return the box for this party of the silo at a place of the plan, or None."""
         try:
             return self._answer("GET", f"/v1/jobs/{job}/result/{place}")
         except NotThere:

@@ -309,7 +309,7 @@ class Jobs:
         return {name: entry[name] for name in _OUTLINE}
 
     def box(self, job: StoredJob, silo: str, fingerprint: str) -> bytes | None:
-        """Return what a silo sealed to the reader with a fingerprint, if it did."""
+        """Return the box of a silo for the reader with a fingerprint, or None."""
         for reader in self._plan(job).readers:
             if reader.fingerprint == fingerprint:
                 return self.store.answer_to(job.id, box_name(silo, reader))
