@@ -28,6 +28,8 @@ from cloister.privacy.noise import NoiseKind, NoiseSource
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.code import code_of
 from cloister.protocol.journal import Journal
+from cloister.protocol.keys import cohort_hash
+from cloister.protocol.messages import BEFORE, Deal, Message, Reply, result_hash
 from cloister.protocol.plan import Plan
 from cloister.protocol.rows import sum_of_rows
 from cloister.protocol.session import Transport, run_rounds
@@ -161,6 +163,18 @@ class Wire:
         )
         self.aggregator = Aggregator(self.plan, self.noise, self.journals.get(""))
         self.transport = self.make_transport(handlers(self.clients))
+
+    def signed(self, message: Message) -> Message:
+        """Return a sum or a cohort as a dishonest aggregator signs it; other frames as they are."""
+        aggregator, plan = self.aggregator, self.plan
+        match message:
+            case Reply() if plan.fingerprints:
+                digest = result_hash(plan, message)
+                return replace(message, signature=aggregator._sign(message.round, digest))
+            case Deal():
+                digest = cohort_hash(plan, aggregator._known_roster(), message.cohort)
+                return replace(message, signature=aggregator._sign(BEFORE, digest))
+        return message
 
     def run(self) -> list[GridState]:
         """Run the whole job; return the final state at every silo that finished."""

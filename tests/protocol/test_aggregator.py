@@ -293,8 +293,8 @@ def test_states_that_differ_end_the_job_before_it_is_spent(plan: Plan) -> None:
     journal = MemoryJournal()
     aggregator = Aggregator(plan, ZeroNoise(), journal)
     aggregator.open(0)
-    fill(aggregator, silos=(A, B))
-    aggregator.accept(C, upload(plan, C, tag=bytes(32)))
+    for place, silo in enumerate((A, B, C)):
+        aggregator.accept(silo, upload(plan, silo, tag=bytes([place]) * 32))
     for _ in range(2):
         with pytest.raises(RemoteProtocolError, match="different public states"):
             aggregator.combine()

@@ -23,8 +23,10 @@ from cloister.privacy.ledger import Ledger
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
 from cloister.protocol.journal import MemoryJournal
-from cloister.protocol.keys import KeyAgreement, check_keys
+from cloister.protocol.keys import KeyAgreement, check_keys, cohort_hash
 from cloister.protocol.messages import (
+    BEFORE,
+    SUM_LABEL,
     Deal,
     Invite,
     Keys,
@@ -33,6 +35,7 @@ from cloister.protocol.messages import (
     Roster,
     decode,
     encode,
+    sent,
 )
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
@@ -51,7 +54,7 @@ def lied_to(plan: Plan, identities: Mapping[str, Identity], lie: Lie) -> list[Cl
         def exchange(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
             answers = {}
             for silo, frame in frames.items():
-                told = encode(plan, lie(silo, decode(plan, frame)))
+                told = encode(plan, wire.signed(lie(silo, decode(plan, frame))))
                 try:
                     answers[silo] = wire.clients[silo].handle(told)
                 except CloisterError as error:
@@ -88,7 +91,7 @@ def test_a_coordinator_that_relays_other_keys_is_caught(profile: str) -> None:
             keys = list(message.keys)
             victim = next(i for i, k in enumerate(keys) if k.sender != silo)
             keys[victim] = own_keys(plan, keys[victim].sender, mallory)
-            return Roster(tuple(keys))
+            return replace(message, keys=tuple(keys))
         return message
 
     refusals = lied_to(plan, identities, lie)
@@ -110,7 +113,7 @@ def test_no_part_of_a_silos_keys_can_be_changed_on_the_way(what: str) -> None:
             elif what != "seen":
                 is_one = isinstance(value, bytes)
                 changed = b"\1" * 32 if is_one else (b"\1" * 32,) * len(value)
-            return Roster((replace(first, **{what: changed}), *message.keys[1:]))
+            return replace(message, keys=(replace(first, **{what: changed}), *message.keys[1:]))
         return message
 
     refusals = lied_to(plan, identities, lie)
@@ -132,7 +135,8 @@ def test_a_cohort_that_is_too_small_gets_no_upload(profile: str) -> None:
 
     def shrunk_roster(silo: str, message: Message) -> Message:
         if isinstance(message, Roster):
-            return Roster(tuple(k for k in message.keys if k.sender in (silo, plan.silos[0])))
+            kept = tuple(k for k in message.keys if k.sender in (silo, plan.silos[0]))
+            return replace(message, keys=kept)
         return message
 
     def shrunk_deal(silo: str, message: Message) -> Message:
@@ -164,7 +168,8 @@ def test_two_groups_that_were_shown_different_cohorts_send_nothing(profile: str)
         return message
 
     refusals = lied_to(plan, identities, lie)
-    assert any("forged" in str(e) or "different sums" in str(e) for e in refusals)
+    # No silo finds a valid confirmation of its cohort in those that the coordinator passes on.
+    assert all("not signed" in str(e) or "confirmations, requires" in str(e) for e in refusals)
 
 
 def test_a_box_for_another_silo_does_not_open() -> None:
@@ -184,15 +189,20 @@ def test_a_second_roster_or_cohort_is_refused() -> None:
     silo = plan.silos[0]
     agreements = {s: KeyAgreement(plan, s, identities[s], MemoryJournal()) for s in plan.silos}
     keys = {s: a.keys() for s, a in agreements.items()}
-    roster = Roster(tuple(keys.values()))
+    aggregator = Identity.new()
+    roster = Roster(tuple(keys.values()), aggregator=aggregator.public)
     boxes = {s: a.secrets(roster).boxes for s, a in agreements.items()}
     assert agreements[silo].secrets(roster).boxes == boxes[silo]
     with pytest.raises(RemoteProtocolError, match="second roster"):
-        agreements[silo].secrets(Roster(roster.keys[:3]))
-    deal = Deal(plan.silos, tuple(boxes[s][0] for s in plan.silos))
+        agreements[silo].secrets(replace(roster, keys=roster.keys[:3]))
+    digest = cohort_hash(plan, roster, plan.silos)
+    signature = aggregator.sign(SUM_LABEL, *sent(plan, BEFORE, digest))
+    deal = Deal(plan.silos, tuple(boxes[s][0] for s in plan.silos), signature=signature)
+    with pytest.raises(RemoteProtocolError, match="not signed by the aggregator"):
+        agreements[silo].masker(replace(deal, signature=bytes(64)))
     agreements[silo].masker(deal)
     with pytest.raises(RemoteProtocolError, match="second cohort"):
-        agreements[silo].masker(Deal(deal.cohort[:3], deal.boxes[:3]))
+        agreements[silo].masker(replace(deal, cohort=deal.cohort[:3], boxes=deal.boxes[:3]))
 
 
 def test_a_round_does_not_open_before_enough_silos_confirmed_the_roster() -> None:

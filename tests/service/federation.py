@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -72,6 +72,8 @@ class Streams:
     dying: threading.Event = field(default_factory=threading.Event)
     offers: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     ends: list[tuple[str, str, str, str]] = field(default_factory=list)
+    proofs: list[tuple[str, Sequence[Any]]] = field(default_factory=list)
+    changed: Callable[[str, bytes], bytes] = lambda silo, answer: answer
     asked: list[tuple[str, bytes]] = field(default_factory=list)
     clients: dict[tuple[str, str], Client] = field(default_factory=dict)
     exchanges: int = 0
@@ -89,8 +91,11 @@ class Streams:
         identity = IDENTITIES[silo]
         return Client(plan, silo, [records], None, self.journals[silo], identity=identity)
 
-    def end(self, silo: str, job: str, status: str, reason: str) -> None:
+    def end(
+        self, silo: str, job: str, status: str, reason: str, convictions: Sequence[Any] = ()
+    ) -> None:
         self.ends.append((silo, job, status, reason))
+        self.proofs.append((silo, convictions))
 
     async def serve(self, websocket: Any, silo: str) -> None:
         await websocket.accept("cloister.1")
@@ -137,7 +142,8 @@ class _Wire:
                 self.on_refusal(silo, self.streams.refusing[silo])
                 continue
             try:
-                answers[silo] = self.streams.clients[silo, self.job].handle(frames[silo])
+                answer = self.streams.clients[silo, self.job].handle(frames[silo])
+                answers[silo] = self.streams.changed(silo, answer)
             except CloisterError as error:
                 self.on_refusal(silo, str(error))
         return answers

@@ -17,6 +17,16 @@ from cloister.federation.service.audit import verify
 from cloister.federation.service.jobs import Jobs
 from cloister.hazmat.ring import Integers
 from cloister.privacy.noise import NoiseKind
+from cloister.protocol.convictions import Conviction
+from cloister.protocol.messages import (
+    CONFIRM_LABEL,
+    Confirm,
+    confirmation_of,
+    confirmed,
+    decode,
+    encode,
+)
+from cloister.protocol.plan import Plan
 from cloister.tasks import TASKS
 from cloister.testing import SimulatedNoise, ZeroNoise, toy_plan
 
@@ -47,6 +57,47 @@ def events(coordinator: Coordinator) -> list[dict[str, Any]]:
 
 def named(coordinator: Coordinator, event: str) -> list[dict[str, Any]]:
     return [entry for entry in events(coordinator) if entry["event"] == event]
+
+
+# Dishonest silos -----------------------------------------------------------------------------
+
+
+def lying(coordinator: Coordinator, plan: Plan, liar: str) -> Callable[[str, bytes], bytes]:
+    """Return what a silo answers that confirms, signed, a sum which it was not sent."""
+
+    def changed(silo: str, answer: bytes) -> bytes:
+        message = decode(plan, answer)
+        if silo != liar or not isinstance(message, Confirm):
+            return answer
+        one = replace(confirmation_of(message), result_hash=bytes(32))
+        signature = IDENTITIES[liar].sign(CONFIRM_LABEL, *confirmed(plan, message.round, one))
+        return encode(plan, replace(message, result_hash=bytes(32), signature=signature))
+
+    return changed
+
+
+def test_a_dishonest_silo_is_named_in_refusals_and_audit_and_its_peers_get_the_proof(
+    make: Make,
+) -> None:
+    coordinator = make()
+    plan = network_plan()
+    coordinator.streams.changed = lying(coordinator, plan, "c")
+    job = coordinator.submit(plan)
+    coordinator.decide(job, a=True, b=True, c=True)
+    ended = coordinator.ended(job)
+    assert (ended.state, ended.survivors) == ("done", ("a", "b"))
+    assert "did not send" in coordinator.store.refusals(job)["c"]
+    (entry,) = named(coordinator, "convicted")
+    assert (entry["job"], entry["silo"]) == (job, "c")
+    wait_for(lambda: len(coordinator.streams.proofs) == 3)
+    for silo, proofs in coordinator.streams.proofs:
+        (proof,) = map(Conviction.from_dict, proofs)
+        assert coordinator.streams.clients[silo, job].is_proved(proof)
+    # A silo that was away is told with the proof when it returns, also by a later process.
+    again = make(coordinator.streams)
+    coordinator.streams.proofs.clear()
+    again.jobs.connected("b")
+    assert [(silo, len(proofs)) for silo, proofs in coordinator.streams.proofs] == [("b", 1)]
 
 
 # Proposals -----------------------------------------------------------------------------------

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cloister.app.release import Release
+from cloister.core.errors import RemoteProtocolError
 from cloister.data import Records
 from cloister.federation.silo.agent import AGGREGATOR_NOISE, MODEL, Agent
-from cloister.federation.transports.http import Kind
+from cloister.federation.transports.http import Kind, Message, printable
 from cloister.hazmat.signing import Identity
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
+from cloister.protocol.lifecycle import SiloState
+from cloister.protocol.messages import (
+    CONFIRM_LABEL,
+    Confirm,
+    confirmation_of,
+    confirmed,
+    decode,
+    encode,
+)
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
 from cloister.testing import ZeroNoise, toy_federation
@@ -108,3 +121,100 @@ def test_silos_that_die_at_every_step_come_to_the_same_result_at_the_same_cost(
         silo.site.ledger().verify()
     for centres in results[1:]:
         assert np.array_equal(centres, results[0])
+
+
+# Dishonest silos ----------------------------------------------------------------------------------
+
+
+class Lying(Network):
+    """One silo confirms, signed, a sum that it was not sent."""
+
+    liar = ""
+
+    def exchange(self, frames: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        answers = dict(super().exchange(frames))
+        if self.liar in answers:
+            message = decode(self.plan, answers[self.liar])
+            if isinstance(message, Confirm):
+                one = replace(confirmation_of(message), result_hash=bytes(32))
+                parts = confirmed(self.plan, message.round, one)
+                signature = self.silos[self.liar].identity.sign(CONFIRM_LABEL, *parts)
+                lie = replace(message, result_hash=bytes(32), signature=signature)
+                answers[self.liar] = encode(self.plan, lie)
+        return answers
+
+
+def convicted(folder: Path) -> tuple[dict[str, Silo], Plan, Aggregator, str]:
+    """Return three silos after a job that the last of them ended by a false confirmation."""
+    plan, identities = toy_federation(3)
+    silos = {
+        name: Silo(folder / name, name, identity, seed)
+        for seed, (name, identity) in enumerate(identities.items())
+    }
+    for silo in silos.values():
+        silo.agent.on_message(offer(plan))
+    aggregator, network = Aggregator(plan, ZeroNoise()), Lying(silos, plan, restart=False)
+    network.liar = plan.silos[2]
+    with pytest.raises(RemoteProtocolError) as error:
+        for _ in run_rounds(aggregator, network):
+            pass
+    return silos, plan, aggregator, str(error.value)
+
+
+def job_end(plan: Plan, reason: str, proofs: list[dict[str, Any]]) -> Message:
+    body = json.dumps({"status": "failed", "reason": reason, "convictions": proofs}).encode()
+    return Message(Kind.END, 0, plan.run_id, body)
+
+
+def test_a_proved_offence_ends_the_standing_approval_until_the_owner_restores_it(
+    tmp_path: Path,
+) -> None:
+    silos, plan, aggregator, reason = convicted(tmp_path)
+    proofs = [one.to_dict() for one in aggregator.convictions]
+    liar, honest = plan.silos[2], [silos[name] for name in plan.silos[:2]]
+    for silo in honest:
+        silo.agent.on_message(job_end(plan, reason, proofs))
+        store = silo.site.store()
+        job = store.get(plan.run_id)
+        assert job is not None
+        assert job.state == SiloState.FAILED
+        spent = silo.site.ledger().spent("toy")
+        assert 0 < spent < 1
+        assert f"of this silo is lost to {liar!r}" in job.reason
+        assert list(store.convicted()) == [silos[liar].identity.fingerprint]
+        log = (silo.site.folder / "audit.jsonl").read_text()
+        assert '"convicted"' in log
+        # A new job with that silo waits for the owner; one without it does not.
+        again = replace(plan, run_id="1" * 32)
+        assert ("approved", "") not in said(silo.agent.on_message(offer(again)))
+        waiting = store.get("1" * 32)
+        assert waiting is not None
+        assert waiting.state == SiloState.WAITING
+        assert "the standing rule does not cover this job" in waiting.reason
+        assert store.reinstate(liar)
+        assert not store.reinstate(liar)
+        third = replace(plan, run_id="2" * 32)
+        assert said(silo.agent.on_message(offer(third))) == [("approved", "")]
+    # The convicted silo does not convict itself: its standing rule would cover no job any more.
+    silos[liar].agent.on_message(job_end(plan, reason, proofs))
+    assert silos[liar].site.store().convicted() == {}
+
+
+@pytest.mark.parametrize("lie", ["another silo", "no evidence", "other evidence", "no list", "odd"])
+def test_a_coordinator_convicts_nobody_by_its_word(tmp_path: Path, lie: str) -> None:
+    silos, plan, aggregator, reason = convicted(tmp_path)
+    (one,) = (conviction.to_dict() for conviction in aggregator.convictions)
+    proofs: Any = {
+        "another silo": [{**one, "silo": plan.silos[1]}],
+        "no evidence": [{**one, "evidence": []}],
+        "other evidence": [{**one, "evidence": [one["evidence"][0][:-2] + "00"]}],
+        "no list": {"silo": plan.silos[1]},
+        "odd": [None, 3, [], one["silo"]],
+    }[lie]
+    silo = silos[plan.silos[0]]
+    silo.agent.on_message(job_end(plan, reason, proofs))
+    store = silo.site.store()
+    assert store.convicted() == {}
+    job = store.get(plan.run_id)
+    assert job is not None
+    assert (job.state, job.reason) == (SiloState.FAILED, printable(reason))

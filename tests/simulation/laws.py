@@ -398,7 +398,7 @@ class Laws:
             for member, rounds in held.items()
             for which, share in zip(("seed", "key"), rounds[said.round], strict=True)
         }
-        for share in said.shares:
+        for share in said.shares.values():
             member, which = known[share]
             about = (plan.run_id, said.round, member)
             self._kinds[silo.name, *about].add(which)

@@ -8,7 +8,7 @@ rounds of a job in the thread of the world, and a job that starts meanwhile runs
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -390,9 +390,12 @@ class Coordinator:
         body = json.dumps(document).encode()
         self.federation.to_silo(silo, Message(Kind.OFFER, 0, job, body))
 
-    def end(self, silo: str, job: str, status: str, reason: str) -> None:
+    def end(
+        self, silo: str, job: str, status: str, reason: str, convictions: Sequence[Any] = ()
+    ) -> None:
         """Tell a silo that a job has ended."""
-        body = json.dumps({"status": status, "reason": reason}).encode()
+        said = {"status": status, "reason": reason, "convictions": convictions}
+        body = json.dumps(said).encode()
         self.federation.to_silo(silo, Message(Kind.END, 0, job, body))
 
     def transport(self, job: str, **about: Any) -> Any:

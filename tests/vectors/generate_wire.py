@@ -372,6 +372,7 @@ def frame(
 
 WORDS = [0, 1, 2**63, 2**64 - 1]
 SILOS = ["north", "south", "Bärenthal"]
+SENT = bytes([9] * 64)  # the aggregator's signature on what it sends
 
 
 def words(values: list[int]) -> bytes:
@@ -393,8 +394,9 @@ def statement(number: int) -> bytes:
 def confirmation(number: int) -> bytes:
     """A confirmation; only that of an even number has a statement."""
     said = bytes([number] * 32) + bytes([number + 100] * 32) + bytes([number + 200] * 64)
+    received = bytes([number + 220] * 64)  # the aggregator's signature on the same hash
     told = b"" if number % 2 else statement(number)
-    return number.to_bytes(2, "big") + said + len(told).to_bytes(2, "big") + told
+    return number.to_bytes(2, "big") + said + received + len(told).to_bytes(2, "big") + told
 
 
 def confirmations(numbers: list[int]) -> bytes:
@@ -403,6 +405,10 @@ def confirmations(numbers: list[int]) -> bytes:
 
 def opened(numbers: list[int]) -> bytes:
     return b"".join(number.to_bytes(2, "big") + bytes([number + 50] * 32) for number in numbers)
+
+
+def shares(numbers: list[int]) -> bytes:
+    return b"".join(number.to_bytes(2, "big") + bytes([number + 70] * 66) for number in numbers)
 
 
 def listed(*parts: bytes) -> bytes:
@@ -431,11 +437,15 @@ def frame_vectors(text: str, frame: Frame, rounds: int) -> dict[str, Any]:
         ),
         ("upload", frame(2, 1, "south", tag + words(WORDS)), {"sender": "south"}),
         ("upload", frame(2, 0, SILOS[2], tag + words(WORDS)), {"sender": SILOS[2]}),
-        ("reply", frame(3, 1, "", survivors([0, 2]) + words(WORDS)), {"survivors": [0, 2]}),
-        ("confirm", frame(4, 0, "north", tag + tag[::-1] + tag * 2), {"sender": "north"}),
+        (
+            "reply",
+            frame(3, 1, "", survivors([0, 2]) + SENT + words(WORDS)),
+            {"survivors": [0, 2]},
+        ),
+        ("confirm", frame(4, 0, "north", tag + tag[::-1] + tag * 2 + SENT), {"sender": "north"}),
         (
             "confirm",
-            frame(4, 0, "north", tag + tag[::-1] + tag * 2 + statement(0)),
+            frame(4, 0, "north", tag + tag[::-1] + tag * 2 + SENT + statement(0)),
             {"sender": "north", "statement": True},
         ),
         ("close", frame(5, 1, "", confirmations([1])), {"confirmations": [1]}),
@@ -449,18 +459,34 @@ def frame_vectors(text: str, frame: Frame, rounds: int) -> dict[str, Any]:
         ("keys", frame(8, 0, "north", keys(0, rounds)), {"sender": "north"}),
         (
             "roster",
-            frame(9, 0, "", listed(*(frame(8, 0, SILOS[i], keys(i, rounds)) for i in (0, 2)))),
+            frame(
+                9, 0, "", tag + listed(*(frame(8, 0, SILOS[i], keys(i, rounds)) for i in (0, 2)))
+            ),
             {"keys": [0, 2]},
         ),
         ("secrets", frame(10, 0, "south", listed(b"one", b"", b"three")), {"sender": "south"}),
-        ("deal", frame(11, 0, "", survivors([0, 2]) + listed(b"one", b"two")), {"cohort": [0, 2]}),
+        (
+            "deal",
+            frame(11, 0, "", survivors([0, 2]) + SENT + listed(b"one", b"two")),
+            {"cohort": [0, 2]},
+        ),
         (
             "ready",
-            frame(12, 0, "south", tag + tag[::-1] + tag * 2 + statement(0)),
+            # The hash of the accepted commitments and the signature on it precede the statement.
+            frame(
+                12,
+                0,
+                "south",
+                tag + tag[::-1] + tag * 2 + SENT + tag + bytes([8] * 64) + statement(0),
+            ),
             {"sender": "south", "statement": True},
         ),
         ("unmask", frame(13, 1, "", confirmations([0, 2])), {"confirmations": [0, 2]}),
-        ("shares", frame(14, 1, "north", bytes(66) + bytes([7] * 66)), {"sender": "north"}),
+        (
+            "shares",
+            frame(14, 1, "north", tag + tag * 2 + shares([0, 2])),
+            {"sender": "north", "shares": [0, 2]},
+        ),
         ("askstate", frame(15, 1, "", b""), {}),
         ("sealedstate", frame(16, 1, "north", b"box"), {"sender": "north"}),
         ("adopt", frame(17, 1, "", survivors([2]) + b"box"), {"lead": 2}),
@@ -526,16 +552,16 @@ def bad_frames(
         ),
         "upload_of_the_aggregator": (frame(2, 0, "", body), "sender is not a party"),
         "reply_of_a_silo": (
-            frame(3, 0, "south", survivors([0, 1]) + words(WORDS)),
+            frame(3, 0, "south", survivors([0, 1]) + SENT + words(WORDS)),
             "sender is not a party",
         ),
         "reply_without_list": (frame(3, 0, "", b"\0"), "cut"),
         "reply_cut_list": (frame(3, 0, "", b"\0\x05" + b"\0\0"), "cut"),
         "reply_unknown_silo": (
-            frame(3, 0, "", survivors([0, 3]) + words(WORDS)),
+            frame(3, 0, "", survivors([0, 3]) + SENT + words(WORDS)),
             "silo number must be below 3",
         ),
-        "confirm_short": (frame(4, 0, "north", bytes(127)), "cut"),
+        "confirm_short": (frame(4, 0, "north", bytes(191)), "cut"),
         "statement_cut": (frame(1, 1, "", confirmations([0])[:-1]), "cut"),
         "confirmation_twice": (frame(1, 1, "", confirmations([1, 1])), "listed twice"),
         "confirmations_cut": (frame(1, 1, "", confirmations([1])[:-1]), "cut"),
@@ -551,9 +577,9 @@ def bad_frames(
             ),
             "listed twice",
         ),
-        "roster_of_rosters": (frame(9, 0, "", listed(frame(9, 0, "", b""))), "does not fit"),
+        "roster_of_rosters": (frame(9, 0, "", tag + listed(frame(9, 0, "", tag))), "does not fit"),
         "secrets_cut": (frame(10, 0, "south", listed(b"one")[:-1]), "cut"),
-        "shares_half": (frame(14, 1, "north", bytes(67)), "cut"),
+        "shares_half": (frame(14, 1, "north", tag + tag * 2 + shares([0])[:-1]), "cut"),
         "adopt_of_two": (frame(17, 1, "", survivors([0, 1]) + b"box"), "does not fit"),
         "keys_of_the_aggregator": (frame(8, 0, "", keys(0, rounds)), "sender is not a party"),
         "keys_in_a_round": (frame(8, 1, "north", keys(0, rounds)), "round must be below 1"),

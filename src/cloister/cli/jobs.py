@@ -25,6 +25,7 @@ _SUMMARIES = {
     "approve": "silo: let a job use these records; the agent reserves its whole cost",
     "deny": "silo: decline a job",
     "withdraw": "silo: leave a job; sent values stay charged",
+    "reinstate": "silo: let the standing rule cover jobs with a convicted silo again",
     "result": "show the result of a finished job",
     "submit": "analyst: propose a job",
     "cancel": "analyst: cancel a job",
@@ -38,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, action in declared.items():
         add_config(action, "configuration file of the silo or analyst")
         # These concern no existing job.
-        if name not in ("list", "submit", "reader-card"):
+        if name == "reinstate":
+            action.add_argument("silo", metavar="SILO", help="name of the convicted silo")
+        elif name not in ("list", "submit", "reader-card"):
             action.add_argument("job", metavar="JOB", help="id of the job, or its first digits")
     add_proposal_arguments(declared["submit"])
     declared["approve"].add_argument(

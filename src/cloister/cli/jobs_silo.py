@@ -11,7 +11,7 @@ from cloister.app.text import warnings_of
 from cloister.cli.output import Output
 from cloister.cli.release import show_federated
 from cloister.core.display import Table
-from cloister.core.errors import DataError
+from cloister.core.errors import DataError, PlanError
 from cloister.federation.silo.agent import MODEL, close_job
 from cloister.federation.silo.decisions import (
     CONSENT,
@@ -96,6 +96,17 @@ def _withdraw(args: argparse.Namespace, site: Site, out: Output) -> dict[str, An
     return document
 
 
+def _reinstate(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]:
+    store = site.store()
+    try:
+        if not store.reinstate(args.silo):
+            raise PlanError(f"silo {args.silo!r} has no conviction here; check the name.")
+    finally:
+        store.dispose()
+    out.say(f"The standing rule covers jobs with {args.silo!r} again.")
+    return {"silo": args.silo}
+
+
 def _decide(
     args: argparse.Namespace, site: Site, out: Output, step: Step[SiloState], reason: str = ""
 ) -> dict[str, Any]:
@@ -140,5 +151,6 @@ ACTIONS: dict[str, Callable[[argparse.Namespace, Site, Output], dict[str, Any]]]
     "approve": _approve,
     "deny": _deny,
     "withdraw": _withdraw,
+    "reinstate": _reinstate,
     "result": _result,
 }

@@ -377,7 +377,7 @@ def _open_dataset(dataset: Any, names: Sequence[str] | None, unit: str | None) -
     positions, names = find_columns(label, schema.names, names, unit)
     columns = [schema.names[position] for position in positions]
     # With threads, Arrow reads ahead of a slow consumer without bound.
-    options: dict[str, Any] = {"batch_readahead": 1, "use_threads": False}
+    options: dict[str, Any] = {"batch_readahead": 1, "fragment_readahead": 1, "use_threads": False}
     if isinstance(getattr(dataset, "format", None), ParquetFileFormat):
         options["fragment_scan_options"] = ParquetFragmentScanOptions(
             use_buffered_stream=True, **_IN_PARTS

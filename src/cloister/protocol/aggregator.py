@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import NoReturn, TypeVar
 
 import numpy as np
 
 from cloister.core.errors import LocalProtocolError, RemoteProtocolError
+from cloister.core.randomness import new_key
 from cloister.hazmat.ring import Words, to_words
+from cloister.hazmat.signing import Identity, verify
 from cloister.privacy.noise import NoiseSource
+from cloister.protocol.convictions import OF_SHARES, OF_SUM, Conviction, false_shares
 from cloister.protocol.exchanges import Kind
 from cloister.protocol.journal import AnswerJournal, MemoryJournal
-from cloister.protocol.keys import check_keys, holder_numbers, round_keys
+from cloister.protocol.keys import (
+    check_keys,
+    cohort_hash,
+    commitments_of,
+    heads_of,
+    holder_numbers,
+    round_keys,
+)
 from cloister.protocol.messages import (
     BEFORE,
+    DEALT_LABEL,
+    NO_SIGNATURE,
+    SHARES_LABEL,
+    SUM_LABEL,
     Adopt,
     Adopted,
     AskState,
@@ -35,15 +52,22 @@ from cloister.protocol.messages import (
     Shares,
     Unmask,
     Upload,
+    accepted,
+    confirmation_of,
     decode,
+    decode_statement,
     encode,
+    given,
+    is_confirmed,
+    result_hash,
+    sent,
 )
 from cloister.protocol.plan import Plan, share_threshold
 from cloister.protocol.readers import Reader
-from cloister.secagg.dropout import RoundKeys, open_secret
+from cloister.secagg.dropout import RoundKeys, commitment, open_secret
 
 _T = TypeVar("_T")
-_ROSTER, _OPENED = b"roster", "opened/{}"
+_ROSTER, _OPENED, _IDENTITY = b"roster", "opened/{}", b"identity"
 
 
 class Aggregator:
@@ -79,12 +103,17 @@ class Aggregator:
         self._uploads: dict[str, Upload] = {}
         self._tags: dict[str, bytes] = {}  # keyed tag of each silo's public state
         self._confirmations: dict[str, Confirmation] = {}
-        self._shares: dict[str, tuple[bytes, ...]] = {}  # by giver, one per member of the round
+        self._shares: dict[str, Mapping[str, bytes]] = {}  # by giver, one per member of the round
         self._sealed_state: SealedState | None = None
         self._keys: dict[str, Keys] = {}
         self._roster: Roster | None = None
         self._secrets: dict[str, Secrets] = {}
         self._cohort: tuple[str, ...] = ()
+        self._ready: dict[str, Ready] = {}
+        self.faults: dict[str, str] = {}
+        """Why the newest frame of a silo that counts no longer was refused, by silo."""
+        self.convictions: list[Conviction] = []
+        """Silos that signed what no honest silo signs; they count as lost from then on."""
         self._finished: dict[
             int, dict[str, bytes]
         ] = {}  # secrets opened in the last finished round
@@ -140,8 +169,7 @@ class Aggregator:
             case Confirm():
                 self._confirm(self._round, message)
             case Shares():
-                if len(message.shares) != len(self._members):
-                    raise RemoteProtocolError(f"shares of {silo!r} do not fit round {self._round}.")
+                self._check_shares(message)
                 _only_one(self._shares, silo, message.shares, "shares")
             case SealedState():
                 self._sealed_state = message
@@ -173,7 +201,7 @@ class Aggregator:
                     f"job cannot start: {len(present)} silos sent keys, the plan requires "
                     f"{self.plan.min_silos}; start a new job when more silos are online."
                 )
-            frame = encode(self.plan, Roster(tuple(present)))
+            frame = encode(self.plan, Roster(tuple(present), aggregator=self._identity.public))
             # Durable first: silos reject a second roster, so a restart must send the same one.
             self._journal.record(self.plan.run_id, _ROSTER, frame)
             self._take_roster(frame)
@@ -201,17 +229,16 @@ class Aggregator:
             named = encode(self.plan, Deal(cohort, ()))
             self._journal.record(self.plan.run_id, b"cohort", named)
             self._cohort = self._members = cohort
-        places = {keys.sender: place for place, keys in enumerate(roster.keys)}
+        digest = cohort_hash(self.plan, roster, self._cohort)
+        signature = self._sign(BEFORE, digest)
         return {
-            name: encode(
-                self.plan,
-                Deal(
-                    self._cohort,
-                    tuple(self._secrets[s].boxes[places[name]] for s in self._cohort),
-                ),
-            )
+            name: encode(self.plan, Deal(self._cohort, self._boxes_for(name), signature=signature))
             for name in self._cohort
         }
+
+    def _boxes_for(self, silo: str) -> tuple[bytes, ...]:
+        place = self._numbers[silo] - 1
+        return tuple(self._secrets[dealer].boxes[place] for dealer in self._cohort)
 
     @property
     def has_cohort(self) -> bool:
@@ -273,15 +300,20 @@ class Aggregator:
         if answer := self._answer(t):
             return answer
         uploads = [self._uploads[name] for name in self._members if name in self._uploads]
+        differing = self.differing
+        if len(uploads) - len(differing) < self.quorum <= len(uploads):
+            raise RemoteProtocolError(
+                f"silos hold different public states in round {t}; the job ends before it is spent."
+            )
+        # A silo that keeps another state than most counts as lost: its vector is of that state.
+        for name in differing:
+            self.faults[name] = f"its public state in round {t} differs from that of {self.lead!r}"
+        uploads = [upload for upload in uploads if upload.sender not in differing]
         if len(uploads) < self.quorum:
             raise RemoteProtocolError(
                 f"round {t} cannot be released: {len(uploads)} uploads, the plan requires "
-                f"{self.quorum}, missing from {list(self.waiting_for)}; start a new job "
-                "without them."
-            )
-        if self.differing:
-            raise RemoteProtocolError(
-                f"silos hold different public states in round {t}; the job ends before it is spent."
+                f"{self.quorum}, missing from {list(self.waiting_for)}{self.left_out}; start a "
+                "new job without them."
             )
         if self._noise is None:
             raise LocalProtocolError(f"round {t} has no noise; open it first.")
@@ -289,10 +321,12 @@ class Aggregator:
         total = self._noise
         for upload in uploads:
             total = total + upload.elements
-        reply = encode(self.plan, Reply(t, tuple(upload.sender for upload in uploads), total))
+        reply = Reply(t, tuple(upload.sender for upload in uploads), total)
+        signature = self._sign(t, result_hash(self.plan, reply))
+        frame = encode(self.plan, replace(reply, signature=signature))
         event = self.plan.event(t)
         # If another process committed first, its answer counts and this one is discarded.
-        answer = self._journal.commit(job=self.plan.run_id, round=t, event=event, frame=reply)
+        answer = self._journal.commit(job=self.plan.run_id, round=t, event=event, frame=frame)
         self._answers[t] = answer
         self._noise, self._uploads, self._frames = None, {}, {}
         return answer
@@ -312,6 +346,21 @@ class Aggregator:
         confirmations = tuple(self._confirmations.values())
         return encode(self.plan, Close(self._round, confirmations, self._finish_round()))
 
+    def check_convictions(self) -> None:
+        """End the job if more silos are convicted than may collude with the aggregator."""
+        number, collusion = len(self.convictions), self.plan.collusion
+        if self.plan.profile == "pairwise" and number > collusion:
+            raise RemoteProtocolError(
+                f"{number} silos are convicted, but the plan tolerates {collusion}: "
+                f"{'; '.join(map(str, self.convictions))}; the job ends, what left stays charged."
+            )
+
+    @property
+    def left_out(self) -> str:
+        """The silos whose frames do not count, with reasons, for a message; empty if none."""
+        reasons = "; ".join(f"{silo!r}: {why}" for silo, why in self.faults.items())
+        return f" (left out: {reasons})" if reasons else ""
+
     def __repr__(self) -> str:
         return f"Aggregator(round {self._round + 1} of {self.plan.rounds})"
 
@@ -325,9 +374,13 @@ class Aggregator:
 
     @property
     def lead(self) -> str:
-        """The first silo, in the plan's order, that uploaded in the open round."""
-        # Any rule would do that all processes of this aggregator apply alike after a restart.
-        return next((name for name in self.plan.silos if name in self._tags), "")
+        """The first silo, in the plan's order, whose public state most silos hold."""
+        # The state of one silo must not decide: with a false one it would lead the others astray.
+        held = Counter(self._tags.values())
+        most = max(held.values(), default=0)
+        # Of states that equally many hold the first counts, so that a restart leads to the same.
+        leads = (name for name in self.plan.silos if name in self._tags)
+        return next((name for name in leads if held[self._tags[name]] == most), "")
 
     def ask_state(self) -> bytes:
         """Return the frame that requests the sealed state of the lead silo."""
@@ -346,14 +399,83 @@ class Aggregator:
     # Inside ----------------------------------------------------------------------------------
 
     def _confirm(self, t: int, message: Confirm | Ready) -> None:
-        """Store a confirmation for the other silos, which verify it; the aggregator cannot."""
-        silo = message.sender
-        confirmation = Confirmation(
-            silo, message.result_hash, message.mac, message.signature, message.statement
-        )
+        """Store a confirmation for the other silos, which check its tag, too."""
+        silo, confirmation = message.sender, confirmation_of(message)
+        if self._roster is not None:
+            self._check_confirmation(t, message, confirmation)
         if self._confirmations.get(silo, confirmation) != confirmation:
             raise RemoteProtocolError(f"silo {silo!r} confirmed two different sums in round {t}.")
         self._confirmations[silo] = confirmation
+
+    def _check_confirmation(self, t: int, message: Confirm | Ready, one: Confirmation) -> None:
+        """Raise RemoteProtocolError for a confirmation that no silo would count."""
+        silo = one.silo
+        if not is_confirmed(self.plan, t, one, self._public_of(silo)):
+            raise RemoteProtocolError(f"confirmation of {silo!r} is not signed by that silo.")
+        digest = self._sum_hash(t)
+        if (one.result_hash, one.received) != (digest, self._sign(t, digest)):
+            self._convict(silo, t, OF_SUM, encode(self.plan, message))
+        decode_statement(self.plan, self._public_of(silo), one.statement)
+        if isinstance(message, Ready):
+            dealt = commitment(heads_of(self.plan, self._boxes_for(silo)))
+            signed = accepted(self.plan, message)
+            public = self._public_of(silo)
+            if message.dealt != dealt or not verify(
+                public, message.acceptance, DEALT_LABEL, *signed
+            ):
+                raise RemoteProtocolError(f"{silo!r} did not sign which shares it accepted.")
+            self._ready[silo] = message
+
+    def _check_shares(self, message: Shares) -> None:
+        """Raise RemoteProtocolError for shares that do not open the sum of the open round."""
+        silo, t = message.sender, message.round
+        if tuple(message.shares) != tuple(self._members):
+            raise RemoteProtocolError(f"shares of {silo!r} do not fit round {t}.")
+        signed = given(self.plan, message)
+        if message.result_hash != self._sum_hash(t) or not verify(
+            self._public_of(silo), message.signature, SHARES_LABEL, *signed
+        ):
+            raise RemoteProtocolError(f"shares of {silo!r} for this sum are not signed by it.")
+        heads = heads_of(self.plan, self._boxes_for(silo))
+        if false_shares(self.plan, self._cohort, heads, message) and silo in self._ready:
+            ready = encode(self.plan, self._ready[silo])
+            self._convict(silo, t, OF_SHARES, encode(self.plan, message), ready, heads)
+        committed = commitments_of(self.plan, self._cohort, heads)
+        for member, share in message.shares.items():
+            if commitment(share) != committed[member][t][0 if member in self.survivors else 1]:
+                raise RemoteProtocolError(f"{silo!r} gave another share of {member!r} than asked.")
+
+    def _convict(self, silo: str, t: int, offence: str, *evidence: bytes) -> NoReturn:
+        """Keep the evidence against a silo, and refuse its frame."""
+        conviction = Conviction(silo, t, offence, evidence)
+        if all(known.silo != silo for known in self.convictions):
+            self.convictions.append(conviction)
+        raise RemoteProtocolError(f"{conviction}.")
+
+    def _public_of(self, silo: str) -> bytes:
+        for keys in self._known_roster().keys:
+            if keys.sender == silo:
+                return keys.identity
+        raise RemoteProtocolError(f"silo {silo!r} is not in the roster.")
+
+    def _sum_hash(self, t: int) -> bytes:
+        """Return the hash of the one sum of a round, or of the one cohort."""
+        if t == BEFORE:
+            return cohort_hash(self.plan, self._known_roster(), self._cohort)
+        return result_hash(self.plan, self._reply(t))
+
+    @property
+    def _identity(self) -> Identity:
+        """The key with which the aggregator signs the cohort and the sums of this job."""
+        if _IDENTITY not in self._recorded:
+            seed = self._journal.record(self.plan.run_id, _IDENTITY, new_key())
+            self._recorded[_IDENTITY] = seed
+        return Identity.from_bytes(self._recorded[_IDENTITY])
+
+    def _sign(self, t: int, digest: bytes) -> bytes:
+        if self._roster is None:  # all parties are in one process
+            return NO_SIGNATURE
+        return self._identity.sign(SUM_LABEL, *sent(self.plan, t, digest))
 
     def _finish_round(self) -> dict[str, bytes]:
         """Open the masks of the previous round and continue with its survivors."""
@@ -377,18 +499,19 @@ class Aggregator:
         if len(givers) < threshold:
             raise RemoteProtocolError(
                 f"round {t} cannot be opened: {len(givers)} silos gave shares, it requires "
-                f"{threshold}; the job ends, what left stays charged."
+                f"{threshold}{self.left_out}; the job ends, what left stays charged."
             )
         opened = {}
-        for place, silo in enumerate(self._members):
-            shares = {self._numbers[giver]: self._shares[giver][place] for giver in givers}
-            opened[silo] = open_secret(shares)
-            # A wrong share yields a wrong secret and thereby a random sum. So the secret is checked
-            # against the commitment that its silo published before the first round.
-            if not self._round_keys.fits(t, silo, silo in survivors, opened[silo]):
+        for silo in self._members:
+            shares = {self._numbers[giver]: self._shares[giver][silo] for giver in givers}
+            # All shares are those that the silo dealt. If they do not belong together, or yield
+            # another secret than it committed to, then it dealt false ones.
+            with suppress(RemoteProtocolError):
+                opened[silo] = open_secret(shares)
+            if not self._round_keys.fits(t, silo, silo in survivors, opened.get(silo, bytes(32))):
                 raise RemoteProtocolError(
-                    f"shares of {silo!r} in round {t} yield a secret that does not match its "
-                    "commitment; the job ends, what left stays charged."
+                    f"the shares that {silo!r} dealt for round {t} do not match its commitment; "
+                    "the job ends, what left stays charged."
                 )
         joined = b"".join(opened[silo] for silo in self._members)
         self._recorded[name] = self._journal.record(self.plan.run_id, name, joined)

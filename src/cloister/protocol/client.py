@@ -16,15 +16,18 @@ from cloister.core.randomness import drawn_below
 from cloister.hazmat import kex
 from cloister.hazmat.prg import PadContext, Usage, derive, join, stream
 from cloister.hazmat.ring import Integers, from_bytes, to_integers, to_words
-from cloister.hazmat.signing import Identity, fingerprint_of, verify
+from cloister.hazmat.signing import Identity, fingerprint_of
 from cloister.privacy.chain import SignedStatement
 from cloister.privacy.noise import NoiseSource, ShareNoise
+from cloister.protocol.convictions import Conviction, is_proved
 from cloister.protocol.journal import Journal, MemoryJournal
-from cloister.protocol.keys import KeyAgreement
+from cloister.protocol.keys import KeyAgreement, heads_of
 from cloister.protocol.messages import (
     BEFORE,
     CONFIRM_LABEL,
+    DEALT_LABEL,
     NO_SIGNATURE,
+    SHARES_LABEL,
     VECTOR,
     Adopt,
     Adopted,
@@ -43,12 +46,16 @@ from cloister.protocol.messages import (
     Shares,
     Unmask,
     Upload,
+    accepted,
     confirmed,
     decode,
     decode_statement,
     encode,
     encode_statement,
+    given,
+    is_confirmed,
     result_hash,
+    was_sent,
 )
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress, ReleasedSum, sums_to_dict
@@ -56,7 +63,8 @@ from cloister.protocol.readers import seal
 from cloister.protocol.rows import Manner
 from cloister.protocol.summing import LocalStep, Partitioned
 from cloister.protocol.task import records_in_box
-from cloister.secagg.masks import Masker
+from cloister.secagg.dropout import commitment
+from cloister.secagg.masks import TAG_BYTES, Masker
 
 Source = Iterable[Records] | Callable[[int, GridState], Iterable[Records]]
 """Grid records in chunks, iterable once per round; or a function of round and state.
@@ -201,6 +209,15 @@ class Client:
         """The silos in the sum of each round that was released."""
         return self._progress.survivors
 
+    def is_proved(self, conviction: Conviction) -> bool:
+        """Return True if the evidence convicts a silo of this job."""
+        agreement = self._agreement
+        return (
+            agreement is not None
+            and bool(agreement.cohort)
+            and is_proved(self.plan, agreement.roster, agreement.cohort, conviction)
+        )
+
     def __repr__(self) -> str:
         return f"Client({self.silo!r}, round {self._progress.rounds} of {self.plan.rounds})"
 
@@ -259,7 +276,12 @@ class Client:
         masker, digest = self._keys.masker(deal), self._keys.digest
         self._keep_to(BEFORE, digest)
         self._given_masker, self._members = masker, self._keys.cohort
-        return Ready(self.silo, digest, *self._vouch(BEFORE, digest))
+        one = self._vouch(BEFORE, digest, deal.signature)
+        dealt = commitment(heads_of(self.plan, deal.boxes))
+        ready = Ready(
+            self.silo, digest, one.mac, one.signature, one.received, dealt, statement=one.statement
+        )
+        return replace(ready, acceptance=self._signed(DEALT_LABEL, *accepted(self.plan, ready)))
 
     @property
     def _masker(self) -> Masker:
@@ -419,7 +441,14 @@ class Client:
                 f"{self._quorum}; start a new job."
             )
         digest = result_hash(self.plan, message)
-        return Confirm(t, self.silo, digest, *self._vouch(t, digest))
+        if self._agreement and not was_sent(
+            self.plan, t, digest, message.signature, self._agreement.roster.aggregator
+        ):
+            raise RemoteProtocolError(
+                f"the sum of round {t} is not signed by the aggregator of this job."
+            )
+        one = self._vouch(t, digest, message.signature)
+        return Confirm(t, self.silo, digest, one.mac, one.signature, one.received, one.statement)
 
     def _give_shares(self, message: Unmask) -> Shares:
         """Return shares that open the one sum of a round, once enough silos confirmed it.
@@ -439,7 +468,10 @@ class Client:
         # of one member together would unmask that member's vector.
         shares = self._masker.shares(t, members, reply.survivors)
         self._keep_heard()
-        return Shares(t, self.silo, tuple(shares[name] for name in members if name in shares))
+        in_order = {name: shares[name] for name in members if name in shares}
+        unsigned = Shares(t, self.silo, self._bound[t], NO_SIGNATURE, in_order)
+        signature = self._signed(SHARES_LABEL, *given(self.plan, unsigned))
+        return replace(unsigned, signature=signature)
 
     def _close(self, message: Close, request: bytes) -> bytes:
         """Finish the last round; repeat the answer on a repeated call."""
@@ -483,14 +515,20 @@ class Client:
 
     # Confirmations ---------------------------------------------------------------------------
 
-    def _vouch(self, t: int, digest: bytes) -> tuple[bytes, bytes, bytes]:
-        """Return tag and signature of the confirmed hash, and this silo's ledger statement."""
-        statement = self._statement()
-        parts = confirmed(self.plan, t, self.silo, digest, statement)
+    def _vouch(self, t: int, digest: bytes, received: bytes) -> Confirmation:
+        """Return this silo's confirmation of a hash that the aggregator signed."""
+        one = Confirmation(
+            self.silo, digest, bytes(TAG_BYTES), received=received, statement=self._statement()
+        )
+        parts = confirmed(self.plan, t, one)
         mac = self._masker.tag(Usage.CONFIRM, *parts)
+        return replace(one, mac=mac, signature=self._signed(CONFIRM_LABEL, *parts))
+
+    def _signed(self, label: bytes, *parts: bytes) -> bytes:
+        """Return this silo's signature; zeros if all parties are one process."""
         if self._agreement is None or self._identity is None:
-            return mac, NO_SIGNATURE, statement
-        return mac, self._identity.sign(CONFIRM_LABEL, *parts), statement
+            return NO_SIGNATURE
+        return self._identity.sign(label, *parts)
 
     def _statement(self) -> bytes:
         """Return this silo's signed ledger statement; empty if all parties are one process."""
@@ -499,16 +537,6 @@ class Client:
         plan = self.plan
         statement = self._journal.statement(plan.run_id, plan.digest.hex(), plan.events())
         return encode_statement(statement, SignedStatement.of(statement, self._identity).signature)
-
-    def _hear(self, confirmations: Sequence[Confirmation], among: Sequence[str]) -> None:
-        """Decode peers' ledger statements; the next commit stores them before it sends."""
-        if self._agreement is None:
-            return
-        self._peer_statements = tuple(
-            decode_statement(self.plan, self._agreement.identity_of(c.silo), c.statement)
-            for c in confirmations
-            if c.silo in among and c.silo != self.silo
-        )
 
     def _keep_heard(self) -> None:
         self._journal.remember(self._peer_statements)
@@ -519,44 +547,54 @@ class Client:
     ) -> None:
         """Check that enough silos, this one included, confirm the same hash in round `t`.
 
-        Equal confirmations are verified only until the quorum is reached. A different one is always
-        verified and, if genuine, ends the job. The ledger statements of all silos are kept.
+        Other confirmations do not count and end nothing: one silo could stop every job with them.
+        The ledger statements of peers that count are kept.
         """
         if self._agreed == t:
             return
-        agree, checked = {self.silo}, []
-        for confirmation in confirmations:
-            # A genuine confirmation of another hash proves that two sums were sent, so it is
-            # verified even when the quorum is complete.
-            silo, other = confirmation.silo, confirmation.result_hash
-            if other == digest and len(agree) >= self._quorum:
-                continue
-            parts = confirmed(self.plan, t, silo, other, confirmation.statement)
-            genuine = self._masker.verify(Usage.CONFIRM, confirmation.mac, *parts)
-            if genuine and self._agreement:
-                # Every silo knows the group key of the tag; only the signature names one silo.
-                public = self._agreement.identity_of(silo)
-                genuine = verify(public, confirmation.signature, CONFIRM_LABEL, *parts)
-            if not genuine:
-                raise RemoteProtocolError(f"confirmation of {silo!r} for round {t} is forged.")
-            if silo not in among:
-                raise RemoteProtocolError(
-                    f"silo {silo!r} is not in the sum of round {t} and cannot confirm it."
-                )
-            if other != digest:
-                raise RemoteProtocolError(
-                    f"silos {silo!r} and {self.silo!r} were sent different sums in round {t}; "
-                    "the aggregator or the network is not honest."
-                )
-            agree.add(silo)
-            checked.append(confirmation)
+        valid: list[Confirmation] = []
+        statements: list[SignedStatement] = []
+        faults: list[str] = []
+        for one in confirmations:
+            try:
+                statements += self._checked_confirmation(t, one, digest, among)
+            except RemoteProtocolError as error:
+                faults.append(str(error).rstrip("."))
+            else:
+                valid.append(one)
+        agree = {self.silo, *(one.silo for one in valid)}
         if len(agree) < self._quorum:
             raise RemoteProtocolError(
                 f"round {t} has {len(agree)} confirmations, requires {self._quorum}; "
-                "nothing is unmasked."
+                f"nothing is unmasked{''.join('; ' + fault for fault in faults)}."
             )
-        self._hear(confirmations, among)
-        self._agreed, self._witnesses = t, tuple(checked)
+        # The next commit stores the statements before it sends.
+        self._peer_statements = tuple(statements)
+        self._agreed, self._witnesses = t, tuple(valid)
+
+    def _checked_confirmation(
+        self, t: int, one: Confirmation, digest: bytes, among: Sequence[str]
+    ) -> list[SignedStatement]:
+        """Return a peer's ledger statement, or raise RemoteProtocolError if nothing counts."""
+        if one.silo not in among:
+            raise RemoteProtocolError(
+                f"silo {one.silo!r} is not in the sum of round {t} and cannot confirm it."
+            )
+        genuine = self._masker.verify(Usage.CONFIRM, one.mac, *confirmed(self.plan, t, one))
+        if genuine and self._agreement:
+            # Every silo knows the group key of the tag; only the signature names one silo.
+            genuine = is_confirmed(self.plan, t, one, self._agreement.identity_of(one.silo))
+        if not genuine:
+            raise RemoteProtocolError(f"confirmation of {one.silo!r} for round {t} is forged.")
+        if one.result_hash != digest:
+            raise RemoteProtocolError(
+                f"silos {one.silo!r} and {self.silo!r} confirm different sums in round {t}."
+            )
+        if self._agreement is None:
+            return []
+        public = self._agreement.identity_of(one.silo)
+        said = decode_statement(self.plan, public, one.statement)
+        return [] if one.silo == self.silo else [said]
 
     def _check_ready(self, confirmations: Sequence[Confirmation]) -> None:
         """Check that enough silos saw the same roster; keep their signatures of the ledger head."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median_low
 
@@ -29,6 +29,7 @@ from cloister.hazmat.signing import SIGNATURE_BYTES, Identity, fingerprint_of, v
 from cloister.privacy.chain import SignedStatement
 from cloister.protocol.journal import Journal
 from cloister.protocol.messages import (
+    BEFORE,
     Deal,
     Keys,
     Roster,
@@ -37,9 +38,10 @@ from cloister.protocol.messages import (
     encode,
     encode_list,
     keys_signed,
+    was_sent,
 )
 from cloister.protocol.plan import WITHOUT_OPTIONS, Plan, share_threshold
-from cloister.secagg.dropout import RoundKeys, commitment, share_secret
+from cloister.secagg.dropout import COMMITMENT_BYTES, RoundKeys, commitment, share_secret
 from cloister.secagg.masks import GroupMask, Masker, PairwiseMask
 
 CLOCK_SECONDS = 600
@@ -113,7 +115,8 @@ class KeyAgreement:
             # is part of the key's context.
             digest = hashlib.sha256(shown).digest()
             key = self._box_key(self._silo, peer, digest, sent=True)
-            boxes.append(digest + kex.seal(key, plain))
+            head = b"".join(commitment(of_secret[place]) for of_secret in shares)
+            boxes.append(digest + head + kex.seal(key, plain))
         return Secrets(self._silo, tuple(boxes))
 
     def masker(self, deal: Deal) -> Masker:
@@ -122,7 +125,8 @@ class KeyAgreement:
         Raises
         ------
         RemoteProtocolError
-            If a box was not sealed by its silo for this one, or too few silos are left.
+            If a box was not sealed by its silo for this one, its shares do not match their
+            commitments, the aggregator did not sign the cohort, or too few silos are left.
         LedgerError
             If a peer returns a statement of this silo that its ledger does not contain.
         """
@@ -142,6 +146,9 @@ class KeyAgreement:
                 f"{len(deal.cohort)} silos agreed on keys, this job requires "
                 f"{plan.quorum(len(names))}; start a new job when more silos are online."
             )
+        digest = cohort_hash(plan, roster, deal.cohort)
+        if not was_sent(plan, BEFORE, digest, deal.signature, roster.aggregator):
+            raise RemoteProtocolError("the cohort is not signed by the aggregator of this job.")
         opened = {
             silo: self._open(self._keys_of(silo), box)
             for silo, box in zip(deal.cohort, deal.boxes, strict=True)
@@ -174,6 +181,13 @@ class KeyAgreement:
     def cohort(self) -> tuple[str, ...]:
         """The silos that have the group key; empty before :meth:`masker`."""
         return self._deal.cohort if self._deal else ()
+
+    @property
+    def roster(self) -> Roster:
+        """The keys of all silos."""
+        if self._roster is None:
+            raise RemoteProtocolError("the roster of silos has not arrived yet.")
+        return self._roster
 
     @property
     def digest(self) -> bytes:
@@ -245,8 +259,7 @@ class KeyAgreement:
 
     @property
     def _held_rounds(self) -> int:
-        """Number of rounds for which silos hold shares of each other's secrets."""
-        return self._plan.rounds if self._plan.profile == "pairwise" else 0
+        return held_rounds(self._plan)
 
     def _shares(self, holders: int) -> list[list[bytes]]:
         """Return one share for each holder, for each round's seed and then its key."""
@@ -282,11 +295,23 @@ class KeyAgreement:
         return kex.agree(self._derived(Usage.BOX_KEY), peer.box, Usage.BOX, context)
 
     def _open(self, peer: Keys, box: bytes) -> bytes:
-        digest, sealed = box[:_DIGEST_BYTES], box[_DIGEST_BYTES:]
+        digest, head, sealed = split_box(self._plan, box)
         # The digest is authenticated by the key that depends on it.
-        plain = kex.unseal(self._box_key(peer.sender, peer, digest, sent=False), sealed)
-        if len(plain) < KEY_BYTES + 2 * self._held_rounds * SHARE_BYTES:
+        key = self._box_key(peer.sender, peer, digest, sent=False)
+        try:
+            plain = kex.unseal(key, sealed)
+        except RemoteProtocolError as error:
+            raise RemoteProtocolError(f"the sealed box of {peer.sender!r}: {error}") from error
+        end = KEY_BYTES + 2 * self._held_rounds * SHARE_BYTES
+        if len(plain) < end:
             raise RemoteProtocolError(f"the sealed box of {peer.sender!r} is too short.")
+        # The commitments are outside the box, since the aggregator checks shares against them.
+        shares = (plain[i : i + SHARE_BYTES] for i in range(KEY_BYTES, end, SHARE_BYTES))
+        if b"".join(map(commitment, shares)) != head:
+            raise RemoteProtocolError(
+                f"the shares that {peer.sender!r} dealt do not match their commitments; start a "
+                "new job without that silo."
+            )
         return plain
 
     def _keys_of(self, silo: str) -> Keys:
@@ -295,6 +320,37 @@ class KeyAgreement:
             if keys.sender == silo:
                 return keys
         raise RemoteProtocolError(f"silo {silo!r} is not in the roster.")
+
+
+def held_rounds(plan: Plan) -> int:
+    """Return the number of rounds for which silos hold shares of each other's secrets."""
+    return plan.rounds if plan.profile == "pairwise" else 0
+
+
+def split_box(plan: Plan, box: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the digest in a dealt box, the commitments to its shares, and its sealed part."""
+    end = _DIGEST_BYTES + 2 * held_rounds(plan) * COMMITMENT_BYTES
+    return box[:_DIGEST_BYTES], box[_DIGEST_BYTES:end], box[end:]
+
+
+def heads_of(plan: Plan, boxes: Iterable[bytes]) -> bytes:
+    """Return the commitments to all shares in boxes, in their order."""
+    return b"".join(split_box(plan, box)[1] for box in boxes)
+
+
+def commitments_of(
+    plan: Plan, cohort: tuple[str, ...], heads: bytes
+) -> dict[str, tuple[tuple[bytes, ...], ...]]:
+    """Return the commitments to a holder's two shares, of seed and key, by dealer and round."""
+    width, rounds = COMMITMENT_BYTES, held_rounds(plan)
+    parts = [heads[i : i + width] for i in range(0, len(heads), width)]
+    return {
+        dealer: tuple(
+            tuple(parts[2 * (place * rounds + t) : 2 * (place * rounds + t) + 2])
+            for t in range(rounds)
+        )
+        for place, dealer in enumerate(cohort)
+    }
 
 
 def check_keys(plan: Plan, keys: Keys) -> None:

@@ -13,7 +13,7 @@ import hashlib
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
@@ -21,7 +21,7 @@ from cloister.core.errors import RemoteProtocolError
 from cloister.hazmat.prg import KEY_BYTES
 from cloister.hazmat.ring import RING_BITS, Words, from_bytes, to_bytes
 from cloister.hazmat.shamir import SHARE_BYTES
-from cloister.hazmat.signing import SIGNATURE_BYTES
+from cloister.hazmat.signing import SIGNATURE_BYTES, verify
 from cloister.privacy.chain import SignedStatement, Statement
 from cloister.protocol.exchanges import ANSWER, EXCHANGES, Kind
 from cloister.protocol.plan import Plan
@@ -34,6 +34,15 @@ VECTOR = "payload"
 
 CONFIRM_LABEL = b"cloister/1/confirm"
 """The label of a silo's signature on a confirmation."""
+
+SUM_LABEL = b"cloister/1/sum"
+"""The label of the aggregator's signature on the one sum, or the one cohort, that it sends."""
+
+DEALT_LABEL = b"cloister/1/dealt"
+"""The label of a silo's signature on the commitments to the shares that it accepted."""
+
+SHARES_LABEL = b"cloister/1/shares"
+"""The label of a silo's signature on the shares that it gives."""
 
 AGGREGATOR = ""
 """Sender of the aggregator's frames; no silo can have this name."""
@@ -225,6 +234,9 @@ class Confirmation:
     ----------
     result_hash : bytes of length 32
         Over plan, round, survivors and masked sum; over the roster before the first round.
+    received : bytes of length 64
+        The aggregator's signature on that hash, which proves that the silo was sent this sum; zeros
+        if all parties are in one process. Tag and signature cover it.
     mac : bytes of length 32
         Under the group key.
     signature : bytes of length 64
@@ -238,6 +250,7 @@ class Confirmation:
     result_hash: Hash
     mac: Hash
     signature: Signature = NO_SIGNATURE
+    received: Signature = NO_SIGNATURE
     statement: Annotated[bytes, _sized(_SHORT)] = b""
 
 
@@ -287,11 +300,12 @@ class Upload:
 
 @dataclass(frozen=True, repr=False)
 class Reply:
-    """The masked, noised sum over one committed set of survivors."""
+    """The masked, noised sum over one committed set of survivors, signed by the aggregator."""
 
     kind: ClassVar[Kind] = Kind.REPLY
     round: int
     survivors: Silos
+    signature: Signature = field(default=NO_SIGNATURE, kw_only=True)  # `elements` end the frame
     elements: Elements
     sender: str = AGGREGATOR
 
@@ -306,6 +320,7 @@ class Confirm:
     result_hash: Hash
     mac: Hash
     signature: Signature = NO_SIGNATURE
+    received: Signature = NO_SIGNATURE
     statement: Said = b""
 
 
@@ -392,9 +407,16 @@ _ROSTER = Part(
 
 @dataclass(frozen=True, repr=False)
 class Roster:
-    """The signed keys of all silos that take part, in the plan's order."""
+    """The signed keys of all silos that take part, in the plan's order.
+
+    Parameters
+    ----------
+    aggregator : bytes of length 32
+        Ed25519 public key with which the aggregator signs cohort and sums of this job.
+    """
 
     kind: ClassVar[Kind] = Kind.ROSTER
+    aggregator: Hash = field(default=bytes(_HASH_BYTES), kw_only=True)
     keys: Annotated[tuple[Keys, ...], _ROSTER]
     round: int = 0
     sender: str = AGGREGATOR
@@ -416,6 +438,7 @@ class Deal:
 
     kind: ClassVar[Kind] = Kind.DEAL
     cohort: Silos
+    signature: Signature = field(default=NO_SIGNATURE, kw_only=True)  # on the hash of the cohort
     boxes: Boxes
     round: int = 0
     sender: str = AGGREGATOR
@@ -423,13 +446,24 @@ class Deal:
 
 @dataclass(frozen=True, repr=False)
 class Ready:
-    """A silo's confirmation that it has the keys, and of the cohort."""
+    """A silo's confirmation that it has the keys, and of the cohort.
+
+    Parameters
+    ----------
+    dealt : bytes of length 32
+        Hash of the commitments to its shares of all secrets, which it compared with the shares.
+    acceptance : bytes of length 64
+        Its signature on that hash, which convicts it if it gives another share later.
+    """
 
     kind: ClassVar[Kind] = Kind.READY
     sender: str
     result_hash: Hash
     mac: Hash
     signature: Signature
+    received: Signature = NO_SIGNATURE
+    dealt: Hash = bytes(_HASH_BYTES)
+    acceptance: Signature = NO_SIGNATURE
     statement: Said = b""
     round: int = 0
 
@@ -446,12 +480,14 @@ class Unmask:
 
 @dataclass(frozen=True, repr=False)
 class Shares:
-    """A silo's share of one secret of each member of the round, in order."""
+    """A silo's share of one secret of each member of the round, for one sum, signed."""
 
     kind: ClassVar[Kind] = Kind.SHARES
     round: int
     sender: str
-    shares: Annotated[tuple[bytes, ...], _all(_fixed(SHARE_BYTES))]
+    result_hash: Hash
+    signature: Signature
+    shares: Annotated[Mapping[str, bytes], _by_silo(_fixed(SHARE_BYTES))]
 
 
 @dataclass(frozen=True, repr=False)
@@ -600,12 +636,50 @@ def kind_of(frame: bytes) -> Kind:
 
 def result_hash(plan: Plan, reply: Reply) -> bytes:
     """Return SHA-256 over plan, round, survivors and masked sum: public, and equal at all silos."""
-    return hashlib.sha256(encode(plan, reply)).digest()
+    return hashlib.sha256(encode(plan, replace(reply, signature=NO_SIGNATURE))).digest()
 
 
-def confirmed(plan: Plan, t: int, silo: str, digest: bytes, statement: bytes) -> tuple[bytes, ...]:
-    """Return the parts that a silo's tag and signature cover in round `t`."""
-    return (plan.digest, str(t).encode(), silo.encode(), digest, statement)
+def confirmed(plan: Plan, t: int, one: Confirmation) -> tuple[bytes, ...]:
+    """Return the parts that tag and signature of a confirmation of round `t` cover."""
+    said = (one.silo.encode(), one.result_hash, one.received, one.statement)
+    return (plan.digest, str(t).encode(), *said)
+
+
+def is_confirmed(plan: Plan, t: int, one: Confirmation, public: bytes) -> bool:
+    """Return True if the owner of `public` signed a confirmation of round `t`."""
+    return verify(public, one.signature, CONFIRM_LABEL, *confirmed(plan, t, one))
+
+
+def sent(plan: Plan, t: int, digest: bytes) -> tuple[bytes, ...]:
+    """Return the parts that the aggregator's signature on the sum of round `t` covers."""
+    return (plan.digest, str(t).encode(), digest)
+
+
+def was_sent(plan: Plan, t: int, digest: bytes, signature: bytes, aggregator: bytes) -> bool:
+    """Return True if the aggregator of this public key signed a hash as that of its one sum."""
+    return verify(aggregator, signature, SUM_LABEL, *sent(plan, t, digest))
+
+
+def accepted(plan: Plan, ready: Ready) -> tuple[bytes, ...]:
+    """Return the parts that a silo's signature on its accepted shares covers."""
+    return (plan.digest, ready.sender.encode(), ready.result_hash, ready.dealt)
+
+
+def given(plan: Plan, shares: Shares) -> tuple[bytes, ...]:
+    """Return the parts that a silo's signature on its shares covers."""
+    return (plan.digest, encode(plan, replace(shares, signature=NO_SIGNATURE)))
+
+
+def confirmation_of(message: Confirm | Ready) -> Confirmation:
+    """Return the confirmation in a silo's frame."""
+    return Confirmation(
+        message.sender,
+        message.result_hash,
+        message.mac,
+        message.signature,
+        message.received,
+        message.statement,
+    )
 
 
 def encode_statement(said: Statement, signature: bytes) -> bytes:

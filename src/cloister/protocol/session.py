@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -56,6 +55,11 @@ def run_rounds(
     plan = aggregator.plan
     ask = partial(_ask, transport, aggregator, attempts)
     silos = _agree_on_keys(aggregator, ask) if plan.fingerprints else plan.silos
+    if len(silos) < aggregator.quorum:
+        raise RemoteProtocolError(
+            f"job cannot start: {len(silos)} silos confirmed their keys, it requires "
+            f"{aggregator.quorum}{aggregator.left_out}; nothing is charged."
+        )
     for t in range(aggregator.first_round, plan.rounds):
         # After a restart the last answered round is opened again, because its confirmations are in
         # no journal; silos repeat their answers.
@@ -71,10 +75,11 @@ def run_rounds(
         if len(silos) < aggregator.quorum:
             raise RemoteProtocolError(
                 f"round {t} has {len(silos)} confirmations, the plan requires "
-                f"{aggregator.quorum}; the job ends, what left stays charged."
+                f"{aggregator.quorum}{aggregator.left_out}; the job ends, what left stays charged."
             )
         if unmask := aggregator.unmask():
             silos = ask(_all(silos, unmask))
+        aggregator.check_convictions()
         yield RoundDone(t, plan.rounds, silos)
     closed = len(ask(_all(silos, aggregator.close())))
     # A reader needs the boxes of so many silos, and no silo keeps its box after the end.
@@ -104,8 +109,9 @@ def _agree_on_keys(aggregator: Aggregator, ask: Ask) -> tuple[str, ...]:
 
 def _align_states(aggregator: Aggregator, ask: Ask) -> None:
     """Send the lead silo's state to silos whose machines rounded differently."""
-    if differing := aggregator.differing:
-        ask(_all((aggregator.lead,), aggregator.ask_state()))
+    differing = aggregator.differing
+    # Without that state the silos that differ count as lost.
+    if differing and ask(_all((aggregator.lead,), aggregator.ask_state())):
         ask(_all(differing, aggregator.adopt()))
 
 
@@ -131,7 +137,9 @@ def _ask(
             break
         for silo, answer in transport.exchange(missing).items():
             # One silo that violates the protocol must not end the job of the others.
-            with suppress(RemoteProtocolError):
+            try:
                 if aggregator.accept(silo, answer) in wanted:
                     answered.add(silo)
+            except RemoteProtocolError as error:
+                aggregator.faults[silo] = str(error).rstrip(".")
     return tuple(silo for silo in frames if silo in answered)

@@ -32,9 +32,9 @@ from cloister.hazmat.ring import Words
 COMMITMENT_BYTES = 32
 
 
-def commitment(seed: bytes) -> bytes:
-    """Return the commitment to a seed: binding, and hiding because seeds are random."""
-    return hashlib.sha256(b"cloister/1/seed-commitment" + seed).digest()
+def commitment(secret: bytes) -> bytes:
+    """Return the commitment to a seed or a share: binding, and hiding because both are random."""
+    return hashlib.sha256(b"cloister/1/seed-commitment" + secret).digest()
 
 
 @dataclass(frozen=True)

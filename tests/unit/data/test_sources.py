@@ -193,7 +193,8 @@ def test_a_header_may_have_columns_without_a_name(tmp_path: Path) -> None:
     assert records(tmp_path / "t.csv", X, ILL) == records([[1.0, "true"], [2.0, "false"]], X, ILL)
 
 
-def test_a_dataset_is_not_read_ahead_into_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_dataset_is_not_read_ahead_into_memory(tmp_path: Path, filtered: bool) -> None:
     """By default Arrow holds 16 batches of 4 files, and the whole of a file."""
     pq.write_table(pa.table({"x": [1.0, 2.0]}), tmp_path / "t.parquet")
     dataset = pyarrow.dataset.dataset(tmp_path)
@@ -202,14 +203,19 @@ def test_a_dataset_is_not_read_ahead_into_memory(tmp_path: Path) -> None:
     class Watched:
         schema, format = dataset.schema, dataset.format
 
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
         def get_fragments(self) -> Any:
-            return dataset.get_fragments()
+            if filtered:
+                return dataset.filter(pyarrow.dataset.field("x") > 0).get_fragments()
+            return map(Watched, dataset.get_fragments())
 
         def to_batches(self, **options: Any) -> Any:
             asked.append(options)
-            return dataset.to_batches(**options)
+            return self.inner.to_batches(**options)
 
-    assert records(Watched(), X) == records([[1.0], [2.0]], X)
+    assert records(Watched(dataset), X) == records([[1.0], [2.0]], X)
     (options,) = asked
     assert options["batch_readahead"] == options["fragment_readahead"] == 1
     assert options["fragment_scan_options"].use_buffered_stream

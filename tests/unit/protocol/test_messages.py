@@ -57,6 +57,7 @@ WORDS = np.array([int(word, 16) for word in FRAMES["words"]], dtype=np.uint64)
 BAD = sorted(VECTORS.glob("frame_bad_*.json"))
 BAD_2 = sorted(VECTORS.glob("frame_2_bad_*.json"))
 TAG = bytes(range(32))
+SENT = bytes([9] * 64)
 
 
 def same(left: Message, right: Message) -> bool:
@@ -151,6 +152,7 @@ def message(case: dict, plan: Plan) -> Message:
             bytes([i] * 32),
             bytes([i + 100] * 32),
             bytes([i + 200] * 64),
+            bytes([i + 220] * 64),
             b"" if i % 2 else statement(i),
         )
         for i in fields.get("confirmations", ())
@@ -176,17 +178,19 @@ def message(case: dict, plan: Plan) -> Message:
         case "keys":
             return keys(0)
         case "roster":
-            return Roster(tuple(keys(i) for i in fields["keys"]))
+            return Roster(tuple(keys(i) for i in fields["keys"]), aggregator=TAG)
         case "secrets":
             return Secrets("south", (b"one", b"", b"three"))
         case "deal":
-            return Deal(tuple(silos[i] for i in fields["cohort"]), (b"one", b"two"))
+            return Deal(tuple(silos[i] for i in fields["cohort"]), (b"one", b"two"), signature=SENT)
         case "ready":
-            return Ready("south", TAG, TAG[::-1], TAG * 2, statement(0))
+            acceptance = bytes([8] * 64)
+            return Ready("south", TAG, TAG[::-1], TAG * 2, SENT, TAG, acceptance, statement(0))
         case "unmask":
             return Unmask(1, confirmations)
         case "shares":
-            return Shares(1, "north", (bytes(66), bytes([7] * 66)))
+            shares = {silos[i]: bytes([i + 70] * 66) for i in fields["shares"]}
+            return Shares(1, "north", TAG, TAG * 2, shares)
         case "askstate":
             return AskState(1)
         case "sealedstate":
@@ -200,10 +204,10 @@ def message(case: dict, plan: Plan) -> Message:
         case "upload":
             return Upload(1 if fields["sender"] == "south" else 0, fields["sender"], TAG, WORDS)
         case "reply":
-            return Reply(t, tuple(silos[i] for i in fields["survivors"]), WORDS)
+            return Reply(t, tuple(silos[i] for i in fields["survivors"]), WORDS, signature=SENT)
         case "confirm":
             told = statement(0) if "statement" in fields else b""
-            return Confirm(t, fields["sender"], TAG, TAG[::-1], TAG * 2, told)
+            return Confirm(t, fields["sender"], TAG, TAG[::-1], TAG * 2, SENT, told)
         case _:
             return Done(t, fields["sender"], tuple(box.encode() for box in fields.get("boxes", ())))
 

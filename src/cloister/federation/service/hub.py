@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
@@ -233,9 +233,12 @@ class Hub:
         """
         self._tell(silo, Message(Kind.OFFER, 0, job, in_json(**document)))
 
-    def end(self, silo: str, job: str, status: str, reason: str) -> None:
-        """Inform a silo of the end of a job, if it is connected."""
-        self._tell(silo, Message(Kind.END, 0, job, in_json(status=status, reason=reason)))
+    def end(
+        self, silo: str, job: str, status: str, reason: str, convictions: Sequence[Any] = ()
+    ) -> None:
+        """Inform a silo of the end of a job, and of proved offences, if it is connected."""
+        body = in_json(status=status, reason=reason, convictions=convictions)
+        self._tell(silo, Message(Kind.END, 0, job, body))
 
     def transport(
         self,

@@ -14,6 +14,7 @@ and ledger.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -53,6 +54,7 @@ _TICK = 1.0  # seconds between two looks at the clock
 _HOUR, _DAY = 3600.0, 86400.0
 _RETRY = 10.0  # seconds before a job is taken up again whose database was not usable
 _RECENT = 100  # ended jobs of which a silo is told when it connects
+_CONVICTIONS = b"convictions"  # name of the record of a job's evidence
 _STOPPING = 5.0  # seconds for running rounds to notice the end of the service
 
 _SHOWN_OF_JOB = (
@@ -472,26 +474,12 @@ class Jobs:
         try:
             plan = self._plan(job)
             aggregator = Aggregator(plan, self.new_noise(), self.store)
-            with ThreadPoolExecutor(1, "aside") as thread:
-                aside = _BackgroundWork(thread)
-                carrier = self.streams.transport(
-                    job.id,
-                    round_timeout=self.round_timeout,
-                    grace=self.grace,
-                    stop=stop,
-                    on_refusal=lambda silo, reason: self._refused(job.id, silo, reason),
-                    on_sent=aside.begin,
-                )
-                cohort = _Cohort(carrier, frozenset(job.approved))
-                # One attempt: the carrier repeats requests on every stream that returns in time.
-                for done in run_rounds(aggregator, cohort, attempts=1):
-                    if stop.is_set():
-                        return
-                    aside.check()
-                    # Both begin when the next frames are on their way, while silos compute.
-                    aside.waiting.append(partial(self._round_done, job, done))
-                    aside.waiting.append(aggregator.prepare)
-                aside.finish()
+            try:
+                self._run_rounds(job, aggregator, stop)
+            finally:
+                self._name(job, aggregator)
+            if stop.is_set():
+                return
             self._end(job.id, "done")
         except LedgerError:
             raise
@@ -502,6 +490,45 @@ class Jobs:
         except Exception as error:
             _LOG.exception("unexpected error in a job", extra=_ids(job.id))
             self._end(job.id, "failed", f"unexpected {place_of(error).split()[0]}; see the log.")
+
+    def _run_rounds(self, job: StoredJob, aggregator: Aggregator, stop: threading.Event) -> None:
+        with ThreadPoolExecutor(1, "aside") as thread:
+            aside = _BackgroundWork(thread)
+            carrier = self.streams.transport(
+                job.id,
+                round_timeout=self.round_timeout,
+                grace=self.grace,
+                stop=stop,
+                on_refusal=lambda silo, reason: self._refused(job.id, silo, reason),
+                on_sent=aside.begin,
+            )
+            cohort = _Cohort(carrier, frozenset(job.approved))
+            # One attempt: the carrier repeats requests on every stream that returns in time.
+            for done in run_rounds(aggregator, cohort, attempts=1):
+                if stop.is_set():
+                    return
+                aside.check()
+                # Both begin when the next frames are on their way, while silos compute.
+                aside.waiting.append(partial(self._round_done, job, done))
+                aside.waiting.append(aggregator.prepare)
+            aside.finish()
+
+    def _name(self, job: StoredJob, aggregator: Aggregator) -> None:
+        """Record the silos whose frames did not count, and the evidence against the convicted."""
+        for silo, why in aggregator.faults.items():
+            self._refused(job.id, silo, f"left out: {why}.")
+        if aggregator.convictions:
+            proofs = [conviction.to_dict() for conviction in aggregator.convictions]
+            self.store.record(job.id, _CONVICTIONS, json.dumps(proofs).encode())
+            for conviction in aggregator.convictions:
+                self.audit.write(
+                    "convicted", job=job.id, silo=conviction.silo, reason=str(conviction)
+                )
+
+    def _convictions(self, job: str) -> list[Any]:
+        """Return the recorded evidence of a job, which silos verify."""
+        kept = self.store.answer(job, _CONVICTIONS)
+        return [] if kept is None else json.loads(kept)
 
     def _round_done(self, job: StoredJob, done: RoundDone) -> None:
         if done.round < job.rounds_done:
@@ -554,7 +581,7 @@ class Jobs:
 
     def _tell(self, silo: str, job: str, status: str, reason: str) -> None:
         with suppress(TransportError):  # it is told again when the silo returns
-            self.streams.end(silo, job, status, reason)
+            self.streams.end(silo, job, status, reason, self._convictions(job))
 
     def _tell_end(self, silo: str, job: StoredJob) -> None:
         if job.state == "done" and silo not in job.approved:

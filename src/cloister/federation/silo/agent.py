@@ -38,12 +38,15 @@ from cloister.federation.service.logs import place_of
 from cloister.federation.silo.site import Site
 from cloister.federation.silo.store import Job, Store, summary_row
 from cloister.federation.transports.http import Kind, Message, in_json, printable
+from cloister.privacy import accounting
 from cloister.privacy.chain import SignedStatement
+from cloister.privacy.events import ComposedEvent
 from cloister.privacy.ledger import Ledger
 from cloister.privacy.noise import AGGREGATOR_NOISE
 from cloister.protocol import lifecycle
 from cloister.protocol.client import Client
 from cloister.protocol.code import code_mismatch
+from cloister.protocol.convictions import Conviction
 from cloister.protocol.exchanges import Kind as FrameKind
 from cloister.protocol.keys import CLOCK_SECONDS
 from cloister.protocol.lifecycle import GRANTED, OPEN, UNDECIDED, SiloState
@@ -58,6 +61,7 @@ MODEL = "model.json"
 _PROPOSER = [field.name for field in fields(Proposer)]
 _MOST_WAITING = 1000  # jobs that a coordinator can make this silo keep undecided
 _MOST_DECLINED, _A_DAY = 1000, 86400.0  # and declined, within so many seconds
+_MOST_CONVICTIONS = 1000  # of one job, as many as it may have silos
 _ENVELOPE = 4096  # bytes of an offer besides its plan
 
 _log = logging.getLogger("cloister.federation.silo")
@@ -208,9 +212,22 @@ class Agent:
                 return reason
             state, by, text = SiloState.DECLINED, "policy", _brief(plan)
         elif self._site.policy.rules.standing:
-            state, by = SiloState.ACCEPTED, "standing rule"
+            reason = self._not_standing(plan)
+            if reason is None:
+                state, by = SiloState.ACCEPTED, "standing rule"
         self._store.add(plan.run_id, text, proposer, state, reason=reason or "", by=by)
         self._prune()
+        return None
+
+    def _not_standing(self, plan: Plan) -> str | None:
+        """Return why the standing rule does not cover a plan, or None."""
+        convicted = self._store.convicted()
+        for fingerprint in plan.fingerprints:
+            if fingerprint in convicted:
+                return (
+                    f"the standing rule does not cover this job: {convicted[fingerprint]}; decide "
+                    "on it, or see 'cloister jobs reinstate'."
+                )
         return None
 
     def _prune(self) -> None:
@@ -406,8 +423,42 @@ class Agent:
 
     def _ended(self, message: Message) -> None:
         """Handle the coordinator's message that no request of this job will follow."""
-        self._ends[message.job] = _read_end(message)
+        final, reason = _read_end(message)
+        convicted = self._convict(message)
+        if convicted and final == SiloState.FAILED:
+            reason = f"{reason} {self._lost_to(message.job, convicted)}"
+        self._ends[message.job] = final, reason
         self._end(message.job)
+
+    def _convict(self, message: Message) -> dict[str, str]:
+        """Keep the offences whose evidence holds; return them by silo."""
+        known, found = self._store.get(message.job), {}
+        claims = _read_convictions(message)
+        if not claims or known is None or known.state not in GRANTED:
+            return {}
+        with suppress(Exception):  # without its answers in the job this silo can verify nothing
+            client = self._client(message.job)
+            fingerprints = dict(zip(client.plan.silos, client.plan.fingerprints, strict=False))
+            for one in claims:
+                if one.silo == self.name:
+                    _log.error("this silo is accused: %s", one, extra={"job": message.job})
+                elif one.silo in fingerprints and client.is_proved(one):
+                    self._store.convict(fingerprints[one.silo], one.silo, message.job, str(one))
+                    self._audit.write("convicted", job=message.job, silo=one.silo, reason=str(one))
+                    _log.error("convicted: %s", one, extra={"job": message.job})
+                    found[one.silo] = str(one)
+        return found
+
+    def _lost_to(self, job: str, convicted: Mapping[str, str]) -> str:
+        """Return the sentence on the budget that a job without a result cost."""
+        plan = self._clients[job].plan
+        rounds = next((len(one.rounds) for one in self._ledger.jobs() if one.job == job), 0)
+        spent = ComposedEvent(tuple(plan.event(t) for t in range(rounds)))
+        names, offences = ", ".join(map(repr, convicted)), "; ".join(convicted.values())
+        if plan.budget is None or not rounds:
+            return f"Nothing was charged. Convicted: {offences}."
+        epsilon = accounting.epsilon(spent, plan.budget.delta)
+        return f"Epsilon {epsilon:.3g} of this silo is lost to {names}: {offences}."
 
     def _end(self, job: str) -> None:
         with self._ending:
@@ -576,6 +627,15 @@ def _read_end(message: Message) -> tuple[SiloState, str]:
         "declined": SiloState.CANCELLED,
     }
     return final.get(str(status), SiloState.FAILED), reason
+
+
+def _read_convictions(message: Message) -> list[Conviction]:
+    """Return the offences that the coordinator claims; they are not verified yet."""
+    try:
+        claims = message.fields().get("convictions") or []
+        return [Conviction.from_dict(claim) for claim in claims[:_MOST_CONVICTIONS]]
+    except (TransportError, ProtocolError, TypeError, KeyError):
+        return []
 
 
 def _decision(job: Job) -> Message:

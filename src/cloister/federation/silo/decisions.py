@@ -79,13 +79,19 @@ def question(job: Job, site: Site) -> Question:
         ("ledger", "allows it" if cost.get("fits", True) else f"refuses it: {_BEYOND}"),
     )
     asked, question_hash = _asked(plan, site)
+    convicted = site.convicted()
+    warnings = tuple(
+        f"A member was convicted by its own signature: {convicted[fingerprint]}."
+        for fingerprint in plan.fingerprints
+        if fingerprint in convicted
+    )
     odds = (attacker_sentence(plan.events(), plan.unit),) if plan.budget else ()
     members = _members(plan, site)
     rows = tuple(tuple(member.values()) for member in members)
     return Question(
         (*facts, *rest, ("question", question_hash)),
         asked,
-        (plan.describe(), *odds, *((CONSENT,) if consent else ())),
+        (plan.describe(), *warnings, *odds, *((CONSENT,) if consent else ())),
         Table("Members", ("silo", "fingerprint", "pinned here"), rows),
         tuple(cost_lines(cost)),
         consent,

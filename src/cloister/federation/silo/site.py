@@ -64,6 +64,14 @@ class Site:
         """Open the file of jobs."""
         return Store(self.store_path)
 
+    def convicted(self) -> dict[str, str]:
+        """Return the offence of each convicted party, by fingerprint."""
+        store = self.store()
+        try:
+            return store.convicted()
+        finally:
+            store.dispose()
+
     def ledger(self) -> Ledger:
         """Open the ledger with the data set, whose lifetime cap must equal that of the settings.
 

@@ -34,6 +34,13 @@ _TABLES = (
     "state TEXT NOT NULL, reason TEXT NOT NULL, decided_by TEXT NOT NULL, "
     "noted TEXT NOT NULL, PRIMARY KEY (seq), UNIQUE (id))",
     "CREATE INDEX IF NOT EXISTS ix_jobs_state ON jobs (state)",
+    # Silos that their own signatures convicted, as this silo verified.
+    "CREATE TABLE IF NOT EXISTS convictions (fingerprint TEXT NOT NULL, silo TEXT NOT NULL, "
+    "job TEXT NOT NULL, offence TEXT NOT NULL, PRIMARY KEY (fingerprint))",
+)
+_CONVICT = (
+    "INSERT INTO convictions (fingerprint, silo, job, offence) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (fingerprint) DO NOTHING"
 )
 _JOBS = f"SELECT {', '.join(_FIELDS)} FROM jobs"
 _INSERT = (
@@ -213,6 +220,23 @@ class Store:
         """Remember that this state of a job is in the audit file."""
         with self._write() as connection:
             connection.execute("UPDATE jobs SET noted = ? WHERE id = ?", (job.state, job.id))
+
+    def convict(self, fingerprint: str, silo: str, job: str, offence: str) -> None:
+        """Keep the first conviction of a party."""
+        with self._write() as connection:
+            connection.execute(_CONVICT, (fingerprint, silo, job, offence))
+
+    def convicted(self) -> dict[str, str]:
+        """Return the offence of each convicted party, by fingerprint."""
+        query = "SELECT fingerprint, offence, job FROM convictions ORDER BY fingerprint"
+        text = "{} of job {}".format
+        return dict(self._read(query, into=lambda row: (str(row[0]), text(*row[1:]))))
+
+    def reinstate(self, silo: str) -> bool:
+        """Forget the convictions of a silo by name; return False if there are none."""
+        with self._write() as connection:
+            gone = connection.execute("DELETE FROM convictions WHERE silo = ?", (silo,))
+            return bool(gone.rowcount)
 
     def declined_since(self, seconds: float) -> int:
         """Return the number of declined jobs among those received in the last `seconds`."""

@@ -487,7 +487,7 @@ def test_three_lines_come_before_any_table(result: Release, html: str) -> None:
     assert summary.title == "Three groups of records"
     assert summary.result.startswith("Three groups of records, of about ")
     assert "Epsilon 1 at delta 1e-06." in summary.cost
-    assert "clusters are distinct" in summary.reliability
+    assert re.search(r"clusters (is|are) distinct", summary.reliability)  # the noise is fresh
     begun = html.index("<table")
     for _, sentence in summary.lines:
         assert html.index(sentence.replace("'", "&#39;")) < begun
