@@ -143,6 +143,7 @@ def open_boxes(plan: Plan, identity: Identity, boxes: Iterable[tuple[str, bytes]
     RemoteProtocolError
         If too few silos signed the same sums.
     """
+    # By key, as a name can be enrolled again with another one.
     if identity.public.hex() not in [one.public for one in plan.readers]:
         raise PlanError(
             f"{identity.fingerprint} is not a reader of job {plan.run_id}; its readers are "
@@ -154,6 +155,7 @@ def open_boxes(plan: Plan, identity: Identity, boxes: Iterable[tuple[str, bytes]
         try:
             signers.setdefault(_opened(plan, silo, identity, box), []).append(silo)
         except RemoteProtocolError as error:
+            # One bad box must not hide a result that enough silos vouch for.
             others[silo] = str(error)
     # A majority of the silos is needed, so at most one list of sums has enough signatures.
     sums, silos = max(signers.items(), key=lambda one: len(one[1]), default=(b"", []))
@@ -175,6 +177,7 @@ def _opened(plan: Plan, silo: str, identity: Identity, box: bytes) -> bytes:
     said = kex.unseal_from(_private(identity), box, Usage.RESULT, about)
     public, rest = said[:PUBLIC_BYTES], said[PUBLIC_BYTES:]
     signature, sums = rest[:SIGNATURE_BYTES], rest[SIGNATURE_BYTES:]
+    # The box carries the key, since a plan has fingerprints only.
     known = plan.fingerprints[plan.silos.index(silo)]
     if fingerprint_of(public) != known or not verify(
         public, signature, _RESULT, plan.digest, silo.encode(), sums
@@ -189,4 +192,5 @@ def _private(identity: Identity) -> bytes:
 
 
 def _about(plan: Plan, silo: str, reader: str) -> bytes:
+    # So that no box can be shown as that of another job, silo or reader.
     return join((plan.digest, silo.encode(), reader.encode()))

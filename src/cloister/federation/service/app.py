@@ -171,6 +171,7 @@ def _add_jobs(app: FastAPI, jobs: Jobs) -> None:
     def result(request: Request, job_id: JobId, place: Place) -> Response:
         caller = _caller(request)
         job = _job(jobs, job_id, caller)
+        # Nobody else could open the box; a refusal keeps its length and its bytes from others.
         if caller.fingerprint not in job.readers:
             raise HTTPException(
                 403, f"{caller.name!r} is not a reader of job {job_id!r}; its result is elsewhere."

@@ -79,6 +79,7 @@ def _row(job: StoredJob) -> tuple[str, ...]:
 
 def _outline(job: StoredJob) -> tuple[str, ...]:
     """Return the row of a job for an analyst whom it does not concern."""
+    # Without price, progress and reasons, which tell what is asked and how silos decide.
     task = job.plan["task"]["name"]
     return job.id, job.state, job.proposer["name"], task, moment(job.proposed_at)
 

@@ -106,6 +106,7 @@ class Policy:
         if plan.readers and not self.rules.allow_publish:
             yield "readers must be empty here, as the result is for the silos alone."
         for reader in plan.readers:
+            # Name and key, as for a proposer: a stranger may take a pinned name.
             if analysts.get(reader.name) != reader.fingerprint:
                 yield (
                     f"reader {reader.name!r} with the fingerprint {reader.fingerprint} is not "
