@@ -27,7 +27,6 @@ from cloister.federation.transports.http import Message as Packet
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.prg import Usage, derive, join
 from cloister.hazmat.ring import from_bytes
-from cloister.hazmat.signing import verify
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.privacy.events import GaussianEvent, mechanism_counts
 from cloister.privacy.noise import NoiseKind, ShareNoise
@@ -36,7 +35,6 @@ from cloister.protocol.aggregator import box_name
 from cloister.protocol.client import Client
 from cloister.protocol.messages import (
     BEFORE,
-    CONFIRM_LABEL,
     Adopted,
     Close,
     Confirm,
@@ -49,8 +47,8 @@ from cloister.protocol.messages import (
     Shares,
     Unmask,
     Upload,
-    confirmed,
     decode,
+    is_confirmed,
 )
 from cloister.protocol.plan import Plan
 from cloister.protocol.progress import Progress
@@ -178,6 +176,7 @@ class Laws:
     excuses: set[str] = field(default_factory=set)
     """Why a job may fail although enough silos answered: "restored", "forged", "clock", ..."""
     old: set[str] = field(default_factory=set)  # silos with a disk that was put back
+    cheater: str = ""  # the silo whose answers are changed on their way, if any
     drawn: list[list[Integers]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -370,9 +369,8 @@ class Laws:
             return
         t = request.round - isinstance(request, Open)
         for one in request.confirmations:
-            parts = confirmed(plan, t, one.silo, one.result_hash, one.statement)
             public = self.federation.silos[one.silo].identity.public
-            if verify(public, one.signature, CONFIRM_LABEL, *parts):
+            if is_confirmed(plan, t, one, public):
                 self._agreed[silo.name, plan.run_id, t].add((one.silo, one.result_hash))
 
     def _enough(self, silo: Silo, plan: Plan, t: int) -> None:
@@ -484,7 +482,7 @@ class Laws:
             self.world.note(f"job {job[-4:]} is {known.state}: {known.reason}")
             if not known.ended:
                 self.broken("every job ends", f"{job} is {known.state}")
-            loyal = set(known.approved) - self._lost[job]
+            loyal = set(known.approved) - self._lost[job] - {self.cheater}
             enough = len(loyal) >= plan.quorum(len(plan.silos))
             if known.state == "failed" and enough and not self.excuses:
                 self.broken("a job with enough silos completes", f"{job}: {known.reason}")
@@ -525,6 +523,9 @@ class Laws:
         if silo.agent is None:
             self.broken("every silo starts again", silo.name)
             return
+        prints = {one.identity.fingerprint: name for name, one in self.federation.silos.items()}
+        if innocent := {prints[one] for one in silo.agent._store.convicted()} - {self.cheater}:
+            self.broken("no honest silo is convicted", f"{innocent} at {silo.name}")
         own = silo.agent._ledger.cost("toy").mu_squared
         if not math.isclose(own, book.charged, rel_tol=1e-6, abs_tol=1e-9):
             self.broken("a ledger charges what its file holds", f"{silo.name} {own} {book.charged}")

@@ -130,7 +130,7 @@ SILO = (
     ),
     Mutant(
         "a forged confirmation counts",
-        _CLIENT + "_check_confirmations",
+        _CLIENT + "_checked_confirmation",
         "if not genuine:",
         "if False:",
         seed=46,
@@ -150,9 +150,27 @@ SILO = (
     ),
     Mutant(
         "what peers say of their ledgers is not kept",
-        _CLIENT + "_hear",
-        "if self._agreement is None:",
-        "if True:",
+        _CLIENT + "_check_confirmations",
+        "self._peer_statements = tuple(statements)",
+        "self._peer_statements = ()",
+    ),
+    Mutant(
+        "a confirmation of another sum counts",
+        _CLIENT + "_checked_confirmation",
+        "if one.result_hash != digest:",
+        "if False:",
+    ),
+    Mutant(
+        "one confirmation that does not count ends the job",
+        _CLIENT + "_check_confirmations",
+        "faults.append(str(error).rstrip('.'))",
+        "raise",
+    ),
+    Mutant(
+        "a silo takes the coordinator's word for an offence",
+        _CLIENT + "is_proved",
+        "and is_proved(self.plan, agreement.roster, agreement.cohort, conviction)",
+        "",
     ),
     Mutant(
         "confirmations carry an answer that is not durable",

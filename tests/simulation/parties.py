@@ -460,6 +460,7 @@ class Federation:
     plans: dict[str, Plan] = field(default_factory=dict)
     copies: Callable[[str, Message], int] = lambda link, message: 1  # 0: connects again; -1: not
     forge: Callable[[str, Message], Message | None] = lambda silo, message: None
+    cheat: Callable[[str, Message], Message | None] = lambda silo, message: message
 
     def to_silo(self, silo: str, message: Message) -> None:
         """Carry a message to a silo, or several copies of it."""
@@ -473,6 +474,10 @@ class Federation:
     def to_coordinator(self, silo: str, message: Message) -> None:
         """Carry a message to the coordinator."""
         link = f"from {silo}"
+        changed = self.cheat(silo, message)
+        if changed is None:
+            return
+        message = changed
         for copy in range(self._copies(silo, link, message)):
             self.world.send(link, lambda: self.coordinator.take(silo, message), slowly=copy > 0)
 

@@ -17,12 +17,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.protocol.cheats import CHEATS, Cheat
 
+from cloister.core.errors import RemoteProtocolError
 from cloister.data import Records, array_records
 from cloister.federation.transports.http import Kind, Message
 from cloister.hazmat.signing import Identity
 from cloister.privacy.budget import Budget
-from cloister.protocol.messages import Close, Deal, Open, Reply, Roster, Unmask, decode, encode
+from cloister.protocol.keys import cohort_hash
+from cloister.protocol.messages import (
+    BEFORE,
+    SUM_LABEL,
+    Close,
+    Deal,
+    Open,
+    Reply,
+    Roster,
+    Unmask,
+    decode,
+    encode,
+    result_hash,
+    sent,
+)
 from cloister.protocol.plan import Plan
 from cloister.protocol.readers import Reader
 from cloister.tasks.clustering.kmeans import FastLloyd
@@ -161,6 +177,8 @@ class Weather:
         ):
             for _ in range(self.rng.randint(1, most) if self.rng.random() < chance else 0):
                 self._sometime(fault)
+        if self.rng.random() < 0.3:
+            self._let_cheat(self.rng.choice(self.names), self.rng.choice(CHEATS))
         if self.rng.random() < 0.25:
             self._put_back(self.rng.choice(self.names))
         if self.rng.random() < 0.1:
@@ -189,9 +207,46 @@ class Weather:
         forged = forged_from(plan, decode(plan, message.body), silo, rng)
         if forged is None:
             return None
+        forged = self._signed(plan, forged)
         packet = Message(Kind.ASK, 0, message.job, encode(plan, forged))
         self.world.note(f"forged for {silo}: {describe(packet)}")
         return packet
+
+    def _let_cheat(self, name: str, cheat: Cheat) -> None:
+        """Let one silo answer falsely, as its owner might, with its keys."""
+        self.laws.cheater = name
+        self.world.note(f"{name} cheats: {cheat.__name__}")
+        parties = self.parties
+
+        def changed(silo: str, message: Message) -> Message | None:
+            agent = parties.silos[silo].agent
+            client = agent._clients.get(message.job) if agent else None
+            if silo != name or message.kind != Kind.ANSWER or client is None:
+                return message
+            plan = parties.plans[message.job]
+            try:
+                told = cheat(decode(plan, message.body), client, parties.silos[silo].identity)
+            except RemoteProtocolError:  # it has no keys yet to sign with
+                return message
+            return None if told is None else replace(message, body=encode(plan, told))
+
+        parties.cheat = changed
+
+    def _signed(self, plan: Plan, forged: Any) -> Any:
+        """Return a sum or a cohort with the coordinator's signature, which is not honest here."""
+        jobs = self.parties.coordinator.jobs
+        seed = jobs.store.answer(plan.run_id, b"identity") if jobs else None
+        if seed is None or not isinstance(forged, Reply | Deal):
+            return forged
+        t, digest = BEFORE, b""
+        if isinstance(forged, Reply):
+            t, digest = forged.round, result_hash(plan, forged)
+        else:
+            roster = decode(plan, jobs.store.answer(plan.run_id, b"roster") or b"")
+            assert isinstance(roster, Roster)
+            digest = cohort_hash(plan, roster, forged.cohort)
+        signature = Identity.from_bytes(seed).sign(SUM_LABEL, *sent(plan, t, digest))
+        return replace(forged, signature=signature)
 
     # Deaths, disks and clocks
 
@@ -262,6 +317,7 @@ class Weather:
         self.world.skew.clear()
         self.parties.copies = lambda link, message: 1
         self.parties.forge = lambda silo, message: None
+        self.parties.cheat = lambda silo, message: message
         self.parties.coordinator.numbered = True
 
 

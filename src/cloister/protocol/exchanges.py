@@ -18,14 +18,18 @@ process, or with FastLloyd's group key, skip this part. Then come the **rounds**
 
 - UPLOAD carries a silo's masked vector. Before it nothing is charged; from then on the round is
   charged even if it never completes.
-- REPLY carries the one sum of the round, over one set of survivors. A silo that accepts it is bound
-  to it, and its CONFIRM commits it to that sum towards the others. It cannot read the sum yet.
+- REPLY carries the one sum of the round, over one set of survivors, signed by the aggregator. A
+  silo that accepts it is bound to it, and its CONFIRM commits it to that sum towards the others. It
+  cannot read the sum yet.
 - With pairwise masks, a silo that finds enough confirmations of its sum in UNMASK sends SHARES. For
   each member it is a share of the seed or of the private key, never both.
 - The next OPEN, or CLOSE, carries the confirmations and the opened secrets. A silo then unmasks the
   sum, checks its range, and computes the next public state.
 - Machines may round differently. Every UPLOAD has a keyed tag of the state it was computed from. If
   tags differ, the silos adopt the lead silo's sealed state before the sum is computed.
+
+Answers that do not pass the checks of all parties count as missing. What a silo signed convicts it,
+see :mod:`~cloister.protocol.convictions`.
 
 A round is never repeated with other survivors or other noise. Its answer is repeated, or the job
 ends, and rounds that were sent stay charged.
@@ -99,14 +103,14 @@ EXCHANGES = (
         Kind.ROSTER,
         Kind.SECRETS,
         "keys",
-        "the keys of all silos; a sealed box for each silo",
+        "the keys of all silos and of the aggregator; a sealed box for each silo, with commitments",
         "the boxes",
     ),
     Exchange(
         Kind.DEAL,
         Kind.READY,
         "keys",
-        "the boxes for this silo; its signed confirmation of the keys and statement of its ledger",
+        "the boxes for this silo, the signed cohort; its signed confirmation and ledger statement",
         "the roster to which it is bound",
     ),
     # Rounds. The only exchange that charges: bytes and charge are durable in one transaction.
@@ -137,7 +141,7 @@ EXCHANGES = (
         Kind.REPLY,
         Kind.CONFIRM,
         "round",
-        "the masked, noised sum and its survivors; a signed confirmation of both",
+        "the masked, noised sum and its survivors, signed; a signed confirmation of both",
         "the sum to which it is bound",
     ),
     # Not recorded: the shares are a function of the recorded confirmation.
@@ -145,7 +149,7 @@ EXCHANGES = (
         Kind.UNMASK,
         Kind.SHARES,
         "round, with pairwise masks",
-        "the confirmations; one share of one secret of each member",
+        "the confirmations; one share of one secret of each member, signed",
         "follows from the sum that it confirmed",
     ),
     Exchange(
