@@ -147,6 +147,14 @@ def test_a_further_reader_hands_in_a_card(
     code, out, err = run("result", job, "--json")
     assert code == 0, err
     assert json.loads(out)["vouched"] == list(SILOS)
+    monkeypatch.setitem(IDENTITIES, "ana", Identity.new())  # and now a third analyst
+    code, out, _ = run("list")
+    assert code == 0
+    assert job in out
+    assert "epsilon" not in out.partition(job)[2]
+    code, _, err = run("show", job)
+    assert code == 3
+    assert "its readers and its silos" in err
     card.write_text("{}")
     code, _, err = run("submit", *options(tmp_path, "--reader", str(card)))
     assert code == 3

@@ -88,6 +88,7 @@ def test_another_analyst_reads_the_outline_of_a_job(
         assert MEANING["declined"] in page
         assert (SENTINEL in page) == (price in page) == ("approved: a" in page) == knows
         for job in (refused, asked):
+            assert (f'href="/jobs/{job}"' in page) == knows
             assert (browser(name).get(f"/jobs/{job}").status_code == 200) == knows
     assert "its readers and its silos" in browser("bob").get(f"/jobs/{asked}").text
 
