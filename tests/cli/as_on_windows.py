@@ -85,7 +85,9 @@ def main() -> None:
             importlib.import_module(module.name)
     os.chdir(sys.argv[1])
     for line in COMMANDS.splitlines():
-        assert run([*line.split()]) == 0, line
+        # Nobody signs a release of one machine.
+        code = 10 if line.startswith("verify") else 0
+        assert run([*line.split()]) == code, line
     for line in (*PARTIES, *OTHERS):
         assert run(line.split()) == 3, line
 

@@ -76,7 +76,7 @@ def test_a_schema_and_one_hot_tables_do_too_and_sensitive_sets_are_nowhere(
     document = json.loads(capsys.readouterr().out)
     assert document["command"] == "rules"
     assert document["task"] == "apriori"
-    assert set(document["files"]) == {"model", "itemsets", "rules", "report"}
+    assert set(document["files"]) == {"model", "sums", "itemsets", "rules", "report"}
     for row in rows_of("out/itemsets.csv"):
         items = set(row["items"].split(" + "))
         assert "tea" not in items

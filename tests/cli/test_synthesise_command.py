@@ -35,7 +35,7 @@ def test_files_become_records_that_any_silo_can_draw_again(ward: Path, capsys: S
     document = json.loads(capsys.readouterr().out)
     assert document["command"] == "synthesise"
     assert document["task"] == "pipeline"
-    assert set(document["files"]) == {"model", "synthetic", "report"}
+    assert set(document["files"]) == {"model", "sums", "synthetic", "report"}
     schema = Schema.load("patients.toml")
     table = pd.read_csv("out/synthetic.csv")
     assert list(table) == [name for name in schema.names if name in COLUMNS.split(",")]

@@ -163,7 +163,7 @@ SILO = (
     Mutant(
         "one confirmation that does not count ends the job",
         _CLIENT + "_check_confirmations",
-        "faults.append(str(error).rstrip('.'))",
+        'faults.append(str(error).rstrip("."))',
         "raise",
     ),
     Mutant(
@@ -235,8 +235,8 @@ COORDINATOR = (
     Mutant(
         "an answer leaves before it is durable",
         _AGGREGATOR + "combine",
-        "answer = self._journal.commit(job=self.plan.run_id, round=t, event=event, frame=reply)",
-        "answer = reply",
+        "answer = self._journal.commit(job=self.plan.run_id, round=t, event=event, frame=frame)",
+        "answer = frame",
         seed=8,
     ),
     Mutant(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloister.app.release import Release
+from cloister.app.release import Release, words_file
 from cloister.core.display import Table
 from cloister.core.errors import DataError, PlanError
 from cloister.data.schema import Schema, read_text
@@ -175,6 +175,7 @@ def write_release(release: Release, folder: Path, schema: Schema | None = None) 
     """
     files = {"model": folder / "model.json"}
     release.save(files["model"])
+    files["sums"] = words_file(files["model"])
     *_, last = pipeline_steps(release.plan.task)
     tables = getattr(last, "tables_of", None)
     if tables is not None and schema is not None:

@@ -83,19 +83,18 @@ def run_plan(
     source = noise or DiscreteNoise()
     clients = make_clients(plan, silos, noise=noise)
     client = next(iter(clients.values()))  # any: in one process all clients finish the job
-    plan, survivors = client.plan, []
+    plan = client.plan
     if account:
         account.reserve(plan, content_of(silos))
     try:
         for done in run_clients(clients, source, account.ledger if account else None):
-            survivors.append(done.survivors)
             if on_round:
                 on_round(done)
     finally:
         # An error must not leave budget reserved for rounds that will not run.
         if account:
             account.close(plan)
-    return release_of(plan, client.history, survivors, source.label)
+    return release_of(plan, client.history, client.sums, source.label)
 
 
 def make_clients(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from base64 import b64decode
 from collections import ChainMap
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,21 @@ from typing import Any
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState
-from cloister.core.errors import DataError
+from cloister.core.errors import CloisterError, DataError
+from cloister.core.files import read_json
 from cloister.hazmat.ring import from_bytes
 from cloister.privacy import accounting
-from cloister.privacy.events import Event, event_from_dict
+from cloister.privacy.events import Event, event_from_dict, mechanism_counts
 from cloister.privacy.noise import SILOS_NOISE
 from cloister.protocol.plan import Plan
-from cloister.protocol.progress import SUMS_FORMAT, Progress
-from cloister.protocol.task import Task
+from cloister.protocol.progress import SUMS_FORMAT, Progress, ReleasedSum, sums_to_dict
+from cloister.protocol.task import Classifier, Regressor, Task, Transformer
 from cloister.tasks import installed
 
 MODEL_FORMAT = "cloister-model/1"
+NOT_PRIVATE = "none: not private"
+"""Label of the noise of a task that is not private."""
+_SUFFIX = ".sums"
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,8 @@ class Release:
         The source of the noise.
     survivors : tuple of tuple of str
         The silos whose records are in each round's sum.
+    sums : tuple of ReleasedSum
+        The released words of each round, from which all results follow; empty without them.
     """
 
     plan: Plan
@@ -51,12 +58,36 @@ class Release:
     spent: Event = field(repr=False)
     noise: str
     survivors: tuple[tuple[str, ...], ...] = field(repr=False)
+    sums: tuple[ReleasedSum, ...] = field(default=(), repr=False)
 
     def epsilon(self) -> float:
         """Return the epsilon spent at the plan's delta; infinity for a task that is not private."""
         if self.plan.budget is None:
             return float("inf")
         return accounting.epsilon(self.spent, self.plan.budget.delta)
+
+    def privacy(self) -> dict[str, Any]:
+        """Return the privacy guarantee as JSON-able values, for an accountant of another party."""
+        plan, budget = self.plan, self.plan.budget
+        return {
+            "unit": plan.unit,
+            "max_rows": plan.max_rows,
+            "max_silos_per_person": plan.max_silos_per_person,
+            "neighbours": "add or remove one unit",
+            "epsilon": self.epsilon() if budget else None,
+            "delta": budget.delta if budget else None,
+            # Noise is relative to the sensitivity of a whole unit.
+            "mechanisms": [
+                {**mechanism.to_dict(), "count": times}
+                for mechanism, times in mechanism_counts(self.spent).items()
+            ],
+            "composition": "adaptive, of all mechanisms",
+        }
+
+    @property
+    def sums_digest(self) -> str | None:
+        """SHA-256 of the file of the released words, in hexadecimal; None without words."""
+        return hashlib.sha256(words_of(self.plan, self.sums)).hexdigest() if self.sums else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the model as JSON-able values: public numbers, without labels or records."""
@@ -71,6 +102,8 @@ class Release:
             "spent": self.spent.to_dict(),
             "noise": self.noise,
             "survivors": self.survivors,
+            "privacy": self.privacy(),
+            "sums": self.sums_digest,
             "versions": {name: version(name) for name in ("cloister", "numpy")},
         }
 
@@ -79,63 +112,94 @@ class Release:
         cls, document: Mapping[str, Any], tasks: Mapping[str, type[Task]] | None = None
     ) -> Release:
         """Return the release of a saved model; its plan must have the digest it was saved with."""
-        format_name = document.get("format") if isinstance(document, Mapping) else None
-        if format_name not in (MODEL_FORMAT, SUMS_FORMAT):
-            raise DataError(f"model must have format {MODEL_FORMAT!r}, got {format_name!r}.")
+        plan = plan_of_model(document, tasks)
+        # A changed plan would state a cost and a noise that the results do not have.
+        if plan.digest.hex() != document.get("plan_digest"):
+            raise DataError("plan of the model was changed: its digest differs; use the original.")
+        if not plan.opened:
+            raise DataError(
+                f"task {plan.task.name!r} of the model is not installed; install its package, "
+                "or give its file."
+            )
         try:
-            known: Mapping[str, type[Task]] = ChainMap(tasks or {}, installed())  # type: ignore[arg-type]  # never written
-            plan = Plan.from_dict(document["plan"], known)
-            # A changed plan would state a cost and a noise that the results do not have.
-            if plan.digest.hex() != document["plan_digest"]:
-                raise DataError(
-                    "plan of the model was changed: its digest differs; use the original."
-                )
-            if not plan.opened:
-                raise DataError(
-                    f"task {plan.task.name!r} of the model is not installed; install its package, "
-                    "or give its file."
-                )
             # A coordinator saves noisy sums only; the results follow from them.
-            if format_name == SUMS_FORMAT:
-                return _of_sums(plan, document["rounds"])
-            return cls(
+            if document["format"] == SUMS_FORMAT:
+                return of_sums(plan, document["rounds"])
+            release = cls(
                 plan=plan,
                 results=_arrays(document["results"]),
                 history=tuple(_arrays(state) for state in document["history"]),
                 spent=event_from_dict(document["spent"]),
-                noise=document["noise"],
-                survivors=tuple(tuple(names) for names in document["survivors"]),
+                noise=str(document["noise"]),
+                survivors=tuple(tuple(map(str, names)) for names in document["survivors"]),
             )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"model is not complete: {error}; save it again.") from error
+            _try(release)
+        except CloisterError:
+            raise
+        except Exception as error:  # of any kind: a stranger wrote the model, and a task is code
+            raise DataError(
+                f"model does not fit its task {plan.task.name!r} ({type(error).__name__}); use the "
+                "original, which 'cloister verify' accepts."
+            ) from None
+        return release
 
     def save(self, path: str | Path) -> None:
-        """Write the model as JSON; floats round-trip exactly."""
+        """Write the model, and its words to a file next to it; floats round-trip exactly."""
         from pydantic_core import to_json
 
-        document = self.to_dict()
+        document, file = self.to_dict(), Path(path)
+        if self.sums:
+            words_file(file).write_bytes(words_of(self.plan, self.sums))
         # json writes numbers, which are almost all of the file, ten times slower.
         numbers = {name: document.pop(name) for name in ("history", "results")}
         rest = json.dumps(document, sort_keys=True).removesuffix("}").encode()
-        Path(path).write_bytes(
-            rest + b", " + to_json(numbers, inf_nan_mode="constants")[1:] + b"\n"
-        )
+        file.write_bytes(rest + b", " + to_json(numbers, inf_nan_mode="constants")[1:] + b"\n")
 
     @classmethod
     def load(cls, path: str | Path, tasks: Mapping[str, type[Task]] | None = None) -> Release:
         """Read a model written by :meth:`save`; `tasks` adds tasks to the installed ones."""
+        document, words = read_json(Path(path), "model"), words_file(Path(path))
+        release = cls.from_dict(document, tasks)
+        if document["format"] != MODEL_FORMAT or not document.get("sums") or not words.is_file():
+            return release
+        # Kept, so that a model that is saved again can still be verified.
         try:
-            document = json.loads(Path(path).read_bytes())
-        except (OSError, ValueError) as error:
-            raise DataError(f"model {str(path)!r} cannot be read: {error}.") from error
-        return cls.from_dict(document, tasks)
+            kept = replace(release, sums=sums_of(release.plan, read_json(words, "words")["rounds"]))
+            if kept.sums_digest != document["sums"]:
+                raise ValueError("another digest")
+        except Exception:  # of any kind: a stranger wrote it
+            raise DataError(
+                f"{str(words)!r} does not have the released words of its model; use the original."
+            ) from None
+        return kept
+
+
+def words_file(model: Path) -> Path:
+    """Return the file of the released words of a model."""
+    return model.with_name(model.name + _SUFFIX)
+
+
+def plan_of_model(document: Any, tasks: Mapping[str, type[Task]] | None = None) -> Plan:
+    """Return the plan of a model or of published sums; `tasks` adds to the installed tasks.
+
+    Its task may be unknown, and its digest is not compared.
+    """
+    format_name = document.get("format") if isinstance(document, Mapping) else None
+    if format_name not in (MODEL_FORMAT, SUMS_FORMAT):
+        raise DataError(f"model must have format {MODEL_FORMAT!r}, got {str(format_name)[:50]!r}.")
+    known: Mapping[str, type[Task]] = ChainMap(tasks or {}, installed())  # type: ignore[arg-type]  # never written
+    try:
+        return Plan.from_dict(document["plan"], known)
+    except CloisterError:
+        raise
+    except Exception as error:  # of any kind, as above
+        raise DataError(
+            f"plan of the model cannot be read ({type(error).__name__}); use the original."
+        ) from None
 
 
 def release_of(
-    plan: Plan,
-    states: Iterable[GridState],
-    survivors: Iterable[tuple[str, ...]],
-    noise: str,
+    plan: Plan, states: Iterable[GridState], sums: Iterable[ReleasedSum], noise: str
 ) -> Release:
     """Return the release of a job, in the users' units.
 
@@ -143,23 +207,61 @@ def release_of(
     ----------
     states : iterable of mappings
         The public state before the first round and after each round.
-    survivors : iterable of tuple of str
-        The silos in each round's sum.
+    sums : iterable of ReleasedSum
+        The released words of each round.
     noise : str
         The source of the noise.
     """
     # A task without a state before the first round has no results of that state either.
     history = tuple(plan.task.results(state, plan.grid) if state else {} for state in states)
-    label = noise if plan.task.private else "none: not private"
-    return Release(plan, history[-1], history, plan.events(), label, tuple(survivors))
+    label, kept = noise if plan.task.private else NOT_PRIVATE, tuple(sums)
+    survivors = tuple(one.survivors for one in kept)
+    return Release(plan, history[-1], history, plan.events(), label, survivors, kept)
 
 
-def _of_sums(plan: Plan, rounds: Iterable[Mapping[str, Any]]) -> Release:
+def words_of(plan: Plan, sums: Iterable[ReleasedSum]) -> bytes:
+    """Return the canonical text of the released words of a job, as their file has it."""
+    document = sums_to_dict(plan, tuple(sums))
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def sums_of(plan: Plan, rounds: Iterable[Mapping[str, Any]]) -> tuple[ReleasedSum, ...]:
+    """Return the released words of each round of a document."""
+    return tuple(
+        ReleasedSum(
+            tuple(done["survivors"]),
+            from_bytes(b64decode(done["words"], validate=True), plan.length(t)),
+        )
+        for t, done in enumerate(rounds)
+    )
+
+
+def of_sums(plan: Plan, rounds: Iterable[Mapping[str, Any]]) -> Release:
+    """Return the release that follows from published words."""
     progress = Progress(plan)
-    for t, done in enumerate(rounds):
-        elements = from_bytes(b64decode(done["words"], validate=True), plan.length(t))
-        progress.receive(elements, done["survivors"])
-    return release_of(plan, progress.states, progress.survivors, SILOS_NOISE)
+    for done in sums_of(plan, rounds):
+        progress.receive(done.words, done.survivors)
+    return release_of(plan, progress.states, progress.sums, SILOS_NOISE)
+
+
+def _try(release: Release) -> None:
+    """Use a model as commands do, so that wrong results raise here and not in a command."""
+    from cloister.app.present import present  # here, because it imports this module
+
+    task, results, last = release.plan.task, release.results, release.history[-1]
+    same = (np.array_equal(last[name], value, equal_nan=True) for name, value in results.items())
+    if results.keys() != last.keys() or not all(same):
+        raise ValueError("the results are not those of the last round")
+    with np.errstate(all="ignore"):
+        for display in present(release).displays:
+            list(getattr(display, "numbers", tuple)())
+        probe = np.zeros((1, release.plan.grid.n_features), dtype=np.int32)
+        if isinstance(task, Classifier):
+            task.probabilities(results, probe)
+        elif isinstance(task, Regressor):
+            task.predict(results, probe)
+        elif isinstance(task, Transformer):
+            task.transform(results, probe)
 
 
 def _arrays(values: Mapping[str, Any]) -> dict[str, Floats]:

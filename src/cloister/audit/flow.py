@@ -193,7 +193,7 @@ def watch(job: Job, source: Source, *, results: bool = False, pages: bool = Fals
         answers.extend(map(client.handle, job.frames))
         if not (results and client.finished):
             return ""
-        done = release_of(plan, client.history, client.survivors, "replayed")
+        done = release_of(plan, client.history, client.sums, "replayed")
         page = _DATE.sub("", render_report(done)) if pages else ""  # a run may pass midnight
         return json.dumps(done.to_dict(), sort_keys=True) + shown(plan, done.results) + page
 

@@ -9,8 +9,8 @@ Exit codes
 ----------
 ====  ==============================================================================
 0     done
-1     unexpected error, a target that ``compare --check-reference`` missed, an alarm of ``audit``, a
-      difference that ``schema diff`` found, or a failed check of ``verify``
+1     unexpected error, a target that ``compare --check-reference`` missed, an alarm of ``audit``,
+      or a difference that ``schema diff`` found
 2     the command line is wrong
 3     plan, schema or options are invalid; no budget was spent
 4     a data or model file cannot be used, or ``check`` found too many unusable rows; no budget was
@@ -19,6 +19,8 @@ Exit codes
 6     the ledger cannot be used, or its verification failed
 7     a party or the network violated the protocol; sent values stay charged
 8     an audit refuted nothing and has no power: its runs would not have shown a violation
+9     ``verify`` refuted a release: a field does not follow from its released words
+10    ``verify`` can neither refute nor verify a release: no signatures, words or code
 130   interrupted; sent values stay charged
 ====  ==============================================================================
 """

@@ -50,7 +50,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "verify": (
         "verify model.json",
-        "verify model.json --signed north.signed east.signed",
+        "verify model.json --signed north.signed east.signed --pins silo.toml",
         "verify audit.jsonl",
     ),
     "compare": ("compare --epsilons 0.5,1 --datasets iris,wine --out compared",),

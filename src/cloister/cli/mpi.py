@@ -87,7 +87,7 @@ def _contribute(
     charge = payment_of(args, out).open(job.schema, plan, silo=silo)
     client = _play(plan, silo, records[silo], comm, charge)
     if writes:
-        release = release_of(plan, client.history, client.survivors, noise)
+        release = release_of(plan, client.history, client.sums, noise)
         return write_results(release, charge, args.out, out, schema=job.schema)
     if charge:
         charge.close()

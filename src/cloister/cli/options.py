@@ -120,8 +120,13 @@ def add_model_task(parser: argparse.ArgumentParser) -> None:
 
 def load_model(args: argparse.Namespace) -> Release:
     """Return the model of a command line, of an installed task or of the user's class."""
+    return Release.load(args.model, task_of_model(args))
+
+
+def task_of_model(args: argparse.Namespace) -> dict[str, type[Task]]:
+    """Return the user's class of a model's task by its name, or nothing."""
     task = from_file(args.task) if args.task else None
-    return Release.load(args.model, {task.name: task} if task else None)
+    return {task.name: task} if task else {}
 
 
 def add_plan_arguments(

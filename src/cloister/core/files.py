@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from cloister.core.errors import DataError, PlanError
 
@@ -20,6 +22,35 @@ def write_text(path: Path, text: str | bytes, *, new: bool = False) -> None:
         ) from None
     except OSError as error:
         raise DataError(f"file {str(path)!r} cannot be written: {error.strerror}.") from None
+
+
+def read_bytes(path: Path, what: str) -> bytes:
+    """Return the contents of a file; raise DataError with one sentence if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{what} {str(path)!r} cannot be read: {error.strerror}.") from None
+
+
+def read_json(path: Path, what: str) -> Any:
+    """Return the values of a JSON file; raise DataError with one sentence if it has none."""
+    return json_of(read_bytes(path, what), f"{what} {str(path)!r}")
+
+
+def json_of(content: bytes, what: str) -> Any:
+    """Return the values of a JSON text, which names no key twice."""
+    try:
+        return json.loads(content, object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as error:
+        reason = str(error) or type(error).__name__
+    raise DataError(f"{what} cannot be read: {reason}.")
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Readers differ in which of two equal keys they take.
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
 
 
 def sync_folder(folder: Path) -> None:

@@ -86,7 +86,7 @@ class RuleSet(ReleasedModel):
         return rules_frame(self.rules)
 
     def save(self, path: str | Path) -> None:
-        """Write the released supports as JSON with the digest of their plan."""
+        """Write the released supports as JSON, and their words to ``PATH.sums``."""
         self.result.save(path)
 
 

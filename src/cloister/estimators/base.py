@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from cloister.app.release import Release
 from cloister.core.arrays import Floats
 from cloister.core.compiled import say_slow
-from cloister.core.errors import DataError, PlanError
+from cloister.core.errors import CloisterError, DataError, PlanError
 from cloister.data.schema import Schema
 from cloister.estimators.release import BudgetParameters, release
 from cloister.estimators.results import ReleaseMixin
@@ -224,7 +224,7 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         return task.last_step_columns if isinstance(task, Pipeline) else self.plan_.columns
 
     def save(self, path: str | Path) -> None:
-        """Write the released model as JSON with the digest of its plan, without records."""
+        """Write the released model as JSON without records, and its words to ``PATH.sums``."""
         check_is_fitted(self)
         self.result_.save(path)
 
@@ -267,7 +267,12 @@ class PrivateEstimator(ReleaseMixin, BaseEstimator):
         }
         contract = cls._contract(plan, bounds)
         model = cls(**{**agreed, **stored, **contract, **parameters})
-        model._keep(result)
+        try:
+            model._keep(result)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            if isinstance(error, CloisterError):
+                raise
+            raise DataError("results of the model do not fit its task; use the original.") from None
         return model
 
     @classmethod

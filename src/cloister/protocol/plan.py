@@ -295,8 +295,14 @@ class Plan:
                 f"study must be a text of at most {MAX_STUDY} bytes, got {self.study[:20]!r} "
                 f"of {_bytes(self.study)}; use a shorter name."
             )
-        for name in ("unit", "schema_digest", "silos", "columns", "fingerprints"):
-            yield from _too_long(name, getattr(self, name))
+        code = tuple(asdict(self.code).values()) if self.code else ()
+        texts = {"unit": (self.unit,), "schema_digest": (self.schema_digest,), "code": code}
+        for name in ("silos", "columns", "fingerprints"):
+            texts[name] = getattr(self, name)
+        for name, words in texts.items():
+            if bad := [word for word in words if not isinstance(word, str)]:
+                yield f"{name} must have texts, got {str(bad[0])[:50]!r}."
+            yield from _too_long(name, words)
         yield from _too_long("task", task_to_json(self.task))
         if not isinstance(self.options, Mapping | None):
             yield f"options must be a mapping or None, got {type(self.options).__name__}."

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from cloister.core.arrays import GridState, State
 from cloister.hazmat.fixedpoint import round_to_grid
@@ -81,6 +83,19 @@ class Progress:
     def adopt(self, state: GridState) -> None:
         """Replace the current state by another party's."""
         self.states[-1] = state
+
+    def edges(self, drift: float) -> Iterator[tuple[str, int, int]]:
+        """Yield the elements that a machine whose floats differ by `drift` may round otherwise.
+
+        Each is the name and flat index of an element of the state, and its other grid point.
+        """
+        bits = self._plan.grid.frac_bits
+        for name, value in self._latest.items():
+            steps, kept = np.ravel(value) * float(1 << bits), self.state[name].ravel()
+            low = np.floor(steps)
+            reach = drift * np.maximum(float(1 << bits), np.abs(steps))
+            for at in np.flatnonzero(np.abs(steps - low - 0.5) <= reach):
+                yield name, int(at), int(2 * low[at] + 1 - kept[at])
 
     def distance(self, state: GridState) -> float:
         """Return the largest difference of a state on the grid from the local one in floats."""

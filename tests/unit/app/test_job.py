@@ -422,6 +422,8 @@ def test_a_model_holds_public_numbers_only(tmp_path: Path) -> None:
         "spent",
         "noise",
         "survivors",
+        "privacy",
+        "sums",
         "versions",
     }
     text = json.dumps(document)

@@ -80,9 +80,9 @@ def test_what_a_task_says_comes_first_and_the_rest_is_made() -> None:
 
 def test_a_table_of_a_task_is_a_file_beside_the_model(tmp_path: Path) -> None:
     files = write_release(released(Talking), tmp_path, SCHEMA)
-    assert list(files) == ["model", "wards"]
+    assert list(files) == ["model", "sums", "wards"]
     assert files["wards"].read_text() == "ward,share,n\nward,0.1,3\n"
-    assert list(write_release(released(Count), tmp_path, SCHEMA)) == ["model"]
+    assert list(write_release(released(Count), tmp_path, SCHEMA)) == ["model", "sums"]
 
 
 @pytest.mark.parametrize(("nominal_n", "said"), [(100, ("too few to count.",)), (1000, ())])

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister.app.in_process import CONTENT_KEY
-from cloister.app.release import Release, release_of
+from cloister.app.release import Release, release_of, words_file
 from cloister.core.errors import (
     BudgetExceeded,
     CloisterError,
@@ -373,12 +373,12 @@ class Agent:
             )
         return known
 
-    def _attested(self, plan: Plan) -> Callable[[bytes], Attestation]:
+    def _attested(self, plan: Plan) -> Callable[[bytes, bytes], Attestation]:
         """Return the function that signs a model of a plan as this silo."""
         said = self._ledger.statement(plan.run_id, plan.digest.hex(), plan.events())
         identity = self._site.identity
         ledger = SignedStatement.of(said, identity)
-        return lambda model: Attestation.of(model, self.name, ledger, identity)
+        return lambda model, words: Attestation.of(model, words, self.name, ledger, identity)
 
     def _finish(self, client: Client) -> None:
         """Store the result; answers are kept until the coordinator ends the job.
@@ -390,7 +390,7 @@ class Agent:
             if self._store.state(plan.run_id) != SiloState.RUNNING:
                 return
             noise = self._noise_label if plan.profile == "pairwise" else AGGREGATOR_NOISE
-            result = release_of(plan, client.history, client.survivors, noise)
+            result = release_of(plan, client.history, client.sums, noise)
             try:
                 _save(result, self._results / plan.run_id, self._attested(plan))
             except OSError as error:
@@ -653,13 +653,14 @@ def _declined(job: str, reason: str) -> Message:
     return Message(Kind.DECISION, 0, job, in_json(decision="declined", reason=reason))
 
 
-def _save(result: Release, folder: Path, attest: Callable[[bytes], Attestation]) -> None:
-    """Write the model completely or not at all, after the signature over it."""
+def _save(result: Release, folder: Path, attest: Callable[[bytes, bytes], Attestation]) -> None:
+    """Write the model completely or not at all, after its words and the signature over both."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = folder / f".{MODEL}.new"
     result.save(fresh)
-    attest(fresh.read_bytes()).save(folder / (MODEL + SUFFIX))
-    # Flushed before it is renamed: after a power loss, the name must not point to missing data.
-    with open(fresh, "rb") as written:
-        os.fsync(written.fileno())
-    fresh.replace(folder / MODEL)
+    attest(fresh.read_bytes(), words_file(fresh).read_bytes()).save(folder / (MODEL + SUFFIX))
+    for made, name in ((words_file(fresh), words_file(folder / MODEL)), (fresh, folder / MODEL)):
+        # Flushed before it is renamed: after a power loss, the name must not point to missing data.
+        with open(made, "rb") as written:
+            os.fsync(written.fileno())
+        made.replace(name)
