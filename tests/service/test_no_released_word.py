@@ -116,7 +116,7 @@ class Places:
             collusion=1,
             min_silos=3,
             readers=(reader,),
-            budget=Budget(0.01, 1e-6),  # large words
+            budget=Budget(0.001, 1e-6),  # large words
         )
         self.file = folder / "coordinator.db"
         coordinator = Coordinator(f"sqlite:///{self.file}", folder)
