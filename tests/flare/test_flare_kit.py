@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloister.cli import COMMANDS, main
-from cloister.core.errors import DataError
+from cloister.core.errors import DataError, PlanError
 from cloister.federation.flare.kit import SERVER_CLASS, SITE_CLASS, open_doors, secure, write_job
 from cloister.federation.pki import KeyFolder, local_federation
 from cloister.federation.silo.policy import Proposer
+from cloister.hazmat.signing import Identity
 from cloister.protocol.plan import Plan
+from cloister.protocol.proposal import proposal
+from cloister.protocol.readers import Reader
 from cloister.tasks import TASKS
-from cloister.testing import toy_plan, toy_schema
+from cloister.testing import toy_federation, toy_plan, toy_schema
 
 AUTHORIZATION = {  # as FLARE 2.9 provisions it
     "format_version": "1.0",
@@ -148,6 +152,21 @@ def test_the_command_closes_a_kit_and_says_what_is_open(
     assert command(f"flare check {kit}") == 0
 
 
+def test_a_server_of_flare_runs_no_job_with_readers(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare")
+    from cloister.federation.flare.controller import _read
+
+    identity = Identity.new()
+    plan, _ = toy_federation(3, readers=(Reader.of(identity, "ana"),))
+    for one, refused in ((plan, True), (replace(plan, readers=()), False)):
+        (tmp_path / "x").write_text(json.dumps(proposal(one, identity, "ana")))
+        if refused:
+            with pytest.raises(PlanError, match="a job over FLARE has no readers"):
+                _read(tmp_path / "x")
+        else:
+            assert _read(tmp_path / "x")["plan"]["readers"] == []
+
+
 def test_a_job_written_by_the_command_is_the_analysts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[[str], int]
 ) -> None:
@@ -162,7 +181,10 @@ def test_a_job_written_by_the_command_is_the_analysts(
     line = "flare job --config analyst.toml --out job --schema schema.toml --k 3 --epsilon 1"
     line += " --nominal-n 600 --silos "
     assert command(line + ",".join("abc")) == 3, "fingerprints must be given"
-    assert command(line + ",".join(f"{name}={pin}" for name, pin in pins.items())) == 0
+    members = ",".join(f"{name}={pin}" for name, pin in pins.items())
+    assert command(f"{line}{members} --publish") == 3, "nothing under FLARE keeps boxes"
+    assert command(f"{line}{members} --reader ana.reader") == 3
+    assert command(line + members) == 0
     document = json.loads(Path("job/app/config/proposal.json").read_text())
     plan = Plan.from_dict(document["plan"], TASKS)
     assert plan.fingerprints == tuple(pins.values())

@@ -27,6 +27,10 @@ from cloister.app.release import Release
 from cloister.core.errors import LedgerError, TransportError
 from cloister.federation.service import gate
 from cloister.federation.service.app import make_app
+from cloister.hazmat.signing import Identity
+from cloister.protocol.plan import Plan
+from cloister.protocol.proposal import Proposer
+from cloister.protocol.readers import Reader, open_boxes
 from cloister.testing import toy_records
 
 from .federation import IDENTITIES, Caller, Coordinator, network_plan, signed_by
@@ -122,7 +126,9 @@ def test_an_analyst_proposes_sees_and_cancels(client: Client) -> None:
 
 
 def test_an_analyst_cancels_own_jobs_only_and_the_operator_any(client: Client) -> None:
-    job = client("ana").post("/v1/jobs", json=proposal()).json()["id"]
+    foreign = client("ana").post("/v1/jobs", json=proposal()).json()["id"]
+    assert "its readers" in error(client("bob").post(f"/v1/jobs/{foreign}/cancel"), 403)
+    job = client("ana").post("/v1/jobs", json=proposal(**readable("bob"))).json()["id"]
     assert "another analyst" in error(client("bob").post(f"/v1/jobs/{job}/cancel"), 403)
     assert client("op").post(f"/v1/jobs/{job}/cancel").status_code == 200
     own = client("op").post("/v1/jobs", json=proposal("op"))
@@ -169,7 +175,7 @@ def test_nobody_proposes_in_the_name_of_another(client: Client) -> None:
 
 
 def test_an_unknown_job_is_not_found(client: Client) -> None:
-    for path in (f"/v1/jobs/{'0' * 32}", f"/v1/jobs/{'0' * 32}/result"):
+    for path in (f"/v1/jobs/{'0' * 32}", f"/v1/jobs/{'0' * 32}/result/0"):
         error(client("ana").get(path), 404)
     error(client("ana").post(f"/v1/jobs/{'0' * 32}/cancel"), 404)
     error(client("ana").get("/v1/jobs/..%2f..%2fetc"), 404)
@@ -177,35 +183,102 @@ def test_an_unknown_job_is_not_found(client: Client) -> None:
     error(client("ana").put("/v1/jobs", json={}), 405)
 
 
-def test_a_result_is_at_the_silos_unless_the_plan_publishes(
+def readable(*names: str) -> dict[str, Any]:
+    """Return the fields of a plan that these parties may read."""
+    readers = tuple(Reader.of(IDENTITIES[name], name) for name in names)
+    return {"profile": "pairwise", "collusion": 1, "min_silos": 3, "readers": readers}
+
+
+def test_a_result_is_at_the_silos_unless_the_plan_names_readers(
     client: Client, coordinator: Coordinator
 ) -> None:
     job = client("ana").post("/v1/jobs", json=proposal()).json()["id"]
     coordinator.decide(job, a=True, b=True, c=True)
     assert coordinator.ended(job).state == "done"
     for caller in ("ana", "op", "a"):
-        assert "does not publish" in error(client(caller).get(f"/v1/jobs/{job}/result"), 403)
+        answer = client(caller).get(f"/v1/jobs/{job}/result/0")
+        assert f"'{caller}' is not a reader of job" in error(answer, 403)
     everything = client("op").get(f"/v1/jobs/{job}").text
     assert "centres" not in everything
 
 
-def test_a_published_result_is_what_the_silos_have(
+def test_a_reader_gets_the_boxes_of_all_silos_and_opens_what_they_have(
     client: Client, coordinator: Coordinator
 ) -> None:
-    document = proposal(profile="pairwise", collusion=1, min_silos=3, publish=True)
+    document = proposal(**readable("ana", "bob"))
     job = client("ana").post("/v1/jobs", json=document).json()["id"]
-    assert "has no result: it is proposed" in error(
-        client("ana").get(f"/v1/jobs/{job}/result"), 409
-    )
+    for name in ("ana", "bob"):
+        assert "has no result: it is proposed" in error(
+            client(name).get(f"/v1/jobs/{job}/result/0"), 409
+        )
     coordinator.decide(job, a=True, b=True, c=True)
     done = coordinator.ended(job)
     assert (done.state, done.reason) == ("done", "")
-    result = Release.from_dict(client("ana").get(f"/v1/jobs/{job}/result").json())
     silo = coordinator.streams.clients["a", job]
     expected = silo.plan.task.results(silo.state, silo.plan.grid)
-    assert result.results.keys() == expected.keys()
-    assert all((result.results[name] == value).all() for name, value in expected.items())
-    assert result.survivors == (("a", "b", "c"),) * 2
+    for name in ("ana", "bob"):
+        shown = client(name).get(f"/v1/jobs/{job}").json()
+        assert shown["readers"] == ["ana", "bob"]
+        plan = Plan.from_dict(shown["plan"])
+        assert Proposer(**shown["proposal"]).signed(plan)
+        answers = [client(name).get(f"/v1/jobs/{job}/result/{place}") for place in range(3)]
+        assert {one.headers["content-type"] for one in answers} == {"application/octet-stream"}
+        boxes = zip(plan.silos, (one.content for one in answers), strict=True)
+        vouched = open_boxes(plan, IDENTITIES[name], boxes)
+        assert vouched.silos == ("a", "b", "c")
+        result = Release.from_dict(vouched.sums)
+        assert result.results.keys() == expected.keys()
+        assert all((result.results[name] == value).all() for name, value in expected.items())
+        assert result.survivors == (("a", "b", "c"),) * 2
+        error(client(name).get(f"/v1/jobs/{job}/result/3"), 404)
+        error(client(name).get(f"/v1/jobs/{job}/result/-1"), 422)
+
+
+OUTLINE = {
+    *("id", "state", "task", "study", "proposer"),
+    *("proposed_at", "started_at", "ended_at"),
+}
+
+
+@pytest.mark.parametrize("outsider", ["bob", "scorer"])
+def test_a_job_is_an_outline_to_whom_it_does_not_concern(
+    client: Client,
+    coordinator: Coordinator,
+    monkeypatch: pytest.MonkeyPatch,
+    outsider: str,
+) -> None:
+    monkeypatch.setitem(CALLERS, "scorer", Caller("scorer", "d"))
+    for state in ("proposed", "done", "declined"):
+        document = proposal(**readable("ana"), study="secret plans")
+        job = client("ana").post("/v1/jobs", json=document).json()["id"]
+        if state == "declined":
+            coordinator.decide(job, a="private reason", b=True, c=True)
+        elif state == "done":
+            coordinator.decide(job, a=True, b=True, c=True)
+            coordinator.store.refuse(job, "c", "private reason")
+            coordinator.ended(job)
+        assert coordinator.job(job).state == state
+        for path in (f"/v1/jobs/{job}", f"/v1/jobs/{job}/result/0", f"/jobs/{job}"):
+            answer = client(outsider).get(path)
+            assert answer.status_code == 403
+            assert "private reason" not in answer.text
+            assert document["plan"]["fingerprints"][0] not in answer.text
+        listed = {one["id"]: one for one in client(outsider).get("/v1/jobs").json()["jobs"]}
+        assert listed[job].keys() == OUTLINE
+        assert listed[job]["state"] == state
+        whole = {one["id"]: one for one in client("ana").get("/v1/jobs").json()["jobs"]}
+        assert whole[job].keys() > OUTLINE
+        assert client("op").get(f"/v1/jobs/{job}").json()["plan"]["readers"]
+
+
+def test_a_name_enrolled_again_with_another_key_is_an_outsider(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = client("ana").post("/v1/jobs", json=proposal(**readable("bob"))).json()["id"]
+    assert client("bob").get(f"/v1/jobs/{job}").status_code == 200
+    for name in ("ana", "bob"):
+        monkeypatch.setitem(IDENTITIES, name, Identity.new())
+        assert "its readers and its silos" in error(client(name).get(f"/v1/jobs/{job}"), 403)
 
 
 # Bad requests --------------------------------------------------------------------------------
@@ -445,7 +518,7 @@ def test_nothing_that_leaves_the_service_depends_on_the_records(
 def _without_times(text: str, job: str) -> str:
     document = json.loads(text.replace(job, "JOB"))
     drop = {"at", "hash", "previous", "seq", "digest", "proposed_at", "started_at", "ended_at"}
-    for name in (*drop, "describe"):
+    for name in (*drop, "describe", "proposal"):  # signed over the nonce of the plan
         document.pop(name, None)
     if document.get("event") == "proposed":
         document.pop("plan")

@@ -13,7 +13,9 @@ import pytest
 
 from cloister.app.release import Release
 from cloister.cli import jobs_rest, main
+from cloister.federation.service.client import Rest
 from cloister.hazmat.signing import Identity
+from cloister.protocol.readers import Reader
 from cloister.testing import toy_schema
 
 from .federation import IDENTITIES, SILOS, Caller
@@ -111,9 +113,74 @@ def test_a_job_is_proposed_listed_shown_and_read(
     silo = silos["a"].clients[job]
     expected = silo.plan.task.results(silo.state, silo.plan.grid)
     assert result["results"]["centres"] == expected["centres"].tolist()
-    del result["command"], result["job"], result["warnings"]
+    assert result["vouched"] == list(SILOS)
+    assert result["dissenting"] == {}
+    code, out, _ = run("result", job[:8])
+    assert code == 0
+    assert all(f"{name} {IDENTITIES[name].fingerprint}" in out for name in ("ana", *SILOS))
+    for extra in ("command", "job", "warnings", "vouched", "dissenting"):
+        del result[extra]
     assert Release.from_dict(result).plan.digest.hex() == document["plan_digest"]
     assert job in (tmp_path / "report.html").read_text()
+
+
+def test_a_further_reader_hands_in_a_card(
+    run: Run,
+    silos: dict[str, Silo],  # noqa: F811
+    rest: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code, out, _ = run("reader-card")
+    assert code == 0
+    assert Reader(**{k: v for k, v in json.loads(out).items() if k != "format"}).genuine
+    card = tmp_path / "bob.reader"
+    card.write_text(json.dumps(Reader.of(IDENTITIES["bob"], "bob").card()))
+    document = submitted(run, tmp_path, "--publish", "--reader", str(card))
+    job = document["job"]
+    assert [one["name"] for one in document["plan"]["readers"]] == ["ana", "bob"]
+    assert ended(rest, job)["state"] == "done"
+    code, out, _ = run("show", job)
+    assert "ana, bob" in out
+    assert IDENTITIES["bob"].fingerprint in "".join(out.split())
+    monkeypatch.setitem(IDENTITIES, "ana", IDENTITIES["bob"])  # from here on, bob runs commands
+    code, out, err = run("result", job, "--json")
+    assert code == 0, err
+    assert json.loads(out)["vouched"] == list(SILOS)
+    monkeypatch.setitem(IDENTITIES, "ana", Identity.new())  # and now a third analyst
+    code, out, _ = run("list")
+    assert code == 0
+    assert job in out
+    assert "epsilon" not in out.partition(job)[2]
+    code, _, err = run("show", job)
+    assert code == 3
+    assert "its readers and its silos" in err
+    card.write_text("{}")
+    code, _, err = run("submit", *options(tmp_path, "--reader", str(card)))
+    assert code == 3
+    assert "is no card of a reader" in err
+
+
+def test_a_plan_that_the_proposer_did_not_sign_is_no_result(
+    run: Run,
+    silos: dict[str, Silo],  # noqa: F811
+    rest: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = submitted(run, tmp_path, "--publish")["job"]
+    assert ended(rest, job)["state"] == "done"
+    honest = Rest.job
+
+    def lying(self: Rest, job: str) -> dict[str, Any]:
+        shown = honest(self, job)
+        shown["plan"]["study"] = "other"
+        return shown
+
+    monkeypatch.setattr(Rest, "job", lying)
+    code, _, err = run("result", job)
+    assert code == 3
+    assert "'ana' did not sign the plan" in err
 
 
 def test_a_job_is_cancelled_once(run: Run, tmp_path: Path) -> None:
@@ -138,7 +205,7 @@ def test_a_silo_that_nobody_has_seen_needs_its_fingerprint(run: Run, tmp_path: P
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (["--profile", "group", "--publish"], "publish must be False"),
+        (["--profile", "group", "--publish"], "readers require profile 'pairwise'"),
         (["--task", "count"], "give either --k for k-means or --task"),
         (["--min-silos", "1"], "min_silos must be in [2, 3]"),
     ],
@@ -169,4 +236,4 @@ def test_without_a_result_the_analyst_is_told_where_it_is(
     assert ended(rest, job)["state"] == "done"
     code, _, err = run("result", job)
     assert code == 3
-    assert "its result is at the silos" in err
+    assert "its readers are its silos alone" in err

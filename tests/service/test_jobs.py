@@ -17,16 +17,21 @@ from cloister.federation.service.audit import verify
 from cloister.federation.service.jobs import Jobs
 from cloister.hazmat.ring import Integers
 from cloister.privacy.noise import NoiseKind
+from cloister.protocol.aggregator import box_name
 from cloister.protocol.convictions import Conviction
+from cloister.protocol.exchanges import Kind as FrameKind
 from cloister.protocol.messages import (
     CONFIRM_LABEL,
     Confirm,
+    Done,
     confirmation_of,
     confirmed,
     decode,
     encode,
+    kind_of,
 )
 from cloister.protocol.plan import Plan
+from cloister.protocol.readers import Reader, open_boxes
 from cloister.tasks import TASKS
 from cloister.testing import SimulatedNoise, ZeroNoise, toy_plan
 
@@ -425,6 +430,46 @@ def test_a_job_stopped_before_any_exchange_goes_on_to_the_same_result(make: Make
         rounds = [entry["round"] for entry in named(coordinator, "round") if entry["job"] == job]
         assert rounds == [0, 1], "each round is told once"
         streams.exchanges = 0
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_coordinator_that_died_at_the_end_has_the_boxes_of_its_readers(
+    make: Make, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    """It dies before it asks for the boxes, or when it has some of them."""
+    reader = Reader.of(IDENTITIES["ana"], "ana")
+    plan = network_plan(profile="pairwise", collusion=1, min_silos=3, readers=(reader,))
+    streams = Streams()
+    coordinator = make(streams)
+    closing = []
+
+    def before(number: int, frames: Mapping[str, bytes]) -> None:
+        if kind_of(next(iter(frames.values()))) == FrameKind.CLOSE:
+            closing.append(number)
+            if lost and len(closing) == 1:  # one silo answers, and its box is on disk
+                frame = streams.clients["a", plan.run_id].handle(frames["a"])
+                done = decode(plan, frame)
+                assert isinstance(done, Done)
+                coordinator.store.record(plan.run_id, box_name("a", reader), done.boxes[0])
+
+    streams.before = before
+    streams.dies = lambda number: len(closing) == 1
+    job = coordinator.submit(plan)
+    coordinator.decide(job, a=True, b=True, c=True)
+    assert streams.dying.wait(60)
+    early = coordinator.store.answer_to(job, box_name("a", reader))
+    assert (early is not None) == lost
+    coordinator.close()
+    streams.dies = lambda number: False
+    again = make(streams)
+    again.jobs.start()
+    assert again.ended(job).state == "done"
+    assert len(closing) == 2
+    boxes = {silo: again.jobs.box(again.job(job), silo, reader.fingerprint) for silo in "abc"}
+    assert all(boxes.values())
+    assert early in (None, boxes["a"])
+    assert open_boxes(plan, IDENTITIES["ana"], boxes.items()).silos == ("a", "b", "c")  # type: ignore[arg-type]
+    assert again.jobs.box(again.job(job), "a", IDENTITIES["bob"].fingerprint) is None
 
 
 def test_no_noise_is_drawn_for_a_round_that_was_answered(make: Make) -> None:

@@ -335,8 +335,8 @@ def test_a_refusal_over_rest_is_an_error_with_the_coordinators_sentence(
     with pytest.raises(PlanError, match="got 0 jobs"):
         rest.find("x")
     assert rest.cancel(plan.run_id)["state"] == "cancelled"
-    with pytest.raises(PlanError, match="does not publish"):
-        rest.result(plan.run_id)
+    with pytest.raises(PlanError, match="is not a reader of job"):
+        rest.box(plan.run_id, 0)
 
 
 def test_a_stranger_is_told_so(service: Service, authority: Authority, tmp_path: Path) -> None:

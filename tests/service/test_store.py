@@ -160,13 +160,16 @@ def test_a_silo_is_seen_with_its_last_certificate(database_url: str) -> None:
     store.close()
 
 
-def test_a_result_is_kept(database_url: str) -> None:
+def test_one_answer_is_found_by_its_request(database_url: str) -> None:
     store = Store(database_url)
     job = running(store)
-    store.publish(job, {"centres": [[0.5, 1.0]]})
-    known = store.job(job)
-    assert known is not None
-    assert known.result == {"centres": [[0.5, 1.0]]}
+    store.record(job, b"result/ana/a", b"sealed")
+    assert store.answer_to(job, b"result/ana/a") == b"sealed"
+    assert store.answer_to(job, b"result/ana/b") is None
+    assert store.answer_to("0" * 32, b"result/ana/a") is None
+    store.end(job, "done")
+    store.forget([job])
+    assert store.answer_to(job, b"result/ana/a") is None
     store.close()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
@@ -21,19 +22,23 @@ import numpy as np
 
 from cloister.core.arrays import GridState, Integers
 from cloister.core.errors import CloisterError
+from cloister.federation.service.store import Store
 from cloister.federation.transports.http import Message as Packet
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.prg import Usage, derive, join
+from cloister.hazmat.ring import from_bytes
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.privacy.events import GaussianEvent, mechanism_counts
 from cloister.privacy.noise import NoiseKind, ShareNoise
 from cloister.privacy.packages import read_event
+from cloister.protocol.aggregator import box_name
 from cloister.protocol.client import Client
 from cloister.protocol.messages import (
     BEFORE,
     Adopted,
     Close,
     Confirm,
+    Done,
     Open,
     Ready,
     Reply,
@@ -46,6 +51,8 @@ from cloister.protocol.messages import (
     is_confirmed,
 )
 from cloister.protocol.plan import Plan
+from cloister.protocol.progress import Progress
+from cloister.protocol.readers import open_boxes
 
 from .world import Broken, World
 
@@ -275,6 +282,9 @@ class Laws:
             case Shares():
                 self._enough(silo, plan, request.round)
                 self._shared(silo, plan, said)
+            case Done():
+                if name not in self.old:
+                    self._once("a silo seals one result", (name, job), answer.body)
         if isinstance(request, Close):
             self._enough(silo, plan, request.round)
         if isinstance(said, Upload):
@@ -476,9 +486,37 @@ class Laws:
             enough = len(loyal) >= plan.quorum(len(plan.silos))
             if known.state == "failed" and enough and not self.excuses:
                 self.broken("a job with enough silos completes", f"{job}: {known.reason}")
+            if (
+                known.state == "done"
+                and plan.readers
+                and "coordinator restored" not in self.excuses
+            ):
+                self._read(plan, coordinator.jobs.store)
         for silo in self.federation.silos.values():
             self._silo_ended(silo)
         self._not_both()
+
+    def _read(self, plan: Plan, store: Store) -> None:
+        """Read the result of a job as its reader does, and compare it with that of its silos."""
+        boxes = (
+            (s, store.answer_to(plan.run_id, box_name(s, plan.readers[0]))) for s in plan.silos
+        )
+        sealed = [(silo, box) for silo, box in boxes if box is not None]
+        try:
+            vouched = open_boxes(plan, self.federation.coordinator.analyst, sealed)
+        except CloisterError as error:
+            self.broken("a reader of a job that is done has its result", f"{plan.run_id}: {error}")
+        if vouched.others:
+            self.broken("honest silos seal one result", f"{plan.run_id}: {vouched.others}")
+        progress = Progress(plan)
+        for t, one in enumerate(vouched.sums["rounds"]):
+            words = from_bytes(b64decode(one["words"]), plan.length(t))
+            progress.receive(words, one["survivors"])
+            survivors, after = self._done.get((plan.run_id, t), (tuple(one["survivors"]), None))
+            if progress.survivors[t] != survivors:
+                self.broken("a reader has the sums of the silos", f"{plan.run_id} {t}")
+            if after is not None and not self._same(progress.state, after):
+                self.broken("a reader has the result of the silos", f"{plan.run_id} {t}")
 
     def _silo_ended(self, silo: Silo) -> None:
         book = self.book(silo)

@@ -40,6 +40,7 @@ from cloister.protocol.messages import (
     sent,
 )
 from cloister.protocol.plan import Plan
+from cloister.protocol.readers import Reader
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.count import Count
 from cloister.testing import toy_plan
@@ -78,7 +79,9 @@ def model(silos: int, profile: str, rounds: int) -> Plan:
     )
     names = tuple(f"silo-{i}" for i in range(silos))
     prints = tuple(identity(name).fingerprint for name in names)
-    return toy_plan(task, silos, profile=profile, fingerprints=prints, run_id="0" * 32)
+    readers = (Reader.of(identity("ann"), "ann"),) if profile == "pairwise" else ()
+    parties = {"profile": profile, "fingerprints": prints, "readers": readers}
+    return toy_plan(task, silos, run_id="0" * 32, **parties)
 
 
 @lru_cache

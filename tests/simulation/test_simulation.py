@@ -59,7 +59,7 @@ def test_a_seed_has_one_history() -> None:
 # --- Every schedule -------------------------------------------------------------------------------
 
 # Messages, pairs of answers that follow each other, and points of all disks of the canonical run.
-SIZES = {"pairwise": (60, 20, 116), "group": (48, 16, 106)}
+SIZES = {"pairwise": (60, 20, 128), "group": (48, 16, 106)}
 
 
 @pytest.mark.parametrize("profile", SIZES)

@@ -609,6 +609,7 @@ def test_the_chernoff_rate_bounds_the_tail_of_products() -> None:
     [
         ("kmeans.md", 15),
         ("pairwise.md", 7),
+        ("pads.md", 5),
         ("grid_synopsis.md", 6),
         ("lsh_tree.md", 5),
         ("feddp_init.md", 4),

@@ -30,6 +30,7 @@ HERE = Path(__file__).parent
 
 USAGES = {
     "MASK": b"cloister/1/mask",
+    "PAD": b"cloister/1/pad",
     "STATE_TAG": b"cloister/1/state-tag",
     "STATE_BOX": b"cloister/1/state-box",
     "CONFIRM": b"cloister/1/confirm",
@@ -46,6 +47,8 @@ USAGES = {
     "SHARE": b"cloister/1/share",
     "MATERIAL": b"cloister/1/material",
     "LINK": b"cloister/1/link",
+    "READER_KEY": b"cloister/1/reader-key",
+    "RESULT": b"cloister/1/result",
     "GROUP_KEY": b"cloister/1/group-key",
 }
 
@@ -447,6 +450,11 @@ def frame_vectors(text: str, frame: Frame, rounds: int) -> dict[str, Any]:
         ),
         ("close", frame(5, 1, "", confirmations([1])), {"confirmations": [1]}),
         ("done", frame(6, 1, "north", b""), {"sender": "north"}),
+        (
+            "done",
+            frame(6, 1, "south", listed(b"one", b"")),
+            {"sender": "south", "boxes": ["one", ""]},
+        ),
         ("invite", frame(7, 0, "", b""), {}),
         ("keys", frame(8, 0, "north", keys(0, rounds)), {"sender": "north"}),
         (
@@ -575,7 +583,7 @@ def bad_frames(
         "adopt_of_two": (frame(17, 1, "", survivors([0, 1]) + b"box"), "does not fit"),
         "keys_of_the_aggregator": (frame(8, 0, "", keys(0, rounds)), "sender is not a party"),
         "keys_in_a_round": (frame(8, 1, "north", keys(0, rounds)), "round must be below 1"),
-        "done_with_body": (frame(6, 1, "north", b"x"), "does not fit"),
+        "done_with_half_a_box": (frame(6, 1, "north", b"x"), "cut"),
     }
 
 

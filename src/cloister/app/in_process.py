@@ -72,6 +72,11 @@ def run_plan(
         leaves.
     """
     check_records(plan, silos)
+    if plan.readers:
+        raise PlanError(
+            "readers must be empty for a run in one process, which shows the result to its owner "
+            "alone; propose the plan to a coordinator, or leave them out."
+        )
     # Sorting makes the time of a sum depend on the records; here no other party can measure it.
     if getattr(plan.task, "sort_records_pays", False):
         silos = {name: getattr(records, "in_order", records) for name, records in silos.items()}

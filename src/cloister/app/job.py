@@ -27,6 +27,7 @@ from cloister.privacy.events import ComposedEvent
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.code import code_of
 from cloister.protocol.plan import Plan
+from cloister.protocol.readers import Reader
 from cloister.protocol.task import Mechanism, Profile, PublicFacts, Task
 from cloister.tasks.count import Count
 from cloister.tasks.options import design, options_bounded_by_n
@@ -46,7 +47,7 @@ class Trust:
     """
 
     study: str = "default"
-    publish: bool = False
+    readers: tuple[Reader, ...] = ()
     min_silos: int = 0
     profile: Profile | None = None
     collusion: int = 0
@@ -57,8 +58,8 @@ class Trust:
     def taken_from(cls, given: dict[str, Any]) -> Self:
         """Return the trust that keywords describe, and remove its fields from the keywords."""
         values = {f.name: given.pop(f.name) for f in fields(cls) if f.name in given}
-        if "fingerprints" in values:
-            values["fingerprints"] = tuple(values["fingerprints"])
+        for name in values.keys() & {"fingerprints", "readers"}:
+            values[name] = tuple(values[name])
         return cls(**values)
 
 

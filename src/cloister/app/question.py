@@ -91,9 +91,9 @@ def _parties(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "silos in a sum, at least", repr(plan.min_silos)
     yield "masks", plan.profile
     yield "colluding silos, at most", repr(plan.collusion)
-    # The coordinator gives a published result to each analyst who asks.
-    readers = "the silos of the job" + ", and all enrolled analysts" * plan.publish
-    yield "readers of the result", readers
+    yield "readers of the result", "the silos of the job" + ", and those below" * bool(plan.readers)
+    for reader in plan.readers:
+        yield "reader", f"{_word(reader.name)}, {reader.fingerprint}, key {reader.box}"
     yield "upload slot in seconds", repr(plan.upload_slot)
 
 

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init.add_argument(
         "--publish",
         action="store_true",
-        help="allow jobs to send their results also to the analysts",
+        help="allow jobs to name analysts as readers of their results",
     )
     invite = add("invite", "write one file for each party (default: all)", _invite)
     invite.add_argument("names", nargs="*", metavar="NAME")

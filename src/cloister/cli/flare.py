@@ -9,7 +9,7 @@ from typing import Any
 from cloister.cli.output import Output
 from cloister.cli.parsers import actions, add_config
 from cloister.cli.proposals import add_proposal_arguments, proposed_plan
-from cloister.core.errors import DataError
+from cloister.core.errors import DataError, PlanError
 from cloister.federation.flare.kit import open_doors, secure, write_job
 from cloister.federation.pki import KeyFolder
 from cloister.federation.settings import AnalystSettings, load_role
@@ -48,6 +48,11 @@ def _check(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 
 
 def _job(args: argparse.Namespace, out: Output) -> dict[str, Any]:
+    if args.publish or args.reader:
+        raise PlanError(
+            "a job over FLARE has no readers, as FLARE has nowhere to keep their boxes; leave out "
+            "--publish and --reader, or submit it to a coordinator."
+        )
     keys = KeyFolder(load_role(args.config, AnalystSettings).keys)
     # Without a coordinator, so every fingerprint must be on the command line.
     plan = proposed_plan(args)

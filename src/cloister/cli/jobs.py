@@ -29,6 +29,7 @@ _SUMMARIES = {
     "result": "show the result of a finished job",
     "submit": "analyst: propose a job",
     "cancel": "analyst: cancel a job",
+    "reader-card": "analyst: write the card by which others name you as a reader of results",
 }
 
 
@@ -37,10 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     declared = {name: add(name, summary, _run) for name, summary in _SUMMARIES.items()}
     for name, action in declared.items():
         add_config(action, "configuration file of the silo or analyst")
-        # These two concern no existing job.
+        # These concern no existing job.
         if name == "reinstate":
             action.add_argument("silo", metavar="SILO", help="name of the convicted silo")
-        elif name not in ("list", "submit"):
+        elif name not in ("list", "submit", "reader-card"):
             action.add_argument("job", metavar="JOB", help="id of the job, or its first digits")
     add_proposal_arguments(declared["submit"])
     declared["approve"].add_argument(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,13 +16,16 @@ from cloister.cli.output import Output
 from cloister.cli.proposals import proposed_plan
 from cloister.cli.release import show_federated
 from cloister.core.display import Table
+from cloister.core.errors import PlanError
 from cloister.data.schema import Schema
 from cloister.federation.pki import KeyFolder, client_context
 from cloister.federation.service.client import Rest
 from cloister.federation.service.render import facts, members, moment, priced, progress
 from cloister.federation.settings import AnalystSettings, CoordinatorSettings
 from cloister.protocol.lifecycle import MEANING
-from cloister.protocol.proposal import proposal
+from cloister.protocol.plan import Plan
+from cloister.protocol.proposal import Proposer, proposal
+from cloister.protocol.readers import Reader, open_boxes
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,11 @@ class Connection:
 
     rest: Rest
     keys: KeyFolder
+
+    @property
+    def reader(self) -> Reader:
+        """The card of the party that is connected."""
+        return Reader.of(self.keys.identity(), self.keys.peer().name)
 
     def job(self, begins: str) -> dict[str, Any]:
         """Return the coordinator's document of the only job whose id starts with `begins`."""
@@ -56,6 +65,9 @@ def _address(settings: AnalystSettings | CoordinatorSettings) -> tuple[str, str 
 
 def _submit(args: argparse.Namespace, there: Connection, out: Output) -> dict[str, Any]:
     # The coordinator knows the fingerprints of silos that were connected.
+    args.readers = [Reader.load(path) for path in args.reader]
+    if args.publish:
+        args.readers.insert(0, there.reader)
     plan = proposed_plan(args, there.rest.silos)
     for warning in plan_warnings(plan, Schema.load(args.schema)):
         out.warn(warning)
@@ -86,8 +98,8 @@ def _list(_: argparse.Namespace, there: Connection, out: Output) -> dict[str, An
             job["id"],
             job["state"],
             job["proposer"],
-            priced(job["task"], job["budget"]),
-            progress(job),
+            priced(job["task"], job.get("budget")),
+            progress(job) if "rounds" in job else "",  # another analyst's job is an outline
             moment(job["proposed_at"]),
         )
         for job in jobs
@@ -114,10 +126,35 @@ def _cancel(args: argparse.Namespace, there: Connection, out: Output) -> dict[st
     return {"job": job["id"], "state": job["state"]}
 
 
+def _reader_card(_: argparse.Namespace, there: Connection, out: Output) -> dict[str, Any]:
+    card = there.reader.card()
+    out.say(json.dumps(card, indent=1))
+    return card
+
+
 def _result(args: argparse.Namespace, there: Connection, out: Output) -> dict[str, Any]:
-    result = Release.from_dict(there.rest.result(there.rest.find(args.job)))
+    job = there.job(args.job)
+    plan, proposer = Plan.from_dict(job["plan"]), Proposer(**job["proposal"])
+    # The coordinator named the plan: only signatures tell that it is the one that was proposed.
+    if not proposer.signed(plan):
+        raise PlanError(
+            f"{proposer.name!r} did not sign the plan of job {plan.run_id}; ask for the job again, "
+            "or its proposer."
+        )
+    boxes = ((silo, there.rest.box(plan.run_id, at)) for at, silo in enumerate(plan.silos))
+    sealed = ((silo, box) for silo, box in boxes if box is not None)
+    vouched = open_boxes(plan, there.keys.identity(), sealed)
+    for silo, why in vouched.others.items():
+        out.warn(f"silo {silo!r} does not vouch for this result: {why}")
+    result = Release.from_dict(vouched.sums)
     show_federated(result, out, args.report)
-    return {"job": result.plan.run_id, **result.to_dict()}
+    known = dict(zip(plan.silos, plan.fingerprints, strict=True))
+    out.pairs(
+        ("proposed by", f"{proposer.name} {proposer.fingerprint}"),
+        *(("vouched by", f"{silo} {known[silo]}") for silo in vouched.silos),
+    )
+    about = {"vouched": vouched.silos, "dissenting": dict(vouched.others)}
+    return {"job": plan.run_id, **about, **result.to_dict()}
 
 
 ACTIONS: dict[str, Callable[[argparse.Namespace, Connection, Output], dict[str, Any]]] = {
@@ -126,4 +163,5 @@ ACTIONS: dict[str, Callable[[argparse.Namespace, Connection, Output], dict[str, 
     "show": _show,
     "cancel": _cancel,
     "result": _result,
+    "reader-card": _reader_card,
 }

@@ -40,7 +40,15 @@ def add_proposal_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_trust_arguments(group, "pairwise for three or more silos, group for two")
     group.add_argument(
-        "--publish", action="store_true", help="send the result also to the analyst (pairwise only)"
+        "--publish", action="store_true", help="seal the result to you, too (pairwise only)"
+    )
+    group.add_argument(
+        "--reader",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="CARD",
+        help="seal the result to the owner of this card, too; see cloister jobs reader-card",
     )
     group.add_argument(
         "--upload-slot",

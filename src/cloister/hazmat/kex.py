@@ -2,7 +2,8 @@
 
 Private keys are bytes derived from a secret of the job, so that a party derives the same keys after
 a restart. An agreed key is used for one pad, for one box, or for one direction of a link, whose
-boxes are numbered. The context of the key names its use.
+boxes are numbered. The context of the key names its use. Each box to a long-term key has a fresh
+key, as in HPKE (RFC 9180), which some supported versions of the library lack.
 
 References
 ----------
@@ -16,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from cloister.core.errors import RemoteProtocolError
-from cloister.hazmat.prg import Usage, derive
+from cloister.core.randomness import new_key
+from cloister.hazmat.prg import Usage, derive, join
 
 PUBLIC_BYTES = 32  # a u-coordinate of Curve25519
 SEAL_BYTES = 16  # the Poly1305 tag, which a box has in excess of its plain text
@@ -74,3 +76,18 @@ def unseal(key: bytes, box: bytes, number: int = 0, about: bytes = b"") -> bytes
         raise RemoteProtocolError(
             "a sealed box was modified or was sealed under another key; nothing was read."
         ) from error
+
+
+def seal_to(public: bytes, plain: bytes, usage: Usage, context: bytes) -> bytes:
+    """Encrypt `plain` to a long-term key, under a fresh key that is part of the box."""
+    private = new_key()
+    shown = public_of(private)
+    key = agree(private, public, usage, join((shown, public, context)))
+    return shown + seal(key, plain)
+
+
+def unseal_from(private: bytes, box: bytes, usage: Usage, context: bytes) -> bytes:
+    """Open a box of :func:`seal_to`; raise RemoteProtocolError as :func:`unseal` does."""
+    shown, sealed = box[:PUBLIC_BYTES], box[PUBLIC_BYTES:]
+    key = agree(private, shown, usage, join((shown, public_of(private), context)))
+    return unseal(key, sealed)

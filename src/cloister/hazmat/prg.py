@@ -33,6 +33,7 @@ class Usage(Enum):
 
     # under the group key
     MASK = b"cloister/1/mask"
+    PAD = b"cloister/1/pad"
     STATE_TAG = b"cloister/1/state-tag"
     STATE_BOX = b"cloister/1/state-box"
     CONFIRM = b"cloister/1/confirm"
@@ -53,6 +54,9 @@ class Usage(Enum):
     MATERIAL = b"cloister/1/material"
     # under a key that two ends of a link agreed on
     LINK = b"cloister/1/link"
+    # under the seed of a reader's identity, and under a key agreed with that reader
+    READER_KEY = b"cloister/1/reader-key"
+    RESULT = b"cloister/1/result"
     # under the parts of all silos together
     GROUP_KEY = b"cloister/1/group-key"
 

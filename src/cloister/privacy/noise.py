@@ -19,7 +19,7 @@ AGGREGATOR_NOISE = "the aggregator's, not checkable by a silo"
 
 
 SILOS_NOISE = "a share from each silo"
-"""Label of the noise at a coordinator that publishes a result under pairwise masks."""
+"""Label of the noise in a result under pairwise masks that silos seal to a reader."""
 
 
 class NoiseSource(Protocol):

@@ -13,7 +13,6 @@ import numpy as np
 
 from cloister.core.errors import LocalProtocolError, RemoteProtocolError
 from cloister.core.randomness import new_key
-from cloister.hazmat.prg import PadContext
 from cloister.hazmat.ring import Words, to_words
 from cloister.hazmat.signing import Identity, verify
 from cloister.privacy.noise import NoiseSource
@@ -34,7 +33,6 @@ from cloister.protocol.messages import (
     NO_SIGNATURE,
     SHARES_LABEL,
     SUM_LABEL,
-    VECTOR,
     Adopt,
     Adopted,
     AskState,
@@ -42,6 +40,7 @@ from cloister.protocol.messages import (
     Confirm,
     Confirmation,
     Deal,
+    Done,
     Invite,
     Keys,
     Open,
@@ -64,7 +63,7 @@ from cloister.protocol.messages import (
     sent,
 )
 from cloister.protocol.plan import Plan, share_threshold
-from cloister.protocol.progress import ReleasedSum
+from cloister.protocol.readers import Reader
 from cloister.secagg.dropout import RoundKeys, commitment, open_secret
 
 _T = TypeVar("_T")
@@ -74,9 +73,8 @@ _ROSTER, _OPENED, _IDENTITY = b"roster", "opened/{}", b"identity"
 class Aggregator:
     """The party that adds masked vectors and, under "group", the noise of each round.
 
-    It sees no records and no silo's own sum. Under "group" it cannot read the noised sums either.
-    Under "pairwise" it reads a noised sum after enough silos opened it. Interpreting a sum takes
-    the code of the task.
+    It sees no records, no silo's own sum and no released sum. The sums that it adds, and opens
+    under "pairwise", keep pads from a key that only the silos have.
 
     Parameters
     ----------
@@ -119,7 +117,6 @@ class Aggregator:
         self._finished: dict[
             int, dict[str, bytes]
         ] = {}  # secrets opened in the last finished round
-        self._sums: list[ReleasedSum] = []  # of finished rounds; empty unless the plan publishes
         self._recorded = dict(self._journal.recorded(plan.run_id))
         self._recall_keys()
         self._round = self._recall_rounds()
@@ -178,6 +175,14 @@ class Aggregator:
                 self._sealed_state = message
             case Adopted():
                 self._tags[silo] = message.state_tag
+            case Done():
+                if len(message.boxes) != len(self.plan.readers):
+                    raise RemoteProtocolError(f"boxes of {silo!r} do not fit the plan's readers.")
+                # Durable at once: a silo deletes its own copy when it is told that the job ended.
+                names = [box_name(silo, reader) for reader in self.plan.readers]
+                boxes = list(zip(names, message.boxes, strict=True))
+                if boxes and self._journal.record_all(self.plan.run_id, boxes) != message.boxes:
+                    raise RemoteProtocolError(f"silo {silo!r} sealed two different results.")
         return message.kind
 
     # Keys ------------------------------------------------------------------------------------
@@ -356,11 +361,6 @@ class Aggregator:
         reasons = "; ".join(f"{silo!r}: {why}" for silo, why in self.faults.items())
         return f" (left out: {reasons})" if reasons else ""
 
-    @property
-    def sums(self) -> Sequence[ReleasedSum]:
-        """The noised sum of each finished round; empty unless the plan publishes the result."""
-        return tuple(self._sums)
-
     def __repr__(self) -> str:
         return f"Aggregator(round {self._round + 1} of {self.plan.rounds})"
 
@@ -490,7 +490,6 @@ class Aggregator:
         if t not in self._finished:
             survivors = self.survivors
             opened = self._opened(t, survivors) if self.plan.profile == "pairwise" else {}
-            self._keep_sum(t, survivors, opened)
             self._finished, self._members = {t: opened}, survivors
         return self._finished[t]
 
@@ -526,16 +525,6 @@ class Aggregator:
     @property
     def _opened_name(self) -> bytes:
         return _OPENED.format(self._round).encode()
-
-    def _keep_sum(self, t: int, survivors: Sequence[str], opened: Mapping[str, bytes]) -> None:
-        """Keep the noised sum if the plan publishes the result."""
-        # Under the group mask the aggregator knows the noise, so its sums are never published.
-        if not self.plan.publish or self.plan.profile != "pairwise":
-            return
-        noised = self._reply(t).elements
-        context = PadContext(self.plan.digest.hex(), t, 0, VECTOR, "")
-        left = self._round_keys.left_over(context, noised.size, self._members, survivors, opened)
-        self._sums.append(ReleasedSum(tuple(survivors), noised - left))
 
     def _recall_keys(self) -> None:
         """Restore the roster and the cohort that were fixed before a restart."""
@@ -610,6 +599,11 @@ class Aggregator:
             for block in self.plan.blocks(t)
         ]
         return to_words(np.concatenate(parts))
+
+
+def box_name(silo: str, reader: Reader) -> bytes:
+    """Return the name under which the journal has a silo's box for a reader."""
+    return f"result/{reader.public}/{silo}".encode()
 
 
 def _only_one(kept: dict[str, _T], silo: str, new: _T, what: str) -> None:

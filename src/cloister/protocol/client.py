@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -57,7 +58,8 @@ from cloister.protocol.messages import (
     was_sent,
 )
 from cloister.protocol.plan import Plan
-from cloister.protocol.progress import Progress, ReleasedSum
+from cloister.protocol.progress import Progress, ReleasedSum, sums_to_dict
+from cloister.protocol.readers import seal
 from cloister.protocol.rows import Manner
 from cloister.protocol.summing import LocalStep, Partitioned
 from cloister.protocol.task import records_in_box
@@ -156,6 +158,7 @@ class Client:
         self._thorough_round = drawn_below(plan.rounds)  # unknown to the other parties
         self._progress = Progress(plan)
         self._answers: dict[bytes, bytes] = {}  # by hash of the request, for repeated requests
+        self._receipt: bytes | None = None  # the one answer to the end of the job
         # An answer is a function of the request and the state, so repeating all recorded requests
         # restores the state before a restart; no other state is stored.
         for request, answer in self._journal.recorded(plan.run_id):
@@ -474,13 +477,22 @@ class Client:
         """Finish the last round; repeat the answer on a repeated call."""
         if message.round != self.plan.rounds - 1 or self._uploads != self.plan.rounds:
             raise RemoteProtocolError(f"job was closed before {self.silo!r} saw its last round.")
-        done = encode(self.plan, Done(message.round, self.silo))
         if not self.finished:
             self._receive(message.round, message.confirmations, message.opened)
-        elif not self._peer_statements:  # an earlier call stored them
-            return done
+        elif self._receipt:  # an earlier call also stored the peers' statements
+            return self._receipt
         self._keep_heard()
-        return self._promise(request, done)
+        done = Done(message.round, self.silo, self._sealed_result())
+        # Boxes have fresh keys; after a restart the journal returns the first ones.
+        self._receipt = self._promise(request, encode(self.plan, done))
+        return self._receipt
+
+    def _sealed_result(self) -> tuple[bytes, ...]:
+        """Sign the released sums and seal them to each reader of the plan."""
+        if not self.plan.readers or self._identity is None:
+            return ()
+        sums = json.dumps(sums_to_dict(self.plan, self.sums), sort_keys=True, separators=(",", ":"))
+        return seal(self.plan, self.silo, self._identity, sums.encode())
 
     def _receive(
         self, t: int, confirmations: Sequence[Confirmation], opened: Mapping[str, bytes]

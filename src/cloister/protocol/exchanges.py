@@ -156,8 +156,8 @@ EXCHANGES = (
         Kind.CLOSE,
         Kind.DONE,
         "end",
-        "the secrets that open the last sum; a receipt for the result",
-        "the answer",
+        "the secrets that open the last sum; a receipt, with the result sealed to each reader",
+        "the receipt and its boxes",
     ),
 )
 ANSWER = {exchange.request: exchange.answer for exchange in EXCHANGES}

@@ -40,7 +40,7 @@ from cloister.protocol.messages import (
     keys_signed,
     was_sent,
 )
-from cloister.protocol.plan import Plan, share_threshold
+from cloister.protocol.plan import WITHOUT_OPTIONS, Plan, share_threshold
 from cloister.secagg.dropout import COMMITMENT_BYTES, RoundKeys, commitment, share_secret
 from cloister.secagg.masks import GroupMask, Masker, PairwiseMask
 
@@ -176,6 +176,7 @@ class KeyAgreement:
             seeds=self._per_round(Usage.SELF_SEED),
             held={silo: self._held(plain[KEY_BYTES:size]) for silo, plain in opened.items()},
             group=group,
+            padded=plan.protocol > WITHOUT_OPTIONS,
         )
 
     @property

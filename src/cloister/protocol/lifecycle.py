@@ -52,7 +52,7 @@ ENDED: tuple[CoordinatorState, ...] = ("done", "failed", "declined", "cancelled"
 MEANING: Mapping[CoordinatorState, str] = {
     "proposed": "Its silos have to decide; nothing has left them.",
     "running": "Its silos compute, round by round.",
-    "done": "All rounds are released; its silos have the result, its proposer if it is published.",
+    "done": "All rounds are released; its silos have the result, and its readers can fetch it.",
     "failed": "It could not go on; what left a silo stays charged there.",
     "declined": "Too few silos approved; nothing left them, and nothing is charged.",
     "cancelled": "Nothing more is requested; what left a silo stays charged there.",
@@ -131,7 +131,7 @@ ENDS: dict[CoordinatorState, _Coordinators] = {
         "the last round is released",
         ("running",),
         "done",
-        "the answer of every round; the result, where the plan publishes it",
+        "the answer of every round; the result, sealed to each reader",
         "END",
     ),
 }

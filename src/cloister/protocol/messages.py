@@ -337,11 +337,12 @@ class Close:
 
 @dataclass(frozen=True, repr=False)
 class Done:
-    """A silo's receipt for the result."""
+    """A silo's receipt for the result, with its box for each reader of the plan, in order."""
 
     kind: ClassVar[Kind] = Kind.DONE
     round: int
     sender: str
+    boxes: Boxes = ()
 
 
 @dataclass(frozen=True, repr=False)

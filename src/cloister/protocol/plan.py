@@ -43,6 +43,7 @@ from cloister.privacy.events import (
     SampledGaussianEvent,
 )
 from cloister.protocol.layout import MAX_ROUNDS, Layout
+from cloister.protocol.readers import Reader
 from cloister.protocol.task import (
     Block,
     NoisyBlock,
@@ -54,12 +55,14 @@ from cloister.protocol.task import (
 )
 
 PROTOCOL_VERSION = 3
-WITHOUT_OPTIONS = 2  # the last protocol version whose plans carry no options and no question
+WITHOUT_OPTIONS = 2  # the last protocol version without options, question, readers and pads
 WITHOUT_LAYOUT = 1  # the protocol version whose plans have no layout
 MAX_RECORDS = 1 << 32  # per silo: public head-room for the ring, not a count
 MAX_SILOS, MAX_WORDS = 1000, 1 << 24  # bound the memory for a stranger's plan
 MAX_STUDY, MAX_TEXT = 200, 1000  # bytes of the study's name, and of any other text in a plan
 MAX_PLAN, MAX_PLAN_COLUMN, MAX_PLAN_MODEL = 1 << 18, 1 << 9, 1 << 23  # bytes over a network
+MAX_READERS = 16
+MAX_RESULTS = 60 << 20  # bytes of a silo's boxes for all readers; a message has at most 64 MiB
 _FINE_STEPS = 1 << 8  # lattice steps per record, so that rounding sigma up costs little
 _LEAST_SHARE = 4  # steps: below, a sum of discrete Gaussian shares is not close to one
 _FINGERPRINT = re.compile("ed25519:[0-9a-f]{64}")
@@ -189,9 +192,9 @@ class Plan:
     max_rows, max_silos_per_person : int
         Largest number of rows of one unit in a silo, and of silos with rows of one person; the
         sensitivity multiplies by both.
-    publish : bool
-        If True, parties other than the silos receive the result. Refused under the group mask,
-        where an aggregator that kept its noise could compute the exact sums from it.
+    readers : tuple of Reader
+        Other parties to which the silos seal the result. Refused under the group mask, where a
+        reader and an aggregator that kept its noise together have the exact sums.
     fingerprints : tuple of str
         Of the silos' signing keys, in their order; empty when all parties are in one process.
     upload_slot : float, seconds, >= 0
@@ -210,6 +213,8 @@ class Plan:
         if the plan was made without a schema.
     protocol : int
         The version of the plan and of its frames.
+    publish : bool
+        Only in plans up to protocol 2, which have no `readers`.
 
     Notes
     -----
@@ -230,7 +235,7 @@ class Plan:
     max_silos_per_person: Whole = 1
     schema_digest: str = ""
     study: Annotated[str, "name"] = "default"
-    publish: bool = False
+    readers: tuple[Reader, ...] = ()
     collusion: int = 0
     fingerprints: tuple[str, ...] = ()
     upload_slot: Annotated[float, Range(0, 3600)] = 0.0
@@ -240,6 +245,7 @@ class Plan:
     options: Mapping[str, Any] | None = None
     question: str = ""
     protocol: int = PROTOCOL_VERSION
+    publish: bool = False
 
     def __post_init__(self) -> None:
         if self.layout is None:
@@ -320,11 +326,8 @@ class Plan:
                 f"task {self.task.name!r} allows profiles {sorted(self.task.profiles)}, "
                 f"got {self.profile!r}."
             )
-        if self.publish and self.profile == "group":
-            yield (
-                "publish must be False under profile 'group': the aggregator knows the noise and "
-                "could subtract it from what is published."
-            )
+        if self.publish and (self.profile == "group" or self.protocol > WITHOUT_OPTIONS):
+            yield "publish must be False; name the readers of the result in 'readers'."
         minimum = majority(len(self.silos))
         if not minimum <= self.min_silos <= len(self.silos):
             yield (
@@ -332,6 +335,7 @@ class Plan:
                 f"got {self.min_silos}; a smaller set could be confirmed twice."
             )
         yield from self._rules_of_identities()
+        yield from self._rules_of_readers()
         if len(self.run_id) != 32 or not set(self.run_id) <= set("0123456789abcdef"):
             yield (
                 f"run_id must be 32 hexadecimal digits, got {self.run_id!r}; leave it out for a "
@@ -361,6 +365,28 @@ class Plan:
             )
         if bad := [f for f in self.fingerprints if not _FINGERPRINT.fullmatch(f)]:
             yield (f"a fingerprint must be 'ed25519:' and 64 hexadecimal digits, got {bad[0]!r}.")
+
+    def _rules_of_readers(self) -> Iterator[str]:
+        if not self.readers:
+            return
+        if self.profile != "pairwise" or not self.fingerprints or self.protocol <= WITHOUT_OPTIONS:
+            yield (
+                f"readers require profile 'pairwise' over a network, got {self.profile!r}"
+                f"{'' if self.fingerprints else ' without fingerprints'}; under 'group' a reader "
+                "and the aggregator together would have the exact sums."
+            )
+        if len(self.readers) > MAX_READERS:
+            yield f"a plan has at most {MAX_READERS} readers, got {len(self.readers)}."
+            return  # each takes the time of a signature
+        if bad := [one for one in self.readers if not one.genuine]:
+            yield (
+                f"reader {str(bad[0].name)[:50]!r} must sign its name and its key; let it write "
+                "its card again with 'cloister jobs reader-card'."
+            )
+            return
+        for each in ({one.name for one in self.readers}, {one.public for one in self.readers}):
+            if len(each) != len(self.readers):
+                yield "readers must have different names and keys; name each of them once."
 
     def _rules_of_task(self) -> Iterator[str]:
         task = self.task
@@ -683,6 +709,9 @@ class Plan:
         if self.protocol > WITHOUT_OPTIONS:
             document["options"] = self.options
             document["question"] = self.question
+            document["readers"] = [asdict(reader) for reader in self.readers]
+        else:
+            document["publish"] = self.publish
         for name in _PLAIN_FIELDS:
             document[name] = getattr(self, name)
         return document
@@ -709,6 +738,14 @@ class Plan:
                 f"a plan over a network must have at most {limit} bytes with {len(self.columns)} "
                 f"columns and {'a' if carries else 'no'} model, got {length}; use shorter names, "
                 "or fewer values."
+            )
+        # Each box has the plan, and each word of a round as 4/3 of its bytes, beside short names.
+        per_round = 100 + sum(len(json.dumps(name)) + 1 for name in self.silos)
+        box = length + self.rounds * per_round + ceil(4 / 3 * self.upload_bytes()) + MAX_TEXT
+        if len(self.readers) * box > MAX_RESULTS:
+            raise PlanError(
+                f"results for {len(self.readers)} readers must have at most {MAX_RESULTS} bytes, "
+                f"got {len(self.readers) * box}; name fewer readers, or take it from a silo."
             )
 
     @cached_property
@@ -744,6 +781,8 @@ class Plan:
                 code=Code(**code) if code else None,
                 options=document.get("options"),
                 question=document.get("question", ""),
+                readers=tuple(Reader(**reader) for reader in document.get("readers", ())),
+                publish=document.get("publish", False),
                 protocol=document["protocol"],
                 **plain,
             )
@@ -795,12 +834,22 @@ class Plan:
                 f"{len(self.silos)} silos each add a share of the noise and send masked vectors. "
                 f"The guarantee holds even if {self.collusion} of them and the aggregator put "
                 f"together all they know. A round counts with at least {self.min_silos} silos. "
-                "The aggregator learns the noised sums."
+                + (
+                    "The aggregator learns the noised sums."
+                    if self.protocol <= WITHOUT_OPTIONS
+                    else "The aggregator can read no vector, and the result only if a silo helps "
+                    "it."
+                )
             )
         else:
             lines.append("One silo, in one process: nothing is sent to anybody.")
         if self.publish:
             lines.append("The result is for the one who proposed the job, too.")
+        named = [f"{reader.name!r} ({reader.fingerprint})" for reader in self.readers]
+        if named:
+            lines.append(f"The result is for the silos, and for {', '.join(named)}.")
+        elif self.fingerprints and not self.publish:
+            lines.append("The result is for the silos alone.")
         return " ".join(lines)
 
     def _repr_html_(self) -> str:
@@ -874,9 +923,12 @@ def _check_version(document: Mapping[str, Any]) -> None:
             f"plan has protocol {version}, this is {PROTOCOL_VERSION}; use the same version at "
             "every party."
         )
-    since = {WITHOUT_LAYOUT: ("layout", "code"), WITHOUT_OPTIONS: ("options", "question")}
+    since = {
+        WITHOUT_LAYOUT: ("layout", "code"),
+        WITHOUT_OPTIONS: ("options", "question", "readers"),
+    }
     newer = [name for last, names in since.items() if version > last for name in names]
-    needed = (*_PLAIN_FIELDS, *newer)
+    needed = (*_PLAIN_FIELDS, *newer, *(() if version > WITHOUT_OPTIONS else ("publish",)))
     if missing := [name for name in needed if name not in document]:
         raise PlanError(
             f"plan is not complete: it lacks {', '.join(map(repr, missing))}, so it was "
@@ -953,6 +1005,6 @@ _TASK = "name"
 
 _PLAIN_FIELDS = (
     *("silos", "columns", "nominal_n", "min_silos", "profile", "unit", "max_rows"),
-    *("max_silos_per_person", "schema_digest", "study", "publish", "collusion"),
+    *("max_silos_per_person", "schema_digest", "study", "collusion"),
     *("fingerprints", "upload_slot", "run_id"),
 )

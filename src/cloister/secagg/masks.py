@@ -5,7 +5,8 @@ the aggregator lacks, so it can add uploads and noise but read neither. Every si
 pad, so the sum of any committed set of survivors can be unmasked.
 
 ``PairwiseMask`` protects against an aggregator that colludes with silos. Only a silo itself can
-expand its pads, until enough silos open the residual masks of one sum.
+expand its pads, until enough silos open the residual masks of one sum. A further pad from the
+group's key stays on that sum, so an aggregator without a silo's help cannot read it.
 """
 
 from __future__ import annotations
@@ -135,7 +136,9 @@ class PairwiseMask(Masker):
     held : mapping of silo to tuple of (bytes, bytes), one per round
         The shares that each silo sent to this one: of its seed and of its private key.
     group : GroupMask
-        Used for tags and sealed state only; it masks no vector here.
+        Used for tags, sealed state and the pads that only silos take off.
+    padded : bool
+        False for the frames of protocol 2, which have no such pads.
     """
 
     silo: str
@@ -144,9 +147,10 @@ class PairwiseMask(Masker):
     seeds: tuple[bytes, ...] = field(repr=False)
     held: Mapping[str, tuple[tuple[bytes, bytes], ...]] = field(repr=False)
     group: GroupMask = field(repr=False)
+    padded: bool = True
 
     def mask(self, elements: Words, context: PadContext, members: Sequence[str] = ()) -> Words:
-        """Add the self pad and, with its sign, the pair pad for each other member, modulo 2^64."""
+        """Add the group's pad, the self pad and, signed, the pair pad for each other member."""
         t, size = context.round, elements.size
         # The self pad does not cancel in the sum. It protects a vector that arrives late, after the
         # silo was declared lost and its pair key was opened.
@@ -154,8 +158,16 @@ class PairwiseMask(Masker):
         return (
             elements
             + self_pad
+            + self._pads((self.silo,), context, size)
             + self.public.pair_pads(self.silo, self.pair_keys[t], members, context, size)
         )
+
+    def _pads(self, silos: Sequence[str], context: PadContext, size: int) -> Words:
+        """Return the sum of the pads that the group's key gives these silos."""
+        total = np.zeros(size, dtype=np.uint64)
+        for silo in silos if self.padded else ():
+            total += expand(self.group.key, context.of(silo), size, Usage.PAD)
+        return total
 
     def shares(
         self, t: int, members: Sequence[str], survivors: Sequence[str]
@@ -172,8 +184,9 @@ class PairwiseMask(Masker):
         members: Sequence[str] = (),
         opened: Mapping[str, bytes] = _NOTHING,
     ) -> Words:
-        """Check every opened secret against its commitment and subtract the residual masks."""
-        return elements - self.public.left_over(context, elements.size, members, survivors, opened)
+        """Check every opened secret, and subtract the residual masks and the survivors' pads."""
+        left = self.public.left_over(context, elements.size, members, survivors, opened)
+        return elements - left - self._pads(survivors, context, elements.size)
 
     def common_key(self, usage: Usage, context: bytes) -> bytes:
         """Return a key that all silos share and no other party knows."""

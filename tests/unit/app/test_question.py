@@ -14,7 +14,10 @@ from cloister.app.encoded_options import decode_options, encode_options
 from cloister.app.job import derive_plan, make_plan
 from cloister.app.question import differences, facts_of, hash_of, question_of
 from cloister.data.schema import schema_of
+from cloister.hazmat import kex
+from cloister.hazmat.signing import Identity
 from cloister.protocol.plan import Plan
+from cloister.protocol.readers import Reader
 from cloister.tasks import TASKS, installed
 from cloister.tasks.examples import example_of
 from cloister.tasks.options import options_of
@@ -148,16 +151,46 @@ def test_another_field_of_a_plan_is_another_text(field: str) -> None:
 def test_other_parties_readers_and_schemas_are_another_text() -> None:
     schema = schema_for("tabulate")
     apart = plan_for("tabulate", profile="pairwise")
-    more = plan_for("tabulate", profile="pairwise", publish=True)
     trusting = plan_for("tabulate", profile="pairwise", collusion=2, min_silos=3)
-    texts = [text_of(plan, schema) for plan in (apart, more, trusting)]
-    assert len(set(texts)) == 3
-    assert "readers of the result: the silos of the job, and all enrolled analysts\n" in texts[1]
+    texts = [text_of(plan, schema) for plan in (apart, trusting)]
+    assert len(set(texts)) == 2
+    assert "readers of the result: the silos of the job\n" in texts[0]
     column = schema.columns[0].model_copy(update={"max": 101.0})
     wider = schema.model_copy(update={"columns": (column, *schema.columns[1:])})
     assert text_of(plan_for("tabulate", wider), wider) not in texts
     of_person = schema.model_copy(update={"unit": "patient", "max_rows": 3})
     assert "unit column: patient\n" in text_of(plan_for("tabulate", of_person), of_person)
+
+
+def test_other_readers_are_another_text_and_another_plan() -> None:
+    schema, ana, bob = schema_for("tabulate"), Identity(bytes(32)), Identity(bytes([1] * 32))
+    prints = tuple(f"ed25519:{i:064x}" for i in range(3))
+
+    def read_by(*readers: Reader) -> Plan:
+        return plan_for("tabulate", profile="pairwise", fingerprints=prints, readers=readers)
+
+    one, two, renamed = Reader.of(ana, "ana"), Reader.of(bob, "bob"), Reader.of(ana, "ana, bob")
+    lists = [(), (one,), (two,), (one, two), (two, one), (renamed,)]
+    plans = [read_by(*readers) for readers in lists]
+    assert len({text_of(plan, schema) for plan in plans}) == len(lists)
+    assert len({plan.question for plan in plans}) == len(lists)
+    text = text_of(plans[3], schema)
+    assert "readers of the result: the silos of the job, and those below\n" in text
+    for reader in (one, two):
+        assert f"reader: {reader.name}, {reader.fingerprint}, key {reader.box}\n" in text
+    assert 'reader: "ana, bob", ed25519:' in text_of(plans[5], schema)
+    # Each field of a reader: another key is another text, even if its owner signs it.
+    key = kex.public_of(bytes([7] * 32))
+    rekeyed = replace(
+        one, box=key.hex(), signature=ana.sign(b"cloister/1/reader", b"ana", key).hex()
+    )
+    assert text_of(read_by(rekeyed), schema) != text_of(plans[1], schema)
+    document = json.loads(json.dumps(plans[3].to_dict()))
+    for path in leaves(document["readers"], ("readers",)):
+        with pytest.raises(PlanError, match="must sign its name and its key"):
+            Plan.from_dict(changed(document, path), ALL)
+    derived = derive_plan(read_again(plans[3]), schema, ALL)
+    assert differences(plans[3], derived) == []
 
 
 @pytest.mark.parametrize("name", ALL)

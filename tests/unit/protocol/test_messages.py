@@ -209,7 +209,7 @@ def message(case: dict, plan: Plan) -> Message:
             told = statement(0) if "statement" in fields else b""
             return Confirm(t, fields["sender"], TAG, TAG[::-1], TAG * 2, SENT, told)
         case _:
-            return Done(t, fields["sender"])
+            return Done(t, fields["sender"], tuple(box.encode() for box in fields.get("boxes", ())))
 
 
 @pytest.mark.parametrize("number", range(len(FRAMES["frames"])))
@@ -268,7 +268,7 @@ messages = st.one_of(
     st.builds(Upload, rounds, silos, hashes, words),
     st.builds(Reply, rounds, names, words),
     st.builds(Confirm, rounds, silos, hashes, hashes, signatures),
-    st.builds(Done, rounds, silos),
+    st.builds(Done, rounds, silos, st.lists(st.binary(max_size=9), max_size=3).map(tuple)),
 )
 
 

@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 
 from cloister.core.errors import PlanError, RemoteProtocolError
 from cloister.hazmat.fixedpoint import Grid
+from cloister.hazmat.signing import Identity
 from cloister.privacy import accounting
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier, lattice_noise_multiplier
 from cloister.privacy.events import ComposedEvent, GaussianEvent
 from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.plan import MAX_RECORDS, Plan, majority
+from cloister.protocol.readers import Reader
 from cloister.protocol.task import Block, Task
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Lloyd, SuLloyd
@@ -92,14 +94,70 @@ def test_whatever_changes_changes_the_digest(name: str) -> None:
 def test_nothing_else_is_in_a_plan_than_what_the_digest_covers() -> None:
     plan = toy_plan()
     document = plan.to_dict()
-    assert {field.name for field in fields(plan)} | {"protocol", "ring_bits"} == set(document)
+    old = {"publish"}  # of plans up to protocol 2
+    assert {field.name for field in fields(plan)} - old | {"ring_bits"} == set(document)
     task = {field.name for field in fields(plan.task)}  # type: ignore[arg-type]
     assert task | {"name"} == set(document["task"])
 
 
-def test_publishing_is_for_a_single_silo_and_part_of_the_digest() -> None:
-    kept = toy_plan(silos=1)
-    assert replace(kept, publish=True).digest != kept.digest
+def test_an_old_plan_says_publish_and_a_new_one_names_its_readers() -> None:
+    old = next(json.loads(p["text"]) for p in PLANS if json.loads(p["text"])["protocol"] == 2)
+    published = Plan.from_dict({**old, "publish": True})
+    assert published.publish
+    assert published.digest != Plan.from_dict(old).digest
+    assert json.loads(published.canonical_json()) == {**old, "publish": True}
+    assert "for the one who proposed the job, too" in published.describe()
+    with pytest.raises(PlanError, match="lacks 'publish'"):
+        Plan.from_dict({name: value for name, value in old.items() if name != "publish"})
+    for document in ({**toy_plan().to_dict(), "publish": True}, {**old, "publish": True}):
+        plan = {**document, "protocol": 3}
+        plan |= {name: toy_plan().to_dict()[name] for name in ("options", "question", "readers")}
+        with pytest.raises(PlanError, match="publish must be False; name the readers"):
+            Plan.from_dict(plan)
+
+
+def test_readers_are_for_pairwise_masks_over_a_network_and_sign_their_keys() -> None:
+    ana, bob = Identity.new(), Identity.new()
+    one, two = Reader.of(ana, "ana"), Reader.of(bob, "bob")
+    plan, _ = toy_federation(3, readers=(one, two))
+    assert plan.digest != replace(plan, readers=(two, one)).digest
+    assert Plan.from_dict(json.loads(plan.canonical_json()), TASKS).readers == (one, two)
+    assert f"for the silos, and for 'ana' ({ana.fingerprint}), 'bob'" in plan.describe()
+    assert "for the silos alone" in replace(plan, readers=()).describe()
+    assert "result only if a silo helps it" in plan.describe()
+    bad_key = bytes(32)  # of small order: nothing can be sealed to it
+    signed = ana.sign(b"cloister/1/reader", b"ana", bad_key).hex()
+    for readers, match in (
+        ((replace(one, box=two.box),), "must sign its name and its key"),
+        ((replace(one, name="eve"),), "must sign its name and its key"),
+        ((replace(one, public=two.public),), "must sign its name and its key"),
+        ((replace(one, signature=one.signature.upper()),), "must sign its name and its key"),
+        ((replace(one, box=bad_key.hex(), signature=signed),), "must sign its name and its key"),
+        ((Reader(3, 4, 5, 6),), "must sign its name and its key"),  # type: ignore[arg-type]
+        ((Reader.of(ana, "a\nb"),), "must sign its name and its key"),
+        ((one, Reader.of(bob, "ana")), "different names and keys"),
+        ((one, Reader.of(ana, "anna")), "different names and keys"),
+        (tuple(Reader.of(Identity.new(), f"r{i}") for i in range(17)), "at most 16 readers"),
+    ):
+        with pytest.raises(PlanError, match=match):
+            replace(plan, readers=readers)
+    for plan in (toy_federation(3, "group")[0], toy_plan(profile="pairwise"), toy_plan(silos=1)):
+        with pytest.raises(PlanError, match="readers require profile 'pairwise' over a network"):
+            replace(plan, readers=(one,))
+    with pytest.raises(PlanError, match="plan is not complete"):
+        Plan.from_dict({**plan.to_dict(), "readers": [{"name": "ana"}]})
+
+
+def test_the_results_of_all_readers_fit_a_message() -> None:
+    readers = tuple(Reader.of(Identity.new(), f"r{i}") for i in range(16))
+    task = FastLloyd(
+        n_clusters=2000, n_features=2, rounds=100, first_radius=1.4, radius=0.8, public_seed=1
+    )
+    budget = Budget(10.0, 1e-6)
+    plan, _ = toy_federation(3, task=task, budget=budget, readers=readers)
+    with pytest.raises(PlanError, match="results for 16 readers must have at most 62914560 bytes"):
+        plan.check_network_size()
+    replace(plan, readers=readers[:3]).check_network_size()
 
 
 def test_two_plans_never_share_a_run_id() -> None:

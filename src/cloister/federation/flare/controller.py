@@ -165,4 +165,10 @@ def _read(path: Path) -> dict[str, Any]:
             f"the job has no proposal that can be read ({type(error).__name__}); write it with "
             "cloister flare job."
         ) from error
-    return {"plan": Plan.from_dict(plan).to_dict(), "proposer": proposer}
+    made = Plan.from_dict(plan)
+    if made.readers:
+        raise PlanError(
+            "a job over FLARE has no readers, as FLARE has nowhere to keep their boxes; submit it "
+            "to a coordinator."
+        )
+    return {"plan": made.to_dict(), "proposer": proposer}

@@ -28,7 +28,7 @@ from cloister.federation.service.gate import ERRORS, MAX_BODY, Application, Gate
 from cloister.federation.service.hub import Hub
 from cloister.federation.service.jobs import Jobs
 from cloister.federation.service.relay import Relays
-from cloister.federation.service.store import StoredJob
+from cloister.federation.service.store import StoredJob, concerns
 from cloister.federation.service.web import STATIC
 
 EXPIRY_WARNING = timedelta(days=30)
@@ -64,6 +64,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     code: {"model": Refusal} for code in (400, 401, 403, 404, 408, 409, 413, 422, 429, 503)
 }
 JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+Place = Annotated[int, Path(ge=0, le=1 << 16)]  # of a silo in the plan
 RelayPeer = Annotated[str, Path(pattern="^[A-Za-z0-9._-]{1,64}$")]
 
 
@@ -147,7 +148,8 @@ def _add_jobs(app: FastAPI, jobs: Jobs) -> None:
         caller = _caller(request)
         silo = caller.name if caller.role == "silo" else None
         newest = jobs.store.jobs(silo=silo, limit=limit, brief=True)
-        return {"jobs": [jobs.view(job) for job in newest]}
+        shown = [jobs.view(job) if concerns(job, caller) else jobs.outline(job) for job in newest]
+        return {"jobs": shown}
 
     @app.get("/v1/jobs/{job_id}", summary="A job, its decisions, refusals and progress")
     def show(request: Request, job_id: JobId) -> dict[str, Any]:
@@ -165,16 +167,22 @@ def _add_jobs(app: FastAPI, jobs: Jobs) -> None:
             raise HTTPException(409, f"job {job_id!r} has ended already: it is {state}.")
         return jobs.view(_job(jobs, job_id, caller))
 
-    @app.get("/v1/jobs/{job_id}/result", summary="The noisy sums, if the plan publishes them")
-    def result(request: Request, job_id: JobId) -> dict[str, Any]:
-        job = _job(jobs, job_id, _caller(request))
-        if not job.plan["publish"]:
+    @app.get("/v1/jobs/{job_id}/result/{place}", summary="A silo's box for a reader, as bytes")
+    def result(request: Request, job_id: JobId, place: Place) -> Response:
+        caller = _caller(request)
+        job = _job(jobs, job_id, caller)
+        # Nobody else could open the box; a refusal keeps its length and its bytes from others.
+        if caller.fingerprint not in job.readers:
             raise HTTPException(
-                403, f"the plan of job {job_id!r} does not publish; its result is at the silos."
+                403, f"{caller.name!r} is not a reader of job {job_id!r}; its result is elsewhere."
             )
-        if job.result is None:
+        if job.state != "done":
             raise HTTPException(409, f"job {job_id!r} has no result: it is {job.state}.")
-        return dict(job.result)
+        silo = job.silos[place] if place < len(job.silos) else ""
+        box = jobs.box(job, silo, caller.fingerprint)
+        if box is None:
+            raise HTTPException(404, f"silo {place} of job {job_id!r} sealed no result.")
+        return Response(box, media_type="application/octet-stream")
 
 
 def _add_operations(
@@ -217,15 +225,15 @@ def _add_operations(
 
 def _add_pages(app: FastAPI, jobs: Jobs, streams: Hub) -> None:
     app.router.routes.extend(STATIC)
-    readers = ("analyst", "coordinator", "silo")
+    everybody = ("analyst", "coordinator", "silo")
 
     @app.get("/", include_in_schema=False)
     def overview(request: Request) -> HTMLResponse:
-        return pages.overview(jobs, streams.connected(), _caller(request, *readers))
+        return pages.overview(jobs, streams.connected(), _caller(request, *everybody))
 
     @app.get("/jobs/{job_id}", include_in_schema=False)
     def page_of_job(request: Request, job_id: str) -> HTMLResponse:
-        return pages.one_job(jobs, _job(jobs, job_id, _caller(request, *readers)))
+        return pages.one_job(jobs, _job(jobs, job_id, _caller(request, *everybody)))
 
 
 def _caller(request: Request, *roles: str) -> Peer:
@@ -240,11 +248,17 @@ def _caller(request: Request, *roles: str) -> Peer:
 
 
 def _job(jobs: Jobs, job_id: str, caller: Peer) -> StoredJob:
-    """Return a job that the caller may see."""
+    """Return a job that the caller may see completely."""
     # One answer for missing and foreign jobs, so that ids of others cannot be probed.
     job = jobs.store.job(job_id)
-    if job is None or (caller.role == "silo" and caller.name not in job.silos):
+    if job is None or (caller.role == "silo" and not concerns(job, caller)):
         raise HTTPException(404, f"there is no job {job_id!r} for {caller.name!r}.")
+    if not concerns(job, caller):
+        raise HTTPException(
+            403,
+            f"job {job_id!r} is for its proposer, its readers and its silos; {caller.name!r} sees "
+            "it in the list of jobs only.",
+        )
     return job
 
 

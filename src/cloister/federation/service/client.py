@@ -110,8 +110,13 @@ class Connection:
         raise kind(reason or f"{self._other} answered HTTP {answer.status_code}.")
 
 
+class NotThere(PlanError):
+    """Raised if the other party has nothing of that name for this one."""
+
+
 _KINDS: Mapping[int, type[CloisterError]] = {
-    **dict.fromkeys((403, 404, 409, 413, 422), PlanError),
+    **dict.fromkeys((403, 409, 413, 422), PlanError),
+    404: NotThere,
     429: BudgetExceeded,
 }
 
@@ -147,9 +152,12 @@ class Rest(Connection):
         """Cancel a job permanently."""
         return self._call("POST", f"/v1/jobs/{job}/cancel")
 
-    def result(self, job: str) -> dict[str, Any]:
-        """Return the noised sums of a job whose plan publishes them."""
-        return self._call("GET", f"/v1/jobs/{job}/result")
+    def box(self, job: str, place: int) -> bytes | None:
+        """Return the box for this party of the silo at a place of the plan, or None."""
+        try:
+            return self._answer("GET", f"/v1/jobs/{job}/result/{place}")
+        except NotThere:
+            return None
 
     def silos(self) -> list[dict[str, Any]]:
         """Return the silos that ever connected."""

@@ -40,10 +40,9 @@ from cloister.federation.service.logs import place_of
 from cloister.federation.service.store import Store, StoredJob
 from cloister.federation.settings import QuotaSettings
 from cloister.privacy.noise import DiscreteNoise, NoiseSource
-from cloister.protocol.aggregator import Aggregator
+from cloister.protocol.aggregator import Aggregator, box_name
 from cloister.protocol.lifecycle import ENDED, CoordinatorState
 from cloister.protocol.plan import Plan
-from cloister.protocol.progress import sums_to_dict
 from cloister.protocol.proposal import Proposer
 from cloister.protocol.session import RoundDone, Transport, run_rounds
 
@@ -62,6 +61,8 @@ _SHOWN_OF_JOB = (
     *("id", "state", "reason", "silos", "approved", "rounds", "rounds_done", "survivors"),
     *("proposed_at", "started_at", "ended_at"),
 )
+
+_OUTLINE = ("id", "state", "task", "study", "proposer", "proposed_at", "started_at", "ended_at")
 
 _LOG = logging.getLogger(__name__)
 
@@ -298,10 +299,23 @@ class Jobs:
         """Return the entry of a job in a list for users."""
         return {
             **{name: getattr(job, name) for name in _SHOWN_OF_JOB},
-            **{name: job.plan[name] for name in ("profile", "study", "budget", "publish")},
+            **{name: job.plan[name] for name in ("profile", "study", "budget")},
+            "readers": [reader["name"] for reader in job.plan.get("readers", ())],
             "task": job.plan["task"]["name"],
             "proposer": job.proposer["name"],
         }
+
+    def outline(self, job: StoredJob) -> dict[str, Any]:
+        """Return the entry of a job in a list for analysts whom it does not concern."""
+        entry = self.view(job)
+        return {name: entry[name] for name in _OUTLINE}
+
+    def box(self, job: StoredJob, silo: str, fingerprint: str) -> bytes | None:
+        """Return the box of a silo for the reader with a fingerprint, or None."""
+        for reader in self._plan(job).readers:
+            if reader.fingerprint == fingerprint:
+                return self.store.answer_to(job.id, box_name(silo, reader))
+        return None
 
     def _plan(self, job: StoredJob) -> Plan:
         """Return a job's plan, cached since it never changes and takes milliseconds to check."""
@@ -321,6 +335,7 @@ class Jobs:
             "describe": plan.describe(),
             "digest": plan.digest.hex(),
             "plan": dict(job.plan),
+            "proposal": dict(job.proposer),
             "decisions": [vars(decision) for decision in decisions],
             "refusals": dict(self.store.refusals(job.id)),
             "waiting_for": self._waiting_for(job, {d.silo for d in decisions}),
@@ -465,9 +480,6 @@ class Jobs:
                 self._name(job, aggregator)
             if stop.is_set():
                 return
-            # Before the end is announced, since a job that is done must have its sums.
-            if plan.publish:
-                self.store.publish(plan.run_id, sums_to_dict(plan, aggregator.sums))
             self._end(job.id, "done")
         except LedgerError:
             raise

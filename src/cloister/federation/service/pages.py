@@ -17,7 +17,7 @@ from cloister.core.html import page
 from cloister.federation.pki import Peer
 from cloister.federation.service.jobs import Jobs
 from cloister.federation.service.render import facts, members, moment, priced, progress
-from cloister.federation.service.store import Decision, SeenSilo, StoredJob
+from cloister.federation.service.store import SeenSilo, StoredJob, concerns
 from cloister.federation.service.web import sent
 from cloister.protocol.lifecycle import ENDED, MEANING
 
@@ -28,6 +28,8 @@ _PAGES = (("/", "Overview"),)
 def overview(jobs: Jobs, connected: Collection[str], caller: Peer) -> HTMLResponse:
     """Return the page of all silos and jobs; a silo gets its own jobs and no list of silos.
 
+    Other analysts' jobs are shown to an analyst in outline.
+
     Parameters
     ----------
     connected : collection of str
@@ -36,13 +38,21 @@ def overview(jobs: Jobs, connected: Collection[str], caller: Peer) -> HTMLRespon
     silo = caller.name if caller.role == "silo" else None
     now_open = jobs.store.jobs(states=("proposed", "running"), silo=silo, brief=True)
     ended = jobs.store.jobs(states=ENDED, silo=silo, limit=_ENDED_SHOWN, brief=True)
+    mine = {job.id for job in (*now_open, *ended) if concerns(job, caller)}
     return _live(
         "overview",
         path="/",
         title=f"Jobs of {silo}" if silo else "Silos and jobs",
         silos=None if silo else _silos(jobs.store.silos(), connected),
-        open=[(*_row(job), _standing(job, jobs.store.decisions(job.id))) for job in now_open],
-        ended=[(*_row(job), f"{MEANING[job.state]} {job.reason}") for job in ended],
+        mine=mine,
+        open=[
+            (*_row(job, job.id in mine), _standing(jobs, job) if job.id in mine else "")
+            for job in now_open
+        ],
+        ended=[
+            (*_row(job, job.id in mine), f"{MEANING[job.state]} {job.reason * (job.id in mine)}")
+            for job in ended
+        ],
     )
 
 
@@ -64,9 +74,12 @@ def _live(view: str, **values: object) -> HTMLResponse:
     return sent(page("coordinator.html", view=view, now=now, pages=_PAGES, **values))
 
 
-def _row(job: StoredJob) -> tuple[str, ...]:
-    task = priced(job.plan["task"]["name"], job.plan["budget"])
-    state = f"{job.state}, {progress(vars(job))} rounds"
+def _row(job: StoredJob, whole: bool) -> tuple[str, ...]:
+    task, state = job.plan["task"]["name"], str(job.state)
+    # Price and progress tell what is asked, which concerns its parties only.
+    if whole:
+        task = priced(task, job.plan["budget"])
+        state = f"{state}, {progress(vars(job))} rounds"
     return job.id, state, job.proposer["name"], task, moment(job.proposed_at)
 
 
@@ -83,8 +96,9 @@ def _silos(seen: Sequence[SeenSilo], connected: Collection[str]) -> Table:
     return Table("Silos that ever connected", ("silo", "connected", "certificate until"), rows)
 
 
-def _standing(job: StoredJob, decisions: Sequence[Decision]) -> str:
+def _standing(jobs: Jobs, job: StoredJob) -> str:
     """Return the silos that approved, declined, or are undecided, as one text."""
+    decisions = jobs.store.decisions(job.id)
     said = {one.silo: "approved" if one.approved else "declined" for one in decisions}
 
     words = {silo: said.get(silo, "undecided") for silo in job.silos}

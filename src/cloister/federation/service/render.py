@@ -37,6 +37,7 @@ def facts(job: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("waits for", job["waiting_for"]),
         ("requested by", job["proposer"]),
         ("study", job["study"]),
+        ("other readers", ", ".join(job["readers"])),
         ("plan digest", job["digest"]),
         ("rounds", progress(job)),
         ("survivors", ", ".join(job["survivors"])),

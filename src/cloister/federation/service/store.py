@@ -2,8 +2,8 @@
 
 Every method is one transaction. An answer, with its survivor list in its header, and its charge
 become durable together, before the answer is sent. A repeated request for the same round returns
-the same bytes. Uploads are not stored: a silo sends the same bytes again. Noise and results of
-profile "group" are never stored here.
+the same bytes. Uploads are not stored: a silo sends the same bytes again. Noise and results are
+never stored here, except results that silos sealed to readers.
 
 The same code serves SQLite (one file, for small federations) and PostgreSQL. One coordinator uses
 a database at a time: its one connection holds a lock that a killed process cannot keep.
@@ -25,10 +25,12 @@ from sqlalchemy.pool import QueuePool
 
 from cloister.core import sqlite
 from cloister.core.errors import LedgerError, LocalProtocolError
+from cloister.federation.pki import Peer
 from cloister.privacy.chain import canonical
 from cloister.privacy.events import Event
 from cloister.protocol.lifecycle import ENDED, ENDS, START, STATES, CoordinatorState, Step
 from cloister.protocol.plan import Plan
+from cloister.protocol.readers import Reader
 
 VERSION = 1
 _LOCK = 0x636C6F6973746572  # "cloister": the advisory lock of one coordinator on PostgreSQL
@@ -60,7 +62,6 @@ _JOBS = sa.Table(
     *_columns(proposed_at=sa.Float),
     sa.Column("started_at", sa.Float),
     sa.Column("ended_at", sa.Float),
-    sa.Column("result", sa.Text),  # only of a plan that publishes
 )
 _MEMBERS = sa.Table("members", _METADATA, *_keys(job=sa.String(32), silo=sa.Text))
 _DECISIONS = sa.Table(
@@ -120,7 +121,6 @@ class StoredJob:
     proposed_at: float
     started_at: float | None
     ended_at: float | None
-    result: Mapping[str, Any] | None
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -128,9 +128,25 @@ class StoredJob:
         return tuple(self.plan["silos"])
 
     @property
+    def readers(self) -> tuple[str, ...]:
+        """Return the fingerprints of the readers of its result."""
+        return tuple(Reader(**reader).fingerprint for reader in self.plan.get("readers", ()))
+
+    @property
     def ended(self) -> bool:
         """True if the job has ended."""
         return self.state in ENDED
+
+
+def concerns(job: StoredJob, caller: Peer) -> bool:
+    """Return True if a party may see a job completely; other analysts see its outline."""
+    match caller.role:
+        case "coordinator":
+            return True
+        case "silo" if caller.name in job.silos:
+            return True
+    # By fingerprint: a name can be enrolled again with another key.
+    return caller.fingerprint in (job.proposer.get("fingerprint"), *job.readers)
 
 
 @dataclass(frozen=True)
@@ -395,7 +411,7 @@ class Store:
     ) -> tuple[StoredJob, ...]:
         """Return the newest jobs in `states`, optionally of one member, newest first.
 
-        With `brief` they have no results and reduced plans, which is fast.
+        With `brief` they have reduced plans, which is fast.
         """
         query = _query(brief).where(_JOBS.c.state.in_(states))
         if silo is not None:
@@ -451,12 +467,10 @@ class Store:
         with self._transaction() as connection:
             connection.execute(_PROGRESS, {"of_job": job, **values})
 
-    def publish(self, job: str, result: Mapping[str, Any]) -> None:
-        """Store the noised sums of a job whose plan publishes them."""
+    def answer_to(self, job: str, request: bytes) -> bytes | None:
+        """Return one of the answers that :meth:`recorded` returns, or None."""
         with self._transaction() as connection:
-            connection.execute(
-                sa.update(_JOBS).where(_JOBS.c.id == job).values(result=canonical(result))
-            )
+            return _answer_to(connection, job, request)
 
     def refuse(self, job: str, silo: str, reason: str) -> None:
         """Store the reason of a silo's refusal of a frame; the last reason counts."""
@@ -537,21 +551,20 @@ _PROGRESS = (
 
 
 _OF_A_JOB = (_MEMBERS, _DECISIONS, _REFUSALS, _ROUNDS, _RECORDS, _BRIEFS)
-_IN_BRIEF = ("silos", "profile", "study", "budget", "publish", "min_silos")
+_IN_BRIEF = ("silos", "profile", "study", "budget", "readers", "min_silos")
 
 
 def _query(brief: bool) -> sa.Select[Any]:
     if not brief:
         return sa.select(_JOBS)
-    light = [column for column in _JOBS.c if column.name not in ("plan", "result")]
-    columns = (*light, _BRIEFS.c.plan, sa.null().label("result"))
-    return sa.select(*columns).join(_BRIEFS, _BRIEFS.c.job == _JOBS.c.id)
+    light = [column for column in _JOBS.c if column.name != "plan"]
+    return sa.select(*light, _BRIEFS.c.plan).join(_BRIEFS, _BRIEFS.c.job == _JOBS.c.id)
 
 
 def _brief(job: str, plan: str, proposer: str) -> dict[str, Any]:
     """Return the row of a job in the table of briefs, from its stored texts."""
     whole = json.loads(plan)
-    kept = {name: whole[name] for name in _IN_BRIEF}
+    kept = {name: whole[name] for name in _IN_BRIEF if name in whole}  # old plans: no readers
     kept["task"] = {"name": whole["task"]["name"]}
     return {
         "job": job,
@@ -574,14 +587,19 @@ def _state(connection: sa.Connection, job: str) -> str | None:
     ).scalar_one_or_none()
 
 
+def _answer_to(connection: sa.Connection, job: str, request: bytes) -> bytes | None:
+    """Return the stored answer to a request, or None."""
+    key = hashlib.sha256(request).hexdigest()
+    one = sa.select(_RECORDS.c.answer).where(_RECORDS.c.job == job, _RECORDS.c.request_hash == key)
+    kept: bytes | None = connection.execute(one).scalar_one_or_none()
+    return None if kept is None else bytes(kept)
+
+
 def _record(connection: sa.Connection, job: str, request: bytes, answer: bytes) -> bytes:
     """Store the answer to a request, or return the stored one."""
-    key = hashlib.sha256(request).hexdigest()
-    of_job = _RECORDS.c.job == job
-    one = sa.select(_RECORDS.c.answer).where(of_job, _RECORDS.c.request_hash == key)
-    kept: bytes | None = connection.execute(one).scalar_one_or_none()
-    if kept is not None:
-        return bytes(kept)
+    if (kept := _answer_to(connection, job, request)) is not None:
+        return kept
+    key, of_job = hashlib.sha256(request).hexdigest(), _RECORDS.c.job == job
     everything = sa.select(sa.func.count()).select_from(_RECORDS).where(of_job)
     number = connection.execute(everything).scalar_one()
     values = {"job": job, "request_hash": key, "number": number}
@@ -601,8 +619,8 @@ def _as_written() -> Iterator[None]:
 def _stored(row: Any) -> StoredJob:
     found = {name: row._mapping[name] for name in _KEPT}
     with _as_written():
-        for name in ("plan", "proposer", "approved", "survivors", "result"):
-            found[name] = None if found[name] is None else json.loads(found[name])
+        for name in ("plan", "proposer", "approved", "survivors"):
+            found[name] = json.loads(found[name])
         found |= {name: tuple(found[name]) for name in ("approved", "survivors")}
     return StoredJob(**found)
 

@@ -64,6 +64,7 @@ class Policy:
         checks = (
             self._who(plan, silo, fingerprint, peers),
             self._asked_by(plan, proposer, analysts),
+            self._read_by(plan, analysts),
             self.refused_study(plan.study),
             self._share(plan, proposer),
             self._what(plan),
@@ -100,6 +101,17 @@ class Policy:
             )
         elif not proposer.signed(plan):
             yield f"the signature of {proposer.name!r} does not match this plan; submit it again."
+
+    def _read_by(self, plan: Plan, analysts: Mapping[str, str]) -> Iterator[str]:
+        if plan.readers and not self.rules.allow_publish:
+            yield "readers must be empty here, as the result is for the silos alone."
+        for reader in plan.readers:
+            # Name and key, as for a proposer: a stranger may take a pinned name.
+            if analysts.get(reader.name) != reader.fingerprint:
+                yield (
+                    f"reader {reader.name!r} with the fingerprint {reader.fingerprint} is not "
+                    "pinned here; compare it with its owner and pin it under [analysts]."
+                )
 
     def _share(self, plan: Plan, proposer: Proposer | None) -> Iterator[str]:
         """Refuse an analyst that would charge the study, and thereby the share, of another."""
@@ -140,8 +152,6 @@ class Policy:
         if plan.profile not in self.rules.profiles:
             allowed = listed(self.rules.profiles)
             yield f"profile {plan.profile!r} is not among those allowed here: {allowed}."
-        if plan.publish and not self.rules.allow_publish:
-            yield "publish must be False here; the result is for the silos alone."
         if (
             isinstance(plan.task, PerSiloTask)
             and plan.task.silos

@@ -20,6 +20,7 @@ from cloister.privacy.budget import Budget
 from cloister.protocol.code import code_of
 from cloister.protocol.plan import Plan
 from cloister.protocol.proposal import PROPOSE, Proposer
+from cloister.protocol.readers import Reader
 from cloister.protocol.task import Task
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.kmeans import FastLloyd, Lloyd
@@ -28,7 +29,10 @@ from cloister.testing import toy_federation, toy_schema
 
 PLAN, IDENTITIES = toy_federation()
 SCHEMA = toy_schema()
-ANN, MALLORY = Identity.new(), Identity.new()
+ANN, BOB, MALLORY = Identity.new(), Identity.new(), Identity.new()
+ANALYSTS = {"ann": ANN.fingerprint, "bob": BOB.fingerprint}
+READ_ANN, READ_BOB = Reader.of(ANN, "ann"), Reader.of(BOB, "bob")
+READ_EVE = Reader.of(Identity.new(), "eve")
 SILO = "silo-1"
 PINS = {name: identity.fingerprint for name, identity in IDENTITIES.items()}
 ALLOWS = Policy(PolicySettings(tasks=("fastlloyd",), max_epsilon_per_job=1.0))
@@ -66,7 +70,7 @@ class Case:
             tasks=TASKS,
             proposer=self.proposer(self.plan),
             peers=others if self.peers is None else self.peers,
-            analysts={"ann": ANN.fingerprint} if self.analysts is None else self.analysts,
+            analysts=ANALYSTS if self.analysts is None else self.analysts,
             fingerprint=self.own.fingerprint,
         )
 
@@ -145,7 +149,19 @@ REFUSALS: dict[str, tuple[Case, str]] = {
         Case(plan=GROUP),
         "profile 'group' is not among those allowed here: 'pairwise'.",
     ),
-    "publish": (Case(plan=planned(publish=True)), "publish must be False here"),
+    "readers": (Case(plan=planned(readers=(READ_BOB,))), "readers must be empty here"),
+    "stranger reads": (
+        Case(allowing(allow_publish=True), planned(readers=(READ_ANN, READ_BOB, READ_EVE))),
+        f"reader 'eve' with the fingerprint {READ_EVE.fingerprint} is not pinned here; compare it",
+    ),
+    "pinned name, other key": (
+        Case(allowing(allow_publish=True), planned(readers=(Reader.of(Identity.new(), "bob"),))),
+        "reader 'bob' with the fingerprint ed25519:",
+    ),
+    "pinned key, other name": (
+        Case(allowing(allow_publish=True), planned(readers=(Reader.of(BOB, "rob"),))),
+        "reader 'rob' with the fingerprint ed25519:",
+    ),
     "columns": (
         Case(allowing(columns=("x0",))),
         "column 'x1' is not among those allowed here: 'x0'.",
@@ -254,7 +270,8 @@ def test_each_rule_refuses_by_itself(name: str) -> None:
 
 def test_each_thing_is_allowed_where_the_owner_says_so() -> None:
     assert Case(allowing(profiles=("group",)), GROUP).refusal() is None
-    assert Case(allowing(allow_publish=True), planned(publish=True)).refusal() is None
+    read = Case(allowing(allow_publish=True), planned(readers=(READ_ANN, READ_BOB)))
+    assert read.refusal() is None
     assert Case(allowing(columns=("x0", "x1", "z"))).refusal() is None
     assert Case(allowing(max_delta=1e-3), planned(budget=Budget(1.0, 1e-3))).refusal() is None
     caps = {"max_epsilon_per_study": 1.0, "max_epsilon_per_year": 1.0}
@@ -295,8 +312,8 @@ def test_a_large_catalogue_makes_no_long_reason() -> None:
 
 
 def test_what_the_group_mask_would_publish_is_no_plan() -> None:
-    with pytest.raises(PlanError, match="publish must be False under profile 'group'"):
-        replace(GROUP, publish=True)
+    with pytest.raises(PlanError, match="readers require profile 'pairwise'"):
+        replace(GROUP, readers=(READ_ANN,))
 
 
 def test_the_silo_with_a_unit_column_holds_the_plan_to_it() -> None:
@@ -320,7 +337,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "upload_slot": st.floats(0, 3600),
     "run_id": st.text("0123456789abcdef", min_size=32, max_size=32),
     "collusion": st.sampled_from([1, 2]),
-    "publish": st.booleans(),
+    "readers": st.sampled_from([(READ_ANN,), (READ_ANN, READ_BOB), (READ_BOB, READ_ANN)]),
     "unit": st.text(min_size=1, max_size=5),
     "max_rows": st.integers(1, 5),
     "max_silos_per_person": st.integers(1, 3),
@@ -350,7 +367,8 @@ def test_whatever_changes_in_a_plan_takes_the_signature_away(data: st.DataObject
 
 
 def test_the_changes_are_of_all_there_is_in_a_plan() -> None:
-    others = {"profile", "layout", "protocol"}  # of which a task has one, and a version
+    # Of which a task has one, and a version; `publish` is of versions before this one.
+    others = {"profile", "layout", "protocol", "publish"}
     assert set(CHANGES) | others == {field.name for field in fields(Plan) if field.init}
     other = replace(PLAN, profile="group", collusion=0, min_silos=3)
     assert not signed(PLAN).signed(other)
