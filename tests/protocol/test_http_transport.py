@@ -421,7 +421,7 @@ def test_offers_and_ends_reach_a_connected_silo_in_order(federation: Federation)
     until(lambda: len(silo.heard) == 2)
     assert [message.kind for message in silo.heard] == [Kind.OFFER, Kind.END]
     assert silo.heard[0].fields() == {"plan": {"k": 3}, "proposer": {}}
-    assert silo.heard[1].fields() == {"status": "done", "reason": ""}
+    assert silo.heard[1].fields() == {"status": "done", "reason": "", "convictions": []}
 
 
 def test_what_is_offered_at_connection_comes_on_that_connection(federation: Federation) -> None:

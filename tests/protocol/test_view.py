@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cloister.protocol import keys
+from cloister.protocol import aggregator, keys
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
 from cloister.protocol.exchanges import Kind
@@ -87,6 +87,7 @@ def test_only_masked_words_and_what_is_keyed_differ_between_records(
     profile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "time", SimpleNamespace(time=lambda: 1.8e9))  # is told in KEYS
+    monkeypatch.setattr(aggregator, "new_key", lambda: bytes(32))  # its public key is in ROSTER
     plan, identities = toy_federation(3, profile, task=TASK)
     full, empty = (view(plan, identities, records) for records in two_tables(plan))
     for (_, _, one), (_, _, other) in zip(full, empty, strict=True):

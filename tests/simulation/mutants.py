@@ -126,7 +126,7 @@ SILO = (
         _CLIENT + "_check_confirmations",
         "if len(agree) < self._quorum:",
         "if not agree:",
-        seed=3,
+        seed=46,
     ),
     Mutant(
         "a forged confirmation counts",
@@ -155,22 +155,11 @@ SILO = (
         "self._peer_statements = ()",
     ),
     Mutant(
-        "a confirmation of another sum counts",
-        _CLIENT + "_checked_confirmation",
-        "if one.result_hash != digest:",
-        "if False:",
-    ),
-    Mutant(
         "one confirmation that does not count ends the job",
         _CLIENT + "_check_confirmations",
         'faults.append(str(error).rstrip("."))',
         "raise",
-    ),
-    Mutant(
-        "a silo takes the coordinator's word for an offence",
-        _CLIENT + "is_proved",
-        "and is_proved(self.plan, agreement.roster, agreement.cohort, conviction)",
-        "",
+        seed=611,
     ),
     Mutant(
         "confirmations carry an answer that is not durable",
@@ -200,7 +189,7 @@ LEDGER = (
         _LEDGER + "reserve",
         "if tariff is None:",
         "tariff = tariff or self._state.dataset(dataset).tariff\n        if tariff is None:",
-        seed=3,
+        seed=8,
     ),
     Mutant(
         "a closed job costs nothing",
@@ -244,7 +233,7 @@ COORDINATOR = (
         _AGGREGATOR + "combine",
         "if len(uploads) < self.quorum:",
         "if not uploads:",
-        seed=3,
+        seed=10,
     ),
     Mutant(
         "survivors are all members, whether they sent or not",
@@ -264,8 +253,15 @@ COORDINATOR = (
 MUTANTS = SILO + LEDGER + COORDINATOR
 
 # Not caught in 80 to 150 seeds: one needs a backup from between the READY and the upload of a job,
-# one two coordinators on one database, one late answers, one states that stay different longer.
+# one two coordinators on one database, one late answers, one states that stay different longer, and
+# two a coordinator that makes up evidence or passes on confirmations of other sums.
 ALIVE = (
+    Mutant(
+        "a silo takes the coordinator's word for an offence",
+        _CLIENT + "is_proved",
+        "and is_proved(self.plan, agreement.roster, agreement.cohort, conviction)",
+        "",
+    ),
     Mutant(
         "a late frame counts in the next round",
         _AGGREGATOR + "accept",
@@ -275,7 +271,13 @@ ALIVE = (
     Mutant(
         "different public states are added",
         _AGGREGATOR + "combine",
-        "if self.differing:",
+        "uploads = [upload for upload in uploads if upload.sender not in differing]",
+        "pass",
+    ),
+    Mutant(
+        "a confirmation of another sum counts",
+        _CLIENT + "_checked_confirmation",
+        "if one.result_hash != digest:",
         "if False:",
     ),
     Mutant(

@@ -65,11 +65,9 @@ def run_rounds(
         # no journal; silos repeat their answers.
         opening = aggregator.open(t)
         if not aggregator.answered:
-            silos = ask(_all(silos, opening))
+            ask(_all(silos, opening))
             _align_states(aggregator, ask)
-            reply = aggregator.combine()
-        else:
-            reply, silos = aggregator.combine(), aggregator.survivors
+        reply, silos = aggregator.combine(), aggregator.survivors
         # A silo that stops from here on is still in the sum: only its confirmation is missing.
         silos = ask(_all(silos, reply))
         if len(silos) < aggregator.quorum:
