@@ -220,8 +220,10 @@ class Laws:
         self, job: str, asked: Collection[str], silent: set[str], refused: Mapping[str, str]
     ) -> None:
         """Know which silos did not answer a request of a job; none refuses an honest one."""
-        enough = len(asked) >= self._quorum(job)  # with fewer the job cannot go on
-        for silo, reason in refused.items():
+        honest = set(asked) - {self.cheater}
+        enough = len(honest) >= self._quorum(job)  # with fewer the job cannot go on
+        for silo in honest & set(refused):
+            reason = refused[silo]
             if enough and not self.excuses and silo not in self._lost[job]:
                 self.broken("an honest request is answered", f"{silo} {job}: {reason}")
         self._lost[job].update(silent, refused)
