@@ -9,11 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from cloister.app.job import run_job
 from cloister.app.release import Release
 from cloister.cli import jobs_rest, main
+from cloister.data import read_source
+from cloister.federation.service.client import Rest
 from cloister.hazmat.signing import Identity
+from cloister.tasks import from_file
 from cloister.testing import toy_schema
 
 from .federation import IDENTITIES, SILOS, Caller
@@ -114,6 +119,22 @@ def test_a_job_is_proposed_listed_shown_and_read(
     del result["command"], result["job"], result["warnings"]
     assert Release.from_dict(result).plan.digest.hex() == document["plan_digest"]
     assert job in (tmp_path / "report.html").read_text()
+
+
+def test_a_result_of_an_own_task_is_read_with_its_file(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Path(__file__).parents[1] / "cli/toy_task.py"
+    schema = toy_schema(1)
+    silos = {"a": read_source(np.zeros((9, 1)), schema)}
+    made = run_job(from_file(f"{file}:Histogram"), schema, silos, epsilon=1.0, nominal_n=9)
+    monkeypatch.setattr(Rest, "find", lambda _, begins: begins)
+    monkeypatch.setattr(Rest, "result", lambda *_: json.loads(json.dumps(made.to_dict())))
+    code, _, err = run("result", "0")
+    assert (code, "give its file" in err) == (4, True)
+    code, out, err = run("result", "0", "--task", f"{file}:Histogram", "--json")
+    assert code == 0, err
+    assert json.loads(out)["plan_digest"] == made.plan.digest.hex()
 
 
 def test_a_job_is_cancelled_once(run: Run, tmp_path: Path) -> None:

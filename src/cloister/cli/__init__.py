@@ -192,6 +192,8 @@ class _Parser(argparse.ArgumentParser):
         elif match := _OPTION.match(message):
             word = match[1]
             known = [option for leaf in leaves(self) for option in leaf._option_string_actions]
+            # An option of another action is no answer to itself.
+            known = [option for option in known if option != word]
         else:
             return message
         similar = get_close_matches(word, known, 1)

@@ -11,6 +11,7 @@ from typing import Any
 from cloister.app.forecast import plan_warnings
 from cloister.app.release import Release, target_of
 from cloister.app.text import listed
+from cloister.cli.options import task_of_model
 from cloister.cli.output import Output
 from cloister.cli.proposals import proposed_plan
 from cloister.cli.release import show_federated
@@ -115,7 +116,8 @@ def _cancel(args: argparse.Namespace, there: Connection, out: Output) -> dict[st
 
 
 def _result(args: argparse.Namespace, there: Connection, out: Output) -> dict[str, Any]:
-    result = Release.from_dict(there.rest.result(there.rest.find(args.job)))
+    tasks = task_of_model(args)
+    result = Release.from_dict(there.rest.result(there.rest.find(args.job)), tasks)
     show_federated(result, out, args.report)
     return {"job": result.plan.run_id, **result.to_dict()}
 
