@@ -126,8 +126,8 @@ def test_a_result_of_an_own_task_is_read_with_its_file(
 ) -> None:
     file = Path(__file__).parents[1] / "cli/toy_task.py"
     schema = toy_schema(1)
-    silos = {"a": read_source(np.zeros((9, 1)), schema)}
-    made = run_job(from_file(f"{file}:Histogram"), schema, silos, epsilon=1.0, nominal_n=9)
+    tables = {"a": read_source(np.zeros((9, 1)), schema)}
+    made = run_job(from_file(f"{file}:Histogram"), schema, tables, epsilon=1.0, nominal_n=9)
     monkeypatch.setattr(Rest, "find", lambda _, begins: begins)
     monkeypatch.setattr(Rest, "result", lambda *_: json.loads(json.dumps(made.to_dict())))
     code, _, err = run("result", "0")
