@@ -7,8 +7,10 @@ No product module imports this one. The result of a job with :class:`ZeroNoise` 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from numpy.typing import NDArray
 from cloister.app.in_process import Handler, InProcess, handlers, make_clients
 from cloister.app.job import Trust, make_plan
 from cloister.core.arrays import GridState, Records, State
-from cloister.core.errors import PlanError, RemoteProtocolError
+from cloister.core.derived import displays_of
+from cloister.core.errors import CloisterError, PlanError, RemoteProtocolError
 from cloister.data.schema import Column, Schema
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Integers
@@ -31,9 +34,9 @@ from cloister.protocol.journal import Journal
 from cloister.protocol.keys import cohort_hash
 from cloister.protocol.messages import BEFORE, Deal, Message, Reply, result_hash
 from cloister.protocol.plan import Plan
-from cloister.protocol.rows import sum_of_rows
+from cloister.protocol.rows import kept, sum_of_rows
 from cloister.protocol.session import Transport, run_rounds
-from cloister.protocol.task import PublicFacts, Task, has_rows, records_in_box
+from cloister.protocol.task import NoisyBlock, PublicFacts, Task, has_rows, records_in_box
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.examples import hostile_rounds
 from cloister.tasks.options import design
@@ -333,6 +336,9 @@ def check_transport(make_transport: Callable[[Mapping[str, Handler]], Transport]
 def check_task(task: Task, records: Iterable[Records], states: Sequence[GridState] = ()) -> None:
     """Check the laws of a task on records: lengths, sensitivity, additivity, and its rows.
 
+    Also checks that no row of a record is left out, and that results and displays can be made of
+    noise alone. Warns of a block of which no record uses half of the bound that is paid for.
+
     Parameters
     ----------
     records : iterable of ndarray of shape (n, n_features), int32
@@ -347,11 +353,21 @@ def check_task(task: Task, records: Iterable[Records], states: Sequence[GridStat
         If a law fails.
     """
     start = _on_grid(task, task.start())
-    for table in records:
-        table = np.concatenate([table, outside_the_box(table.shape[1], task.frac_bits)])
+    used: dict[str, float] = {}  # the largest share of each block's bound that a record uses
+    for inside in records:
+        table = np.concatenate([inside, outside_the_box(inside.shape[1], task.frac_bits)])
         for state in (start, *states):
             for t in range(task.rounds):
-                _check_round(task, t, state, table)
+                _check_round(task, t, state, table, used)
+        _check_kept(task, start, records_in_box(inside, task.frac_bits))
+    _check_answers(task)
+    for name, share in used.items():
+        if share < 0.5:
+            warnings.warn(
+                f"no record of the check uses more than {share:.2g} of the bound of block "
+                f"{name!r}; add more extreme records, or lower the bound.",
+                stacklevel=2,
+            )
 
 
 def outside_the_box(n_features: int, frac_bits: int) -> Records:
@@ -372,12 +388,57 @@ def _on_grid(task: Task, state: State) -> GridState:
     return {name: round_to_grid(value, task.frac_bits) for name, value in state.items()}
 
 
-def _check_round(task: Task, t: int, state: GridState, table: Records) -> None:
+def _check_kept(task: Task, state: GridState, table: Records) -> None:
+    """Check that the core adds the row of each record in the first round."""
+    if not has_rows(task):
+        return
+    blocks = task.blocks(0)
+    for row in range(len(table)):
+        made = task.rows(0, state, table[row : row + 1])  # type: ignore[attr-defined]  # optional
+        for block, rows in zip(blocks, made, strict=True):
+            assert kept(rows, block).all(), (
+                f"row of record {table[row].tolist()} is left out of block {block.name!r}: it is "
+                f"above l1={block.l1} or l2_squared={block.l2_squared}, or outside the block"
+            )
+
+
+def _check_answers(task: Task) -> None:
+    """Check that a job over no records, whose sums are noise, has results and displays."""
+    schema, rng = toy_schema(task.n_features), np.random.default_rng(0)
+    grid = schema.grid(task.frac_bits)
+    for _ in range(4):
+        state = _on_grid(task, task.start())
+        try:
+            with np.errstate(all="ignore"):
+                for t in range(task.rounds):
+                    # noise as large as a record, and no records
+                    noise = {b: rng.normal(0, b.l1, b.shape).round() for b in task.blocks(t)}
+                    sums = {
+                        b.name: NoisyBlock(n.astype(np.int64), float(b.l1))
+                        for b, n in noise.items()
+                    }
+                    if state:
+                        task.results(state, grid)  # a model holds those of each state
+                    state = _on_grid(task, task.update(t, state, sums))
+                for display in displays_of(task, task.results(state, grid), schema.names):
+                    list(getattr(display, "numbers", tuple)())
+        except CloisterError:
+            continue  # a task may refuse such answers
+        except Exception as error:
+            raise AssertionError(
+                "update, results and displays must accept sums of noise alone, got "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+def _check_round(
+    task: Task, t: int, state: GridState, table: Records, used: dict[str, float]
+) -> None:
     def contribution(rows: Records) -> Integers:
         return task.contribute(t, state, records_in_box(rows, task.frac_bits))
 
     whole = contribution(table)
-    blocks = task.blocks(t)
+    blocks, laplace = task.blocks(t), task.mechanism == "laplace"
     assert whole.dtype == np.int64, "contributions must be int64"
     assert whole.shape == (sum(block.size for block in blocks),), "length must be the plan's"
     if has_rows(task):
@@ -393,8 +454,11 @@ def _check_round(task: Task, t: int, state: GridState, table: Records) -> None:
             # Python's integers: squares of int64 may overflow, which would hide a violation.
             values = [int(v) for v in change[offset : offset + block.size]]
             offset += block.size
-            assert sum(v * v for v in values) <= block.l2_squared, f"L2 bound of {block.name!r}"
-            assert sum(abs(v) for v in values) <= block.l1, f"L1 bound of {block.name!r}"
+            l1, l2_squared = sum(map(abs, values)), sum(v * v for v in values)
+            assert l2_squared <= block.l2_squared, f"L2 bound of {block.name!r}"
+            assert l1 <= block.l1, f"L1 bound of {block.name!r}"
+            share = l1 / block.l1 if laplace else sqrt(l2_squared / block.l2_squared)
+            used[block.name] = max(share, used.get(block.name, 0.0))
 
 
 def _equal(left: list[GridState], right: list[GridState]) -> bool:

@@ -412,6 +412,7 @@ def test_an_unexpected_error_is_code_1_and_its_message_is_kept_back(
     assert main(cluster("--quiet")) == 1
     sentence = one_sentence(capsys)
     assert "unexpected ValueError" in sentence
+    assert "repeat with --traceback" in sentence  # nothing was charged
     assert str(REAL) not in sentence
     assert main(cluster("--quiet", "--traceback")) == 1
     assert str(REAL) in capsys.readouterr().err

@@ -51,6 +51,16 @@ def test_a_typo_is_met_with_what_was_meant(
     assert "choose from 'demo'" not in shown  # thirty commands are no answer
 
 
+def test_an_option_of_another_action_is_not_its_own_answer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # `jobs submit` has this option.
+    assert main(["jobs", "list", "--config", "x.toml", "--task", "y.py:Y"]) == 2
+    said = capsys.readouterr().err
+    assert "unrecognized arguments: --task" in said
+    assert "did you mean '--task'" not in said
+
+
 def test_a_word_like_no_other_gets_no_guess(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["zzzz"]) == 2
     assert "did you mean" not in capsys.readouterr().err

@@ -108,6 +108,25 @@ def test_a_task_that_is_not_there_is_one_sentence_and_code_3(
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("member", "model"), [("displays", "the model is"), ("results", "no model was written")]
+)
+def test_an_error_after_the_charge_says_so_and_invites_to_no_repeat(
+    member: str, model: str, files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad.py"
+    failing = f"class Bad(Histogram):\n    def {member}(self, *_): raise KeyError\n"
+    bad.write_text(f"{FILE.read_text()}\n\n{failing}")
+    out = tmp_path / "out"
+    command = ["run", *files, "--task", f"{bad}:Bad", "--epsilon", "8", "--nominal-n", "10"]
+    paid = ["--ledger", str(tmp_path / "ledger.db"), "--cap-epsilon", "8", "--out", str(out)]
+    assert main([*command, *paid]) == 1
+    said = capsys.readouterr().err
+    assert f"the budget is charged and {model}" in said
+    assert "repeat" not in said
+    assert (out / "model.json").is_file() == (member == "displays")
+
+
 def test_a_task_file_that_fails_says_so_without_a_traceback(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,6 +97,7 @@ class _Round:
     def __init__(self, task: SelectK, t: int) -> None:
         self._task, self._t = task, t
         self.frac_bits, self.rounds = task.frac_bits, 1
+        self.n_features, self.mechanism = task.n_features, task.mechanism
 
     def start(self) -> Any:
         return self._task.start()
@@ -108,6 +109,9 @@ class _Round:
 
     def contribute(self, t: int, state: GridState, records: Any) -> Any:
         return self._task.contribute(self._t, state, records)
+
+    def results(self, *_: Any) -> Any:
+        raise PlanError("one round has no results.")
 
 
 @names

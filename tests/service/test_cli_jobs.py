@@ -9,13 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from cloister.app.job import run_job
 from cloister.app.release import Release
 from cloister.cli import jobs_rest, main
+from cloister.data import read_source
 from cloister.federation.service.client import Rest
 from cloister.hazmat.signing import Identity
-from cloister.protocol.readers import Reader
+from cloister.protocol.readers import Reader, Vouched
+from cloister.tasks import from_file
 from cloister.testing import toy_schema
 
 from .federation import IDENTITIES, SILOS, Caller
@@ -181,6 +185,29 @@ def test_a_plan_that_the_proposer_did_not_sign_is_no_result(
     code, _, err = run("result", job)
     assert code == 3
     assert "'ana' did not sign the plan" in err
+
+
+def test_a_result_of_an_own_task_is_read_with_its_file(
+    run: Run,
+    silos: dict[str, Silo],  # noqa: F811
+    rest: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = submitted(run, tmp_path, "--publish")["job"]
+    assert ended(rest, job)["state"] == "done"
+    file = Path(__file__).parents[1] / "cli/toy_task.py"
+    schema = toy_schema(1)
+    tables = {"a": read_source(np.zeros((9, 1)), schema)}
+    made = run_job(from_file(f"{file}:Histogram"), schema, tables, epsilon=1.0, nominal_n=9)
+    # What the silos sealed, as if they had run the task of that file.
+    vouched = Vouched(json.loads(json.dumps(made.to_dict())), SILOS, {})
+    monkeypatch.setattr(jobs_rest, "open_boxes", lambda *_: vouched)
+    code, _, err = run("result", job)
+    assert (code, "give its file" in err) == (4, True)
+    code, out, err = run("result", job, "--task", f"{file}:Histogram", "--json")
+    assert code == 0, err
+    assert json.loads(out)["plan_digest"] == made.plan.digest.hex()
 
 
 def test_a_job_is_cancelled_once(run: Run, tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ import pytest
 
 from cloister.audit.checks import check_replay
 from cloister.protocol.replay import replay_elsewhere
-from cloister.protocol.task import Floats, GridState, Integers, Records
+from cloister.protocol.task import COUNT_BITS, Block, Floats, GridState, Integers, Records, Rows
 from cloister.tasks.clustering.kmeans import FastLloyd
+from cloister.tasks.custom import task
+from cloister.testing import toy_plan
 from cloister_lab.audit.mutants import FixedNoise, RemembersJobs, RemembersLast, plan_of
 
 Grid = object
@@ -57,6 +59,25 @@ class ByState(FastLloyd):
         return {**found, "sizes": found["sizes"] + kept[-1] / 2**20}
 
 
+@task
+class Tally:
+    """Has no state before its round, and no results without one."""
+
+    name = "tally"
+
+    def blocks(self, t):  # type: ignore[no-untyped-def]
+        return (Block.counting("n", (1,), 1.0),)
+
+    def rows(self, t, state, records):  # type: ignore[no-untyped-def]
+        return (Rows.at([np.zeros(len(records), np.int64)], [1 << COUNT_BITS]),)
+
+    def update(self, t, state, released):  # type: ignore[no-untyped-def]
+        return {"n": released["n"].in_records()[0]}
+
+    def results(self, state, grid):  # type: ignore[no-untyped-def]
+        return {"n": state["n"] / 2**16}
+
+
 def test_an_honest_task_comes_out_the_same_everywhere() -> None:
     found = check_replay(plan_of(FastLloyd, rounds=2))
     assert not found.alarms
@@ -76,3 +97,9 @@ def test_a_class_that_nobody_can_import_is_followed_in_this_interpreter() -> Non
     plan = plan_of(make(), rounds=2)
     assert replay_elsewhere(plan, [], np.zeros((0, 2), np.int32)) is None
     assert check_replay(plan, make_noise=lambda: FixedNoise("here")).alarms
+
+
+def test_a_task_whose_results_need_a_state_is_replayed() -> None:
+    found = check_replay(toy_plan(Tally(n_features=2), silos=1))
+    assert not found.alarms
+    assert "fresh interpreter" in found.evidence

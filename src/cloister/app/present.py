@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from cloister.app.release import Release
 from cloister.app.text import attacker_sentence, cell_text, number, warnings_of
+from cloister.core.arrays import Flags
 from cloister.core.derived import displays_of
-from cloister.core.display import Display, Summary, Table
+from cloister.core.display import Bars, Curve, Display, Heatmap, Summary, Table
 from cloister.core.estimate import Estimate
 from cloister.protocol.plan import Plan, noun_of
 from cloister.protocol.task import Classifier, Regressor, pipeline_steps
@@ -102,14 +105,6 @@ def _units(plan: Plan) -> str:
     return "people" if name == "person" else f"{name}s"
 
 
-def _numbers(displays: tuple[Display, ...]) -> Iterator[Estimate]:
-    """Yield every estimate in the tables."""
-    for display in displays:
-        if isinstance(display, Table):
-            for row in display.rows:
-                yield from (cell for cell in row if isinstance(cell, Estimate))
-
-
 def _title(plan: Plan) -> str:
     """Return the title of a task: its own, that of its target, or its name and records."""
     *_, task = pipeline_steps(plan.task)
@@ -161,14 +156,28 @@ def _cost(result: Release) -> str:
 
 
 def _reliability(displays: tuple[Display, ...]) -> str:
-    """Return a sentence with the number of values that differ from zero beyond the noise."""
-    distinct = [bool(cell.distinct_from_noise) for cell in _numbers(displays)]
-    if not distinct:
+    """Return a sentence with the number of values that differ from zero beyond the noise.
+
+    The values are those of the tables, or of the pictures if the tables have no interval.
+    """
+    rows = [row for table in displays if isinstance(table, Table) for row in table.rows]
+    distinct = _distinct(cell for row in rows for cell in row if isinstance(cell, Estimate))
+    mark = "; they have a question mark"
+    if not distinct.size:
+        drawn = (one.estimate for one in displays if isinstance(one, Bars | Heatmap | Curve))
+        distinct, mark = _distinct(drawn), ""  # a picture shows where 0 is
+    if not (n := distinct.size):
         return "No number of this result has an interval."
-    n = len(distinct)
-    if all(distinct):
+    if distinct.all():
         return f"All {n} estimates differ from zero beyond the privacy noise."
-    return (
-        f"{n - sum(distinct)} of {n} estimates do not differ from zero beyond the privacy noise; "
-        "they have a question mark."
-    )
+    unclear = n - int(distinct.sum())
+    return f"{unclear} of {n} estimates do not differ from zero beyond the privacy noise{mark}."
+
+
+def _distinct(estimates: Iterable[Estimate]) -> Flags:
+    """Return a flag of each number with an interval: True for those beyond the noise."""
+    flags = [np.zeros(0, dtype=bool)]
+    for one in estimates:
+        known = ~(np.isnan(one.low) & np.isnan(one.high)) | (one.distinct is not None)
+        flags.append(np.ravel(one.distinct_from_noise)[np.ravel(known)])
+    return np.concatenate(flags)

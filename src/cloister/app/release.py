@@ -22,7 +22,7 @@ from cloister.privacy import accounting
 from cloister.privacy.events import Event, event_from_dict, mechanism_counts
 from cloister.privacy.noise import SILOS_NOISE
 from cloister.protocol.plan import Plan
-from cloister.protocol.progress import SUMS_FORMAT, Progress, ReleasedSum, sums_to_dict
+from cloister.protocol.progress import SUMS_FORMAT, Progress, ReleasedSum, results_at, sums_to_dict
 from cloister.protocol.task import Classifier, Regressor, Task, Transformer
 from cloister.tasks import installed
 
@@ -212,8 +212,7 @@ def release_of(
     noise : str
         The source of the noise.
     """
-    # A task without a state before the first round has no results of that state either.
-    history = tuple(plan.task.results(state, plan.grid) if state else {} for state in states)
+    history = tuple(results_at(plan, state) for state in states)
     label, kept = noise if plan.task.private else NOT_PRIVATE, tuple(sums)
     survivors = tuple(one.survivors for one in kept)
     return Release(plan, history[-1], history, plan.events(), label, survivors, kept)

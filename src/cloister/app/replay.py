@@ -21,7 +21,7 @@ from cloister.core.arrays import GridState
 from cloister.privacy.events import ComposedEvent, Event, event_from_dict, mechanism_counts
 from cloister.privacy.noise import AGGREGATOR_NOISE, SILOS_NOISE, DiscreteNoise
 from cloister.protocol.plan import Plan
-from cloister.protocol.progress import Progress, ReleasedSum
+from cloister.protocol.progress import Progress, ReleasedSum, results_at
 
 TOLERANCE = 1e-9
 """Largest difference of a number, relative to it where it exceeds 1."""
@@ -124,7 +124,7 @@ def _states(plan: Plan, sums: Sequence[ReleasedSum], history: Sequence[Any]) -> 
 
 def _distance(plan: Plan, state: GridState, claimed: Any) -> float:
     """Return the sum of the differences of claimed results; infinity if they are no numbers."""
-    found = plan.task.results(state, plan.grid)
+    found = results_at(plan, state)
     try:
         gaps = (np.abs(np.asarray(claimed[name], float) - found[name]) for name in found)
         return float(sum(map(np.nansum, gaps)))

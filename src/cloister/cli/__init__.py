@@ -135,6 +135,8 @@ LABORATORY = ("compare", "experiments")
 """Commands of the package ``cloister-lab`` that the help lists."""
 GROUP = "cloister.commands"
 USAGE, UNEXPECTED, INTERRUPTED = 2, 1, 130
+CHARGED = "the budget is charged"
+"""Begin of the note in an error that came after the charge."""
 # Without the extra, these commands are listed but name the packages to install.
 NETWORKED = (
     *("doctor", "coordinator", "silo", "scorer", "console", "jobs", "flare", "federation", "join"),
@@ -192,6 +194,8 @@ class _Parser(argparse.ArgumentParser):
         elif match := _OPTION.match(message):
             word = match[1]
             known = [option for leaf in leaves(self) for option in leaf._option_string_actions]
+            # An option of another action is no answer to itself.
+            known = [option for option in known if option != word]
         else:
             return message
         similar = get_close_matches(word, known, 1)
@@ -363,8 +367,10 @@ def _unexpected(error: Exception, arguments: Sequence[str]) -> int:
         traceback.print_exception(error)
         return UNEXPECTED
     place = traceback.extract_tb(error.__traceback__)[-1]
+    notes = (note for note in getattr(error, "__notes__", ()) if note.startswith(CHARGED))
+    advice = next(notes, "repeat with --traceback for its text, which may quote records.")
     _complain(
         f"unexpected {type(error).__name__} in {place.name} ({place.filename}:{place.lineno}); "
-        "repeat with --traceback for its text, which may quote records."
+        f"{advice}"
     )
     return UNEXPECTED

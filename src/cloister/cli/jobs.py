@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cloister.cli import jobs_rest, jobs_silo
+from cloister.cli.options import add_model_task
 from cloister.cli.output import Output
 from cloister.cli.parsers import actions, add_config
 from cloister.cli.proposals import add_proposal_arguments
@@ -55,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     declared["result"].add_argument(
         "--report", type=Path, metavar="FILE", help="also write the report as HTML"
     )
+    add_model_task(declared["result"])
 
 
 def _run(args: argparse.Namespace, out: Output) -> dict[str, Any]:

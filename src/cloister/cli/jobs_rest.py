@@ -12,6 +12,7 @@ from typing import Any
 from cloister.app.forecast import plan_warnings
 from cloister.app.release import Release, target_of
 from cloister.app.text import listed
+from cloister.cli.options import task_of_model
 from cloister.cli.output import Output
 from cloister.cli.proposals import proposed_plan
 from cloister.cli.release import show_federated
@@ -146,7 +147,7 @@ def _result(args: argparse.Namespace, there: Connection, out: Output) -> dict[st
     vouched = open_boxes(plan, there.keys.identity(), sealed)
     for silo, why in vouched.others.items():
         out.warn(f"silo {silo!r} does not vouch for this result: {why}")
-    result = Release.from_dict(vouched.sums)
+    result = Release.from_dict(vouched.sums, task_of_model(args))
     show_federated(result, out, args.report)
     known = dict(zip(plan.silos, plan.fingerprints, strict=True))
     out.pairs(

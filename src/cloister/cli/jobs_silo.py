@@ -8,6 +8,7 @@ from typing import Any
 
 from cloister.app.release import Release
 from cloister.app.text import warnings_of
+from cloister.cli.options import task_of_model
 from cloister.cli.output import Output
 from cloister.cli.release import show_federated
 from cloister.core.display import Table
@@ -124,7 +125,7 @@ def _result(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]
         raise DataError(
             f"job {job.id} is {job.state} and has no result here; only a finished job has one."
         )
-    result = Release.load(path, site.tasks)
+    result = Release.load(path, task_of_model(args) or site.tasks)
     # Only the aggregator can know whether it added this noise.
     group = result.noise == AGGREGATOR_NOISE
     for warning in (CONSENT,) if group else warnings_of(result):

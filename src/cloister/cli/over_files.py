@@ -28,7 +28,7 @@ from cloister.cli.options import (
     task_options,
 )
 from cloister.cli.output import Output
-from cloister.cli.release import run_over_files, write_results
+from cloister.cli.release import after_charge, run_over_files, write_results
 from cloister.core.errors import PlanError
 from cloister.data.schema import Schema, catalogue_schema
 from cloister.protocol.task import Classifier, Regressor, Task
@@ -80,15 +80,16 @@ class TaskCommand:
         written = _written_schema(args) if self.catalogue else {}
         release, charge = run_over_files(args, *self.chosen(args), out)
         reruns = getattr(args, "stability", None)
-        document = write_results(
-            release,
-            charge,
-            args.out,
-            out,
-            schema=Schema.load(args.schema),
-            written=written,
-            reruns=reruns,
-        )
+        with after_charge(charge, args.out / "model.json"):
+            document = write_results(
+                release,
+                charge,
+                args.out,
+                out,
+                schema=Schema.load(args.schema),
+                written=written,
+                reruns=reruns,
+            )
         if self.closing:
             out.say(self.closing)
         return document

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from cloister.app.progress import warnings_to
 from cloister.app.release import Release
 from cloister.app.report.page import render_report, write_report
 from cloister.app.text import as_table
+from cloister.cli import CHARGED
 from cloister.cli.options import files_of, job_of, payment_of
 from cloister.cli.output import Output
 from cloister.core.display import Bars, Curve, Display, Heatmap, Table
@@ -46,7 +48,23 @@ def run_over_files(
     charge = payment.open(job.schema, job.plan)
     with out.progress() as on_round, warnings_to(out.warn_locally):
         account = charge.account if charge else None
-        return job.run(records, account=account, on_round=on_round), charge
+        with after_charge(charge):
+            return job.run(records, account=account, on_round=on_round), charge
+
+
+@contextmanager
+def after_charge(charge: Charge | None, model: Path | None = None) -> Iterator[None]:
+    """Note in an unexpected error that the budget is charged, which a repeat would do again."""
+    before = charge and charge.to_dict()["spent_epsilon"]
+    try:
+        yield
+    except Exception as error:
+        # A job may also fail before its first charge.
+        if charge and (model or charge.to_dict()["spent_epsilon"] > before):
+            found = model and model.is_file()
+            kept = f"the model is {str(model)!r}" if found else "no model was written"
+            error.add_note(f"{CHARGED} and {kept}; correct the task with check_task first.")
+        raise
 
 
 def write_results(

@@ -350,7 +350,10 @@ class SiloSettings(_Dialling):
         # A misspelt name would refuse every job of the task.
         known = {*info.data.get("tasks", ()), *installed()}
         if unknown := [name for name in policy.tasks if name not in known]:
-            raise ValueError(f"must name tasks among {sorted(known)}, got {unknown[0]!r}")
+            raise ValueError(
+                f"must name tasks among {sorted(known)}, got {unknown[0]!r}; name one of these, or "
+                "name the file of your own task under [tasks]"
+            )
         return policy
 
     @field_validator("failure_share")

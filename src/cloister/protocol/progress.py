@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cloister.core.arrays import GridState, State
+from cloister.core.arrays import GridState, Results, State
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Words, to_bytes, to_integers, to_words
 from cloister.protocol.plan import Plan
@@ -39,6 +39,14 @@ def sums_to_dict(plan: Plan, sums: Sequence[ReleasedSum]) -> dict[str, Any]:
             for released in sums
         ],
     }
+
+
+def results_at(plan: Plan, state: GridState) -> Results:
+    """Return the results of a state, in the users' units.
+
+    A task without a state before the first round has no results of that state either.
+    """
+    return plan.task.results(state, plan.grid) if state else {}
 
 
 class Progress:

@@ -24,7 +24,7 @@ import numpy as np
 from cloister.core.arrays import Integers, Records
 from cloister.hazmat.ring import to_words
 from cloister.protocol.plan import Plan
-from cloister.protocol.progress import Progress
+from cloister.protocol.progress import Progress, results_at
 from cloister.protocol.task import Task, nested_tasks
 
 Trace = Mapping[str, Any]
@@ -53,7 +53,7 @@ def replay(plan: Plan, released: Sequence[Integers], records: Records) -> Trace:
     # Records come last: states and results cannot depend on records that the task never saw.
     for values in released:
         progress.receive(to_words(values), plan.silos)
-    results = [task.results(state, plan.grid) for state in progress.states]
+    results = [results_at(plan, state) for state in progress.states]
     return {
         "states": [written(state) for state in progress.states],
         "results": [written(result) for result in results],

@@ -35,8 +35,7 @@ def summed(rows: Rows, block: Block) -> Integers:
     cell outside the block, or a cell twice.
     """
     cells, values = rows.cells, rows.values
-    _check_form(cells, values)
-    keep = _within_bounds(values, block) & _within_block(cells, values, block.size)
+    keep = kept(rows, block)
     if not keep.all():
         cells = cells[keep]
         values = values[keep] if values.ndim == 2 else values
@@ -52,6 +51,13 @@ def summed(rows: Rows, block: Block) -> Integers:
         value = values[column] if values.ndim == 1 else values[:, column]
         total += _counted(cells[:, column], value, block.size)
     return total
+
+
+def kept(rows: Rows, block: Block) -> Flags:
+    """Return a flag of each row that :func:`summed` adds, shape (m,)."""
+    cells, values = rows.cells, rows.values
+    _check_form(cells, values)
+    return _within_bounds(values, block) & _within_block(cells, values, block.size)
 
 
 MakeRows = Callable[[Records], Sequence[Rows]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +16,8 @@ from cloister.app.job import make_plan, run_job
 from cloister.app.present import present
 from cloister.app.release import Release
 from cloister.core.arrays import Floats, Results
-from cloister.core.display import Summary, Table
+from cloister.core.display import Bars, Display, Summary, Table
+from cloister.core.estimate import around, bare
 from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
@@ -76,6 +78,24 @@ def test_what_a_task_says_comes_first_and_the_rest_is_made() -> None:
     assert (own.result, own.reliability) == (made.result, made.reliability)
     assert [table.title for table in own.course] == ["Rounds"]
     assert (made.title, made.remarks, made.course) == ("How many records", (), ())
+
+
+def reliability_of(*displays: Display) -> str:
+    class Drawing(Count):
+        def displays(self, *_: Any) -> tuple[Display, ...]:
+            return displays
+
+    return present(released(Drawing)).reliability
+
+
+def test_intervals_of_pictures_are_told_where_no_table_has_any() -> None:
+    names = (("a", "b"),)
+    drawn = Bars("x", around(np.array([1.0, 3.0]), 2.0, labels=names))
+    alone = Table("y", ("", "value"), (("c", *bare(np.ones(1)).cells()),))
+    assert reliability_of(drawn, alone).startswith("1 of 2 estimates do not differ")
+    assert reliability_of(replace(drawn, estimate=bare(np.ones(2), labels=names)), alone) == (
+        "No number of this result has an interval."
+    )
 
 
 def test_a_table_of_a_task_is_a_file_beside_the_model(tmp_path: Path) -> None:

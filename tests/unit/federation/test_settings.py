@@ -130,6 +130,7 @@ def test_settings_cannot_be_changed(write) -> None:
         (SILO + "pure_share = 1.5", "'pure_share' must be less than or equal to 1, got 1.5."),
         (SILO + "failure_share = 0.5", "'failure_share' must be 0 if pure_share is 0"),
         (SILO + "[policy]\ntasks = ['kmean']", "'policy' must name tasks among ['apriori', 'auto'"),
+        (SILO + "[policy]\ntasks = ['own']", "or name the file of your own task under [tasks]."),
         (SILO + "[policy]\ntasks = 'count'", "'policy.tasks' must be a valid tuple"),
         (SILO + "[policy]\nprofiles = ['any']", "'policy.profiles.0' must be 'local', 'group' or"),
         (SILO + "[policy]\nmin_other_silos = 0", "'policy.min_other_silos' must be greater than"),

@@ -86,6 +86,41 @@ def test_it_keeps_its_laws() -> None:
     check_task(made, [corners], list(hostile_states(made)))
 
 
+ONE = 1 << 16
+CORNERS = np.array([[-ONE, -ONE], [ONE, ONE], [0, 0], [ONE - 1, 5]], dtype=np.int32)
+
+
+def changed(**members: Any) -> Any:
+    kept = {key: getattr(Histogram, key) for key in REQUIRED if key != "name"}
+    own: Any = task(type("Own", (), {"name": "own", "n_bins": 5, **kept, **members}))
+    return own(n_features=2)
+
+
+def rows_of(value: int) -> Any:
+    def rows(self: Any, t: int, state: Any, records: Any) -> tuple[Rows, ...]:
+        return (Rows.at([np.zeros(len(records), np.int64)], [value]),)
+
+    return rows
+
+
+def test_a_check_finds_rows_that_are_left_out() -> None:
+    with pytest.raises(AssertionError, match=r"row of record \[-65536, -65536\] is left out"):
+        check_task(changed(rows=rows_of(2 << COUNT_BITS)), [CORNERS])
+
+
+def test_a_check_warns_of_rows_far_below_the_bound() -> None:
+    with pytest.warns(UserWarning, match="more than 0.00024 of the bound of block 'counts'"):
+        check_task(changed(rows=rows_of(16)), [CORNERS])
+
+
+def test_a_check_makes_results_and_displays_of_noise() -> None:
+    def displays(self: Any, results: Any, columns: Any) -> Any:
+        return results["absent"]
+
+    with pytest.raises(AssertionError, match="noise alone, got KeyError: 'absent'"):
+        check_task(changed(displays=displays), [CORNERS])
+
+
 @pytest.mark.parametrize("name", REQUIRED)
 def test_a_member_that_is_missing_is_named(name: str) -> None:
     members = {key: getattr(Histogram, key) for key in REQUIRED if key != name}
