@@ -135,7 +135,7 @@ def test_each_silo_charges_its_own_ledger_and_is_refused_when_it_is_spent(ward: 
     assert document["survivors"] == [list(SILOS)] * 3
     assert sorted(path.name for path in (ward / "out").iterdir()) == sorted(
         [
-            *("model.json", "centres.csv", "report.html"),
+            *("model.json", "model.json.sums", "centres.csv", "report.html"),
             *(f"ledger.{silo}.db{end}" for silo in SILOS for end in ("", ".head")),
         ]
     )

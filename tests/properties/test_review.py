@@ -215,7 +215,7 @@ def test_a_word_is_never_spread_over_a_longer_block(
     document = planned("outliers", (AGE, WEIGHT), method="density").to_dict()
     document["task"] |= {"n_views": 400, "n_cells": 1}  # of a plane there is one view
     del document["layout"]  # which would give it away
-    plan = read({**document, "protocol": WITHOUT_LAYOUT})
+    plan = read({**document, "protocol": WITHOUT_LAYOUT, "publish": False})
     table = np.full((3, 2), 1 << 16, dtype=np.int32)
     records = {silo: [table] * chunks for silo in ("a", "b")}
     sums: list[Any] = []
