@@ -102,7 +102,7 @@ def other_acceptance(message: Message, client: Client, identity: Identity) -> Me
 
 
 def resigned(message: Shares, identity: Identity, plan: Plan, **changes: object) -> Shares:
-    changed = replace(message, **changes)  # type: ignore[arg-type]
+    changed = replace(message, **changes)  # type: ignore[arg-type]  # fields by name
     return replace(changed, signature=identity.sign(SHARES_LABEL, *given(plan, changed)))
 
 
@@ -130,7 +130,7 @@ def unsigned_share(message: Message, client: Client, identity: Identity) -> Mess
 def other_kind_of_share(message: Message, client: Client, identity: Identity) -> Message:
     """The share of a survivor's key, which nobody may give with that of its seed."""
     if isinstance(message, Shares):
-        held = client._masker.held  # type: ignore[attr-defined]
+        held = client._masker.held  # type: ignore[attr-defined]  # of pairwise masks only
         keys = {name: held[name][message.round][1] for name in message.shares}
         return resigned(message, identity, client.plan, shares=keys)
     return message

@@ -13,7 +13,7 @@ from cloister.core.errors import CloisterError, RemoteProtocolError
 from cloister.hazmat.signing import Identity
 from cloister.protocol.client import Client
 from cloister.protocol.convictions import OF_SHARES, OF_SUM, Conviction, is_proved
-from cloister.protocol.keys import heads_of
+from cloister.protocol.keys import commitments_in
 from cloister.protocol.messages import (
     BEFORE,
     DEALT_LABEL,
@@ -153,7 +153,8 @@ def test_more_convicted_silos_than_the_plan_tolerates_end_the_job() -> None:
 # --- Nobody can convict an honest silo ------------------------------------------------------------
 
 
-def test_the_frames_of_honest_silos_convict_nobody() -> None:
+def watched() -> tuple[Wire, list[tuple[str, bytes]]]:
+    """Return an honest job after its end, with every frame that a silo sent."""
     seen: list[tuple[str, bytes]] = []
 
     class Watch(InProcess):
@@ -165,20 +166,26 @@ def test_the_frames_of_honest_silos_convict_nobody() -> None:
     plan, identities = toy_federation(SILOS)
     wire = Wire(plan, identities=identities, make_transport=Watch)
     wire.run()
+    return wire, seen
+
+
+def test_the_frames_of_honest_silos_convict_nobody() -> None:
+    wire, seen = watched()
+    plan = wire.plan
     witness = wire.clients[plan.silos[0]]
-    heads = {s: dealt_to(wire, s) for s in plan.silos}
+    dealt = {s: dealt_to(wire, s) for s in plan.silos}
     ready = {s: f for s, f in seen if isinstance(decode(plan, f), Ready)}
     for silo, frame in seen:
         message = decode(plan, frame)
         t = BEFORE if isinstance(message, Ready) else message.round
         assert not witness.is_proved(Conviction(silo, t, OF_SUM, (frame,)))
         for other in plan.silos:  # nor with the commitments that others accepted
-            evidence = (frame, ready[other], heads[other])
+            evidence = (frame, ready[other], dealt[other])
             assert not witness.is_proved(Conviction(silo, t, OF_SHARES, evidence))
 
 
 def dealt_to(wire: Wire, silo: str) -> bytes:
-    return heads_of(wire.plan, wire.aggregator._boxes_for(silo))
+    return commitments_in(wire.plan, wire.aggregator._boxes_for(silo))
 
 
 @pytest.fixture(scope="module", params=[false_hash, false_share], ids=["sum", "shares"])
@@ -243,32 +250,23 @@ def test_an_aggregator_that_sends_two_sums_convicts_no_silo_that_received_one() 
 
 def test_a_dealer_that_commits_twice_cannot_convict_whom_it_dealt_to() -> None:
     """Each silo signs which commitments it accepted, so others of the dealer bind nobody."""
-    plan, identities = toy_federation(SILOS)
-    seen: list[tuple[str, bytes]] = []
-
-    class Watch(InProcess):
-        def exchange(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
-            answers = super().exchange(frames)
-            seen.extend(answers.items())
-            return answers
-
-    wire = Wire(plan, identities=identities, make_transport=Watch)
-    wire.run()
+    wire, seen = watched()
+    plan, identities = wire.plan, wire.identities
     holder, dealer = plan.silos[1], 2
-    heads = bytearray(dealt_to(wire, holder))
-    heads[dealer * len(heads) // SILOS] ^= 1  # another commitment of that dealer
+    dealt = bytearray(dealt_to(wire, holder))
+    dealt[dealer * len(dealt) // SILOS] ^= 1  # another commitment of that dealer
     frames = {type(decode(plan, f)).__name__: f for s, f in seen if s == holder}
-    evidence = (frames["Shares"], frames["Ready"], bytes(heads))
+    evidence = (frames["Shares"], frames["Ready"], bytes(dealt))
     shares = decode(plan, frames["Shares"])
     witness = wire.clients[plan.silos[0]]
     assert not witness.is_proved(Conviction(holder, shares.round, OF_SHARES, evidence))
     # With an acceptance of those commitments in its name, which it did not sign, neither.
     ready = decode(plan, frames["Ready"])
     assert isinstance(ready, Ready)
-    forged = replace(ready, dealt=commitment(bytes(heads)))
+    forged = replace(ready, dealt=commitment(bytes(dealt)))
     mallory = identities[plan.silos[dealer]]
     forged = replace(forged, acceptance=mallory.sign(DEALT_LABEL, *accepted(plan, forged)))
-    evidence = (frames["Shares"], encode(plan, forged), bytes(heads))
+    evidence = (frames["Shares"], encode(plan, forged), bytes(dealt))
     assert not witness.is_proved(Conviction(holder, shares.round, OF_SHARES, evidence))
 
 

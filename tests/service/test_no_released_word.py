@@ -131,7 +131,7 @@ class Places:
         state = {name: value for name, value in vars(jobs).items() if name != "streams"}
         self.memory = [*things(state), *things(self.made)]
         self.answers = [jobs.details(coordinator.job(job)), jobs.view(coordinator.job(job))]
-        self.told = [vars(coordinator.job(job)), coordinator.streams.offers]
+        self.sent = [vars(coordinator.job(job)), coordinator.streams.offers]
         self.opened = [word for one in self.made for word in openings(one)]
         coordinator.close()
         # The wire's frames of all directions cross the coordinator, too.
@@ -146,7 +146,7 @@ class Places:
         places = {
             "memory": self.memory,
             "answers": list(things(self.answers)),
-            "told": list(things(self.told)),
+            "sent": list(things(self.sent)),
             "frames": self.frames,
             "files": self.files,
             "logs": self.logs,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cloister.app.release import release_of, words_file, words_of
+from cloister.app.release import release_of, words_file
 from cloister.cli import main
 from cloister.cli.verify import CODES
 from cloister.core.errors import CloisterError
@@ -27,6 +27,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.chain import SignedStatement, Statement
 from cloister.privacy.noise import AGGREGATOR_NOISE, SILOS_NOISE
 from cloister.protocol.plan import Plan
+from cloister.protocol.progress import words_of
 from cloister.tasks import TASKS
 from cloister.tasks.examples import example_of
 from cloister.testing import SimulatedNoise, Wire, toy_federation, toy_records, toy_task

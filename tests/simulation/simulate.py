@@ -236,14 +236,14 @@ class Weather:
     def _signed(self, plan: Plan, forged: Any) -> Any:
         """Return a sum or a cohort with the coordinator's signature, which is not honest here."""
         jobs = self.parties.coordinator.jobs
-        seed = jobs.store.answer(plan.run_id, b"identity") if jobs else None
+        seed = jobs.store.answer_to(plan.run_id, b"identity") if jobs else None
         if seed is None or not isinstance(forged, Reply | Deal):
             return forged
         t, digest = BEFORE, b""
         if isinstance(forged, Reply):
             t, digest = forged.round, result_hash(plan, forged)
         else:
-            roster = decode(plan, jobs.store.answer(plan.run_id, b"roster") or b"")
+            roster = decode(plan, jobs.store.answer_to(plan.run_id, b"roster") or b"")
             assert isinstance(roster, Roster)
             digest = cohort_hash(plan, roster, forged.cohort)
         signature = Identity.from_bytes(seed).sign(SUM_LABEL, *sent(plan, t, digest))

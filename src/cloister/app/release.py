@@ -22,7 +22,7 @@ from cloister.privacy import accounting
 from cloister.privacy.events import Event, event_from_dict, mechanism_counts
 from cloister.privacy.noise import SILOS_NOISE
 from cloister.protocol.plan import Plan
-from cloister.protocol.progress import SUMS_FORMAT, Progress, ReleasedSum, results_at, sums_to_dict
+from cloister.protocol.progress import SUMS_FORMAT, Progress, ReleasedSum, results_at, words_of
 from cloister.protocol.task import Classifier, Regressor, Task, Transformer
 from cloister.tasks import installed
 
@@ -133,7 +133,7 @@ class Release:
                 noise=str(document["noise"]),
                 survivors=tuple(tuple(map(str, names)) for names in document["survivors"]),
             )
-            _try(release)
+            _check_usable(release)
         except CloisterError:
             raise
         except Exception as error:  # of any kind: a stranger wrote the model, and a task is code
@@ -218,12 +218,6 @@ def release_of(
     return Release(plan, history[-1], history, plan.events(), label, survivors, kept)
 
 
-def words_of(plan: Plan, sums: Iterable[ReleasedSum]) -> bytes:
-    """Return the canonical text of the released words of a job, as their file has it."""
-    document = sums_to_dict(plan, tuple(sums))
-    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
-
-
 def sums_of(plan: Plan, rounds: Iterable[Mapping[str, Any]]) -> tuple[ReleasedSum, ...]:
     """Return the released words of each round of a document."""
     return tuple(
@@ -243,7 +237,7 @@ def of_sums(plan: Plan, rounds: Iterable[Mapping[str, Any]]) -> Release:
     return release_of(plan, progress.states, progress.sums, SILOS_NOISE)
 
 
-def _try(release: Release) -> None:
+def _check_usable(release: Release) -> None:
     """Use a model as commands do, so that wrong results raise here and not in a command."""
     from cloister.app.present import present  # here, because it imports this module
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from cloister.app.release import NOT_PRIVATE, release_of, sums_of, words_of
+from cloister.app.release import NOT_PRIVATE, release_of, sums_of
 from cloister.core.arrays import GridState
 from cloister.privacy.events import ComposedEvent, Event, event_from_dict, mechanism_counts
 from cloister.privacy.noise import AGGREGATOR_NOISE, SILOS_NOISE, DiscreteNoise
 from cloister.protocol.plan import Plan
-from cloister.protocol.progress import Progress, ReleasedSum, results_at
+from cloister.protocol.progress import Progress, ReleasedSum, results_at, words_of
 
 TOLERANCE = 1e-9
 """Largest difference of a number, relative to it where it exceeds 1."""

@@ -22,8 +22,8 @@ from cloister.protocol.journal import AnswerJournal, MemoryJournal
 from cloister.protocol.keys import (
     check_keys,
     cohort_hash,
+    commitments_in,
     commitments_of,
-    heads_of,
     holder_numbers,
     round_keys,
 )
@@ -418,7 +418,7 @@ class Aggregator:
             self._convict(silo, t, OF_SUM, encode(self.plan, message))
         decode_statement(self.plan, self._public_of(silo), one.statement)
         if isinstance(message, Ready):
-            dealt = commitment(heads_of(self.plan, self._boxes_for(silo)))
+            dealt = commitment(commitments_in(self.plan, self._boxes_for(silo)))
             signed = accepted(self.plan, message)
             public = self._public_of(silo)
             # Without this acceptance no later share could convict the silo.
@@ -438,15 +438,18 @@ class Aggregator:
             self._public_of(silo), message.signature, SHARES_LABEL, *signed
         ):
             raise RemoteProtocolError(f"shares of {silo!r} for this sum are not signed by it.")
-        heads = heads_of(self.plan, self._boxes_for(silo))
+        dealt, survivors = commitments_in(self.plan, self._boxes_for(silo)), self.survivors
+        committed = commitments_of(self.plan, self._cohort, dealt)
+        if all(
+            commitment(share) == committed[member][t][0 if member in survivors else 1]
+            for member, share in message.shares.items()
+        ):
+            return
         # After a restart the acceptance is missing: a false share is refused, without evidence.
-        if false_shares(self.plan, self._cohort, heads, message) and silo in self._ready:
+        if silo in self._ready and false_shares(self.plan, self._cohort, dealt, message):
             ready = encode(self.plan, self._ready[silo])
-            self._convict(silo, t, OF_SHARES, encode(self.plan, message), ready, heads)
-        committed = commitments_of(self.plan, self._cohort, heads)
-        for member, share in message.shares.items():
-            if commitment(share) != committed[member][t][0 if member in self.survivors else 1]:
-                raise RemoteProtocolError(f"{silo!r} gave another share of {member!r} than asked.")
+            self._convict(silo, t, OF_SHARES, encode(self.plan, message), ready, dealt)
+        raise RemoteProtocolError(f"{silo!r} gave other shares than asked.")
 
     def _convict(self, silo: str, t: int, offence: str, *evidence: bytes) -> NoReturn:
         """Keep the evidence against a silo, and refuse its frame."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from cloister.privacy.chain import SignedStatement
 from cloister.privacy.noise import NoiseSource, ShareNoise
 from cloister.protocol.convictions import Conviction, is_proved
 from cloister.protocol.journal import Journal, MemoryJournal
-from cloister.protocol.keys import KeyAgreement, heads_of
+from cloister.protocol.keys import KeyAgreement, commitments_in
 from cloister.protocol.messages import (
     BEFORE,
     CONFIRM_LABEL,
@@ -58,7 +57,7 @@ from cloister.protocol.messages import (
     was_sent,
 )
 from cloister.protocol.plan import Plan
-from cloister.protocol.progress import Progress, ReleasedSum, sums_to_dict
+from cloister.protocol.progress import Progress, ReleasedSum, words_of
 from cloister.protocol.readers import seal
 from cloister.protocol.rows import Manner
 from cloister.protocol.summing import LocalStep, Partitioned
@@ -277,7 +276,7 @@ class Client:
         self._keep_to(BEFORE, digest)
         self._given_masker, self._members = masker, self._keys.cohort
         one = self._vouch(BEFORE, digest, deal.signature)
-        dealt = commitment(heads_of(self.plan, deal.boxes))
+        dealt = commitment(commitments_in(self.plan, deal.boxes))
         ready = Ready(
             self.silo, digest, one.mac, one.signature, one.received, dealt, statement=one.statement
         )
@@ -491,8 +490,7 @@ class Client:
         """Sign the released sums and seal them to each reader of the plan."""
         if not self.plan.readers or self._identity is None:
             return ()
-        sums = json.dumps(sums_to_dict(self.plan, self.sums), sort_keys=True, separators=(",", ":"))
-        return seal(self.plan, self.silo, self._identity, sums.encode())
+        return seal(self.plan, self.silo, self._identity, words_of(self.plan, self.sums))
 
     def _receive(
         self, t: int, confirmations: Sequence[Confirmation], opened: Mapping[str, bytes]

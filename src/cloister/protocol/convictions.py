@@ -67,9 +67,7 @@ class Conviction:
     def to_dict(self) -> dict[str, Any]:
         """Return the conviction as JSON-able values."""
         evidence = [frame.hex() for frame in self.evidence]
-        return {"silo": self.silo, "round": self.round, "offence": self.offence} | {
-            "evidence": evidence
-        }
+        return {**vars(self), "evidence": evidence}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:

@@ -116,8 +116,8 @@ class KeyAgreement:
             digest = hashlib.sha256(shown).digest()
             key = self._box_key(self._silo, peer, digest, sent=True)
             # In the clear, so that the aggregator can check the shares which a silo gives later.
-            head = b"".join(commitment(of_secret[place]) for of_secret in shares)
-            boxes.append(digest + head + kex.seal(key, plain))
+            committed = b"".join(commitment(of_secret[place]) for of_secret in shares)
+            boxes.append(digest + committed + kex.seal(key, plain))
         return Secrets(self._silo, tuple(boxes))
 
     def masker(self, deal: Deal) -> Masker:
@@ -297,7 +297,7 @@ class KeyAgreement:
         return kex.agree(self._derived(Usage.BOX_KEY), peer.box, Usage.BOX, context)
 
     def _open(self, peer: Keys, box: bytes) -> bytes:
-        digest, head, sealed = split_box(self._plan, box)
+        digest, committed, sealed = split_box(self._plan, box)
         # The digest is authenticated by the key that depends on it.
         key = self._box_key(peer.sender, peer, digest, sent=False)
         try:
@@ -309,7 +309,7 @@ class KeyAgreement:
             raise RemoteProtocolError(f"the sealed box of {peer.sender!r} is too short.")
         # The commitments are outside the box, since the aggregator checks shares against them.
         shares = (plain[i : i + SHARE_BYTES] for i in range(KEY_BYTES, end, SHARE_BYTES))
-        if b"".join(map(commitment, shares)) != head:
+        if b"".join(map(commitment, shares)) != committed:
             raise RemoteProtocolError(
                 f"the shares that {peer.sender!r} dealt do not match their commitments; start a "
                 "new job without that silo."
@@ -335,18 +335,18 @@ def split_box(plan: Plan, box: bytes) -> tuple[bytes, bytes, bytes]:
     return box[:_DIGEST_BYTES], box[_DIGEST_BYTES:end], box[end:]
 
 
-def heads_of(plan: Plan, boxes: Iterable[bytes]) -> bytes:
+def commitments_in(plan: Plan, boxes: Iterable[bytes]) -> bytes:
     """Return the commitments to all shares in boxes, in their order."""
     return b"".join(split_box(plan, box)[1] for box in boxes)
 
 
 def commitments_of(
-    plan: Plan, cohort: tuple[str, ...], heads: bytes
+    plan: Plan, cohort: tuple[str, ...], dealt: bytes
 ) -> dict[str, tuple[tuple[bytes, ...], ...]]:
     """Return the commitments to a holder's two shares, of seed and key, by dealer and round."""
     # In the order of `KeyAgreement._shares`: dealers, then rounds, then seed and key.
     width, rounds = COMMITMENT_BYTES, held_rounds(plan)
-    parts = [heads[i : i + width] for i in range(0, len(heads), width)]
+    parts = [dealt[i : i + width] for i in range(0, len(dealt), width)]
     return {
         dealer: tuple(
             tuple(parts[2 * (place * rounds + t) : 2 * (place * rounds + t) + 2])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,12 @@ def results_at(plan: Plan, state: GridState) -> Results:
     A task without a state before the first round has no results of that state either.
     """
     return plan.task.results(state, plan.grid) if state else {}
+
+
+def words_of(plan: Plan, sums: Iterable[ReleasedSum]) -> bytes:
+    """Return the canonical text of the released words of a job, as silos sign and store it."""
+    document = sums_to_dict(plan, tuple(sums))
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
 class Progress:

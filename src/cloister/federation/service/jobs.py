@@ -477,7 +477,7 @@ class Jobs:
             try:
                 self._run_rounds(job, aggregator, stop)
             finally:
-                self._name(job, aggregator)
+                self._record_faults(job, aggregator)
             if stop.is_set():
                 return
             self._end(job.id, "done")
@@ -513,7 +513,7 @@ class Jobs:
                 aside.waiting.append(aggregator.prepare)
             aside.finish()
 
-    def _name(self, job: StoredJob, aggregator: Aggregator) -> None:
+    def _record_faults(self, job: StoredJob, aggregator: Aggregator) -> None:
         """Record the silos whose frames did not count, and the evidence against the convicted."""
         for silo, why in aggregator.faults.items():
             self._refused(job.id, silo, f"left out: {why}.")
@@ -527,7 +527,7 @@ class Jobs:
 
     def _convictions(self, job: str) -> list[Any]:
         """Return the recorded evidence of a job, which silos verify."""
-        kept = self.store.answer(job, _CONVICTIONS)
+        kept = self.store.answer_to(job, _CONVICTIONS)
         return [] if kept is None else json.loads(kept)
 
     def _round_done(self, job: StoredJob, done: RoundDone) -> None:

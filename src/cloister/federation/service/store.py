@@ -317,15 +317,6 @@ class Store:
                     break
         return tuple(kept)
 
-    def answer(self, job: str, request: bytes) -> bytes | None:
-        """Return the stored answer to one request, if any."""
-        name = hashlib.sha256(request).hexdigest()
-        query = sa.select(_RECORDS.c.answer).where(
-            _RECORDS.c.job == job, _RECORDS.c.request_hash == name
-        )
-        rows = self._all(query)
-        return bytes(rows[0].answer) if rows else None
-
     def recorded(self, job: str) -> tuple[tuple[bytes, bytes], ...]:
         """Return all requests and answers of a job, in the order of storage."""
         query = (
