@@ -644,7 +644,9 @@ class Runner:
             os.dup2(null, stream)
         self.loop = loop
         options = ["-q", "-p", "no:cacheprovider", "--tb=no", "-m", self.marks]
-        if pytest.main([*options, "--rootdir", str(ROOT), *tests], plugins=[self]):
+        code = pytest.main([*options, "--rootdir", str(ROOT), *tests], plugins=[self])
+        # A test that fails without a mutant is left out, and ends no session.
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             raise SystemExit(f"pytest could not collect {tests}")
         return self.has_threads
 

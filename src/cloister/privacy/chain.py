@@ -251,6 +251,7 @@ class Job:
     spent: Counter[Mechanism] = field(default_factory=Counter)
     rounds: dict[int, Charge] = field(default_factory=dict)
     is_open: bool = True
+    unanswered: bool = False  # at its close, so that no statement on it was signed
 
     def covers(self, event: Event) -> bool:
         """Return True if the rest of the reservation contains ``event``."""
@@ -312,8 +313,11 @@ class State:
     def contains(self, statement: Statement) -> bool:
         """Return True if the chain has the entries up to a statement, or recovered its job."""
         # Two jobs may be signed for at one head, so a recovered head stands for one job only.
-        known = statement.head, statement.job
-        return statement.head in self.heads or known in self._recovered
+        if (statement.head, statement.job) in self._recovered:
+            return True
+        # A job that is closed as unanswered was answered by a later ledger, which this one lacks.
+        job = self.jobs.get(statement.job)
+        return statement.head in self.heads and not (job and job.unanswered)
 
     def dataset(self, name: str) -> Dataset:
         """Return a data set, or raise LedgerError if it was never opened."""
@@ -439,10 +443,11 @@ class State:
         charged.unspent.subtract(counts)
         charged.spent.update(counts)
 
-    def _apply_close(self, job: str, whole: bool = False) -> None:
+    def _apply_close(self, job: str, whole: bool = False, unanswered: bool = False) -> None:
         closed = self.jobs[job]
-        if not closed.is_open:
-            raise ValueError("a job must be closed once")
+        if not closed.is_open or (unanswered and (whole or closed.rounds)):
+            raise ValueError("a job must be closed once, and unanswered only without rounds")
+        closed.unanswered = unanswered
         if whole:
             closed.spend_all()
             return

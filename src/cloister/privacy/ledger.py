@@ -17,8 +17,8 @@ contains no record, and no value that is computed from a record without the owne
 Peers sign the heads of each other's chains. In each round of a job over a network, each silo also
 signs the last entry of its ledger and the cost of the job. Its peers store the newest such
 *statement* of each job. A small file next to the ledger also has the newest head. A ledger that was
-replaced by an older copy therefore raises. :meth:`Ledger.recover` then adds the missing jobs from
-the statements of its owner.
+replaced by an older copy therefore raises, also if it closed the job before its first answer.
+:meth:`Ledger.recover` then adds the missing jobs from the statements of its owner.
 
 A file of an older format has fewer tables, and raises until
 :func:`cloister.privacy.ledger_file.migrate` has added them in one transaction. Opening never
@@ -532,8 +532,17 @@ class Ledger:
             lack rounds that have left.
         """
         with self._transaction() as connection:
-            if self._state.job(job).is_open:
-                self._append(connection, "close", job=job, **({"whole": True} if whole else {}))
+            reserved = self._state.job(job)
+            if not reserved.is_open:
+                return
+            # Answers precede every statement, so a peer's statement on this job is a later one.
+            answer = connection.execute(ledger_file.ANY_ANSWER, (job,)).fetchone()
+            if whole:
+                self._append(connection, "close", job=job, whole=True)
+            elif reserved.rounds or answer:
+                self._append(connection, "close", job=job)
+            else:
+                self._append(connection, "close", job=job, unanswered=True)
 
     def forget_frames(self, job: str) -> None:
         """Delete the frames, answers and secret of a closed job, from the log file too.

@@ -96,6 +96,7 @@ ENTRIES_FROM = "SELECT seq, body, hash FROM entries WHERE seq >= ? ORDER BY seq"
 INSERT_ENTRY = _insert("entries", "seq, body, hash")
 ONE_ANSWER = f"SELECT {_ANSWER} FROM answers WHERE job = ? AND digest = ?"
 ANSWERS_OF = f"SELECT {_ANSWER} FROM answers WHERE job = ? ORDER BY number"
+ANY_ANSWER = "SELECT 1 FROM answers WHERE job = ? LIMIT 1"
 NEXT_NUMBER = "SELECT COALESCE(MAX(number) + 1, 0) FROM answers WHERE job = ?"
 INSERT_ANSWER = _insert("answers", "job, number, digest, request, answer, round, tag")
 JOBS_WITH_ANSWERS = "SELECT DISTINCT job FROM answers"

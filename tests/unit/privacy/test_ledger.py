@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -1023,6 +1024,51 @@ def test_two_jobs_that_were_signed_at_one_head_are_both_recovered(tmp_path: Path
         assert old.recover(ALICE.public, order) == ()
         assert old.spent("toy") == pytest.approx(spent)
         old.dispose()
+
+
+def closed_copy(tmp_path: Path, *, answered: bool) -> tuple[Ledger, SignedStatement]:
+    """Return a copy from before the first round of a job, closed, and what its peers hold."""
+    event, path, copied = GaussianEvent(5.0), tmp_path / "ledger.db", tmp_path / "copy.db"
+    ledger = Ledger(path)
+    ledger.open_dataset("toy", cap=Budget(10.0, 1e-6))
+    ledger.reserve(dataset="toy", study="s", job="one", events=event)
+    if answered:
+        ledger.record("one", b"boxes", b"ready")
+    ledger.dispose()
+    shutil.copy(path, copied)
+    ledger = Ledger(path)
+    shown = SignedStatement.of(ledger.statement("one", "0" * 64, event), ALICE)
+    ledger.commit(job="one", round=0, event=event, frame=b"sum")
+    ledger.dispose()
+    copy = Ledger(copied)
+    copy.close("one")
+    copy.forget_frames("one")
+    assert copy.spent("toy") == 0
+    return copy, shown
+
+
+def test_a_statement_on_a_job_that_was_closed_unanswered_is_missing(tmp_path: Path) -> None:
+    copy, shown = closed_copy(tmp_path, answered=False)
+    other = replace(shown.said, job="two")
+    copy.check_statements([SignedStatement.of(other, ALICE)])  # signed at a head that it has
+    with pytest.raises(LedgerError, match="behind 1 statements"):
+        copy.check_statements([shown])
+    with pytest.raises(LedgerError, match="behind 1 statements"):
+        copy.reserve(dataset="toy", study="s", job="three", events=ROUND)
+    assert [said.job for said in copy.recover(ALICE.public, [shown])] == ["one"]
+    assert copy.recover(ALICE.public, [shown]) == ()
+    copy.check_statements([shown])
+    copy.reserve(dataset="toy", study="s", job="three", events=ROUND)
+    copy.close("three")
+    copy.verify()
+    assert copy.spent("toy") == pytest.approx(Ledger(tmp_path / "ledger.db").spent("toy"))
+
+
+def test_a_statement_on_a_job_that_was_answered_and_sent_nothing_is_known(tmp_path: Path) -> None:
+    copy, shown = closed_copy(tmp_path, answered=True)
+    copy.check_statements([shown])
+    assert copy.recover(ALICE.public, [shown]) == ()
+    assert copy.spent("toy") == 0
 
 
 def stated(
