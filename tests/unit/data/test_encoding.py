@@ -157,6 +157,23 @@ def test_the_flags_by_hand() -> None:
     assert flags.tolist() == [[MISSING, WRONG, WRONG], [OUTSIDE, OUTSIDE, 0], [MISSING, MISSING, 0]]
 
 
+def test_what_a_compiled_loop_supports_is_encoded_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a loop in its place, which is also there where nothing is compiled."""
+
+    def loop(steps: Any, flags: Any, columns: Any, *, one: int, **rules: Any) -> None:
+        cells = np.clip(np.stack(columns, axis=1), rules["low"], rules["high"])
+        steps[:] = np.rint((cells - rules["centre"]) * rules["factor"]).clip(-one, one)
+        flags[:] = 7
+
+    monkeypatch.setattr(encoding, "has_columns", lambda columns: True)
+    monkeypatch.setattr(encoding, "encode_into", loop)
+    table, grid = np.array([[0.25, 3.0], [9.0, -0.5]]), Grid((0.0, -1.0), (1.0, 4.0))
+    no = np.zeros(2, dtype=bool)
+    steps, flags = encode_columns(table, CellRules(grid, np.full(2, math.nan), no, no))
+    assert steps.tolist() == grid.encode(table).tolist()
+    assert flags.tolist() == [[7, 7], [7, 7]]
+
+
 @pytest.mark.usefixtures("each_instruction_set")
 def test_many_blocks_are_the_grid_of_the_whole_table() -> None:
     X = np.random.default_rng(0).normal(0, 1, (40_000, 3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,12 @@ def test_labels_beside_a_table_are_one_column_in_whatever_they_come(labels: Any)
     assert records(beside, X, ILL) == records([[1.0, "true"], [2.0, "false"]], X, ILL)
 
 
+def test_a_table_of_two_columns_is_not_taken_for_labels() -> None:
+    two = np.array([[1.0, 2.0], [3.0, 4.0]])
+    with pytest.raises(ValueError, match="shape"):
+        records(Labelled(np.array([[1.0], [2.0]]), "y", two), X, X.model_copy(update={"name": "y"}))
+
+
 def test_labels_beside_a_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("x\n1\n2\n")
     with pytest.raises(DataError, match=r"labels in memory .* as column 'ill'"):
@@ -162,6 +169,15 @@ def test_a_table_is_known_by_the_end_of_its_name() -> None:
     assert all(is_table(Path(name)) for name in names)
     others = ["t", "t.gz", "csv", "t.parquet.gz", "t.csv.gz.x", "t.doc", "t.csv.zip", ".gz"]
     assert not any(is_table(Path(name)) for name in others)
+
+
+def test_a_file_is_opened_by_the_end_of_its_name(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1.0, 2.0]}), tmp_path / "t.2024.parquet")
+    assert records(tmp_path / "t.2024.parquet", X) == records([[1.0], [2.0]], X)
+    ward = Path(__file__).parent / "ward.xlsx"
+    shutil.copy(ward, tmp_path / "t.2024.xlsx")
+    found = [list(read_words(path, ["sex"])) for path in (tmp_path / "t.2024.xlsx", ward)]
+    assert found[0] == found[1] != []
 
 
 def test_a_file_without_an_ending_is_of_no_known_kind(tmp_path: Path) -> None:
@@ -218,6 +234,7 @@ def test_a_dataset_is_not_read_ahead_into_memory(tmp_path: Path, filtered: bool)
     assert records(Watched(dataset), X) == records([[1.0], [2.0]], X)
     (options,) = asked
     assert options["batch_readahead"] == options["fragment_readahead"] == 1
+    assert options["use_threads"] is False  # threads read ahead as far as they can
     assert options["fragment_scan_options"].use_buffered_stream
     assert not options["fragment_scan_options"].pre_buffer
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloister.core.errors import DataError
-from cloister.data import check_file, read_floats, read_source, read_words, text
+from cloister.data import check_file, header, read_floats, read_source, read_words, text
 from cloister.data.cells import CellType, text_of
 from cloister.data.dialect import Dialect
 from cloister.data.schema import Schema
@@ -244,6 +244,15 @@ def test_lines_are_lines_in_every_encoding(tmp_path: Path, encoding: str, packed
             assert kept(path, encoding=named, multiline=True) == ([1, 2, 5, 6], 2)
 
 
+@pytest.mark.parametrize(("cells", "passes"), [("1,2\n3,na\n,4\n", 1), ("1,2\nx,3\n", 2)])
+def test_plain_numbers_are_read_in_one_pass(tmp_path: Path, cells: str, passes: int) -> None:
+    """Of a file with another cell, what was read before is read again."""
+    (tmp_path / "t.csv").write_text("c0,c1\n" + cells)
+    with mock.patch.object(text, "Lines", wraps=text.Lines) as opened:
+        rows, _ = read(tmp_path / "t.csv", 2, Dialect(delimiter=","), words=False)
+    assert (len(rows), opened.call_count) == (cells.count("\n"), passes)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100, -1])
 def test_lines_are_given_in_pieces_of_any_size_and_none_is_lost(size: int) -> None:
     body = b'1,2\n"a,b",4\n,\n'
@@ -254,6 +263,14 @@ def test_lines_are_given_in_pieces_of_any_size_and_none_is_lost(size: int) -> No
     assert b"".join(pieces).lstrip(b"\n") == body
     assert size < 0 or max(map(len, pieces)) <= size
     assert size > 0 or len(pieces) == 1
+
+
+@pytest.mark.parametrize("length", [5, 6, 7, 8])
+def test_a_line_end_of_two_bytes_stays_one_wherever_a_block_ends(length: int) -> None:
+    body = b"x" * length + b"\r\n"
+    with mock.patch.object(text, "BLOCK_BYTES", 8):
+        lines = text.Lines(io.BytesIO(b"x\n" + body), Dialect(delimiter=","), 1, padded=False)
+        assert b"".join(iter(lines.read, b"")).lstrip(b"\n") == body
 
 
 class Watched(io.BytesIO):
@@ -292,6 +309,20 @@ def test_a_header_without_a_line_end_has_no_lines() -> None:
     lines = text.Lines(io.BytesIO(b"x,y"), Dialect(delimiter=","), 2, padded=False)
     assert lines.is_empty
     assert lines.read() == b""
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_header_of_the_most_bytes_is_read_and_a_longer_one_refused(
+    tmp_path: Path, end: str
+) -> None:
+    slow = mock.patch.object(text, "stream_of", lambda path, _: Slow(path.open("rb"), 8))
+    path = tmp_path / "t.csv"
+    with slow, mock.patch.object(text, "_MOST_HEADER_BYTES", 8):
+        path.write_text("a,b,c,dd" + end, newline="")
+        assert header(path) == ("a", "b", "c", "dd")
+        path.write_text("a,b,c,ddd" + "x" * 8 + end, newline="")
+        with pytest.raises(DataError, match="is longer than 8 bytes"):
+            header(path)
 
 
 def test_a_header_ends_with_its_line(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+import math
 import sys
 import uuid
 from decimal import Decimal
@@ -15,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from cloister.data.units import one_unit, unit_name, unit_names
+from cloister.data.units import as_text, one_unit, unit_name, unit_names
 
 NOON = datetime.datetime(2021, 7, 2, 12, 30)
 LONG = "12345678901234567890123456789012345678"
@@ -72,6 +73,7 @@ def test_an_identifier_has_one_name(name: str, cells: list[Any]) -> None:
         *(None, pd.NA, pd.NaT, np.datetime64("NaT"), float("nan"), float("inf"), Decimal("NaN")),
         *("", "  ", b"", 2.0**53, np.float32(2**24), np.float16(2**11), 10**5000, "x" * 70_000),
         *(object(), Decimal("1e999999"), 1e300, np.ma.masked),
+        *(-(2.0**53), -math.inf, np.float32(-math.inf), Decimal("0E-65536"), Decimal("0E+65536")),
     ],
     ids=lambda cell: type(cell).__name__,
 )
@@ -139,6 +141,11 @@ def test_arrow_units_have_the_names_of_their_objects(
 def test_units_that_are_stored_once_in_two_ways_have_their_names() -> None:
     words = pa.array(["7", None, "x"]).dictionary_encode()
     assert named(pa.RunEndEncodedArray.from_arrays([2, 3, 4], words)) == ["7", "7", None, "x"]
+
+
+def test_a_cell_of_a_text_table_that_is_null_has_no_place() -> None:
+    coded = as_text(pa.array([b"7", None, b"7", b"x"], pa.binary()))
+    assert (coded.distinct, coded.places.tolist()) == (["7", "x"], [0, -1, 0, 1])
 
 
 def test_a_whole_number_may_be_as_long_as_any_identifier() -> None:
