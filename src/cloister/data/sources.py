@@ -431,16 +431,29 @@ def _open_labelled(
         for raw in table.chunks(rows):
             cells = raw.cells
             columns = list(cells.T) if isinstance(cells, np.ndarray) else list(cells)
-            n = len(columns[0]) if columns else len(labels)
-            columns.insert(at, _sliced(labels, start, start + n))
-            start += n
+            stop = start + (len(columns[0]) if columns else len(labels))
+            _check_lengths(source, stop, stop <= len(labels))
+            columns.insert(at, _sliced(labels, start, stop))
+            start = stop
             yield replace(raw, cells=columns)
+        _check_lengths(source, start, start == len(labels))
 
     return Table(table.label, names, chunks)
 
 
+def _check_lengths(source: Labelled, rows: int, is_right: bool) -> None:
+    if not is_right:
+        raise DataError(
+            f"column {source.name!r} must have one cell for each row, got {len(source.column)} "
+            f"cells for at least {rows} rows; give both of the same records."
+        )
+
+
 def _column_cells(cells: Any) -> Any:
     """Return one separate column of cells, in a form that can be sliced."""
+    shape: tuple[int, ...] = tuple(getattr(cells, "shape", ()))
+    if len(shape) > 1 and shape[1:] != (1,):
+        raise DataError(f"labels must be a single column, got shape {shape}; select one column.")
     if hasattr(cells, "iloc"):
         return cells.iloc[:, 0] if hasattr(cells, "columns") else cells
     if hasattr(cells, "to_arrow"):  # polars
@@ -452,7 +465,7 @@ def _column_cells(cells: Any) -> Any:
     if isinstance(cells, list | tuple):
         return list(cells)
     column = np.asanyarray(cells)
-    column = column[:, 0] if column.ndim == 2 and column.shape[1] == 1 else column
+    column = column[:, 0] if column.ndim == 2 else column
     return _listed(column) if isinstance(column, np.ma.MaskedArray) else column
 
 

@@ -152,16 +152,39 @@ def test_labels_beside_a_table_are_one_column_in_whatever_they_come(labels: Any)
     assert records(beside, X, ILL) == records([[1.0, "true"], [2.0, "false"]], X, ILL)
 
 
-def test_a_table_of_two_columns_is_not_taken_for_labels() -> None:
-    two = np.array([[1.0, 2.0], [3.0, 4.0]])
-    with pytest.raises(ValueError, match="shape"):
-        records(Labelled(np.array([[1.0], [2.0]]), "y", two), X, X.model_copy(update={"name": "y"}))
-
-
 def test_labels_beside_a_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("x\n1\n2\n")
     with pytest.raises(DataError, match=r"labels in memory .* as column 'ill'"):
         records(Labelled(tmp_path / "t.csv", "ill", ["true", "false"]), X, ILL)
+
+
+@pytest.mark.parametrize("chunk_rows", [2, 4])
+@pytest.mark.parametrize("names", [("ill", "x"), ("x", "ill")])
+@pytest.mark.parametrize("labels", [["true"] * 4, ["true"] * 7])
+def test_labels_of_another_number_of_rows_are_refused(
+    labels: list[str], names: tuple[str, str], chunk_rows: int
+) -> None:
+    columns = {"ill": ILL, "x": X}
+    rules = Schema(dataset="d", unit="row", columns=tuple(columns[name] for name in names))
+    table = pd.DataFrame({"x": np.arange(6.0)})
+    with pytest.raises(DataError, match=f"got {len(labels)} cells"):
+        read_source(Labelled(table, "ill", labels), rules, chunk_rows=chunk_rows)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pd.DataFrame({"a": ["true", "false"], "b": ["false", "true"]}),
+        pl.DataFrame({"a": ["true", "false"], "b": ["false", "true"]}),
+        np.array([["true", "false"], ["false", "true"]], dtype=object),
+        np.array([["true", "false"], ["false", "true"]]),
+        np.array([[1.0, 2.0], [3.0, 4.0]]),
+    ],
+    ids=["pandas", "polars", "objects", "texts", "numbers"],
+)
+def test_labels_of_two_columns_are_refused(labels: object) -> None:
+    with pytest.raises(DataError, match="must be a single column"):
+        records(Labelled(pd.DataFrame({"x": [1.0, 2.0]}), "ill", labels), X, ILL)
 
 
 def test_a_table_is_known_by_the_end_of_its_name() -> None:
