@@ -168,6 +168,17 @@ def test_a_class_weighs_one_at_most_in_any_state(k: int) -> None:
         assert (task.contribute(t, weighted(task, 1000.0), records) == honest).all()
 
 
+@pytest.mark.parametrize(("k", "largest"), [(2, [1.0]), (3, [1.0, -1.0, 0.0])])
+def test_the_largest_residual_of_a_short_row_fills_the_lattice(
+    k: int, largest: list[float]
+) -> None:
+    task, _ = classes_of(k)
+    now = replace(task._read(weighted(task, 1.0)), cut=OF_ONE + 8)
+    short = Whole(numbers=np.array([[0.0], [0.0], [1.0]]), categories=(), tables=())
+    _, residuals = task._whole_rows(now, short, np.array(largest)[:, None])
+    assert np.linalg.norm(residuals) == pytest.approx(1)
+
+
 @pytest.mark.parametrize("k", [2, 3])
 def test_a_class_of_weight_zero_adds_no_gradient_and_no_curvature(k: int) -> None:
     """And nothing is divided by 0."""
