@@ -37,6 +37,13 @@ def task_of(limit: str = "weight", **options: object) -> Apriori:
     return Apriori(n_features=ITEMS, limit=limit, **{**settings, **options})  # type: ignore[arg-type]
 
 
+def test_no_more_sets_of_a_size_are_counted_than_the_plan_allows() -> None:
+    """But every item is."""
+    for most, sizes in ((5, [8, 5, 5]), (30, [8, 28, 30]), (1000, [8, 28, 56])):
+        task = task_of(most_candidates=most)
+        assert [task.blocks(t)[0].size for t in range(3)] == sizes
+
+
 def baskets(rows: int, seed: int = 0, often: float = 0.4, one: int = 1 << 16) -> np.ndarray:
     rng = np.random.default_rng(seed)
     return np.where(rng.random((rows, ITEMS)) < often, one, -one).astype(np.int32)

@@ -116,6 +116,18 @@ def test_a_prediction_counts_where_the_score_says_another_class() -> None:
     assert found.tolist() == [0, 0, 0, 1, *[0] * 8, 1, *[0] * 7]
 
 
+@pytest.mark.parametrize(
+    ("score", "place"),
+    [(-3.0, 0), (-1.0, 0), (-0.5, 1), (0.0, 3), (0.5, 5), (0.6, 6), (1.0, 7), (3.0, 7)],
+)
+def test_a_score_on_any_scale_is_in_one_of_equal_bins_and_beside_the_box_in_an_outer_one(
+    score: float, place: int
+) -> None:
+    record = np.array([[ONE, round(score * ONE), 0]], dtype=np.int32)  # a member
+    found = EVALUATIONS["scores on any scale"].contribute(0, {}, record) // ONE
+    assert found.tolist() == [*[0] * 8, *(int(i == place) for i in range(8))]
+
+
 class Unsure(LinearClasses):
     """A classifier that knows nothing of the first of three classes."""
 
@@ -143,6 +155,19 @@ def test_a_truth_beside_the_box_is_that_at_its_edge() -> None:
             EVALUATIONS["numbers"].contribute(0, {}, one[None]).tolist() for one in both
         )
         assert edge == beside
+
+
+class Silent(Line):
+    """A regressor whose predictions are no numbers."""
+
+    def predict(self, results: Mapping[str, Floats], records: Records) -> Floats:
+        return np.full(len(records), np.nan)
+
+
+def test_a_prediction_that_is_no_number_has_no_error() -> None:
+    task = replace(EVALUATIONS["a model of numbers"], model=Silent(n_features=3, target=2))
+    found = task.contribute(0, {}, np.array([[0, 0, ONE // 2]], dtype=np.int32)) / ONE
+    assert found[:6].tolist() == [1, 0, 0, 0, 0.5, 0.25]
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -154,6 +154,15 @@ def test_a_tree_that_is_deep_enough_tells_every_combination_of_codes_apart() -> 
         assert len(set(tree.leaf.tolist())) == 12
 
 
+def test_a_node_that_cannot_be_parted_asks_no_column_and_nobody_can_change_a_tree() -> None:
+    options = {"n_trees": 1, "depth": 3, "columns_per_tree": 1, "public_seed": 0}
+    (tree,) = grow([2, 2], [True, True], skip=1, **options)
+    assert tree.asked == (0, *[-1] * 6)
+    assert tree.leaf.tolist() == [0, 4]
+    with pytest.raises(ValueError, match="read-only"):
+        tree.leaf[0] = 1
+
+
 def test_a_table_of_cells_stays_small() -> None:
     (tree,) = grow(
         [2, 60000, 50000],

@@ -78,6 +78,7 @@ def test_bins_of_rarities_reach_from_all_in_one_cell_to_cells_of_noise() -> None
         results = {"cells": np.full((1, 32), records / 32), "floor": np.array([floor])}
         low, width = task._rarity_bins(results)
         assert (low, low + 64 * width) == (-5.0, pytest.approx(high))
+        assert high < low + 64 * width  # the rarest score is within the last bin
 
 
 def test_squared_distances_of_normal_records_have_normal_scores() -> None:
@@ -129,6 +130,18 @@ def test_a_record_at_the_cutoff_is_not_flagged(
     beyond: float, flagged: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert made_up(monkeypatch, beyond, method="zscore", count_share=0.2) == [flagged]
+
+
+def test_flags_are_counted_by_the_category_of_their_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    facts = {"budget": Budget(2.0, 1e-6), "nominal_n": 4000, "count_share": 0.2, "group": "ward"}
+    task = make_plan(Outliers, schema_of(2, group=True), ["one"], **facts).task
+    state = {name: round_to_grid(value, 16) for name, value in task.start().items()}
+    monkeypatch.setattr(Outliers, "scores", lambda _, results, records: records[:, 0] / ONE * 9)
+    table = [(1, -1), (1, 0), (0, 0), (1, 1), (1, 1), (-1, 1)]  # whether far, and the ward
+    records = np.array([(far * ONE, 0, ward * ONE) for far, ward in table], dtype=np.int32)
+    assert (task.contribute(task.rounds - 1, state, records) // ONE).tolist() == [1, 1, 2]
 
 
 def quality(result: Release, X: Any, far: Any) -> tuple[float, float]:

@@ -103,6 +103,16 @@ def test_moments_of_a_class_are_of_values_cut_to_the_box_on_any_grid(bits: int) 
         assert beside.tolist() == [word, word]
 
 
+@pytest.mark.parametrize("bits", [8, 16, 17, 24])
+def test_opposite_values_have_opposite_first_moments_and_one_square(bits: int) -> None:
+    """On a grid finer than squares are, too."""
+    values = np.random.default_rng(bits).integers(0, 1 << bits, 50, dtype=np.int32)
+    of_each = [
+        centred_moments(np.arange(50), part, 50, (1 << 20) - 1, bits) for part in (values, -values)
+    ]
+    np.testing.assert_array_equal(of_each[0] * [-1, 1], of_each[1])
+
+
 @given(seed=seeds, clip=st.floats(1e-3, 1e3))
 def test_an_update_of_a_client_is_never_longer_than_it_was(seed: int, clip: float) -> None:
     update = np.random.default_rng(seed).normal(0, clip, (1, 5))

@@ -111,6 +111,15 @@ def test_a_radius_in_a_round_is_one_step_at_least() -> None:
         assert found.tolist() == [ONE // length, -ONE, 2 * ONE]
 
 
+@pytest.mark.parametrize("radius", [0, -5])
+def test_a_record_at_the_mean_adds_nothing_whatever_the_radius(radius: int) -> None:
+    """And nothing is divided by 0."""
+    task = Auto(n_clusters=3, n_features=4, nominal_n=1000, mu=1.0)
+    state = {**on_grid(task, task.start()), "radius": np.array([radius])}
+    with np.errstate(divide="raise", invalid="raise"):
+        assert not task.contribute(2, state, np.zeros((5, 4), dtype=np.int32)).any()
+
+
 def test_one_record_does_not_change_what_another_adds() -> None:
     """Not even in the last bit: each row alone gives what it gives in the table."""
     table, centres = records(400, 9), records(6, 9, 1).astype(np.int64)
@@ -258,6 +267,16 @@ def test_a_box_is_cut_where_the_noise_of_its_bins_is_below_a_tail(noise: float, 
     """A bin for each of 9 columns has noise in the sum of three times one's; twice that is held."""
     route = SimpleNamespace(whole_box=False, n_features=9, noise_std=lambda _: noise, _tail=6.0)
     assert GridRoute.has_box.func(route) is has  # type: ignore[attr-defined]
+
+
+def test_a_route_of_the_whole_box_has_no_round_that_finds_a_smaller_one() -> None:
+    _, route = grid_task(3, 2, 20_000)
+    whole = replace(route, whole_box=True)
+    firsts = [each.blocks(0)[0].name for each in (route, whole)]
+    assert firsts == ["tails", "cells"]
+    assert sum(block.weight for t in range(whole.rounds) for block in whole.blocks(t)) == (
+        pytest.approx(1)
+    )
 
 
 def test_cells_are_cubic_and_never_more_than_allowed() -> None:

@@ -169,6 +169,17 @@ def test_a_quantile_is_where_the_line_between_two_edges_crosses(
     assert _crossing(np.array(excess), np.array([10.0, 14.0, 20.0])) == place
 
 
+def test_quantiles_of_no_records_are_the_first_edge_to_the_last_digit() -> None:
+    edges = np.array([[-0.8, -0.4, 0.0, 0.3, 0.6], [-1.0, -0.5, 0.0, 0.5, 1.0]])
+    found = quantiles_of(edges, np.zeros((2, 4)), 0.0, (0.25, 0.5))
+    assert found.values.tolist() == [[-0.8, -0.8], [-1.0, -1.0]]
+
+
+def test_edges_of_fewer_trees_than_have_counts_are_an_error() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        quantiles_of(np.arange(5.0)[None], np.ones((2, 4)), 0.0, (0.5,))
+
+
 # --- quantiles and bounds
 
 

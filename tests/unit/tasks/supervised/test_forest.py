@@ -162,6 +162,18 @@ def test_shares_of_a_leaf_are_drawn_to_those_of_all_by_spread_and_noise_by_hand(
     np.testing.assert_allclose(task._log_odds(leaves, noise)[0], moved + np.log(prior), rtol=1e-12)
 
 
+def test_shares_of_a_tree_do_not_depend_on_how_another_one_parts_the_records() -> None:
+    task = designed(kind="random", n_trees=2, depth=2)
+    assert task._reached.all()
+    counts = np.random.default_rng(0).integers(0, 99, (4, 3)).astype(float)
+    sizes = counts.sum(axis=0)
+    mixed = np.outer([1.0, 0.0, 0.0, 0.0], sizes)  # all records in one leaf
+    apart = np.diag(np.append(sizes, 0.0))[:, :3]  # a leaf for each class
+    found = [task._log_odds(np.stack([counts, other]), 2.0) for other in (mixed, apart)]
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-12)
+    assert not np.allclose(found[0][1], found[1][1])
+
+
 def test_a_class_has_at_least_a_hundredth_of_one_record_where_there_is_hardly_one() -> None:
     task = task_of(run(table(), kind="random", n_trees=1, depth=1))
     for root in ([0.8, 0.0102, 0.15], [0.8, 0.0098, 0.15]):

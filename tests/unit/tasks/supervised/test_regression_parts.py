@@ -13,7 +13,7 @@ from cloister import Budget, Schema, make_plan
 from cloister.data.schema import Column
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.task import COUNT_BITS, GridState, Task
-from cloister.tasks.supervised.frame import edge_at
+from cloister.tasks.supervised.frame import Whole, edge_at
 from cloister.tasks.supervised.least_squares import Curvature, curvature_of, of_whole_rows
 from cloister.tasks.supervised.linear import _LENGTH, Linear
 from cloister.tasks.supervised.logistic import Logistic
@@ -37,6 +37,19 @@ def test_a_column_is_lost_where_its_products_about_the_mean_are_below_their_nois
     for noise, drowned in ((44.0, [True, False, False]), (44.5, [True, True, False])):
         found = curvature_of(products, noise, np.array([1.0, 1.0, 0.0]), (0, 0))
         assert found.drowned.tolist() == drowned
+
+
+def test_products_of_categories_of_one_column_are_kept_and_others_shrunk_by_their_noise() -> None:
+    """Of columns of 2 categories, numbers, and 3 categories."""
+    products = 7.0 * np.ones((7, 7)) + 9 * np.eye(7)
+    products[:2, :2], products[3:6, 3:6] = 20.0, 30.0
+    off = products[np.triu_indices(7, 1)]
+    kept = 1 - 4.0**2 / np.mean(off**2)
+    found = curvature_of(products, 4.0, np.zeros(7), (2, 0, 3)).matrix
+    expected = kept * products
+    expected[:2, :2], expected[3:6, 3:6] = 20.0, 30.0
+    expected[[2, 6], [2, 6]] = 16.0
+    np.testing.assert_allclose(found, expected)
 
 
 def test_a_column_is_longer_by_the_root_of_its_squares_and_the_constant_is_not() -> None:
@@ -83,6 +96,19 @@ def test_the_longest_row_with_the_largest_target_fills_the_lattice(
     unit, target_unit = linear._units(now)
     longest = hypot(linear._length(now), target_unit * edge_at(target))
     assert unit * longest == pytest.approx(_LENGTH)
+
+
+def test_a_target_beyond_its_bound_counts_as_the_bound_in_the_products_of_its_row(
+    linear: Linear,
+) -> None:
+    now = known(linear, typical=OF_ONE, length=OF_ONE, target_length=OF_ONE + 4)
+    row = Whole(numbers=np.array([[0.3], [-0.2], [1.0]]), categories=(), tables=())
+    for sign in (1, -1):
+        at_bound, beyond = (
+            linear._row_products(now, row, np.array([sign * target])) for target in (2.0, 50.0)
+        )
+        assert at_bound.all()
+        assert (beyond == at_bound).all()
 
 
 @pytest.mark.parametrize(("typical", "times"), [(68, 4.0), (66, 2.0), (64, 1.0), (60, 1.0)])
@@ -140,6 +166,17 @@ def test_a_class_weighs_one_at_most_in_any_state(k: int) -> None:
         assert honest.any()
         assert (task.contribute(t, weighted(task, 1.01), records) == honest).all()
         assert (task.contribute(t, weighted(task, 1000.0), records) == honest).all()
+
+
+@pytest.mark.parametrize(("k", "largest"), [(2, [1.0]), (3, [1.0, -1.0, 0.0])])
+def test_the_largest_residual_of_a_short_row_fills_the_lattice(
+    k: int, largest: list[float]
+) -> None:
+    task, _ = classes_of(k)
+    now = replace(task._read(weighted(task, 1.0)), cut=OF_ONE + 8)
+    short = Whole(numbers=np.array([[0.0], [0.0], [1.0]]), categories=(), tables=())
+    _, residuals = task._whole_rows(now, short, np.array(largest)[:, None])
+    assert np.linalg.norm(residuals) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("k", [2, 3])
