@@ -159,3 +159,24 @@ def test_an_identity_round_trips_and_is_never_shown_or_pickled() -> None:
         pickle.dumps(identity)
     with pytest.raises(LocalProtocolError):
         Identity(b"short")
+
+
+def test_a_box_for_a_reader_is_opened_with_that_key_usage_and_context_alone() -> None:
+    public, plain = kex.public_of(KEY), b"released words"
+    box, again = (kex.seal_to(public, plain, Usage.RESULT, b"job") for _ in range(2))
+    assert len(box) == kex.PUBLIC_BYTES + len(plain) + 16
+    assert box[: kex.PUBLIC_BYTES] != again[: kex.PUBLIC_BYTES]  # a fresh key for each box
+    assert kex.unseal_from(KEY, box, Usage.RESULT, b"job") == plain
+    # The key of the box is the one that the two public keys, the usage and the context give.
+    shown, sealed = box[: kex.PUBLIC_BYTES], box[kex.PUBLIC_BYTES :]
+    key = kex.agree(KEY, shown, Usage.RESULT, kex.join((shown, public, b"job")))
+    assert kex.unseal(key, sealed) == plain
+    for private, usage, context, sent in (
+        (OTHER, Usage.RESULT, b"job", box),
+        (KEY, Usage.BOX, b"job", box),
+        (KEY, Usage.RESULT, b"other", box),
+        (KEY, Usage.RESULT, b"job", again[: kex.PUBLIC_BYTES] + sealed),
+        (KEY, Usage.RESULT, b"job", box[:-1]),
+    ):
+        with pytest.raises(RemoteProtocolError):
+            kex.unseal_from(private, sent, usage, context)

@@ -14,6 +14,7 @@ from cloister.privacy.events import (
     Event,
     GaussianEvent,
     LaplaceEvent,
+    LossEvent,
     NonPrivateEvent,
     RepeatedEvent,
     event_from_dict,
@@ -126,3 +127,13 @@ def test_events_and_budgets_need_no_scipy() -> None:
         "sys.exit(bool({'scipy', 'dp_accounting', 'sqlalchemy'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_mechanism_of_another_package_must_define_its_losses() -> None:
+    class Unfinished(LossEvent):
+        pass
+
+    with pytest.raises(NotImplementedError):
+        Unfinished().rough_epsilon()
+    with pytest.raises(NotImplementedError):
+        Unfinished().losses(0.1)
