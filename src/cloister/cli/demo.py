@@ -24,6 +24,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.ledger import Ledger
 from cloister.tasks.clustering import weighted
 from cloister.tasks.clustering.auto import Auto
+from cloister.tasks.clustering.clusters import all_at_once
 from cloister.tasks.clustering.synopsis import squared_distances
 
 COLUMNS = ("age", "bmi", "systolic")
@@ -83,8 +84,8 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         "above 5 % unless you accept more with --max-loss."
     )
     out.paragraph(
-        "An interval covers the noise of the last round. The noise of earlier rounds also moves "
-        "the centres; --stability estimates this movement from the release."
+        "The intervals of all centres hold together in 95 of 100 runs. They hold the centres that "
+        "k-means finds without privacy."
     )
     paths = " ".join(str(path) for path in files.values())
     out.say(f"Next: open {args.out / 'report.html'}, or run the same on the files yourself:")
@@ -112,14 +113,18 @@ def cost_of_privacy(result: Release, records: np.ndarray[Any, Any]) -> Table:
     exact = grid.decode(best)
     # Clusters have no order, so each released centre is compared with the nearest exact one.
     near = np.abs(exact[None] - released["centres"][:, None]) / grid.half_range
-    centres = Estimate(*(released[name] for name in ("centres", "low", "high")))
+    ends = (released[name] for name in ("centres", "low", "high"))
+    centres = Estimate(released["centres"], *all_at_once(*ends))
     rows: list[tuple[Cell, ...]] = [
         (f"cluster {j}, {name}", centres[j, c], float(exact[near[j].sum(1).argmin(), c]))
         for j in range(CLUSTERS)
         for c, name in enumerate(result.plan.columns)
     ]
     rows.append(("mean squared distance, scaled", *errors))
-    note = "The last column and the last row are exact, which only public records allow."
+    note = (
+        "In brackets: 95 % confidence intervals (privacy noise only) for all cells together. The "
+        "last column and the last row are exact, which only public records allow."
+    )
     return Table("The cost of privacy here", ("", "released", "without privacy"), tuple(rows), note)
 
 

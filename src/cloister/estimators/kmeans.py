@@ -6,6 +6,7 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from cloister.app.release import Release
@@ -21,7 +22,7 @@ from cloister.protocol.task import Task
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.algorithms import kmeans_tasks
 from cloister.tasks.clustering.auto import Auto
-from cloister.tasks.clustering.clusters import none_above_noise, records_left_out
+from cloister.tasks.clustering.clusters import none_above_noise, records_left_out, verdicts_of
 from cloister.tasks.clustering.select_k import SelectK
 from cloister.tasks.clustering.stability import N_RUNS, Stability, stability
 from cloister.tasks.options import check_known, options_of
@@ -57,12 +58,17 @@ class DPKMeans(CentreModel, PrivateEstimator):
     ----------
     cluster_centers_ : ndarray of shape (n_clusters, n_features), data units
     centers_low_, centers_high_ : ndarray of shape (n_clusters, n_features), data units
-        Ends of the 95 % confidence interval (privacy noise of the last round only). It is for the
-        mean before shrinkage and projection into the box, so a centre may be outside. It is the
-        whole box if the cluster size does not differ from zero beyond the noise. :meth:`stability`
-        estimates the results of another fit.
+        Ends of the 95 % confidence interval (privacy noise only). With "auto" in two and three
+        columns it is around the centre, for the centre that k-means on all records finds from
+        these. Otherwise it is for the mean of the last round alone, before shrinkage and projection
+        into the box, so a centre may be outside. :meth:`stability` then estimates the results of
+        another fit. It is the whole box if the cluster size is within its noise.
     centers_half_width_ : ndarray of shape (n_clusters, n_features), data units
         Half the distance of these ends.
+    verdict_ : ndarray of shape (n_clusters,), str
+        "determined": k-means on all records has the cluster. "numbers only": the centre holds, but
+        nothing sets the cluster apart. "not determined": another release may find another one.
+        "not known" for methods that cannot tell.
     cluster_sizes_, sizes_half_width_ : ndarray of shape (n_clusters,)
         Noisy sizes and the half-width of their intervals.
     history_ : tuple of dict
@@ -152,6 +158,9 @@ class DPKMeans(CentreModel, PrivateEstimator):
         self._set(_ATTRIBUTES)
         # The interval need not be symmetric about the centre.
         self.centers_half_width_: Floats = (self.centers_high_ - self.centers_low_) / 2
+        verdict = result.results.get("verdict")
+        words = ["not known"] * self.n_clusters if verdict is None else verdicts_of(verdict)
+        self.verdict_ = np.array(words)
         self.history_ = result.history
         self.n_iter_ = result.plan.rounds
 

@@ -12,6 +12,7 @@ from sklearn.exceptions import NotFittedError
 import cloister
 from cloister import DPKMeans, DPLogisticRegression, DPNaiveBayes, DPSiloEnsemble, DPStandardScaler
 from cloister.core.errors import PlanError
+from cloister.tasks.clustering.clusters import all_at_once
 
 Y = np.repeat([0, 1], 500)
 X = np.random.default_rng(0).normal(4 * Y[:, None], 1, (1000, 2))
@@ -50,7 +51,8 @@ def test_a_frame_has_the_intervals_of_the_model_once() -> None:
     assert set(frame.index.get_level_values("table")) == {"Centres"}
     cell = frame.loc[("Centres", "cluster 1", "x0")]
     assert cell.value == KMEANS.cluster_centers_[1, 0]
-    assert (cell.low, cell.high) == (KMEANS.centers_low_[1, 0], KMEANS.centers_high_[1, 0])
+    low, high = all_at_once(KMEANS.cluster_centers_, KMEANS.centers_low_, KMEANS.centers_high_)
+    assert (cell.low, cell.high) == (low[1, 0], high[1, 0])
     size = frame.loc[("Centres", "cluster 0", "noisy size")]
     assert size.high - size.value == pytest.approx(KMEANS.sizes_half_width_[0])
 

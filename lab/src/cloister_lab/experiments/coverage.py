@@ -204,7 +204,11 @@ def units(settings: Settings) -> list[Unit]:
 
 def _block(table: Named, method: str, first: int, runs: int) -> list[TidyRow]:
     """Return the tally of some runs."""
-    cell = measure(loaded(table), TASKS[method], _EPSILON, runs=runs, first_seed=first)
+    data = loaded(table)
+    # In few columns the target of `auto` is k-means on all records: test_cluster_verdicts.py.
+    if method == "auto" and data.records.shape[1] <= 3:
+        return []
+    cell = measure(data, TASKS[method], _EPSILON, runs=runs, first_seed=first)
     return [asdict(cell)]
 
 

@@ -418,11 +418,12 @@ def _shade(display: Heatmap) -> Floats:
 
 def _cell_intervals(axes: Axes, display: Heatmap) -> None:
     """Draw in each cell the position of its value within its column, with its interval."""
+    known = np.isfinite(display.estimate.low) & np.isfinite(display.estimate.high)
     values, lows, highs = (_drawable(v) for v in _with_ends(display))
     left, width, drop = -0.26, 0.52, 0.27  # leaves room for intervals beyond both ends
     lowest, ranges = values.min(axis=0), np.ptp(values, axis=0)
     for i, j in np.ndindex(values.shape):
-        if ranges[j] <= 0:
+        if ranges[j] <= 0 or not known[i, j]:
             continue
         at, low, high = ((end[i, j] - lowest[j]) / ranges[j] for end in (values, lows, highs))
         low, high = np.clip((low, high), -0.38, 1.38)

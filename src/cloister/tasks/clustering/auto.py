@@ -21,7 +21,7 @@ import numpy as np
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Positive, Whole, declared
 from cloister.core.errors import PlanError
-from cloister.hazmat.fixedpoint import Grid
+from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicFacts, Rows
 from cloister.tasks.clustering.auto_grid import GridRoute
@@ -32,6 +32,7 @@ from cloister.tasks.clustering.clusters import (
     centres_in_units,
     expected_half_widths,
 )
+from cloister.tasks.clustering.fixed_point import NOT_DETERMINED
 from cloister.tasks.clustering.lloyd_kernel import check_exact
 from cloister.tasks.intervals import size_interval
 from cloister.tasks.options import Clusters, PublicSeed, build_task, epsilon_for, require_budget
@@ -141,11 +142,15 @@ class Auto(Clustering, Gaussian):
         return forecast_of(self.route, noise_std, nominal_n, grid)
 
     def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
-        """Return the results of :func:`.centres.centres_in_units`, and ``spreads``.
+        """Return the results of :func:`.centres.centres_in_units`, ``spreads`` and ``verdict``.
 
         ``spreads`` has the shape (n_clusters, n_features) and is in data units. It is about the
-        standard deviation of each cluster in each column, 0 without an estimate. The interval is
-        that of the last round's mean before shrinkage, so a centre may be outside it.
+        standard deviation of each cluster in each column, 0 without an estimate.
+
+        ``verdict`` has the shape (n_clusters,): 0 not determined, 1 numbers only, 2 determined. It
+        is absent in four and more columns. With it, the interval is around the centre and for the
+        fixed point of k-means on all records from the centres. Without it, the interval is that of
+        the last round's mean before shrinkage, so a centre may be outside it.
         """
         return results_of(self.route, state, grid)
 
@@ -178,19 +183,31 @@ def forecast_of(route: Route, noise_std: float, nominal_n: int, grid: Grid) -> M
     if isinstance(route, MeanRoute):
         half = size_interval(noise * route.stretch * TYPICAL * sqrt(route.n_features))
         widths = {"half_width": half / nominal_n * grid.half_range}
-        # This route releases no sizes, so any size up to all records is possible.
-        unknown = {"size_half_width": np.array([float(nominal_n)])}
-        return widths if route.n_clusters == 1 else {**widths, **unknown}
-    blocks = route.blocks(route.rounds - 1)
+        # Without a count, any size up to all records is possible.
+        size = size_interval(_count_std(route, noise)) if route.has_counts else float(nominal_n)
+        return {**widths, "size_half_width": np.array([size])}
     return expected_half_widths(
         nominal_n / route.n_clusters,
         grid,
         sum_std=noise * TYPICAL * sqrt(route.n_features),
-        count_std=noise * sqrt(blocks[0].weight / blocks[-1].weight),
+        count_std=_count_std(route, noise),
     )
+
+
+def _count_std(route: Route, noise: float) -> float:
+    """Return the standard deviation of a count for that of a sum in the last round."""
+    blocks = route.blocks(route.rounds - 1)
+    return noise * sqrt(blocks[0].weight / blocks[-1].weight)
 
 
 def results_of(route: Route, state: GridState, grid: Grid) -> Mapping[str, Floats]:
     """Return the results of a route, as in :meth:`Auto.results`."""
-    centres = centres_in_units(state, grid, route.frac_bits)
-    return {**centres, "spreads": np.outer(route.spreads(state), grid.half_range)}
+    results = {
+        **centres_in_units(state, grid, route.frac_bits),
+        "spreads": np.outer(route.spreads(state), grid.half_range),
+    }
+    if isinstance(route, GridRoute):
+        results["verdict"] = from_grid(state["verdict"], route.frac_bits)
+    elif isinstance(route, MeanRoute) and route.n_clusters > 1:
+        results["verdict"] = np.full(len(state["centres"]), NOT_DETERMINED)
+    return results

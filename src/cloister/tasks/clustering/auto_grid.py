@@ -10,7 +10,7 @@ from math import prod, sqrt
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, State
-from cloister.protocol.task import Block, NoisyBlock, Rows
+from cloister.protocol.task import INTERVAL_95, Block, NoisyBlock, Rows
 from cloister.tasks.clipped import chunks
 from cloister.tasks.clustering.auto_rounds import (
     LLOYD_RELEASES,
@@ -25,11 +25,13 @@ from cloister.tasks.clustering.auto_rounds import (
     still,
 )
 from cloister.tasks.clustering.density import FINE, density, kernel, spread
+from cloister.tasks.clustering.fixed_point import NOT_DETERMINED, judge
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 from cloister.tasks.clustering.surrogate import Partition, Surrogate
 from cloister.tasks.clustering.synopsis import cubic_bins, drop_empty_cells
 from cloister.tasks.clustering.weighted import ONE, cluster, on_lattice, parts_of
 from cloister.tasks.columns import bins_of, count_cells
+from cloister.tasks.intervals import above_noise, round_up
 from cloister.tasks.shrinkage import gains
 from cloister.tasks.state import decode_state, encode_state
 
@@ -37,7 +39,7 @@ from cloister.tasks.state import decode_state, encode_state
 # (docs/proofs/auto.md).
 _BOX, _HISTOGRAM = 0.08, 0.45  # share of the budget, and share of the rest of the budget
 _EDGE_BINS = 32  # bins of a column
-_TAIL, _LOST = 0.07, 0.5  # largest loss at an end of a column: share of all records, of a cluster
+_TAIL, _LOST = 0.03, 0.5  # largest loss at an end of a column: share of all records, of a cluster
 _LEAST_BINS = 2  # of a box; a narrower box is extended by a bin on either side
 _FINENESS = 9.0  # noise of a cluster's count that a cell's count should have
 _FEWEST, _MOST = 5, 60  # cells of a cluster
@@ -51,6 +53,8 @@ _COUNT_PART, _GROWTH = 0.12, 1.15
 _NU, _SLOW, _FAST = 0.1, 0.2, 0.4  # radius of Lloyd rounds against their noise
 _NARROW, _WIDE = 0.7, 3.0  # radius in root mean square distances of a cluster
 _MODEL = 0.05  # relative error of every estimate from the histogram
+_SEEN = 2.0  # standard deviations of a moment of cells beyond which it is no noise
+_OF_SIZE = 0.03  # relative error of a size, as its border moves with the centres
 _DRIFT = 0.3  # share of a later change that may be wrong
 
 
@@ -62,6 +66,11 @@ class GridKnown(MovingCentres):
     box_high: Floats
     surrogate: Surrogate
     error_std: Floats  # of each centre in a column; on the grid, its square could round to 0
+    moved: Floats  # of each centre by records that the surrogate has elsewhere
+    verdict: Floats  # of each cluster, after the last round
+    # Sums of the distances of records to the box, beyond its low and its high end in each column.
+    beyond_low: Floats
+    beyond_high: Floats
 
 
 @dataclass(frozen=True)
@@ -131,6 +140,10 @@ class GridRoute(Route):
             box_high=np.ones(d),
             surrogate=empty,
             error_std=np.zeros(self.n_clusters),
+            moved=np.zeros((self.n_clusters, d)),
+            verdict=np.full(self.n_clusters, NOT_DETERMINED),
+            beyond_low=np.zeros(d),
+            beyond_high=np.zeros(d),
         )
         return encode_state(initial)
 
@@ -199,8 +212,10 @@ class GridRoute(Route):
             case "cells":
                 known = self._cluster(known, *released["cells"].in_records(self.frac_bits))
             case _:
-                known = self._move(known, released)
-        return encode_state(self._with_radii(known, t + 1) if t + 1 < self.rounds else known)
+                known, last_std = self._move(known, released)
+                if t + 1 == self.rounds:
+                    return encode_state(self._judged(known, last_std))
+        return encode_state(self._with_radii(known, t + 1))
 
     def spreads(self, state: GridState) -> Floats:
         """Return the standard deviation in a column of each cluster of the surrogate."""
@@ -240,7 +255,16 @@ class GridRoute(Route):
         narrow = high - low < _LEAST_BINS * step
         low = np.where(narrow, np.maximum(low - step, -1), low)
         high = np.where(narrow, np.minimum(high + step, 1), high)
-        return replace(known, box_low=low, box_high=high)
+        middles = -1 + step * (np.arange(_EDGE_BINS) + 0.5)
+        below = np.maximum(low[:, None] - middles, 0)
+        above = np.maximum(middles - high[:, None], 0)
+        return replace(
+            known,
+            box_low=low,
+            box_high=high,
+            beyond_low=np.maximum((noisy * below).sum(axis=1), 0),
+            beyond_high=np.maximum((noisy * above).sum(axis=1), 0),
+        )
 
     def _cluster(self, known: GridKnown, noisy: Floats, noise_std: float) -> GridKnown:
         """Replace the records by points of the histogram, and cluster the points."""
@@ -265,12 +289,42 @@ class GridRoute(Route):
         points[: len(middles)] = middles
         weights[: len(middles)] = parts_of(spread(fine, masses).ravel())
         centres = cluster(points, weights, k, public_seed=self.public_seed, restarts=_RESTARTS)
-        full = spread(coarse, masses).ravel() * (n / FINE) > 0.1 * noise_std
-        cells = _middles(known, bins)[full]
+        fitted = spread(coarse, masses).ravel() * (n / FINE)
+        cells = _middles(known, bins)
         known = replace(
             known, surrogate=Surrogate(points, weights, float(n)), centres=centres / ONE
         )
-        return self._with_errors(known, cells, noise_std)
+        moved = self._moved(known, cells, counts.ravel() - fitted, noise_std)
+        known = replace(known, moved=moved)
+        return self._with_errors(known, cells[fitted > 0.1 * noise_std], noise_std)
+
+    def _moved(
+        self, known: GridKnown, cells: Integers, missing: Floats, noise_std: float
+    ) -> Floats:
+        """Return the moves of the centres by records that the surrogate has elsewhere.
+
+        These are records beyond the box, which count in its outermost cells, and records in cells
+        whose counts are significantly larger than the density. Lloyd rounds clip far records, so
+        that they do not see them.
+        """
+        k, partition = len(known.centres), self._partition(known)
+        labels = nearest_centres(cells.astype(np.int32), on_lattice(known.centres))
+        moves = np.zeros(known.centres.shape)
+        half, bins = self.histogram_of(known)
+        for c, middles in enumerate(cells.T / ONE):
+            arms = middles - known.centres[labels, c]
+            sums = np.bincount(labels, missing * arms, k)
+            noise = noise_std * np.sqrt(np.bincount(labels, arms**2, k))
+            moves[:, c] = np.where(np.abs(sums) > _SEEN * noise, np.abs(sums), 0)
+            side, places = 2 * half[c] / bins[c], known.surrogate.points[:, c] / ONE
+            for is_outer, beyond in (
+                (places < known.box_low[c] + side, known.beyond_low[c]),
+                (places > known.box_high[c] - side, known.beyond_high[c]),
+            ):
+                # A cluster has the same part of the records beyond as of the outermost cells.
+                masses = np.bincount(partition.labels, known.surrogate.masses * is_outer, k)
+                moves[:, c] += masses / max(masses.sum(), 1) * beyond
+        return moves / partition.counts[:, None]
 
     def _with_errors(self, known: GridKnown, cells: Integers, noise_std: float) -> GridKnown:
         """Set the errors of the histogram's centres and counts by a public model."""
@@ -301,10 +355,13 @@ class GridRoute(Route):
         stretch = min(max((_NU / noise) ** (_FAST if noise < _NU else _SLOW), _NARROW), _WIDE)
         return replace(known, radii=stretch * np.sqrt(np.maximum(within, 1e-6)))
 
-    def _move(self, known: GridKnown, released: Mapping[str, NoisyBlock]) -> GridKnown:
+    def _move(
+        self, known: GridKnown, released: Mapping[str, NoisyBlock]
+    ) -> tuple[GridKnown, Floats]:
         """Correct the surrogate by the difference of the sums, and move the centres to its means.
 
-        Points and records are clipped alike, so clipping does not bias their difference.
+        Points and records are clipped alike, so clipping does not bias their difference. Also
+        returns the standard deviation of each mean by the noise of this round.
         """
         d, typical = self.n_features, self._typical(known)
         before = self._partition(known)
@@ -324,11 +381,38 @@ class GridRoute(Route):
         after = replace(merged, surrogate=surrogate, centres=np.clip(centres, -1, 1))
         fresh = self._partition(after).counts
         stds = merged.counts_std, _DRIFT * (fresh - counts), 0.02 * counts
-        return replace(
+        after = replace(
             after,
             error_std=np.sqrt(error + _DRIFT**2 * drift),
             counts=fresh,
             counts_std=np.sqrt(sum(std**2 for std in stds)),
+        )
+        # The interval at a bound of the box is cut, and would hide a part of the noise.
+        of_sums = (radii * sum_std / counts)[:, None]
+        cut = (after.high - after.low) / (2 * INTERVAL_95["gaussian"])
+        return after, np.maximum(cut, of_sums)
+
+    def _judged(self, known: GridKnown, last_std: Floats) -> GridKnown:
+        """Set the verdicts, and replace intervals given the last centres by those of k-means."""
+        judgement = judge(
+            known.surrogate,
+            known.centres,
+            path_std=known.error_std,
+            last_std=last_std,
+            moved=known.moved,
+            size_errors=known.counts_std / known.counts,
+            clear=above_noise(known.sizes, known.size_half_width),
+            public_seed=self.public_seed,
+        )
+        # A count within its noise is no divisor: its interval stays the box.
+        unknown = known.high - known.low >= 2
+        half = np.where(unknown, 2.0, judgement.half_width)
+        return replace(
+            known,
+            low=np.maximum(known.centres - round_up(half, self.frac_bits), -1),
+            high=np.minimum(known.centres + round_up(half, self.frac_bits), 1),
+            size_half_width=np.hypot(known.size_half_width, _OF_SIZE * np.abs(known.sizes)),
+            verdict=judgement.verdict,
         )
 
 

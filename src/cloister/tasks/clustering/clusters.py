@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from cloister.core.arrays import Flags, Floats, GridState, Results
+from cloister.core.arrays import Flags, Floats, GridState, Integers, Results
 from cloister.core.display import Bars, Cell, Display, Heatmap, Scatter, Summary, Table
 from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
@@ -28,6 +29,7 @@ LEFT_OUT = 0.15
 _WHOLE = 0.499  # an interval with this half-width, in a column's range, is the whole box
 _CLEAR_SIZE = 3.0  # smallest useful size of a cluster, in half-widths of its noisy size
 _CLEAR_CENTRE = 0.1  # largest useful half-width of a centre, as a share of a column's range
+_CUT = 0.01  # part by which one side of an interval is shorter if a bound cuts it
 _MOST_SIZES = 6  # more sizes are summarised by their range
 _NUMERALS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
 _INTERVAL = (
@@ -35,6 +37,21 @@ _INTERVAL = (
     "earlier rounds, so another run may find other clusters."
 )
 _BETWEEN = f"In brackets: {_INTERVAL} A centre that was moved into the box may be outside."
+_AT_ONCE = (
+    "In brackets: 95 % confidence intervals (privacy noise only) for all cells together. They hold "
+    "the centres that k-means on all records finds from these, and exclude sampling."
+)
+_SIZES_OF_VERDICT = (
+    "± is half of the 95 % confidence interval (privacy noise only) for the records nearest to the "
+    "centre of k-means on all records."
+)
+VERDICTS = ("not determined", "numbers only", "determined")
+"""The words for the values of ``verdict`` in results, ascending."""
+_MEANINGS = (
+    "Determined: k-means on all records has this cluster. Numbers only: its centre holds about 9 "
+    "times in 10, but nothing sets it apart from its neighbour: the border is a convention. Not "
+    "determined: another release may find another cluster; the centre has one digit."
+)
 
 
 @dataclass(frozen=True)
@@ -107,48 +124,93 @@ def expected_half_widths(
 
 
 def estimates_of(results: Results, columns: tuple[str, ...]) -> tuple[Estimate, Estimate]:
-    """Return centres and sizes with their intervals."""
+    """Return centres and sizes with their intervals.
+
+    With verdicts, the intervals of the centres hold together, and a centre that is not
+    determined has one digit and no interval.
+    """
     names = tuple(f"cluster {j}" for j in range(len(results["centres"])))
     distinct_sizes = above_noise(results["sizes"], results["size_half_width"])
-    ends = (results[name] for name in ("centres", "low", "high"))
     # 0 is no special value of a centre, so a centre is distinct if its cluster's size is.
     of_centres = np.repeat(distinct_sizes[:, None], len(columns), axis=1)
+    centres, low, high = (results[name] for name in ("centres", "low", "high"))
+    if "verdict" in results:
+        low, high = all_at_once(centres, low, high)
+        holds = results["verdict"][:, None] > 0
+        low, high = (np.where(holds, end, np.nan) for end in (low, high))
+        centres = np.where(holds, centres, _one_digit(centres))
     sizes = around(results["sizes"], results["size_half_width"], distinct=distinct_sizes)
     return (
-        Estimate(*ends, distinct=of_centres, labels=(names, columns)),
+        Estimate(centres, low, high, distinct=of_centres, labels=(names, columns)),
         replace(sizes, labels=(names,), unit="records"),
     )
+
+
+def all_at_once(centres: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """Widen 95 % intervals of centres so that all of them hold together in 95 % of releases.
+
+    Returns
+    -------
+    low, high : ndarray of the shape of `centres`
+        An end at a bound of the box stays there.
+    """
+    # Bonferroni: each of n intervals fails with probability 0.05 / n.
+    normal = NormalDist()
+    factor = normal.inv_cdf(1 - 0.025 / centres.size) / normal.inv_cdf(1 - 0.025)
+    half = np.maximum(centres - low, high - centres)
+    # An interval around its centre is shorter on one side only if a bound cuts it there.
+    least = half * (1 - _CUT)
+    return (
+        np.where(centres - low < least, low, centres - factor * half),
+        np.where(high - centres < least, high, centres + factor * half),
+    )
+
+
+def _one_digit(values: Floats) -> Floats:
+    """Round values to their first digit."""
+    return np.array([float(f"{value:.0e}") for value in values.flat]).reshape(values.shape)
 
 
 def centre_displays(results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
     """Return the centres as a table and a heat map, their projection, and the sizes."""
     centres, sizes = estimates_of(results, columns)
+    note = _AT_ONCE if "verdict" in results else _BETWEEN
+    of_size = _SIZES_OF_VERDICT if "verdict" in results else f"± is half of {_INTERVAL}"
     return (
-        _table(centres, sizes),
+        _table(centres, sizes, results.get("verdict")),
         Heatmap(
             "Centres at a glance",
             centres,
             "Blue is above the mean of the other centres in a column and orange below, by "
-            f"more than the noise of both; white is neither. {_BETWEEN}",
-            differences(centres.values, centres.low, centres.high),
+            f"more than the noise of both; white is neither. {note}",
+            differences(results["centres"], results["low"], results["high"]),
         ),
         *(_map(centres, sizes.values) if _is_worth_a_map(centres.values) else ()),
-        Bars("Noisy sizes", replace(sizes, distinct=None), f"± is half of {_INTERVAL}"),
+        Bars("Noisy sizes", replace(sizes, distinct=None), of_size),
     )
 
 
-def _table(centres: Estimate, sizes: Estimate) -> Table:
+def _table(centres: Estimate, sizes: Estimate, verdict: Floats | None) -> Table:
     """Return a table of sizes and centres; the longer dimension is along the rows."""
     # Readers scroll downwards more easily than sideways.
     names, columns = centres.labels
     corner, heads = "cluster", ("noisy size", *columns)
-    rows: list[tuple[Estimate, ...]] = [(sizes[j], *centres[j].cells()) for j in range(len(names))]
+    rows: list[tuple[Cell, ...]] = [(sizes[j], *centres[j].cells()) for j in range(len(names))]
+    note = _BETWEEN
+    if verdict is not None:
+        heads, note = (*heads, "verdict"), f"{_AT_ONCE} {_MEANINGS}"
+        rows = [(*row, words) for row, words in zip(rows, verdicts_of(verdict), strict=True)]
     if len(columns) > len(names):
         corner, names, heads, rows = "", heads, names, list(zip(*rows, strict=True))
     named: tuple[tuple[Cell, ...], ...] = tuple(
         (name, *row) for name, row in zip(names, rows, strict=True)
     )
-    return Table("Centres", (corner, *heads), named, note=_BETWEEN)
+    return Table("Centres", (corner, *heads), named, note=note)
+
+
+def verdicts_of(verdict: Floats) -> tuple[str, ...]:
+    """Return the word for each verdict."""
+    return tuple(VERDICTS[int(value)] for value in verdict)
 
 
 def _is_worth_a_map(centres: Floats) -> bool:
@@ -226,7 +288,7 @@ class Clustering:
         return Summary(
             title,
             f"{title}, of about {_sizes(results['sizes'])}.",
-            clusters_above_noise(results),
+            reliability(results),
             (warning,) if warning else (),
         )
 
@@ -242,8 +304,14 @@ class Clustering:
         ends = (cell for name in columns for cell in (name, f"{name} low", f"{name} high"))
         cells = np.stack([results[name] for name in ("centres", "low", "high")], axis=2)
         sizes = results["sizes"], results["size_half_width"], cells.reshape(len(cells), -1)
-        rows = tuple((j, *row) for j, row in enumerate(np.column_stack(sizes).tolist()))
+        rows: tuple[tuple[Cell, ...], ...] = tuple(
+            (j, *row) for j, row in enumerate(np.column_stack(sizes).tolist())
+        )
         headings = ("cluster", "noisy size", "noisy size ±", *ends)
+        if "verdict" in results:
+            words = verdicts_of(results["verdict"])
+            rows = tuple((*row, word) for row, word in zip(rows, words, strict=True))
+            headings = (*headings, "verdict")
         return {"centres": Table("Centres", headings, rows)}
 
 
@@ -256,6 +324,33 @@ def _sizes(sizes: Floats) -> str:
     return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
 
 
+def reliability(results: Results) -> str:
+    """Return a sentence on the clusters that hold, by their verdicts or by the noise alone."""
+    verdict = results.get("verdict")
+    if verdict is None:
+        return clusters_above_noise(results)
+    determined, numbers = (np.flatnonzero(verdict == value) for value in (2, 1))
+    k, n = len(verdict), len(determined)
+    if n == k:
+        return f"All {k} clusters are determined."
+    if not n and not len(numbers):
+        return f"No cluster of {k} is determined: another release may find other clusters."
+    only = ""
+    if len(numbers) == 1:
+        only = f" Only the centre of cluster {_listed(numbers)} holds."
+    elif len(numbers):
+        only = f" Only the centres of clusters {_listed(numbers)} hold."
+    if not n:
+        return f"No group is set apart: the table cuts a cloud.{only}"
+    return (
+        f"{n} of {k} clusters {'is' if n == 1 else 'are'} determined ({_listed(determined)}).{only}"
+    )
+
+
+def _listed(indices: Integers) -> str:
+    return ", ".join(map(str, indices[:10].tolist())) + ", ..." * (len(indices) > 10)
+
+
 def clusters_above_noise(results: Results) -> str:
     """Return a sentence on the clusters distinct from the noise, or "" for a single cluster."""
     distinct = _distinct_clusters(results)
@@ -266,10 +361,9 @@ def clusters_above_noise(results: Results) -> str:
     if number == k:
         return f"{sentence}."
     others = "of the other" if k - number == 1 else "of the others" if number else "of all"
-    indices = ", ".join(str(j) for j in np.flatnonzero(~distinct)[:10])
-    more = ", ..." if k - number > 10 else ""
+    indices = _listed(np.flatnonzero(~distinct))
     return (
-        f"{sentence}: the noisy size {others} ({indices}{more}) does not differ from 0, and the "
+        f"{sentence}: the noisy size {others} ({indices}) does not differ from 0, and the "
         "noise alone could explain the centre."
     )
 

@@ -42,7 +42,14 @@ from cloister.tasks.state import decode_state, encode_state
 
 MOST_CLUSTERS = 256
 NumberOfClusters = Annotated[int, Range(1, MOST_CLUSTERS)]
-_ROWS = {"widths", "start", "error_std", *(field.name for field in fields(MovingCentres))}
+_ROWS = {
+    "widths",
+    "start",
+    "error_std",
+    "moved",
+    "verdict",
+    *(field.name for field in fields(MovingCentres)),
+}
 """Names of the arrays in the state of `auto` with a row per cluster."""
 
 

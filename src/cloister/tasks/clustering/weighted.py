@@ -75,10 +75,10 @@ def seeded(
     """
     points = np.asfortranarray(points)  # columns are contiguous, as distances are added by column
     chosen = [int(rng.choice(len(points), p=masses / masses.sum()))]
-    least = _squared(points, points[chosen[0]])
+    least = squared(points, points[chosen[0]])
     for _ in range(1, n_clusters):
         tried = _at(masses * least, rng.uniform(size=_TRIALS))
-        closer = np.minimum(least, _squared(points, points[tried, None]))
+        closer = np.minimum(least, squared(points, points[tried, None]))
         best = int((closer @ masses).argmin())
         chosen.append(int(tried[best]))
         least = closer[best]
@@ -110,7 +110,7 @@ def means(
 def cost(points: Integers, masses: Integers, centres: Integers) -> int:
     """Return the sum of squared distances to the nearest centre times masses; exact."""
     labels = nearest_centres(points.astype(np.int32), centres)
-    return int(_squared(points, centres[labels]) @ masses)
+    return int(squared(points, centres[labels]) @ masses)
 
 
 def repaired(points: Integers, masses: Integers, centres: Integers) -> Integers:
@@ -135,13 +135,13 @@ def repaired(points: Integers, masses: Integers, centres: Integers) -> Integers:
 
 def _exchanged(points: Integers, masses: Integers, centres: Integers) -> Integers:
     """Return the centres after the single move with the largest saving."""
-    distances = _squared(points[:, None], centres)
+    distances = squared(points[:, None], centres)
     labels = distances.argmin(axis=1)
     least, second = np.partition(distances, 1, axis=1)[:, :2].T
     # The cost of removing a centre: its points go to their second nearest one.
     removal_costs = np.bincount(labels, masses * (second - least), minlength=len(centres))
     positions = points[_at(masses * least, (np.arange(_PLACES) + 0.5) / _PLACES)]
-    reach = _squared(points, positions[:, None])
+    reach = squared(points, positions[:, None])
     best, choice = -np.inf, (0, 0)
     for loser in np.argsort(removal_costs, kind="stable")[:_LOSERS].tolist():
         without = np.where(labels == loser, second, least)
@@ -154,7 +154,7 @@ def _exchanged(points: Integers, masses: Integers, centres: Integers) -> Integer
     return fresh
 
 
-def _squared(points: Integers, centres: Integers) -> Integers:
+def squared(points: Integers, centres: Integers) -> Integers:
     """Return squared lengths of the differences of points and centres, which broadcast."""
     squares: Integers = (points[..., 0] - centres[..., 0]) ** 2
     for j in range(1, points.shape[-1]):

@@ -416,7 +416,7 @@ DESIGNS: dict[tuple[int, int, int, float], tuple[type, int, int, float, float, f
     (30, 2, 1_000_000, 1.0): (GridRoute, 10, 2584, 0.08, 0.0862876, 0.0),
     (5, 3, 1_000, 0.02): (GridRoute, 4, 90, 0.45, 0.184331, 0.0),
     (4, 2, 3_000, 0.03): (GridRoute, 8, 114, 0.45, 0.10116, 0.0),
-    (1, 5, 1_000, 0.25): (MeanRoute, 2, 10, 0.35, 0.35, 0.0),
+    (1, 5, 1_000, 0.25): (MeanRoute, 2, 12, 0.329, 0.611, 0.0),
     (9, 60, 300, 0.05): (MeanRoute, 2, 120, 0.35, 0.35, 3.76399),
     (2, 10, 10_000, 0.25): (PcaRoute, 8, 202, 0.0819672, 0.142484, 0.00434629),
     (3, 10, 400, 0.1): (PcaRoute, 9, 283, 0.0819672, 0.114613, 0.332693),
@@ -557,7 +557,7 @@ def test_points_that_answer_as_the_records_do_are_left_as_they_are(d: int) -> No
     words = task.contribute(t, state, table)
     exact = without_noise(task, t, words)
     released = {name: replace(block, noise_std=1.0) for name, block in exact.items()}
-    after = route._move(route._known(state), released)
+    after, _ = route._move(route._known(state), released)
     np.testing.assert_allclose(after.surrogate.masses, masses, rtol=0.01)
 
 
@@ -571,10 +571,10 @@ def test_the_box_leaves_out_a_part_of_each_tail_and_no_more() -> None:
     low, high = found["box_low"], found["box_high"]
     values, step = table / ONE, 2 / 32
     assert ((low > -1) & (high < 1)).all()
-    assert ((values < low).mean(axis=0) <= 0.07).all()
-    assert ((values > high).mean(axis=0) <= 0.07).all()
-    assert ((values < low + step).mean(axis=0) > 0.07).all()  # another bin would be too much
-    assert ((values > high - step).mean(axis=0) > 0.07).all()
+    assert ((values < low).mean(axis=0) <= 0.03).all()
+    assert ((values > high).mean(axis=0) <= 0.03).all()
+    assert ((values < low + step).mean(axis=0) > 0.03).all()  # another bin would be too much
+    assert ((values > high - step).mean(axis=0) > 0.03).all()
 
 
 def test_the_box_loses_no_cluster_where_there_are_many() -> None:
@@ -582,7 +582,7 @@ def test_the_box_loses_no_cluster_where_there_are_many() -> None:
     assert route.has_box
     middles = np.linspace(-0.4, 0.4, 6)
     places = np.stack(np.meshgrid(middles, middles), axis=-1).reshape(-1, 2)
-    # one cluster stands out at either end: 1/36 of the records, less than 7 %
+    # one cluster stands out at either end: 1/36 of the records, less than 3 %
     places[0], places[-1] = (-0.7, -0.7), (0.7, 0.7)
     records = np.rint(np.repeat(places, 250, axis=0) * ONE).astype(np.int32)
     state = on_grid(task, task.start())

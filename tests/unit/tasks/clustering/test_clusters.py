@@ -120,9 +120,17 @@ def test_nothing_is_said_of_a_single_cluster() -> None:
     assert clusters_above_noise(released([0.0], 1.0)) == ""
 
 
-def test_report_and_notebook_say_how_many_clusters_stand_out() -> None:
-    model = DPKMeans(3, epsilon=4.0, bounds=SCHEMA, nominal_n=6000).fit(_frame())
-    said = "3 of 3 clusters are distinct from the noise."
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [
+        ("auto", "All 3 clusters are determined."),
+        ("fastlloyd", "3 of 3 clusters are distinct from the noise."),
+    ],
+)
+def test_report_and_notebook_say_how_many_clusters_stand_out(algorithm: str, said: str) -> None:
+    model = DPKMeans(3, algorithm=algorithm, epsilon=4.0, bounds=SCHEMA, nominal_n=6000).fit(
+        _frame()
+    )
     assert said in render_report(model.result_)
     assert said in model._repr_mimebundle_()["text/html"]
 
