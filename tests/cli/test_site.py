@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cloister.cli import main
 from cloister.cli.output import Output
 from cloister.cli.site import Site
 from cloister.core.errors import PlanError
@@ -47,3 +48,27 @@ def test_with_a_folder_nothing_is_started(
     assert f"{sys.executable} -m cloister silo run --config {site.config}" in unit
     assert "User=cloister" in unit
     assert "{" not in unit
+
+
+@pytest.mark.parametrize(
+    ("host", "url", "listen"),
+    [
+        ("::1", "https://[::1]:8443", "[::]:8443"),
+        ("[::1]", "https://[::1]:8443", "[::]:8443"),
+        ("127.0.0.1", "https://127.0.0.1:8443", "0.0.0.0:8443"),
+        ("hub.example.org", "https://hub.example.org:8443", "0.0.0.0:8443"),
+    ],
+)
+def test_a_federation_is_founded_on_an_address_of_either_version(
+    tmp_path: Path, host: str, url: str, listen: str
+) -> None:
+    schema = tmp_path / "schema.toml"
+    column = '[[columns]]\nname = "age"\ntype = "number"\nmin = 0\nmax = 100\n'
+    schema.write_text(f'dataset = "t"\nunit = "row"\n{column}')
+    options = "--silos a,b --tasks auto --cap-epsilon 8 --max-epsilon-per-job 1 --quiet".split()
+    where = ["--host", host, "--root", str(tmp_path / "hub"), "--schema", str(schema)]
+    assert main(["federation", "init", "--name", "t", *where, *options]) == 0
+    [settings] = (tmp_path / "hub").rglob("coordinator.toml")
+    assert f'listen = "{listen}"' in settings.read_text()
+    files = [file.read_text() for file in (tmp_path / "hub").rglob("*.json")]
+    assert any(url in text for text in files)

@@ -110,7 +110,9 @@ def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         "min_other_silos": max(1, min(2, len(args.silos) - 1)),
     }
     settings = {"cap_epsilon": args.cap_epsilon, "cap_delta": DELTA_CAP, "policy": policy}
-    url = f"https://{args.host}:{args.port}"
+    host = args.host.removeprefix("[").removesuffix("]")
+    six = ":" in host  # an IPv6 address, which has brackets in a URL
+    url = f"https://{f'[{host}]' if six else host}:{args.port}"
     ca = (authority.path / "ca.pem").read_text()
     # The words that the sites compare cover these terms, so all agree to the same.
     federation = Federation(
@@ -119,12 +121,12 @@ def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     Board.found(authority.path, Federation.of(json.loads(json.dumps(federation.document()))))
     install(
         site.keys,
-        authority.approve(make_request(site.keys, "coordinator", "coordinator", (args.host,))),
+        authority.approve(make_request(site.keys, "coordinator", "coordinator", (host,))),
     )
     values = {
         "role": "coordinator",
         # On all addresses, because the others connect from their own machines.
-        "listen": f"0.0.0.0:{args.port}",
+        "listen": f"{'[::]' if six else '0.0.0.0'}:{args.port}",
         "keys": site.keys.name,
         "database": f"sqlite:///{site.state / 'coordinator.db'}",
         "audit_log": str(site.state / "coordinator-audit.jsonl"),
