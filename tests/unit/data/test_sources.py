@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from cloister.data.sources import (
     SqlQuery,
     _result,
     find_columns,
+    in_memory,
     is_frame,
     is_table,
     open_source,
@@ -65,6 +67,32 @@ def test_what_can_be_read_once_is_read_and_what_is_lazy_is_worked_out() -> None:
     rows = [[1.0], [2.0]]
     assert settled(rows) is rows
     assert settled(table) is table
+
+
+def test_a_table_in_memory_stays_what_it_is_though_it_can_be_collected() -> None:
+    class Collectable:
+        columns, shape = ("x",), (2, 1)
+        __arrow_c_stream__ = pa.table({"x": [1.0, 2.0]}).__arrow_c_stream__
+
+        def collect(self) -> list[object]:
+            raise AssertionError("only a lazy frame is collected")
+
+    source = Collectable()
+    assert settled(source) is source
+    assert records(source, X) == records([[1.0], [2.0]], X)
+
+
+@pytest.mark.parametrize("name", ["collect", "get_fragments", "to_batches", "columns"])
+def test_one_attribute_of_a_table_makes_no_table(name: str) -> None:
+    source = type("Other", (), {name: lambda self: pa.table({"x": [1.0]})})()
+    with pytest.raises(DataError, match="must be a table with 2 dimensions"):
+        records(source, X)
+
+
+def test_a_table_of_arrow_is_not_copied_and_a_batch_of_it_is_a_table() -> None:
+    table = pa.table({"x": [1.0, 2.0]})
+    assert in_memory(table) is table
+    assert records(table.to_batches()[0], X) == records([[1.0], [2.0]], X)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +144,26 @@ def test_a_row_is_a_list_whatever_else_it_says_of_itself() -> None:
         ndim = 2
 
     assert records([Odd([1.0]), [2.0]], X) == records([[1.0], [2.0]], X)
+
+
+def test_a_view_of_bytes_and_a_table_among_rows_are_no_rows() -> None:
+    assert records([[1.0], memoryview(b"2"), np.array([[3.0]])], X) == records([[1.0]], X)
+
+
+def test_a_column_of_pandas_may_have_a_method_of_the_name_of_an_accessor() -> None:
+    class Cells(pd.Series):
+        def cat(self) -> None:
+            raise AssertionError("only a column of categories has codes")
+
+        @property
+        def _constructor(self) -> type[Cells]:
+            return Cells
+
+    class Frame(pd.DataFrame):
+        _constructor_sliced = Cells
+
+    frame = pd.DataFrame({"x": [1.0, 2.0], "ill": pd.Series(["true", "false"], dtype=object)})
+    assert records(Frame(frame), X, ILL) == records(frame, X, ILL)
 
 
 def test_every_column_of_a_schema_must_be_there() -> None:
@@ -201,6 +249,17 @@ def test_a_file_is_opened_by_the_end_of_its_name(tmp_path: Path) -> None:
     shutil.copy(ward, tmp_path / "t.2024.xlsx")
     found = [list(read_words(path, ["sex"])) for path in (tmp_path / "t.2024.xlsx", ward)]
     assert found[0] == found[1] != []
+
+
+def test_a_workbook_without_cells_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "t.xlsx"
+    ward = Path(__file__).parent / "ward.xlsx"
+    with zipfile.ZipFile(ward) as full, zipfile.ZipFile(path, "w") as empty:
+        for name in full.namelist():
+            before, _, after = full.read(name).partition(b"<sheetData>")
+            empty.writestr(name, before + after.partition(b"</sheetData>")[2])
+    with pytest.raises(DataError, match=r"t\.xlsx' is empty; the first row must name the columns"):
+        records(path, X)
 
 
 def test_a_file_without_an_ending_is_of_no_known_kind(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from cloister.data.sources import open_source
 from cloister.data.units import as_text, one_unit, unit_name, unit_names
 
 NOON = datetime.datetime(2021, 7, 2, 12, 30)
@@ -163,6 +164,20 @@ def test_polars_and_pandas_give_the_names_of_their_cells() -> None:
     days = pd.Series([NOON, None, NOON]).dt.tz_localize("Asia/Tokyo")
     assert named(days.dt.tz_localize(None).to_numpy()) == named(days.tolist())
     assert named(pl.Series(["7", None], dtype=pl.Categorical).to_arrow()) == ["7", None]
+
+
+def test_a_moment_has_one_name_beside_one_whose_own_clock_is_beyond_its_type() -> None:
+    ends = [pd.Timestamp("2021-07-02 12:30:00.5"), pd.Timestamp.max]
+    moments = pd.Series(ends).dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo")
+    frame = pd.DataFrame({"x": [1.0, 2.0], "id": moments})
+
+    def units(part: pd.DataFrame) -> list[str | None]:
+        return [
+            name for raw in open_source(part, ["x"], "id").chunks(2) for name in named(raw.units)
+        ]
+
+    assert units(frame) == [*units(frame[:1]), *units(frame[1:])]
+    assert units(frame)[0] == "2021-07-02 21:30:00.5"
 
 
 def test_spellings_of_one_unit() -> None:
