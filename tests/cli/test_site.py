@@ -65,9 +65,12 @@ def test_a_federation_is_founded_on_an_address_of_either_version(
     schema = tmp_path / "schema.toml"
     column = '[[columns]]\nname = "age"\ntype = "number"\nmin = 0\nmax = 100\n'
     schema.write_text(f'dataset = "t"\nunit = "row"\n{column}')
-    options = "--silos a,b --tasks auto --cap-epsilon 8 --max-epsilon-per-job 1 --quiet".split()
+    limits = ["--tasks", "auto", "--cap-epsilon", "8", "--max-epsilon-per-job", "1"]
     where = ["--host", host, "--root", str(tmp_path / "hub"), "--schema", str(schema)]
-    assert main(["federation", "init", "--name", "t", *where, *options]) == 0
+    assert (
+        main(["federation", "init", "--name", "t", "--silos", "a,b", "--quiet", *where, *limits])
+        == 0
+    )
     [settings] = (tmp_path / "hub").rglob("coordinator.toml")
     assert f'listen = "{listen}"' in settings.read_text()
     files = [file.read_text() for file in (tmp_path / "hub").rglob("*.json")]
