@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from math import ceil, sqrt
+from math import ceil, hypot, sqrt
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
@@ -24,7 +24,7 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicFacts, Rows
-from cloister.tasks.clustering.auto_grid import GridRoute
+from cloister.tasks.clustering.auto_grid import OF_SIZE, GridRoute
 from cloister.tasks.clustering.auto_mean import TYPICAL, MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaRoute
 from cloister.tasks.clustering.clusters import (
@@ -32,7 +32,7 @@ from cloister.tasks.clustering.clusters import (
     centres_in_units,
     expected_half_widths,
 )
-from cloister.tasks.clustering.fixed_point import NOT_DETERMINED
+from cloister.tasks.clustering.fixed_point import MODEL, NOT_DETERMINED
 from cloister.tasks.clustering.lloyd_kernel import check_exact
 from cloister.tasks.intervals import size_interval
 from cloister.tasks.options import Clusters, PublicSeed, build_task, epsilon_for, require_budget
@@ -186,12 +186,18 @@ def forecast_of(route: Route, noise_std: float, nominal_n: int, grid: Grid) -> M
         # Without a count, any size up to all records is possible.
         size = size_interval(_count_std(route, noise)) if route.has_counts else float(nominal_n)
         return {**widths, "size_half_width": np.array([size])}
-    return expected_half_widths(
-        nominal_n / route.n_clusters,
+    share = nominal_n / route.n_clusters
+    expected = expected_half_widths(
+        share,
         grid,
         sum_std=noise * TYPICAL * sqrt(route.n_features),
         count_std=_count_std(route, noise),
     )
+    if isinstance(route, GridRoute):
+        # Of clusters that are apart; the interval also has the error of the surrogate.
+        sizes = np.hypot(expected["size_half_width"], OF_SIZE * share)
+        return {"half_width": expected["half_width"] * hypot(1, MODEL), "size_half_width": sizes}
+    return expected
 
 
 def _count_std(route: Route, noise: float) -> float:

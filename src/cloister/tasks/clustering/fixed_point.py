@@ -39,7 +39,7 @@ _DRAWN, _FEWER = 20_000, 6_000  # public records: for derivatives and densities,
 _SMOOTH = 0.35  # blur of the density whose derivative is taken, in standard deviations of a cluster
 _BAND = 0.08  # half-thickness of the band around a border, in distances of its two centres
 _MOST = 0.98  # largest eigenvalue of J that is inverted
-_MODEL = 1.2  # relative error of the surrogate's answer
+MODEL = 1.2  # relative error of the surrogate's answer
 _STEPS = 100
 _STARTS, _ALIKE, _BEST = 12, 1.05, 1.005  # other starts; costs over the best one that count
 _WORLDS, _FEWER_STARTS = 5, 4  # sizes of clusters to try, the released ones first; starts for them
@@ -108,7 +108,7 @@ def judge(
     amplified = response.amplified(error**2)
     drift = cloud.fixed / ONE - centres
     z = INTERVAL_95["gaussian"]
-    model = _MODEL * np.sqrt((z * amplified) ** 2 + drift**2 + moved**2)
+    model = MODEL * np.sqrt((z * amplified) ** 2 + drift**2 + moved**2)
     half_width = np.hypot(z * last_std, model)
     near = cloud.distances.min(axis=1)
     holds = clear & cloud.is_found_again(size_errors, rng)

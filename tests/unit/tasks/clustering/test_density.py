@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from cloister.core.arrays import Floats
-from cloister.tasks.clustering.density import FINE, density, kernel, spread
+from cloister.tasks.clustering.surrogate import FINE, density, kernel, spread
 
 UNITS = 1 << 12
 
