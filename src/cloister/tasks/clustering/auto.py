@@ -24,7 +24,7 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicFacts, Rows
-from cloister.tasks.clustering.auto_grid import OF_SIZE, GridRoute
+from cloister.tasks.clustering.auto_grid import SIZE_ERROR, GridRoute
 from cloister.tasks.clustering.auto_mean import TYPICAL, MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaRoute
 from cloister.tasks.clustering.clusters import (
@@ -32,7 +32,7 @@ from cloister.tasks.clustering.clusters import (
     centres_in_units,
     expected_half_widths,
 )
-from cloister.tasks.clustering.fixed_point import MODEL, NOT_DETERMINED
+from cloister.tasks.clustering.fixed_point import MODEL_ERROR, NOT_DETERMINED
 from cloister.tasks.clustering.lloyd_kernel import check_exact
 from cloister.tasks.intervals import size_interval
 from cloister.tasks.options import Clusters, PublicSeed, build_task, epsilon_for, require_budget
@@ -195,8 +195,11 @@ def forecast_of(route: Route, noise_std: float, nominal_n: int, grid: Grid) -> M
     )
     if isinstance(route, GridRoute):
         # Of clusters that are apart; the interval also has the error of the surrogate.
-        sizes = np.hypot(expected["size_half_width"], OF_SIZE * share)
-        return {"half_width": expected["half_width"] * hypot(1, MODEL), "size_half_width": sizes}
+        sizes = np.hypot(expected["size_half_width"], SIZE_ERROR * share)
+        return {
+            "half_width": expected["half_width"] * hypot(1, MODEL_ERROR),
+            "size_half_width": sizes,
+        }
     return expected
 
 

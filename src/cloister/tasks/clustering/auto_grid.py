@@ -60,7 +60,7 @@ _NU, _SLOW, _FAST = 0.1, 0.2, 0.4  # radius of Lloyd rounds against their noise
 _NARROW, _WIDE = 0.7, 3.0  # radius in root mean square distances of a cluster
 _MODEL = 0.05  # relative error of every estimate from the histogram
 _SEEN = 2.0  # standard deviations of a moment of cells beyond which it is no noise
-OF_SIZE = 0.03  # relative error of a size, as its border moves with the centres
+SIZE_ERROR = 0.03  # relative error of a size, as its border moves with the centres
 _DRIFT = 0.3  # share of a later change that may be wrong
 
 
@@ -417,7 +417,7 @@ class GridRoute(Route):
             known,
             low=np.maximum(known.centres - round_up(half, self.frac_bits), -1),
             high=np.minimum(known.centres + round_up(half, self.frac_bits), 1),
-            size_half_width=np.hypot(known.size_half_width, OF_SIZE * np.abs(known.sizes)),
+            size_half_width=np.hypot(known.size_half_width, SIZE_ERROR * np.abs(known.sizes)),
             verdict=judgement.verdict,
         )
 

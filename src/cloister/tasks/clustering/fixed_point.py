@@ -29,8 +29,7 @@ from cloister.tasks.clustering.surrogate import Surrogate
 from cloister.tasks.clustering.weighted import ONE, cost, lloyd, on_lattice, seeded, squared
 
 NOT_DETERMINED, NUMBERS_ONLY, DETERMINED = 0.0, 1.0, 2.0
-"""Verdicts: no number holds; the numbers hold without a gap; the numbers hold and a gap is there,
-or the border does not matter."""
+"""Verdicts: no number holds; the numbers hold without a gap; they hold and a gap is there."""
 
 MOST_COORDINATES = 600  # of all centres; more take too long, and no cluster is determined
 
@@ -39,7 +38,7 @@ _DRAWN, _FEWER = 20_000, 6_000  # public records: for derivatives and densities,
 _SMOOTH = 0.35  # blur of the density whose derivative is taken, in standard deviations of a cluster
 _BAND = 0.08  # half-thickness of the band around a border, in distances of its two centres
 _MOST = 0.98  # largest eigenvalue of J that is inverted
-MODEL = 1.2  # relative error of the surrogate's answer
+MODEL_ERROR = 1.2  # relative error of the surrogate's answer
 _STEPS = 100
 _STARTS, _ALIKE, _BEST = 12, 1.05, 1.005  # other starts; costs over the best one that count
 _WORLDS, _FEWER_STARTS = 5, 4  # sizes of clusters to try, the released ones first; starts for them
@@ -108,7 +107,7 @@ def judge(
     amplified = response.amplified(error**2)
     drift = cloud.fixed / ONE - centres
     z = INTERVAL_95["gaussian"]
-    model = MODEL * np.sqrt((z * amplified) ** 2 + drift**2 + moved**2)
+    model = MODEL_ERROR * np.sqrt((z * amplified) ** 2 + drift**2 + moved**2)
     half_width = np.hypot(z * last_std, model)
     near = cloud.distances.min(axis=1)
     holds = clear & cloud.is_found_again(size_errors, rng)
@@ -117,7 +116,9 @@ def judge(
     has_lump = np.linalg.norm(moved, axis=1) > _LUMP * near
     least = np.where(has_lump, 0.0, np.where(response.part(_LOOSE) < _PART, _NO_CLOUD, _GAP))
     is_firm = cloud.density_between() < least
-    numbers = np.where(response.part(_LOOSER) < _PART, NUMBERS_ONLY, NOT_DETERMINED)
+    # In one column the tails of the surrogate are too coarse for a centre without a gap.
+    has_numbers = (response.part(_LOOSER) < _PART) & (centres.shape[1] > 1)
+    numbers = np.where(has_numbers, NUMBERS_ONLY, NOT_DETERMINED)
     verdict = np.where(is_firm, DETERMINED, numbers)
     return Judgement(half_width, np.where(holds, verdict, NOT_DETERMINED))
 

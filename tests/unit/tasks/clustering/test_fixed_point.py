@@ -135,6 +135,13 @@ def test_a_stretched_cloud_has_numbers_and_no_gap() -> None:
     assert found.verdict.tolist() == [NUMBERS_ONLY] * 2
 
 
+def test_a_cloud_in_one_column_has_no_numbers() -> None:
+    points = np.clip(np.random.default_rng(4).normal(size=(SIZE, 1)) * 0.3, -0.99, 0.99)
+    assert judged(points, np.array([[-0.24], [0.24]])).verdict.tolist() == [NOT_DETERMINED] * 2
+    far = judged(blobs([[-0.6], [0.5]], 0.08), np.array([[-0.6], [0.5]]))
+    assert far.verdict.tolist() == [DETERMINED] * 2
+
+
 def test_a_cluster_within_its_noise_is_not_determined() -> None:
     found = judged(blobs(FAR, 0.08), np.array(FAR), clear=False)
     assert found.verdict.tolist() == [NOT_DETERMINED] * 3
