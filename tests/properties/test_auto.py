@@ -17,9 +17,11 @@ from cloister.app.in_process import run_plan
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
+from cloister.protocol.rows import summed
 from cloister.protocol.task import GridState, NoisyBlock
 from cloister.tasks import TASKS
 from cloister.tasks.clustering.auto import Auto
+from cloister.tasks.clustering.auto_finder import FinderRoute
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaRoute
@@ -37,8 +39,11 @@ ONE = 1 << 16
 ROUTES: dict[str, tuple[type, dict[str, int]]] = {
     "grid of the plane": (GridRoute, {"n_clusters": 4, "n_features": 2, "nominal_n": 400}),
     "grid of the space": (GridRoute, {"n_clusters": 5, "n_features": 3, "nominal_n": 300}),
-    "directions": (PcaRoute, {"n_clusters": 3, "n_features": 5, "nominal_n": 3000}),
-    "many clusters": (PcaRoute, {"n_clusters": 9, "n_features": 10, "nominal_n": 9000}),
+    "directions": (PcaRoute, {"n_clusters": 3, "n_features": 5, "nominal_n": 1200}),
+    "many clusters": (PcaRoute, {"n_clusters": 9, "n_features": 10, "nominal_n": 1700}),
+    "candidates": (FinderRoute, {"n_clusters": 3, "n_features": 5, "nominal_n": 3000}),
+    "candidates, few axes": (FinderRoute, {"n_clusters": 6, "n_features": 24, "nominal_n": 9000}),
+    "a candidate a cluster": (FinderRoute, {"n_clusters": 22, "n_features": 8, "nominal_n": 1850}),
     "no radius": (PcaRoute, {"n_clusters": 2, "n_features": 4, "nominal_n": 90}),
     "mean": (MeanRoute, {"n_clusters": 3, "n_features": 40, "nominal_n": 40}),
     "one cluster": (MeanRoute, {"n_clusters": 1, "n_features": 2, "nominal_n": 400}),
@@ -158,6 +163,17 @@ def test_the_bound_of_a_block_is_nearly_reached(name: str) -> None:
 
 
 @names
+@pytest.mark.parametrize("noise", [0.0, 3.0, 300.0])
+def test_the_kernel_adds_what_the_rows_say(name: str, noise: float) -> None:
+    task = designed(name)
+    table = np.vstack([blobs(task), awkward(task, on_grid(task, task.start()))])
+    for t, state in enumerate(walk(task, table, noise)[:-1]):
+        rows = task.rows(t, state, table)
+        sums = [summed(own, block) for own, block in zip(rows, task.blocks(t), strict=True)]
+        np.testing.assert_array_equal(np.concatenate(sums), task.contribute(t, state, table))
+
+
+@names
 def test_silos_do_not_change_a_sum(name: str) -> None:
     task = designed(name)
     table = blobs(task)
@@ -199,8 +215,9 @@ def test_both_branches_of_the_directions_have_the_same_frames() -> None:
     assert seen["nothing found"] == 0
 
 
-def test_where_nothing_is_found_every_later_frame_carries_the_mean() -> None:
-    task = designed("directions")
+@pytest.mark.parametrize("name", ["directions", "candidates", "candidates, few axes"])
+def test_where_nothing_is_found_every_later_frame_carries_the_mean(name: str) -> None:
+    task = designed(name)
     table = blobs(task)
     state = {**on_grid(task, task.start()), "radius": np.array([ONE])}
     for t in range(3, task.rounds):
@@ -257,7 +274,7 @@ def test_the_laws_of_tasks(name: str) -> None:
 
 
 def test_without_noise_it_is_as_good_as_k_means() -> None:
-    for name in ("grid of the plane", "grid of the space", "directions", "many clusters"):
+    for name in ("grid of the plane", "grid of the space", "candidates", "many clusters"):
         _, numbers = ROUTES[name]
         task = designed(name)
         X = blobs(task, numbers["nominal_n"]) / ONE
@@ -273,7 +290,8 @@ def test_without_noise_it_is_as_good_as_k_means() -> None:
 def test_the_route_depends_on_public_numbers_alone() -> None:
     base = {"budget": Budget(1.0, 1e-6), "n_features": 8}
     assert isinstance(toy_task(Auto, **base, n_clusters=3, nominal_n=40).route, MeanRoute)
-    assert isinstance(toy_task(Auto, **base, n_clusters=3, nominal_n=10_000).route, PcaRoute)
+    assert isinstance(toy_task(Auto, **base, n_clusters=3, nominal_n=1_000).route, PcaRoute)
+    assert isinstance(toy_task(Auto, **base, n_clusters=3, nominal_n=10_000).route, FinderRoute)
     four = {"budget": Budget(1.0, 1e-6), "n_features": 4}
     assert isinstance(toy_task(Auto, **four, n_clusters=9, nominal_n=200).route, PcaRoute)
     small = {"budget": Budget(1.0, 1e-6), "n_features": 16, "nominal_n": 100}

@@ -1,9 +1,10 @@
 """``Auto``: private k-means that divides its budget according to the plan.
 
-It has three routes, chosen from public numbers alone. In few dimensions it uses a histogram of the
-box (:mod:`.auto_grid`). In more dimensions it uses principal directions, a histogram along them
-and Lloyd rounds (:mod:`.auto_pca`). If the noise would hide every direction, it releases the mean
-alone (:mod:`.auto_mean`).
+It has four routes, chosen from public numbers alone. In few dimensions it uses a histogram of the
+box (:mod:`.auto_grid`). In more dimensions it uses principal directions and a histogram along them
+(:mod:`.auto_directions`). Then it moves the centres (:mod:`.auto_pca`) or, with more records for
+each cluster, many candidates (:mod:`.auto_finder`). If the noise would hide every direction, it
+releases the mean alone (:mod:`.auto_mean`).
 
 Every access to the records is a sum of vectors of bounded norm. Post-processing of a noisy sum
 costs no privacy, so the estimates are shrunk according to the known noise.
@@ -24,6 +25,7 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicFacts, Rows
+from cloister.tasks.clustering.auto_finder import FinderRoute
 from cloister.tasks.clustering.auto_grid import SIZE_ERROR, GridRoute
 from cloister.tasks.clustering.auto_mean import TYPICAL, MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaRoute
@@ -33,17 +35,19 @@ from cloister.tasks.clustering.clusters import (
     expected_half_widths,
 )
 from cloister.tasks.clustering.fixed_point import MODEL_ERROR, NOT_DETERMINED
-from cloister.tasks.clustering.lloyd_kernel import check_exact
+from cloister.tasks.clustering.lloyd_kernel import check_exact, finest_exact
 from cloister.tasks.intervals import size_interval
 from cloister.tasks.options import Clusters, PublicSeed, build_task, epsilon_for, require_budget
 
 if TYPE_CHECKING:
     from cloister.protocol.plan import Plan
 
-Route = GridRoute | PcaRoute | MeanRoute
+Route = GridRoute | PcaRoute | FinderRoute | MeanRoute
 
 _GRAM_SHARE = 0.28  # share of the second moments that the choice of a route assumes
 _DROWNED = 0.55  # hopeless noise of a second moment, in squared radii times the root of k
+# Least records of a cluster of equal size for candidates, over the noise of a sum.
+_FEW_CLUSTERS, _COLUMNS, _MANY_COLUMNS, _ALL = 60.0, 5.0, 3.0, 150.0
 _SPACE = 3  # largest number of columns for a histogram of the box
 
 
@@ -92,7 +96,10 @@ class Auto(Clustering, Gaussian):
         return self.route_by()
 
     def route_by(self, *, whole_box: bool = False) -> Route:
-        """Return the route; with `whole_box`, its histogram covers the box and not the bulk."""
+        """Return the route; with `whole_box`, for a number of clusters that is chosen later.
+
+        The histogram then covers the box and not the bulk, and there are no candidates.
+        """
         k, d, n = self.n_clusters, self.n_features, self.nominal_n
         values = (k, d, n, self.mu, self.frac_bits, self.public_seed)
         if k > 1 and d <= _SPACE:
@@ -100,7 +107,19 @@ class Auto(Clustering, Gaussian):
         # One cluster has no directions to find, and noise above the signal hides all of them.
         if k == 1 or self.drowned > 1:
             return MeanRoute(*values)
-        return PcaRoute(*values)
+        finder = FinderRoute(*values)
+        if whole_box or not self._permits(finder):
+            return PcaRoute(*values)
+        return finder
+
+    def _permits(self, finder: FinderRoute) -> bool:
+        """Return True if the noise is small enough for candidates, and distances to them exact."""
+        k, d = self.n_clusters, self.n_features
+        # Records of a cluster of equal size, over the noise of a sum with the whole budget.
+        records = self.nominal_n * self.mu / (k * sqrt(d))
+        least = _FEW_CLUSTERS if k <= 4 else max(_MANY_COLUMNS if d >= 8 else _COLUMNS, _ALL / k)
+        exact = finest_exact(finder.n_candidates, d, self.frac_bits) == self.frac_bits
+        return records >= least and exact
 
     @property
     def drowned(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import isqrt, sqrt
 from typing import Any, TypeVar
 
@@ -16,6 +16,8 @@ from cloister.tasks.clustering.clusters import Centres, unknown
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 from cloister.tasks.intervals import ratio_interval, size_interval
 
+_NU, _SLOW, _FAST = 0.05, 0.2, 0.4  # radius of Lloyd rounds against their noise
+_UNDER = 0.95
 LLOYD_RELEASES = (
     "then, in several rounds, the count of each cluster and the sum of the clipped differences of "
     "its records to its centre"
@@ -32,6 +34,11 @@ class Route:
     mu: float
     frac_bits: int
     public_seed: int
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The fields of this class."""
+        return {field.name: getattr(self, field.name) for field in fields(Route)}
 
     @property
     def one(self) -> int:
@@ -81,6 +88,19 @@ def growing(share: float, growth: float, rounds: int) -> tuple[float, ...]:
     """Split a share into rounds; each share is `growth` times the previous one."""
     weights = [growth**t for t in range(rounds)]
     return tuple(share * weight / sum(weights) for weight in weights)
+
+
+def stretch_of(route: Route, n_centres: int, share: float) -> float:
+    """Return the radius of a Lloyd round in root mean square distances to a centre."""
+    # Clipping biases the means and reduces the noise, so less noise permits less clipping.
+    noise = n_centres * sqrt(route.n_features) * route.noise_std(share) / route.nominal_n
+    stretch = float((_NU / noise) ** (_FAST if noise < _NU else _SLOW))
+    return min(max(stretch, 0.5), 3.0)
+
+
+def unclipped(stretch: float) -> float:
+    """Return the assumed share of a difference that clipping leaves."""
+    return min(_UNDER, _UNDER * stretch)
 
 
 def unit_block(name: str, shape: tuple[int, ...], one: int, share: float) -> Block:

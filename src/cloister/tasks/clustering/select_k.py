@@ -30,9 +30,9 @@ from cloister.tasks.clustering.auto import (
     planned_mu,
     results_of,
 )
+from cloister.tasks.clustering.auto_directions import DirectionsKnown
 from cloister.tasks.clustering.auto_grid import GridKnown, GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute
-from cloister.tasks.clustering.auto_pca import PcaKnown
 from cloister.tasks.clustering.auto_rounds import MovingCentres
 from cloister.tasks.clustering.clusters import Clustering
 from cloister.tasks.clustering.gap_statistic import BAND, LEAST, gap_curve
@@ -192,7 +192,7 @@ class SelectK(Clustering, Gaussian):
             return np.zeros(0), np.zeros(0, dtype=np.int64)
         if isinstance(route, GridRoute):
             return route.histogram_of(decode_state(GridKnown, state, self.frac_bits))
-        known = decode_state(PcaKnown, state, self.frac_bits)
+        known = decode_state(DirectionsKnown, state, self.frac_bits)
         return known.half_spans[known.bins > 0], known.bins[known.bins > 0]
 
     def _first_blocks(self, released: Mapping[str, NoisyBlock], k: int) -> dict[str, NoisyBlock]:

@@ -14,7 +14,6 @@ from cloister.core.randomness import public_generator
 
 _OCCUPIED = (0.02, 0.04, 0.07, 0.12, 0.2, 0.3, 0.45, 0.65, 0.85, 0.97)  # candidate shares
 _SURE = 0.5  # posterior probability above which a cell counts as occupied
-_SAMPLES = 2000
 _TRIALS = 4  # candidates per centre in greedy seeding
 _STEPS = 40
 _WORK = 4_000_000  # largest number of distances in memory at a time
@@ -208,9 +207,15 @@ def _log_normal_cdf(x: Floats) -> Floats:
 
 
 def sample_cells(
-    points: Floats, weights: Floats, sides: Floats, residual_stds: Floats, *, public_seed: int
+    points: Floats,
+    weights: Floats,
+    sides: Floats,
+    residual_stds: Floats,
+    *,
+    public_seed: int,
+    n_points: int = 2000,
 ) -> Floats:
-    """Draw 2000 public points: uniform in each cell, normal along axes without counts.
+    """Draw public points: uniform in each cell, normal along axes without counts.
 
     Parameters
     ----------
@@ -222,12 +227,12 @@ def sample_cells(
 
     Returns
     -------
-    ndarray of shape (2000, n_axes + n_more)
+    ndarray of shape (n_points, n_axes + n_more)
     """
     rng = public_generator(public_seed, "synopsis")
-    chosen = points[rng.choice(len(points), _SAMPLES, p=weights / weights.sum())]
+    chosen = points[rng.choice(len(points), n_points, p=weights / weights.sum())]
     inside = chosen + rng.uniform(-0.5, 0.5, chosen.shape) * sides
-    residual = rng.normal(size=(_SAMPLES, len(residual_stds))) * residual_stds
+    residual = rng.normal(size=(n_points, len(residual_stds))) * residual_stds
     return np.hstack([inside, residual])
 
 

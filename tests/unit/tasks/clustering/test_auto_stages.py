@@ -21,6 +21,7 @@ from cloister.hazmat.fixedpoint import Grid, round_to_grid
 from cloister.protocol.task import Floats, GridState, Integers, NoisyBlock, Records
 from cloister.tasks.clipped import bin_numbers, clip_to_unit, sum_clipped, sum_clipped_near
 from cloister.tasks.clustering.auto import Auto
+from cloister.tasks.clustering.auto_finder import FinderRoute
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute, spread_out
 from cloister.tasks.clustering.auto_pca import PcaRoute
@@ -378,7 +379,7 @@ def directed(n: int, d: int) -> Records:
 def test_the_directions_are_those_of_the_clipped_covariance() -> None:
     table = directed(20_000, 5)
     task = toy_task(Auto, budget=Budget(2.0, 1e-6), n_features=5, nominal_n=20_000, n_clusters=2)
-    assert isinstance(task.route, PcaRoute)
+    assert isinstance(task.route, FinderRoute)
     state = state_after(task, 3, table)
     values = table / ONE
     np.testing.assert_allclose(state["mean"] / ONE, values.mean(axis=0), atol=0.02)
@@ -399,11 +400,11 @@ def test_the_frame_of_cells_holds_whatever_is_detected() -> None:
     for k, d, n in ((2, 4, 500), (7, 8, 4000), (12, 40, 100_000), (4, 5, 200)):
         task = toy_task(Auto, budget=Budget(1.0, 1e-6), n_features=d, nominal_n=n, n_clusters=k)
         route = task.route
-        assert isinstance(route, PcaRoute)
-        for axes in range(1, route._axes + 1):
+        assert isinstance(route, PcaRoute | FinderRoute)
+        for axes in range(1, route.directions.axes + 1):
             for stds in (np.ones(axes), np.geomspace(1, 1e-3, axes)):
-                assert cubic_bins(stds, route._most_cells(axes)).prod() <= route.n_cells
-        assert route.n_cells >= d  # or the branch that sees nothing would not fit
+                assert cubic_bins(stds, route.directions.most_cells(axes)).prod() <= route.directions.n_cells
+        assert route.directions.n_cells >= d  # or the branch that sees nothing would not fit
 
 
 # By clusters, columns, records and mu: the route, its rounds, all its words, the shares of its
@@ -418,11 +419,16 @@ DESIGNS: dict[tuple[int, int, int, float], tuple[type, int, int, float, float, f
     (4, 2, 3_000, 0.03): (GridRoute, 8, 114, 0.45, 0.10116, 0.0),
     (1, 5, 1_000, 0.25): (MeanRoute, 2, 12, 0.329, 0.611, 0.0),
     (9, 60, 300, 0.05): (MeanRoute, 2, 120, 0.35, 0.35, 3.76399),
-    (2, 10, 10_000, 0.25): (PcaRoute, 8, 202, 0.0819672, 0.142484, 0.00434629),
+    (2, 10, 10_000, 0.25): (FinderRoute, 12, 20123, 0.05, 0.0539187, 0.00434629),
+    (2, 10, 1_500, 0.25): (PcaRoute, 8, 183, 0.0819672, 0.142484, 0.0289752),
     (3, 10, 400, 0.1): (PcaRoute, 9, 283, 0.0819672, 0.114613, 0.332693),
-    (5, 8, 10_000, 0.25): (PcaRoute, 10, 2862, 0.0819672, 0.110916, 0.00614658),
+    (5, 8, 10_000, 0.25): (FinderRoute, 12, 15617, 0.05, 0.0539187, 0.00614658),
+    (5, 8, 900, 0.25): (PcaRoute, 10, 434, 0.0819672, 0.110916, 0.0682953),
     (6, 100, 3_000, 0.25): (PcaRoute, 14, 12174, 0.0819672, 0.0879797, 0.079352),
-    (12, 30, 50_000, 0.5): (PcaRoute, 14, 8351, 0.0819672, 0.0879797, 0.00184397),
+    (12, 30, 50_000, 0.5): (FinderRoute, 12, 63527, 0.05, 0.0539187, 0.00184397),
+    (12, 30, 1_500, 0.25): (PcaRoute, 14, 4701, 0.0819672, 0.0879797, 0.122932),
+    (20, 8, 1_700, 0.25): (FinderRoute, 12, 4970, 0.05, 0.0539187, 0.0723127),
+    (64, 64, 20_000, 1.0): (FinderRoute, 12, 142836, 0.05, 0.0539187, 0.00777487),
     (2, 4, 1_000, 0.1): (PcaRoute, 8, 76, 0.0819672, 0.142484, 0.0687208),
     (4, 5, 200, 0.1): (PcaRoute, 9, 181, 0.0819672, 0.114613, 0.543286),
 }
