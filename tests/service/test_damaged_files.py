@@ -54,7 +54,7 @@ def read_ledger(path: Path) -> float:
         spent = ledger.spent("d")
         ledger.jobs()
         ledger.export()
-        ledger.height_signed_by("ed25519:aa")
+        ledger.shown_above("ed25519:aa")
         ledger.recorded("j0")
         ledger.frame("j0", 0)
         return spent

@@ -251,7 +251,9 @@ class Job:
     spent: Counter[Mechanism] = field(default_factory=Counter)
     rounds: dict[int, Charge] = field(default_factory=dict)
     is_open: bool = True
-    unanswered: bool = False  # at its close, so that no statement on it was signed
+    height: int = 0  # of the entry before the reservation
+    # Height of the entry before a close without an answer, so that no statement on it was signed.
+    unanswered_at: int | None = None
 
     def covers(self, event: Event) -> bool:
         """Return True if the rest of the reservation contains ``event``."""
@@ -317,7 +319,21 @@ class State:
             return True
         # A job that is closed as unanswered was answered by a later ledger, which this one lacks.
         job = self.jobs.get(statement.job)
-        return statement.head in self.heads and not (job and job.unanswered)
+        return statement.head in self.heads and (job is None or job.unanswered_at is None)
+
+    def shown_above(self, signed: int) -> int:
+        """Return the height above which a peer must show statements.
+
+        `signed` is the height of the newest head that the peer signed. The peer has shown the
+        statements up to it that this chain may lack, except those on jobs that were closed as
+        unanswered since.
+        """
+        unanswered = (
+            job.height
+            for job in self.jobs.values()
+            if job.unanswered_at is not None and job.unanswered_at >= signed
+        )
+        return min([signed, *unanswered])
 
     def dataset(self, name: str) -> Dataset:
         """Return a data set, or raise LedgerError if it was never opened."""
@@ -427,7 +443,9 @@ class State:
         content: str | None = None,
     ) -> Job:
         counts, cost = Counter(mechanism_counts(events)), tariff.cost(events)
-        reserved = Job(job, dataset, study, events, content, self.at, tariff, cost, counts)
+        reserved = Job(
+            job, dataset, study, events, content, self.at, tariff, cost, counts, height=self.height
+        )
         self.jobs[job] = reserved
         # A reservation already counts as spent, so that two jobs cannot use the same budget.
         self._totals.setdefault((dataset, study), Counter()).update(counts)
@@ -447,7 +465,7 @@ class State:
         closed = self.jobs[job]
         if not closed.is_open or (unanswered and (whole or closed.rounds)):
             raise ValueError("a job must be closed once, and unanswered only without rounds")
-        closed.unanswered = unanswered
+        closed.unanswered_at = self.height if unanswered else None
         if whole:
             closed.spend_all()
             return

@@ -582,11 +582,12 @@ class Ledger:
             query = ledger_file.STATEMENTS_ABOVE
             return ledger_file.read_statements(connection, query, (fingerprint, above))
 
-    def height_signed_by(self, fingerprint: str) -> int:
-        """Return the height of the newest head of this ledger that a peer signed, or 0."""
+    def shown_above(self, fingerprint: str) -> int:
+        """Return the height above which a peer must show the statements of this ledger."""
         with self._transaction() as connection:
             rows = connection.execute(ledger_file.HEADS_SIGNED_BY, (fingerprint,))
-            return max((self._state.heights.get(head, 0) for (head,) in rows), default=0)
+            signed = max((self._state.heights.get(head, 0) for (head,) in rows), default=0)
+            return self._state.shown_above(signed)
 
     def check_statements(self, shown: Iterable[SignedStatement]) -> None:
         """Raise if this ledger lacks an entry of a statement that peers show.

@@ -69,8 +69,8 @@ class HeadBook(Protocol):
     def remembered(self, fingerprint: str, above: int = -1) -> tuple[SignedStatement, ...]:
         """Return the newest statement of a peer in each job, for heights greater than `above`."""
 
-    def height_signed_by(self, fingerprint: str) -> int:
-        """Return the height of the newest head of this journal that a peer signed, or 0."""
+    def shown_above(self, fingerprint: str) -> int:
+        """Return the height above which a peer must show the statements of this journal."""
 
     def check_statements(self, shown: Iterable[SignedStatement]) -> None:
         """Check that this journal contains the owner's statements that peers return."""
@@ -179,7 +179,7 @@ class MemoryJournal:
         newest = sorted(kept, key=lambda statement: (statement.said.height, statement.said.job))
         return tuple(statement for statement in newest if statement.said.height > above)
 
-    def height_signed_by(self, fingerprint: str) -> int:
+    def shown_above(self, fingerprint: str) -> int:
         """Return 0, as peers sign no empty chain."""
         return 0
 

@@ -77,8 +77,8 @@ class KeyAgreement:
         """Return this silo's signed public keys."""
         plan = self._plan
         prints = zip(plan.silos, plan.fingerprints, strict=True)
-        # Requests from each peer the statements of this silo above that height.
-        seen = {s: self._journal.height_signed_by(f) for s, f in prints if s != self._silo}
+        # Requests from each peer the statements of this silo above a height.
+        seen = {s: self._journal.shown_above(f) for s, f in prints if s != self._silo}
         unsigned = Keys(
             sender=self._silo,
             identity=self._identity.public,

@@ -371,8 +371,9 @@ class Keys:
     pair, commitments : tuple of bytes of length 32
         Under pairwise masks one for each round, otherwise empty.
     seen : mapping of silo to int
-        The height of the newest head of its ledger that a peer signed in an earlier job. The peer
-        returns all statements of this silo above that height.
+        The height of the newest head of its ledger that a peer signed in an earlier job, or less
+        if jobs were closed as unanswered since. The peer returns all statements of this silo
+        above that height.
     signature : bytes of length 64
         By the identity, over all other fields and the plan.
     """

@@ -1064,6 +1064,25 @@ def test_a_statement_on_a_job_that_was_closed_unanswered_is_missing(tmp_path: Pa
     assert copy.spent("toy") == pytest.approx(Ledger(tmp_path / "ledger.db").spent("toy"))
 
 
+def test_peers_show_statements_on_a_job_that_was_closed_unanswered_since_they_signed(
+    ledger: Ledger,
+) -> None:
+    """They may have learnt of it after they signed a head above the reservation."""
+    ledger.reserve(dataset="adult", study="s", job="one", events=ROUND)
+    ledger.reserve(dataset="adult", study="s", job="two", events=ROUND)
+    reserved, (first, second) = ledger.head(), (ALICE.fingerprint, BOB.fingerprint)
+    ledger.countersigned(reserved, {first: b"a" * 64, second: b"b" * 64})
+    height = ledger.shown_above(first)
+    assert height == ledger.shown_above(second) > 0
+    ledger.close("one")
+    statement_height = 3  # of the reservation: ledger, data set, job
+    assert ledger.shown_above(first) == ledger.shown_above(second) == statement_height - 1
+    # A peer signs a head with the close in it only after it showed what it knew of the job.
+    ledger.countersigned(ledger.head(), {first: b"a" * 64})
+    assert ledger.shown_above(first) == height + 1
+    assert ledger.shown_above(second) == statement_height - 1
+
+
 def test_a_statement_on_a_job_that_was_answered_and_sent_nothing_is_known(tmp_path: Path) -> None:
     copy, shown = closed_copy(tmp_path, answered=True)
     copy.check_statements([shown])

@@ -291,8 +291,8 @@ class FinderRoute(Route):
     def _vectors(self, at: _Round, state: GridState, records: Records, labels: Integers) -> Floats:
         """Return clipped vectors whose products are the second moments; whole numbers.
 
-        The entries are the coordinates of a record's difference to its centre along the axes, and
-        the length of the rest, if there are fewer axes than columns.
+        The entries are the coordinates of a record's difference to its centre along the axes. If
+        there are fewer axes than columns, the last entry is the length of the rest.
         """
         places, axes = _Places.of(at, state), self._n_axes(at)
         vectors: Floats = records - places.centres[labels].astype(np.float64)

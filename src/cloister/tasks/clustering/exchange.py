@@ -1,4 +1,4 @@
-"""Merges and splits of noisy clusters: a centre that two clusters share is worth a pair of others.
+"""Merges and splits of noisy clusters: two close centres become one, and a wide cluster gets two.
 
 All inputs are released or public, so this is post-processing.
 """

@@ -403,7 +403,10 @@ def test_the_frame_of_cells_holds_whatever_is_detected() -> None:
         assert isinstance(route, PcaRoute | FinderRoute)
         for axes in range(1, route.directions.axes + 1):
             for stds in (np.ones(axes), np.geomspace(1, 1e-3, axes)):
-                assert cubic_bins(stds, route.directions.most_cells(axes)).prod() <= route.directions.n_cells
+                assert (
+                    cubic_bins(stds, route.directions.most_cells(axes)).prod()
+                    <= route.directions.n_cells
+                )
         assert route.directions.n_cells >= d  # or the branch that sees nothing would not fit
 
 
