@@ -47,7 +47,7 @@ Route = GridRoute | PcaRoute | FinderRoute | MeanRoute
 _GRAM_SHARE = 0.28  # share of the second moments that the choice of a route assumes
 _DROWNED = 0.55  # hopeless noise of a second moment, in squared radii times the root of k
 # Least records of a cluster of equal size for candidates, over the noise of a sum.
-_FEW_CLUSTERS, _COLUMNS, _MANY_COLUMNS, _ALL = 60.0, 5.0, 3.0, 150.0
+_FEW_CLUSTERS, _COLUMNS, _MANY_COLUMNS, _ALL = 60.0, 8.0, 3.0, 150.0
 _SPACE = 3  # largest number of columns for a histogram of the box
 
 

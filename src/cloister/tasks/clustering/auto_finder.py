@@ -59,19 +59,19 @@ from cloister.tasks.state import decode_state, encode_state
 # The constants below were tuned on public data sets. Privacy does not depend on any of them
 # (docs/proofs/auto.md).
 _SHARES = {
-    "mean": 0.05,
+    "mean": 0.04,
     "radius": 0.015,
-    "shift": 0.04,
+    "shift": 0.03,
     "gram": 0.12,
     "cells": 0.12,
-    "wide": 0.44,
-    "narrow": 0.215,
+    "wide": 0.42,
+    "narrow": 0.255,
 }
 _WIDE, _NARROW = 3, 5  # rounds of candidates and of centres
 _PARTS = {"sums": 0.45, "counts": 0.20, "moments": 0.35}  # of a round with second moments
 _LAST_PARTS = {"sums": 0.90, "counts": 0.10}
 _GROWTH = 1.2
-_CELLS = 0.20
+_CELLS = 0.28
 _SAMPLES = 4000
 _AXES = 10  # most axes of the histogram
 _FLOOR = 0.7  # smallest count, in standard deviations of its noise
@@ -84,7 +84,7 @@ _MOST_VALUES = 1 << 17  # coordinates of all candidates
 _REACH_NOISE, _REACH_GROWTH, _MOST_REACH = 0.1, 0.4, 3.0  # radius of second moments
 _STARTS, _RESTARTS = 2, 16
 _NARROWEST, _WIDEST = 0.15, 6.0  # mean squared distance of a cluster over that of all
-_CHUNK_VALUES = 1 << 20
+_CHUNK = 1 << 13  # records; their vectors fit the cache
 
 
 @dataclass(frozen=True)
@@ -273,22 +273,21 @@ class FinderRoute(Route):
 
     def _sum_moments(self, at: _Round, state: GridState, records: Records) -> Integers:
         """Return the products of the clipped vectors, summed over the records of each centre."""
-        width, n_centres = self._width(at), at.n_centres
-        upper = upper_half(width)
-        sums = np.zeros((n_centres, len(upper[0])), dtype=np.int64)
-        size = max(256, _CHUNK_VALUES // width)
-        for first in range(0, len(records), size):
-            chunk = records[first : first + size]
-            labels = nearest_centres(chunk, _Places.of(at, state).centres)
-            vectors = self._vectors(at, state, chunk, labels)
-            vectors = vectors[np.argsort(labels, kind="stable")]
-            ends = np.cumsum(np.bincount(labels, minlength=n_centres))
-            for j in np.unique(labels).tolist():
-                own = vectors[ends[j - 1] if j else 0 : ends[j]]
-                sums[j] += (own.T @ own)[upper].astype(np.int64)  # exact: below 2**53
+        upper = upper_half(self._width(at))
+        sums = np.zeros((at.n_centres, len(upper[0])), dtype=np.int64)
+        labels = nearest_centres(records, _Places.of(at, state).centres)
+        # The smallest type, since small numbers are sorted faster.
+        order = np.argsort(labels.astype(np.min_scalar_type(at.n_centres)), kind="stable")
+        ends = np.cumsum(np.bincount(labels, minlength=at.n_centres))
+        for j, own in enumerate(np.split(order, ends[:-1])):
+            for first in range(0, len(own), _CHUNK):
+                vectors = self._vectors(at, state, records[own[first : first + _CHUNK]], j)
+                sums[j] += (vectors.T @ vectors)[upper].astype(np.int64)  # exact: below 2**53
         return sums * np.where(upper[0] == upper[1], SQUARE, PRODUCT)
 
-    def _vectors(self, at: _Round, state: GridState, records: Records, labels: Integers) -> Floats:
+    def _vectors(
+        self, at: _Round, state: GridState, records: Records, labels: int | Integers
+    ) -> Floats:
         """Return clipped vectors whose products are the second moments; whole numbers.
 
         The entries are the coordinates of a record's difference to its centre along the axes. If
