@@ -40,6 +40,7 @@ from cloister.protocol.task import Block, Floats, GridState, NoisyBlock, Records
 from cloister.secagg.masks import GroupMask
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.kmeans import FastLloyd, GLloyd, Payload
+from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 from cloister.tasks.examples import example_of, numbers
 from cloister_lab.audit.adversary import (
     System,
@@ -315,6 +316,26 @@ class TailsTwice(Auto):
 
 
 @kernel_alone
+class FarMoments(Auto):
+    """Auto that counts a record beyond the reach of its candidate twice in the second moments."""
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return sums, with the second moments of far records in them twice."""
+        found = super().contribute(t, state, records)
+        *_, last = self.blocks(t)
+        if last.name != "moments" or not state["detected"].any():
+            return found
+        of_candidates = last.shape[0] == len(state["candidates"])
+        names = ("candidates", "candidate_reach") if of_candidates else ("centres", "reach")
+        centres, reach = (state[name] for name in names)
+        labels = nearest_centres(records, centres)
+        squared = ((records - centres[labels]) ** 2).sum(axis=1)
+        again = super().contribute(t, state, records[squared > reach[labels] ** 2])
+        again[: -last.size] = 0
+        return found + again
+
+
+@kernel_alone
 class ExactBox(Auto):
     """Auto whose box is of exact counts, which it kept."""
 
@@ -405,11 +426,13 @@ def understated(task: type[Task], part: float) -> type[Task]:
     return type(task.__name__, (task,), {"blocks": blocks})
 
 
-def plan_of(task: type[Task], silos: int = 1, nominal_n: int = 200, **options: Any) -> Plan:
+def plan_of(
+    task: type[Task], silos: int = 1, nominal_n: int = 200, columns: int = 2, **options: Any
+) -> Plan:
     """Return a small plan of a k-means task; other keywords are the task's own options."""
     return make_plan(
         task,
-        schema_of(numbers(2)),
+        schema_of(numbers(columns)),
         [f"silo-{i}" for i in range(silos)],
         budget=CLAIM,
         nominal_n=nominal_n,
@@ -584,6 +607,10 @@ _MUTANTS: dict[str, tuple[str, Callable[[], Sequence[Finding]]]] = {
     "between two bins in both": (
         "in the round that finds Auto's box a record on the edge of a bin is in both",
         lambda: _sensitivity(plan_of(TailsTwice, nominal_n=1000), "tails"),
+    ),
+    "far records twice": (
+        "in the second moments of Auto's candidates a far record is added twice",
+        lambda: _sensitivity(plan_of(FarMoments, columns=4), "far"),
     ),
     "a box of exact counts": (
         "Auto's box is found from the exact counts, which the task kept",
