@@ -50,6 +50,16 @@ def test_with_a_folder_nothing_is_started(
     assert "{" not in unit
 
 
+def found(folder: Path, host: str, tasks: str) -> None:
+    schema = folder / "schema.toml"
+    column = '[[columns]]\nname = "age"\ntype = "number"\nmin = 0\nmax = 100\n'
+    schema.write_text(f'dataset = "t"\nunit = "row"\n{column}')
+    limits = ["--tasks", tasks, "--cap-epsilon", "8", "--max-epsilon-per-job", "1"]
+    where = ["--host", host, "--root", str(folder / "hub"), "--schema", str(schema)]
+    command = ["federation", "init", "--name", "t", "--silos", "a,b", "--quiet"]
+    assert main([*command, *where, *limits]) == 0
+
+
 @pytest.mark.parametrize(
     ("host", "url", "listen"),
     [
@@ -62,16 +72,18 @@ def test_with_a_folder_nothing_is_started(
 def test_a_federation_is_founded_on_an_address_of_either_version(
     tmp_path: Path, host: str, url: str, listen: str
 ) -> None:
-    schema = tmp_path / "schema.toml"
-    column = '[[columns]]\nname = "age"\ntype = "number"\nmin = 0\nmax = 100\n'
-    schema.write_text(f'dataset = "t"\nunit = "row"\n{column}')
-    limits = ["--tasks", "auto", "--cap-epsilon", "8", "--max-epsilon-per-job", "1"]
-    where = ["--host", host, "--root", str(tmp_path / "hub"), "--schema", str(schema)]
-    assert (
-        main(["federation", "init", "--name", "t", "--silos", "a,b", "--quiet", *where, *limits])
-        == 0
-    )
+    found(tmp_path, host, "auto")
     [settings] = (tmp_path / "hub").rglob("coordinator.toml")
     assert f'listen = "{listen}"' in settings.read_text()
     files = [file.read_text() for file in (tmp_path / "hub").rglob("*.json")]
     assert any(url in text for text in files)
+
+
+def test_a_task_that_is_not_installed_gets_a_warning_with_a_similar_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found(tmp_path, "localhost", "auto,tabulat,ours")
+    written = capsys.readouterr().err
+    assert "no task 'tabulat' is installed here; did you mean 'tabulate'?" in written
+    assert "no task 'ours' is installed here; each silo must name its file" in written
+    assert "'auto'" not in written

@@ -7,6 +7,7 @@ import json
 import signal
 import tempfile
 import time
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from cloister.federation.pki import Authority, KeyFolder, install, make_request,
 from cloister.federation.settings import CoordinatorSettings, load_role
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
+from cloister.tasks import installed
 from cloister.tasks.clustering.auto import Auto
 
 STORY = (
@@ -100,6 +102,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Create the files of a coordinator and of the federation's authority."""
     schema = Schema.load(args.schema)
+    for name in sorted(set(args.tasks) - set(installed())):
+        similar = get_close_matches(name, installed(), 1)
+        meant = f"did you mean {similar[0]!r}? Otherwise " if similar else ""
+        out.warn(
+            f"no task {name!r} is installed here; {meant}each silo must name its file under "
+            "[tasks] in its settings."
+        )
     site = Site.of(args.root, "coordinator")
     authority = Authority.create(_authority(site), args.name)
     policy = {
