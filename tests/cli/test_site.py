@@ -82,8 +82,8 @@ def test_a_federation_is_founded_on_an_address_of_either_version(
 def test_a_task_that_is_not_installed_gets_a_warning_with_a_similar_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found(tmp_path, "localhost", "auto,tabulat,ours")
+    found(tmp_path, "localhost", "auto,tabulat,xyz")
     written = capsys.readouterr().err
     assert "no task 'tabulat' is installed here; did you mean 'tabulate'?" in written
-    assert "no task 'ours' is installed here; each silo must name its file" in written
+    assert "no task 'xyz' is installed here; each silo must name its file" in written
     assert "'auto'" not in written
