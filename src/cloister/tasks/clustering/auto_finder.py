@@ -193,7 +193,7 @@ class FinderRoute(Route):
         for axes in range(min(_MOST_AXES, d), _LEAST_AXES, -1):
             if at.n_centres * (n_products(axes) + 1 + d) <= _MOST_WORDS:
                 return axes
-        return _LEAST_AXES
+        return min(_LEAST_AXES, d)
 
     def _width(self, at: _Round) -> int:
         """Return the length of the vector whose products are the second moments."""
