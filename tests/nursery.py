@@ -15,6 +15,9 @@ import socket
 import sys
 from importlib import import_module
 
+from cloister.protocol.code import preload_digests
+from cloister.tasks import TASKS
+
 # What a coordinator or a silo has imported by the end of its first job.
 MODULES = (
     "cloister.testing",
@@ -84,6 +87,7 @@ def serve(line: socket.socket) -> list[str]:
 if __name__ == "__main__":
     for name in MODULES:
         import_module(name)
+    preload_digests(TASKS, TASKS)  # each silo would parse the same sources again
     gc.collect()
     gc.freeze()  # a collection in a child would copy all that it shares with us
     with socket.socket(fileno=int(sys.argv[1])) as ours:

@@ -161,7 +161,7 @@ class World:
         text = f"{self.seed}/{self.acting}/{size}/{self._drawn[about]}"
         return hashlib.shake_128(text.encode()).digest(size)
 
-    def point(self, moment: str, file: Path | None = None) -> None:
+    def point(self, moment: str, connection: Connection | None = None) -> None:
         """Pass a point of the acting party's disk, or die there."""
         party = self.acting
         if party in self.dead:  # what a `finally` does after the death never happened
@@ -171,7 +171,8 @@ class World:
         fuse = self.fuses.get(party)
         if fuse is None:
             return
-        if fuse.points == 0 and fuse.torn and moment == "before" and file is not None:
+        if fuse.points == 0 and fuse.torn and moment == "before" and connection is not None:
+            file = _file_of(connection)
             fuse.tear = file, _size(file)
             return  # it dies after the commit, and a part of it is lost
         if fuse.points == 0:
@@ -186,12 +187,12 @@ class World:
         written = connection.total_changes
         yield
         if connection.total_changes != written:
-            self.point("before", _file_of(connection))
+            self.point("before", connection)
 
     def committed(self, connection: Connection, written: int) -> None:
         """Pass the point after a commit."""
         if connection.total_changes != written:
-            self.point("after", _file_of(connection))
+            self.point("after", connection)
 
 
 def _size(database: Path) -> int:

@@ -8,6 +8,7 @@ from base64 import b64decode
 from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ class Release:
             "survivors": self.survivors,
             "privacy": self.privacy(),
             "sums": self.sums_digest,
-            "versions": {name: version(name) for name in ("cloister", "numpy")},
+            "versions": {name: _version(name) for name in ("cloister", "numpy")},
         }
 
     @classmethod
@@ -235,6 +236,10 @@ def of_sums(plan: Plan, rounds: Iterable[Mapping[str, Any]]) -> Release:
     for done in sums_of(plan, rounds):
         progress.receive(done.words, done.survivors)
     return release_of(plan, progress.states, progress.sums, SILOS_NOISE)
+
+
+_version = cache(version)
+"""The version of a package, which a process reads from its files once."""
 
 
 def _check_usable(release: Release) -> None:

@@ -452,10 +452,14 @@ class _Reading:
                 yield chunk
 
 
+_FEW_ROWS = 1000
+
+
 class _Seal:
     """A digest of all rows of a source on the grid, including those that no job uses.
 
-    A second thread computes it, because it would slow the reading by a third.
+    A second thread computes it, because it would slow the reading by a third. That of a few rows
+    takes less time than a thread needs to start.
     """
 
     def __init__(self, n_columns: int) -> None:
@@ -468,6 +472,9 @@ class _Seal:
 
     def add(self, judged: Judged) -> None:
         """Add the rows of a chunk."""
+        if len(judged.steps) < _FEW_ROWS and not self._waiting:
+            self._update(judged.steps, judged.marked)
+            return
         self._waiting.append(self._worker.submit(self._update, judged.steps, judged.marked))
         while len(self._waiting) > 2:  # otherwise chunks would accumulate in memory
             self._waiting.popleft().result()

@@ -429,9 +429,10 @@ def _named_in(folder: Path, source: Path) -> Iterator[Path]:
     for text in syntax.strings if syntax and source.is_relative_to(folder) else ():
         for name in (text, text.replace(".", "/") + ".py"):
             with suppress(OSError, ValueError):  # most strings are not valid paths
-                path = (folder / name).resolve()
-                if path.is_file() and path.is_relative_to(folder):
-                    yield path
+                path = folder / name
+                # Links are resolved of files only, since most strings name none.
+                if path.is_file() and (file := path.resolve()).is_relative_to(folder):
+                    yield file
 
 
 @cache
