@@ -60,6 +60,9 @@ def become(what: str, *argv: str) -> None:
     if what == "-c":
         sys.argv, sys.path[0] = ["-c", *argv[1:]], ""
         exec(argv[0], {"__name__": "__main__"})
+    elif what == "-m":
+        sys.argv, sys.path[0] = [*argv], os.getcwd()
+        runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
     else:
         sys.argv, sys.path[0] = [what, *argv], os.path.dirname(what)
         runpy.run_path(what, run_name="__main__")

@@ -7,18 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cloister.app.release import Release
+from cloister.cli import main
 from cloister.data.samples import HOSPITALS
 
 ROUNDS = 10
-
-
-def demo(*options: str) -> str:
-    """Run the demonstration in a process of its own; return what it says."""
-    command = [sys.executable, "-m", "cloister", "federation", "demo", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def said(log: Path) -> list[str]:
@@ -30,19 +25,24 @@ def rounds(messages: list[str]) -> list[int]:
 
 
 def test_the_demonstration_ends_with_one_result_at_all_silos() -> None:
-    shown = demo()
+    command = [sys.executable, "-m", "cloister", "federation", "demo"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout
     assert f"job done in {ROUNDS} rounds; the three silos have the same result: True" in shown
     assert "cluster 2" in shown
     assert "epsilon 1 at delta 1e-06, at each silo" in " ".join(shown.split())
 
 
+@pytest.mark.usefixtures("forked_parties")  # the first test starts them as a newcomer does
 def test_the_demonstration_goes_on_in_the_round_in_which_its_coordinator_was_killed(
-    tmp_path: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Rounds before the kill are not done again, those after it are done by another process."""
     # in the third, so that the first was certainly logged
-    shown = demo("--kill-coordinator-in-round", "3", "--keep", str(tmp_path), "--json")
-    document = json.loads(shown)
+    options = ["--kill-coordinator-in-round", "3", "--keep", str(tmp_path), "--json"]
+    assert main(["federation", "demo", *options]) == 0
+    document = json.loads(capsys.readouterr().out)
     assert document["same_result"] is True
     log = said(tmp_path / "coordinator" / "log.jsonl")
     first, second = (i for i, message in enumerate(log) if message.startswith("listening"))

@@ -283,6 +283,8 @@ def patched(world: World) -> Iterator[None]:
 
     def engine(url: str) -> Any:
         made: Any = engine_of(url)
+        # What is compiled belongs to its dialect, so that engines share both.
+        made.dialect = _DIALECTS.setdefault(made.name, made.dialect)
         made._compiled_cache = _COMPILED
         return made
 
@@ -337,6 +339,7 @@ class Inline:
 
 
 _COMPILED: dict[Any, Any] = {}  # statements of the coordinator's database
+_DIALECTS: dict[str, Any] = {}
 _read_plan = Plan.from_dict
 
 

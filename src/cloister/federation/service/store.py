@@ -389,8 +389,9 @@ class Store:
 
     def job(self, job: str, *, brief: bool = False) -> StoredJob | None:
         """Return a job by id, or None; with a reduced plan if `brief`."""
-        rows = self._all(_query(brief).where(_JOBS.c.id == job))
-        return _stored(rows[0]) if rows else None
+        with self._transaction() as connection:
+            row = connection.execute(_ONE_JOB[brief], {"of_job": job}).first()
+        return None if row is None else _stored(row)
 
     def jobs(
         self,
@@ -552,6 +553,18 @@ def _query(brief: bool) -> sa.Select[Any]:
     return sa.select(*light, _BRIEFS.c.plan).join(_BRIEFS, _BRIEFS.c.job == _JOBS.c.id)
 
 
+_OF_JOB = sa.bindparam("of_job")
+_ONE_JOB = {brief: _query(brief).where(_JOBS.c.id == _OF_JOB) for brief in (False, True)}
+_ONE_STATE = sa.select(_JOBS.c.state).where(_JOBS.c.id == _OF_JOB)
+_ONE_ANSWER = sa.select(_RECORDS.c.answer).where(
+    _RECORDS.c.job == _OF_JOB, _RECORDS.c.request_hash == sa.bindparam("of_request")
+)
+_NUMBER_OF_ANSWERS = (
+    sa.select(sa.func.count()).select_from(_RECORDS).where(_RECORDS.c.job == _OF_JOB)
+)
+_INSERT_ANSWER = sa.insert(_RECORDS)
+
+
 def _brief(job: str, plan: str, proposer: str) -> dict[str, Any]:
     """Return the row of a job in the table of briefs, from its stored texts."""
     whole = json.loads(plan)
@@ -573,16 +586,15 @@ def _put(connection: sa.Connection, table: sa.Table, **values: Any) -> None:
 
 
 def _state(connection: sa.Connection, job: str) -> str | None:
-    return connection.execute(
-        sa.select(_JOBS.c.state).where(_JOBS.c.id == job)
-    ).scalar_one_or_none()
+    state: str | None = connection.execute(_ONE_STATE, {"of_job": job}).scalar_one_or_none()
+    return state
 
 
 def _answer_to(connection: sa.Connection, job: str, request: bytes) -> bytes | None:
     """Return the stored answer to a request, or None."""
     key = hashlib.sha256(request).hexdigest()
-    one = sa.select(_RECORDS.c.answer).where(_RECORDS.c.job == job, _RECORDS.c.request_hash == key)
-    kept: bytes | None = connection.execute(one).scalar_one_or_none()
+    of_request = {"of_job": job, "of_request": key}
+    kept: bytes | None = connection.execute(_ONE_ANSWER, of_request).scalar_one_or_none()
     return None if kept is None else bytes(kept)
 
 
@@ -590,11 +602,10 @@ def _record(connection: sa.Connection, job: str, request: bytes, answer: bytes) 
     """Store the answer to a request, or return the stored one."""
     if (kept := _answer_to(connection, job, request)) is not None:
         return kept
-    key, of_job = hashlib.sha256(request).hexdigest(), _RECORDS.c.job == job
-    everything = sa.select(sa.func.count()).select_from(_RECORDS).where(of_job)
-    number = connection.execute(everything).scalar_one()
+    key = hashlib.sha256(request).hexdigest()
+    number = connection.execute(_NUMBER_OF_ANSWERS, {"of_job": job}).scalar_one()
     values = {"job": job, "request_hash": key, "number": number}
-    connection.execute(sa.insert(_RECORDS), {**values, "request": request, "answer": answer})
+    connection.execute(_INSERT_ANSWER, {**values, "request": request, "answer": answer})
     return answer
 
 

@@ -463,7 +463,7 @@ OPTIONS: dict[str, Any] = {
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_checks_pass_but_for_those_that_compare_two_fits() -> None:
     check_estimator(
-        DPRandomForestClassifier(**OPTIONS),
+        DPRandomForestClassifier(n_estimators=20, **OPTIONS),
         expected_failed_checks={**COMPARES_TWO_FITS, **UNMET_CHECKS},
         on_skip=None,
         on_fail="raise",
