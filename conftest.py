@@ -43,8 +43,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was collected out of every later search for garbage: it stays until the end."""
+    """Keep what was collected out of every later search for garbage: it stays until the end.
+
+    Searches are rarer than in a program that runs for long, since most of them find nothing.
+    """
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="session", autouse=True)

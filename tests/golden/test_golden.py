@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import pickle
 import re
+from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cloister.app.report import plots
 from cloister.tasks import TASKS
 
 HERE = Path(__file__).parent
@@ -52,6 +55,22 @@ def differences(text: str, other: str) -> list[str]:
         if differs(line, now):
             found.append(f"{title}\n- {line}\n+ {now}")
     return found[:5]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pictures_are_drawn_once() -> Iterator[None]:
+    """Two faces with the same numbers have the same pictures, which take most of the time."""
+    draw, drawn = plots.draw, {}
+
+    def draw_once(display: Any, prefix: str) -> str:
+        key = pickle.dumps((display, prefix))
+        if key not in drawn:
+            drawn[key] = draw(display, prefix)
+        return drawn[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "draw", draw_once)
+        yield
 
 
 @pytest.mark.filterwarnings("ignore")  # they are printed, and compared

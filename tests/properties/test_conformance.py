@@ -31,7 +31,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cloister import testing
 from cloister.app.in_process import run_plan
 from cloister.core.arrays import GridState, Records
 from cloister.protocol.plan import Plan
@@ -42,23 +41,6 @@ from cloister.testing import ZeroNoise, check_task, hostile_states
 from .cases import CASES, COX, DESIGNS, EXAMPLES, ONE, Case, many_exits, on_grid
 
 every = pytest.mark.parametrize("name", CASES)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def answers_are_checked_once() -> Iterator[None]:
-    """What a task makes of noise alone depends on no record: each task is checked once."""
-    check, checked = testing._check_answers, set()
-
-    def check_once(task: Task) -> None:
-        design = (type(task), repr(task))
-        if design not in checked:
-            check(task)
-            checked.add(design)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(testing, "_check_answers", check_once)
-        yield
-
 
 # The bounds ---------------------------------------------------------------------------------------
 
