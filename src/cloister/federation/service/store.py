@@ -553,7 +553,7 @@ def _query(brief: bool) -> sa.Select[Any]:
     return sa.select(*light, _BRIEFS.c.plan).join(_BRIEFS, _BRIEFS.c.job == _JOBS.c.id)
 
 
-_OF_JOB = sa.bindparam("of_job")
+_OF_JOB: sa.BindParameter[str] = sa.bindparam("of_job")
 _ONE_JOB = {brief: _query(brief).where(_JOBS.c.id == _OF_JOB) for brief in (False, True)}
 _ONE_STATE = sa.select(_JOBS.c.state).where(_JOBS.c.id == _OF_JOB)
 _ONE_ANSWER = sa.select(_RECORDS.c.answer).where(
