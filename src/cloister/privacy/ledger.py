@@ -433,7 +433,10 @@ class Ledger:
             reserved = self._state.jobs.get(job)
             if reserved is None or round not in reserved.rounds:
                 return None
-            return self._stored(connection, job, round)
+            frame = self._stored(connection, job, round)
+        # A crash may have come between the charge and its head, and now the frame can leave.
+        self._note_head()
+        return frame
 
     def record(self, job: str, request: bytes, answer: bytes) -> bytes:
         """Store an answer durably before it leaves; a request keeps its first answer.
@@ -1081,7 +1084,8 @@ class Ledger:
         """Write the last head to the file next to the ledger.
 
         It is written after the commit of its entry. A crash between the two leaves a head that the
-        ledger has. The lock of writers ensures that an older head never replaces a newer one.
+        ledger has, and :meth:`frame` completes the write. The lock of writers ensures that an older
+        head never replaces a newer one.
         """
         if self._path is None:
             return

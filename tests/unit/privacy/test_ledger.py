@@ -1171,6 +1171,29 @@ def test_a_ledger_restored_alone_is_refused_by_the_head_beside_it(
     Ledger(path).check_head(signed)
 
 
+def test_a_frame_that_leaves_again_after_a_crash_leaves_its_head_beside_the_ledger(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an older copy of the file alone would open, and forget a round that left."""
+    shutil.copy(path, tmp_path / "copy")
+    ledger = Ledger(path)
+
+    def die(ledger: Ledger) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "_note_head", die)  # between the charge and its head
+        with pytest.raises(SystemExit):
+            ledger.commit(job="j", round=2, event=ROUND, frame=b"x")
+    ledger.dispose()
+    again = Ledger(path)
+    assert again.frame("j", 2) == b"x"
+    again.dispose()
+    shutil.copy(tmp_path / "copy", path)
+    with pytest.raises(LedgerError, match="is behind the head that was written last"):
+        Ledger(path)
+
+
 def test_the_head_beside_the_ledger_never_goes_back(path: Path, tmp_path: Path) -> None:
     ledger = Ledger(path)
     old = ledger.head()
