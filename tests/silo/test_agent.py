@@ -16,6 +16,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -661,6 +662,23 @@ def test_of_a_job_that_ran_before_a_restart_nothing_is_returned(
     copy = copied(site, "ledger.db", "ledger.jobs.db")
     site = put_back(site, copy)
     site.agent().on_message(end(plan, status))
+    assert spent_whole(site)
+
+
+def test_of_a_job_copied_while_its_first_frame_is_answered_nothing_is_returned(
+    site: Site, plan: Plan
+) -> None:
+    agent = approved(site, plan)
+    copies, join = [], agent._join
+
+    def copying(*about: Any) -> Client:
+        copies.append(copied(site, "ledger.db", "ledger.jobs.db"))
+        return join(*about)
+
+    agent._join = copying
+    assert [answer.kind for answer in agent.on_message(opened(plan))] == [Kind.ANSWER]
+    site = put_back(site, copies[0])
+    site.agent().on_message(end(plan, "failed"))
     assert spent_whole(site)
 
 

@@ -24,6 +24,7 @@ from cloister.protocol.lifecycle import OPEN, UNDECIDED, SiloState, Step
 
 # A running job is recorded in the audit file immediately, so these states precede every frame.
 _BEFORE_FRAMES = ("", *UNDECIDED, SiloState.APPROVED, SiloState.DECLINED)
+_BEGUN = (SiloState.RUNNING, SiloState.FINISHED)
 
 _Answer = TypeVar("_Answer")
 _FIELDS = ("id", "plan", "proposer", "received_at", "state", "reason", "decided_by")
@@ -208,9 +209,14 @@ class Store:
         return dict(self._read(query, *among, into=lambda row: (row[0], _state(row[1]))))
 
     def ran(self) -> frozenset[str]:
-        """Return the jobs of which a frame may have left, according to their noted states."""
-        query = f"SELECT id FROM jobs WHERE NOT {_among('noted', _BEFORE_FRAMES)}"
-        return frozenset(self._read(query, *_BEFORE_FRAMES, into=lambda row: row[0]))
+        """Return the jobs of which a frame may have left.
+
+        The noted state decides, since an owner may have withdrawn the job since. A file that was
+        copied before the note of a running job shows that job by its state alone.
+        """
+        noted, begun = _among("noted", _BEFORE_FRAMES), _among("state", _BEGUN)
+        query = f"SELECT id FROM jobs WHERE NOT {noted} OR {begun}"
+        return frozenset(self._read(query, *_BEFORE_FRAMES, *_BEGUN, into=lambda row: row[0]))
 
     def unreported(self) -> tuple[Job, ...]:
         """Return the jobs whose state changed since :meth:`note`, oldest first."""
