@@ -17,12 +17,15 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from cloister.core.errors import CloisterError
+from tests.protocol.cheats import CHEATS, Cheat
+
+from cloister.core.errors import CloisterError, RemoteProtocolError
 from cloister.federation.transports.http import Kind, Message
 from cloister.privacy.budget import Budget
 from cloister.privacy.chain import SignedStatement
@@ -32,7 +35,7 @@ from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
 from cloister.protocol.exchanges import Kind as FrameKind
 from cloister.protocol.journal import MemoryJournal
-from cloister.protocol.messages import kind_of
+from cloister.protocol.messages import decode, encode, kind_of
 from cloister.protocol.plan import Plan
 from cloister.protocol.session import run_rounds
 
@@ -58,12 +61,15 @@ class Schedule:
         Points of all disks.
     silent : str
         A silo that answers no request of a round.
+    lies : function or None
+        What the first silo answers in place of the truth.
     """
 
     twice: int | None = None
     swapped: int | None = None
     dies: int | None = None
     silent: str = ""
+    lies: Cheat | None = None
 
 
 class Journal(MemoryJournal):
@@ -173,6 +179,7 @@ class Small:
     def __post_init__(self) -> None:
         self.plans = {self.plan.run_id: self.plan}
         self.laws.federation = self  # type: ignore[assignment]  # all that laws ask for
+        self.laws.cheater = self.plan.silos[0] if self.schedule.lies else ""
         self.world.on_point = self._point
         self._late: dict[str, bytes] = {}  # answers and requests that come again, by silo
         self._again: dict[str, bytes] = {}
@@ -252,14 +259,25 @@ class Small:
             said = Message(Kind.ANSWER, 0, job, answer)
             self.laws.answered(silo, ask, said)  # type: ignore[arg-type]
             self.laws.looked(silo)  # type: ignore[arg-type]
-            return answer
+            return self._told(silo, answer)
         raise Broken("a silo that starts again answers")
+
+    def _told(self, silo: SmallSilo, answer: bytes) -> bytes:
+        """Return what a silo tells: its answer, or a lie; empty if it is silent."""
+        if silo.name == self.laws.cheater and self.schedule.lies and silo.client:
+            with suppress(RemoteProtocolError):  # it has no keys yet to sign with
+                of = (decode(self.plan, answer), silo.client, silo.identity)
+                told = self.schedule.lies(*of)
+                answer = encode(self.plan, told) if told else b""
+        if answer:
+            self.laws.sent(silo.name, self.plan, answer)
+        return answer
 
     def check(self) -> None:
         """A job that only loses memory is done at all silos, charged once."""
         for silo in self.silos.values():
             done = silo.client is not None and silo.client.finished
-            if silo.name == self.schedule.silent:
+            if silo.name in (self.schedule.silent, self.laws.cheater):
                 continue
             if not done:
                 self.laws.broken("a job with enough silos completes", silo.name)
@@ -322,6 +340,13 @@ def schedules(plan: Plan, *, orders: bool) -> Iterator[Schedule]:
             points = run(plan, Schedule(twice, swapped)).world.points
             for dies in (None, *range(points)):
                 yield Schedule(twice, swapped, dies)
+
+
+def lies() -> None:
+    """Run a job that goes on although one of its silos lies, with each lie."""
+    for plan in (small_plan("pairwise", 4), small_plan("group")):
+        for lie in CHEATS:
+            run(plan, Schedule(lies=lie))
 
 
 def drop_outs() -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.core.arrays import GridState, Integers
+from cloister.core.arrays import GridState, Integers, Records
 from cloister.core.errors import CloisterError
 from cloister.federation.service.store import Store
 from cloister.federation.transports.http import Message as Packet
@@ -39,6 +39,7 @@ from cloister.protocol.messages import (
     Close,
     Confirm,
     Done,
+    Keys,
     Open,
     Ready,
     Reply,
@@ -89,6 +90,9 @@ class Book:
     faults: list[str] = field(default_factory=list)
     secrets: dict[str, bytes] = field(default_factory=dict)
     statements: set[tuple[str, str]] = field(default_factory=set)  # whose, and of which job
+    claims: set[str] = field(default_factory=set)  # jobs of which peers showed it statements
+    charges: dict[Round, int] = field(default_factory=dict)  # numbers of their entries
+    head: int = 0  # number of the entry whose hash lies beside the ledger
 
     def covers(self, of: Round) -> bool:
         """Return True if a round that left counts as spent."""
@@ -110,11 +114,17 @@ def book_of(path: Path, cap: float, delta: float) -> Book:
     """Read a ledger's file."""
     book, limit = Book(), gdp_mu_for(cap, delta) ** 2 * (1 + 1e-9)
     with closing(sqlite3.connect(path)) as connection:
-        bodies = [body for (body,) in connection.execute("SELECT body FROM entries ORDER BY seq")]
+        rows = connection.execute("SELECT body, hash FROM entries ORDER BY seq").fetchall()
         book.secrets = dict(connection.execute("SELECT job, secret FROM secrets"))
         book.statements = set(connection.execute("SELECT fingerprint, job FROM statements"))
-    for entry in map(json.loads, bodies):
+        book.claims = {job for (job,) in connection.execute("SELECT job FROM claims")}
+    beside = path.with_name(f"{path.name}.head")
+    head = beside.read_text().split()[0] if beside.exists() else ""
+    for number, (body, digest) in enumerate(rows, start=1):
+        entry = json.loads(body)
         job = entry.get("job", "")
+        if digest == head:
+            book.head = number
         match entry["kind"]:
             case "reserve":
                 book.accounts[job] = Account(_price(entry["events"]))
@@ -122,9 +132,12 @@ def book_of(path: Path, cap: float, delta: float) -> Book:
                     book.faults.append(f"job {job} was reserved beyond the cap")
             case "charge":
                 account = book.accounts[job]
+                if not account.is_open:
+                    book.faults.append(f"job {job} is charged after its end")
                 if entry["round"] in account.rounds:
                     book.faults.append(f"round {entry['round']} of job {job} is charged twice")
                 account.rounds[entry["round"]] = _price(entry["event"])
+                book.charges[job, entry["round"]] = number
             case "close":
                 book.accounts[job].is_open = False
                 book.accounts[job].whole = bool(entry.get("whole", False))
@@ -132,7 +145,21 @@ def book_of(path: Path, cap: float, delta: float) -> Book:
                 said = json.loads(entry["statement"])
                 account = book.accounts.setdefault(said["job"], Account(_price(said["events"])))
                 account.is_open, account.whole = False, True
+            case "copied":  # no job goes on in a copy
+                for account in book.accounts.values():
+                    account.whole = account.whole or account.is_open
+                    account.is_open = False
     return book
+
+
+def begun_in(folder: Path, book: Book) -> set[str]:
+    """Return the jobs in a ledger of which the file of jobs beside it says that they ran."""
+    path, unbegun = folder / "jobs.db", "('waiting', 'accepted', 'approved', 'declined')"
+    if not path.exists():
+        return set()
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute(f"SELECT id FROM jobs WHERE state NOT IN {unbegun}")
+        return {job for (job,) in rows} & set(book.accounts)
 
 
 def _price(event: Mapping[str, Any]) -> float:
@@ -195,6 +222,11 @@ class Laws:
         self._lost: dict[str, set[str]] = defaultdict(set)  # silos given up, by job
         self._tags: dict[Round, dict[str, bytes]] = defaultdict(dict)
         self._states: dict[tuple[str, Round], GridState] = {}  # of which an upload is a function
+        self._frozen: dict[tuple[str, str], Records] = {}  # the records of a silo in a job
+        self._keys: dict[tuple[str, str], list[Keys]] = defaultdict(list)  # by job and silo
+        self._known: dict[str, set[str]] = {}  # jobs that ran, as a disk that was put back knows
+        self._alone: set[str] = set()  # silos whose ledger was put back below a newer head
+        self._behind: dict[str, set[str]] = {}  # the jobs of a ledger that peers told it is behind
 
     def broken(self, law: str, about: str) -> None:
         """Stop the world."""
@@ -206,11 +238,40 @@ class Laws:
 
     # What happens ----------------------------------------------------------------------------
 
-    def restored(self, silo: Silo) -> None:
-        """Know that a silo's disk was put back."""
+    def restored(self, silo: Silo, *, ledger: bool = True, alone: bool = False) -> None:
+        """Know that a silo's disk was put back, with its ledger, or its ledger alone."""
         self.old.add(silo.name)
         self.excuses.add("restored")
         self._charged.pop(silo.name, None)
+        if ledger:
+            self._known[silo.name] = begun_in(silo.folder, self._read_book(silo))
+        if alone:
+            self._alone.add(silo.name)
+
+    def copied(self, silo: Silo) -> None:
+        """Know that a copy that the ledger itself made is in its place: no job in it goes on."""
+        book = self._read_book(silo)
+        self._known[silo.name] = set(book.accounts)
+        if any(account.is_open for account in book.accounts.values()) or book.secrets:
+            self.broken("a copy of a ledger ends all its jobs", silo.name)
+
+    def mended(self, silo: Silo) -> None:
+        """Know that an owner took in what peers hold, or gave up the head beside the ledger."""
+        self._alone.discard(silo.name)
+        self._behind.pop(silo.name, None)
+
+    def started(self, silo: Silo) -> None:
+        """A ledger that was put back alone is refused by the head beside it."""
+        if silo.name in self._alone:
+            self._alone.discard(silo.name)
+            book = self._read_book(silo)
+            if lost := [of for of in sorted(self._left[silo.name]) if not book.covers(of)]:
+                self.broken("a ledger behind the head beside it is refused", f"{silo.name} {lost}")
+
+    def resumed(self, silo: Silo, job: str, error: Exception) -> None:
+        """What a silo recorded is enough to go on after it lost its memory."""
+        if silo.name not in self.old:
+            self.broken("a silo that lost its memory goes on", f"{silo.name} {job}: {error}")
 
     def coordinator_restored(self) -> None:
         """Know that the coordinator's database was put back."""
@@ -257,8 +318,12 @@ class Laws:
                 self.broken("silos in a sum hold one public state", str(of))
 
     def _quorum(self, job: str) -> int:
+        """Return the smallest survivor set, by PROTOCOL.md and not by the code of a plan."""
         plan = self.federation.plans[job]
-        return plan.quorum(len(self._rosters.get(job, plan.silos)))
+        if plan.profile != "pairwise":
+            return plan.min_silos
+        silos = len(self._rosters.get(job, plan.silos))
+        return max(plan.min_silos, (silos + plan.collusion) // 2 + 1)
 
     # What a silo answers ---------------------------------------------------------------------
 
@@ -270,7 +335,13 @@ class Laws:
         if name not in self.old:
             self._once("a request has one answer", (name, job, ask.body), answer.body)
         match said:
+            case Keys():
+                self._keys[job, name].append(said)
             case Secrets():
+                assert isinstance(request, Roster)
+                strange = [k.sender for k in request.keys if k not in self._keys[job, k.sender]]
+                if strange:
+                    self.broken("a silo seals to keys that their silos made", f"{name} {strange}")
                 if name not in self.old:  # one that forgot the job has other keys
                     self._once("a silo seals to one roster", (name, job), ask.body)
                 self._keep_held(silo, plan)
@@ -289,10 +360,14 @@ class Laws:
                     self._once("a silo seals one result", (name, job), answer.body)
         if isinstance(request, Close):
             self._enough(silo, plan, request.round)
+
+    def sent(self, name: str, plan: Plan, frame: bytes) -> None:
+        """Know what a silo told the coordinator, true or false."""
+        said = decode(plan, frame)
         if isinstance(said, Upload):
-            self._tags[job, said.round].setdefault(name, said.state_tag)
+            self._tags[plan.run_id, said.round].setdefault(name, said.state_tag)
         if isinstance(said, Adopted):
-            self._tags[job, said.round][name] = said.state_tag
+            self._tags[plan.run_id, said.round][name] = said.state_tag
 
     def _uploaded(self, silo: Silo, plan: Plan, upload: Upload, frame: bytes) -> None:
         of = (plan.run_id, upload.round)
@@ -302,28 +377,55 @@ class Laws:
         self._left[silo.name].add(of)
         if not book.covers(of):
             self.broken("charge and bytes are durable before they leave", f"{silo.name} {of}")
+        if silo.name not in self.old and book.head < book.charges[of]:
+            self.broken("the head beside a ledger is that of what left", f"{silo.name} {of}")
         client = self._client(silo, plan.run_id)
         assert client is not None
-        self._states.setdefault((silo.name, of), client.state)
+        if is_new:
+            self._states[silo.name, of] = client.state
+            kept = self._frozen.setdefault((silo.name, plan.run_id), client._records)  # type: ignore[arg-type]  # no function
+            if kept is not client._records:
+                self.broken("records are frozen when a job starts", f"{silo.name} {of}")
+            state = join(v.tobytes() for _, v in sorted(client.state.items()))
+            self._once("a tag stands for one public state", (*of, upload.state_tag), state)
+            if told := {of for of in self._left[silo.name] if of[0] in book.claims}:
+                self._covers(silo, book, told)
         self._secrets[silo.name, plan.run_id] = book.secrets.get(plan.run_id, b"")
         if is_new and upload.round == 0:
             self._knows_its_past(silo, plan, book)
         self._enough(silo, plan, upload.round - 1)
 
+    def _read_book(self, silo: Silo) -> Book:
+        return book_of(silo.ledger_path, silo.cap, 1e-6)
+
     def book(self, silo: Silo) -> Book:
         """Read a silo's ledger, and check what can be seen in it alone."""
-        book = book_of(silo.ledger_path, silo.cap, 1e-6)
+        book = self._read_book(silo)
         if book.faults:
             self.broken("the cap holds, and a round is charged once", f"{silo.name}: {book.faults}")
         before = self._charged.get(silo.name, frozenset())
         if not before <= book.rounds:
             self.broken("what was charged stays charged", f"{silo.name} {before - book.rounds}")
         self._charged[silo.name] = book.rounds
-        if silo.name not in self.old:
-            unpaid = {of for of in self._left[silo.name] if not book.covers(of)}
-            if unpaid:
-                self.broken("what left is charged", f"{silo.name} {unpaid}")
+        known = self._known.get(silo.name)
+        left = {of for of in self._left[silo.name] if known is None or of[0] in known}
+        if unpaid := {of for of in left if not book.covers(of)}:
+            self.broken("what left is charged", f"{silo.name} {unpaid}")
+        self._takes_nothing_new(silo, book)
         return book
+
+    def _takes_nothing_new(self, silo: Silo, book: Book) -> None:
+        """A ledger that peers told it is behind reserves nothing before it took that in."""
+        if all(book.covers(of) for of in self._left[silo.name] if of[0] in book.claims):
+            self._behind.pop(silo.name, None)
+            return
+        before = self._behind.setdefault(silo.name, set(book.accounts))
+        if new := set(book.accounts) - before - book.claims:
+            self.broken("a ledger behind its statements takes no job", f"{silo.name} {new}")
+
+    def _covers(self, silo: Silo, book: Book, told: set[Round]) -> None:
+        if unpaid := {of for of in told if not book.covers(of)}:
+            self.broken("a ledger behind its statements is refused", f"{silo.name} {unpaid}")
 
     def _keep_held(self, silo: Silo, plan: Plan) -> None:
         """Remember of which jobs this silo can tell each peer, when it seals its boxes."""
@@ -339,9 +441,7 @@ class Laws:
             for peer in self._cohort(silo, plan)
             for job in self._held.get((plan.run_id, peer, silo.name), set())
         }
-        unpaid = {of for of in self._left[silo.name] if of[0] in told and not book.covers(of)}
-        if unpaid:
-            self.broken("a ledger behind its statements is refused", f"{silo.name} {unpaid}")
+        self._covers(silo, book, {of for of in self._left[silo.name] if of[0] in told})
 
     def _cohort(self, silo: Silo, plan: Plan) -> tuple[str, ...]:
         client = self._client(silo, plan.run_id)
@@ -433,7 +533,7 @@ class Laws:
         state = client.history[t]
         total = np.zeros(plan.length(t), dtype=np.int64)
         for name in survivors:
-            for chunk in self.federation.silos[name].records:
+            for chunk in self._frozen[name, of[0]]:  # type: ignore[arg-type]  # chunks of records
                 total += plan.task.contribute(t, self._states[name, of], chunk)
         for noise in self._noise(plan, t, survivors):
             released = plan.decode(t, total + noise, len(survivors))
@@ -488,7 +588,7 @@ class Laws:
             if not known.ended:
                 self.broken("every job ends", f"{job} is {known.state}")
             loyal = set(known.approved) - self._lost[job] - {self.cheater}
-            enough = len(loyal) >= plan.quorum(len(plan.silos))
+            enough = len(loyal) >= self._quorum(job)
             if known.state == "failed" and enough and not self.excuses:
                 self.broken("a job with enough silos completes", f"{job}: {known.reason}")
             if (

@@ -1,4 +1,4 @@
-"""Twenty-odd broken federations: each lacks one sentence of PROTOCOL.md in a function of `src`.
+"""Broken federations, each of which lacks one sentence of PROTOCOL.md in a function of `src`.
 
 A mutant replaces a text in the source of one function. If that text is not there any more, somebody
 changed the function, and the mutant with it; then write it again, it has a meaning that stays.
@@ -29,15 +29,16 @@ class Mutant:
         Module, class if any, and function.
     was, becomes : str
         Texts in the source of the function.
-    seed : int or None
-        A seed that catches it; None: a drop-out under :func:`exhaustive.drop_outs` does.
+    seed : int, None or str
+        A seed that catches it. None: a drop-out under :func:`exhaustive.drop_outs` does. "lies":
+        :func:`exhaustive.lies` does. "copies": :func:`interleaved.some` does.
     """
 
     name: str
     where: str
     was: str
     becomes: str
-    seed: int | None = 0
+    seed: int | str | None = 0
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -91,7 +92,7 @@ SILO = (
         "if self._bound[t] != answers[0][1]:",
         "self._bound[t] = answers[0][1]\n    if len(kept) < len(answers):\n"
         "        return answers[-1][1]\n    if False:",
-        seed=6,
+        seed=2013,
     ),
     Mutant(
         "what a silo confirmed is forgotten with its memory",
@@ -119,7 +120,7 @@ SILO = (
         _CLIENT + "_confirm",
         "if len(survivors) < self._quorum:",
         "if False:",
-        seed=58,
+        seed=1011,
     ),
     Mutant(
         "a sum that few confirmed is opened",
@@ -133,7 +134,7 @@ SILO = (
         _CLIENT + "_checked_confirmation",
         "if not genuine:",
         "if False:",
-        seed=46,
+        seed=6,
     ),
     Mutant(
         "a second roster is accepted",
@@ -168,6 +169,34 @@ SILO = (
         "kept = answer",
         seed=1,
     ),
+    Mutant(
+        "the tag of a state covers the names in it only",
+        _CLIENT + "_state_tag",
+        "*self._progress.encoded()]",
+        "*self._progress.encoded()[::2]]",
+        seed=1007,
+    ),
+    Mutant(
+        "keys may be signed by any member of the plan",
+        "protocol.keys:check_keys",
+        "if fingerprint_of(keys.identity) != pinned:",
+        "if fingerprint_of(keys.identity) not in plan.fingerprints:",
+        seed=6008,
+    ),
+    Mutant(
+        "a job that ran before a restart gives its budget back",
+        "federation.silo.agent:Agent._forget",
+        "self._over[job] = whole or job in self._ran_before",
+        "self._over[job] = whole",
+        seed=2,
+    ),
+    Mutant(
+        "a silo takes the coordinator's word for an offence",
+        _CLIENT + "is_proved",
+        "and is_proved(self.plan, agreement.roster, agreement.cohort, conviction)",
+        "",
+        seed=2,
+    ),
 )
 LEDGER = (
     Mutant(
@@ -196,7 +225,7 @@ LEDGER = (
         _STATE + "_apply_close",
         "closed.cost = closed.tariff.cost(composed(closed.spent))",
         "closed.cost = Cost()",
-        seed=6,
+        seed=2,
     ),
     Mutant(
         "the last answer to a request counts, not the first",
@@ -219,6 +248,55 @@ LEDGER = (
         "job.is_open, job.cost = False, Cost()",
         seed=13,
     ),
+    Mutant(
+        "a recovered head stands for all jobs that were signed at it",
+        _STATE + "contains",
+        "if (statement.head, statement.job) in self._recovered:",
+        "if any(head == statement.head for head, _ in self._recovered):",
+        seed="copies",
+    ),
+    Mutant(
+        "what peers showed stops the first job only",
+        _LEDGER + "_check_newest",
+        "    self._check_claims(connection)\n    self._checked_head_file()",
+        "    self._checked_head_file()",
+        seed="copies",
+    ),
+    Mutant(
+        "a charge does not write the head beside the ledger",
+        _LEDGER + "commit",
+        "    self._note_head()\n    return stored",
+        "    return stored",
+        seed=1,
+    ),
+    Mutant(
+        "a frame leaves again without its head beside the ledger",
+        _LEDGER + "frame",
+        "self._note_head()",
+        "pass",
+        seed=2013,
+    ),
+    Mutant(
+        "answers after one that was refused are recorded",
+        _LEDGER + "record_all",
+        "break",
+        "continue",
+        seed=5014,
+    ),
+    Mutant(
+        "a job without rounds goes on in a copy",
+        _STATE + "_apply_copied",
+        "if job.is_open:",
+        "if job.is_open and job.rounds:",
+        seed="copies",
+    ),
+    Mutant(
+        "a job is resumed with other records",
+        "privacy.ledger:_check_resumed",
+        '        ("content", job.content, tag),\n',
+        "",
+        seed=9000,
+    ),
 )
 COORDINATOR = (
     Mutant(
@@ -233,7 +311,7 @@ COORDINATOR = (
         _AGGREGATOR + "combine",
         "if len(uploads) < self.quorum:",
         "if not uploads:",
-        seed=10,
+        seed=11,
     ),
     Mutant(
         "survivors are all members, whether they sent or not",
@@ -247,33 +325,49 @@ COORDINATOR = (
         _AGGREGATOR + "roster",
         "self._journal.record(self.plan.run_id, _ROSTER, frame)",
         "pass",
-        seed=79,
+        seed=4000,
     ),
-)
-MUTANTS = SILO + LEDGER + COORDINATOR
-
-# Not caught in 80 to 150 seeds: one needs a backup from between the READY and the upload of a job,
-# one two coordinators on one database, one late answers, one states that stay different longer, and
-# two a coordinator that makes up evidence or passes on confirmations of other sums.
-ALIVE = (
     Mutant(
-        "a silo takes the coordinator's word for an offence",
-        _CLIENT + "is_proved",
-        "and is_proved(self.plan, agreement.roster, agreement.cohort, conviction)",
-        "",
+        "different public states are added",
+        _AGGREGATOR + "combine",
+        "uploads = [upload for upload in uploads if upload.sender not in differing]",
+        "uploads = list(uploads)",
+        seed="lies",
+    ),
+    Mutant(
+        "fewer silos than open the masks are a quorum",
+        "protocol.plan:Plan.quorum",
+        "return max(self.min_silos, share_threshold(cohort, self.collusion))",
+        "return self.min_silos",
+        seed=7,
+    ),
+    Mutant(
+        "a share of the key counts for one of the seed",
+        _AGGREGATOR + "_check_shares",
+        "== committed[member][t][0 if member in survivors else 1]",
+        "in committed[member][t]",
+        seed="lies",
+    ),
+    Mutant(
+        "the last answer of a round counts, not the first",
+        _STORE + "commit",
+        "return bytes(row.frame)",
+        "return frame",
+        seed=2014,
     ),
     Mutant(
         "a late frame counts in the next round",
         _AGGREGATOR + "accept",
         "if message.sender != silo or of_round != self._round:",
         "if message.sender != silo:",
+        seed=None,
     ),
-    Mutant(
-        "different public states are added",
-        _AGGREGATOR + "combine",
-        "uploads = [upload for upload in uploads if upload.sender not in differing]",
-        "pass",
-    ),
+)
+MUTANTS = SILO + LEDGER + COORDINATOR
+
+# Not caught in 150 seeds: one needs a backup from between the READY and the upload of a job, and
+# one a coordinator that passes on confirmations of other sums.
+ALIVE = (
     Mutant(
         "a confirmation of another sum counts",
         _CLIENT + "_checked_confirmation",
@@ -285,11 +379,5 @@ ALIVE = (
         "privacy.ledger:_put_statements",
         "row = (signed.fingerprint, job, height,",
         "row = (signed.fingerprint, job, -height,",
-    ),
-    Mutant(
-        "the last answer of a round counts, not the first",
-        _STORE + "commit",
-        "return bytes(row.frame)",
-        "return frame",
     ),
 )

@@ -38,6 +38,7 @@ from .laws import Laws
 from .world import COORDINATOR, Crash, Image, World, image_of, put, torn
 
 PATIENCE = 120.0  # seconds that the coordinator waits for an answer
+DATABASES = ("ledger.db", "ledger.db-wal")
 DELTA = 1e-6
 _SILENT = SimpleNamespace(write=lambda *about, **fields: None)  # an audit file
 _STANDING = SimpleNamespace(
@@ -67,6 +68,7 @@ class Silo:
     cap: float
     federation: Federation
     agent: WatchedAgent | None = None
+    on_answer: Callable[[], None] = lambda: None
     backups: list[Image] = field(default_factory=list)
 
     @property
@@ -98,12 +100,17 @@ class Silo:
             _dispose(opened)
             self._cure(error)
         else:
+            self.laws.started(self)
             self.world.note(f"{self.name} starts")
             self.connect()
 
     def _agent(self, ledger: Ledger, store: SiloStore) -> WatchedAgent:
         def join(plan: Plan, records: Any) -> Client:
-            return Client(plan, self.name, records, None, ledger, identity=self.identity)
+            try:
+                return Client(plan, self.name, records, None, ledger, identity=self.identity)
+            except CloisterError as error:
+                self.laws.resumed(self, plan.run_id, error)
+                raise
 
         site: Any = SimpleNamespace(
             settings=SimpleNamespace(name=self.name, results=self.folder / "out", kept_jobs=1000),
@@ -160,6 +167,8 @@ class Silo:
         if message.kind == Kind.ASK and self.agent is not None:
             self.do(lambda agent: agent.prepare(message.job) or [])  # type: ignore[func-returns-value]  # nothing
         self.laws.looked(self)
+        if any(answer.kind == Kind.ANSWER for answer in answers):
+            self.on_answer()
 
     def look(self) -> None:
         """Look for decisions of the owner."""
@@ -172,7 +181,9 @@ class Silo:
         """Let the owner read the log, and do what it says after a while."""
         self.laws.raised(self.name, error)
         if isinstance(error, LedgerError):
-            self.world.after(20.0, lambda: self._mend(error), f"owner of {self.name}")
+            # Some owners read the log late, and jobs go on meanwhile.
+            late = self.world.rng(f"owner of {self.name}").choice([20.0, 20.0, 300.0])
+            self.world.after(late, lambda: self._mend(error), f"owner of {self.name}")
 
     def _cure(self, error: LedgerError) -> None:
         """Do what a refusal to start says, and start again."""
@@ -211,6 +222,7 @@ class Silo:
             except LedgerError as error:
                 self.world.note(f"{self.name} gives up the head beside its ledger: {error}")
                 self.ledger_path.with_name("ledger.db.head").unlink(missing_ok=True)
+        self.laws.mended(self)
 
     def remembered(self, fingerprint: str) -> tuple[SignedStatement, ...]:
         """Return what this silo keeps of a peer's ledger, as its owner would send it."""
@@ -241,11 +253,42 @@ class Silo:
         seconds = rng.choice([5, 30, 30, 200]) * rng.random() if again is None else again
         self.world.after(seconds, self.start, f"owner of {self.name}")
 
-    def restore(self, image: Image, among: Callable[[str], bool]) -> None:
-        """Put an old backup in the place of the newest files, and start."""
+    def restore(self, image: Image, what: str) -> None:
+        """Put an old backup in the place of the newest files, and start.
+
+        Parameters
+        ----------
+        what : {"all", "ledger", "jobs", "copy"}
+            The whole folder, the ledger without the head beside it, or the file of jobs. A "copy"
+            is a folder whose ledger was written by the ledger itself.
+        """
+
+        def among(file: str) -> bool:
+            ledger = file in DATABASES
+            return what in ("all", "copy") or (ledger == (what == "ledger") and "head" not in file)
+
         self.die(again=1.0)
         put(self.folder, image, among=among)
-        self.laws.restored(self)
+        self.laws.restored(self, ledger=what != "jobs", alone=what == "ledger")
+        if what == "copy":
+            self.laws.copied(self)
+
+    def back_up(self, what: str) -> None:
+        """Keep the files; for a "copy" with a ledger from 'cloister budget backup'."""
+        image, copy = image_of(self.folder), self.folder / "copy.db"
+        if what == "copy":
+            try:
+                with self.world.as_party(self.name), _closing(Ledger(self.ledger_path)) as ledger:
+                    ledger.backup(copy)
+            except LedgerError:  # it is behind
+                return
+            except Crash:
+                self.die()
+                return
+            image = {name: file for name, file in image.items() if "ledger.db" not in name}
+            image["ledger.db"] = copy.read_bytes()
+            copy.unlink()
+        self.backups.append(image)
 
 
 @dataclass
@@ -458,8 +501,9 @@ class Federation:
     silos: dict[str, Silo] = field(default_factory=dict)
     coordinator: Coordinator = field(init=False)
     plans: dict[str, Plan] = field(default_factory=dict)
+    told: dict[tuple[str, str], bytes] = field(default_factory=dict)  # last answer, by job and silo
     copies: Callable[[str, Message], int] = lambda link, message: 1  # 0: connects again; -1: not
-    forge: Callable[[str, Message], Message | None] = lambda silo, message: None
+    forge: Callable[[str, Message], Sequence[tuple[str, Message]]] = lambda silo, message: ()
     cheat: Callable[[str, Message], Message | None] = lambda silo, message: message
 
     def to_silo(self, silo: str, message: Message) -> None:
@@ -467,9 +511,11 @@ class Federation:
         link = f"to {silo}"
         for copy in range(self._copies(silo, link, message)):
             self.world.send(link, lambda: self._deliver(silo, message), slowly=copy > 0)
-        forged = self.forge(silo, message)
-        if forged is not None:
-            self.world.send(link, lambda: self._deliver(silo, forged))
+        for receiver, forged in self.forge(silo, message):
+            self.world.send(
+                f"to {receiver}",
+                lambda receiver=receiver, forged=forged: self._deliver(receiver, forged),
+            )
 
     def to_coordinator(self, silo: str, message: Message) -> None:
         """Carry a message to the coordinator."""
@@ -478,6 +524,9 @@ class Federation:
         if changed is None:
             return
         message = changed
+        if message.kind == Kind.ANSWER:
+            self.laws.sent(silo, self.plans[message.job], message.body)
+            self.told[message.job, silo] = message.body
         for copy in range(self._copies(silo, link, message)):
             self.world.send(link, lambda: self.coordinator.take(silo, message), slowly=copy > 0)
 

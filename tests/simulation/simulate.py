@@ -6,10 +6,11 @@ with all of them at once soon stands still, and shows less than many worlds with
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -22,8 +23,11 @@ from tests.protocol.cheats import CHEATS, Cheat
 from cloister.core.errors import RemoteProtocolError
 from cloister.data import Records, array_records
 from cloister.federation.transports.http import Kind, Message
+from cloister.hazmat import kex
 from cloister.hazmat.signing import Identity
 from cloister.privacy.budget import Budget
+from cloister.protocol.convictions import OF_SHARES, OF_SUM, Conviction
+from cloister.protocol.keys import _KEYS as KEYS_LABEL
 from cloister.protocol.keys import cohort_hash
 from cloister.protocol.messages import (
     BEFORE,
@@ -36,10 +40,11 @@ from cloister.protocol.messages import (
     Unmask,
     decode,
     encode,
+    keys_signed,
     result_hash,
     sent,
 )
-from cloister.protocol.plan import Plan
+from cloister.protocol.plan import Plan, majority
 from cloister.protocol.readers import Reader
 from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister.tasks.count import Count
@@ -50,7 +55,6 @@ from .parties import DELTA, PATIENCE, Coordinator, Federation, Silo, describe
 from .world import COORDINATOR, Broken, Crash, Fuse, World, image_of, patched
 
 MEMORY = Path("/dev/shm")  # where there is one: a disk that keeps its promises costs time only
-DATABASES = ("ledger.db", "ledger.db-wal")
 
 
 # Plans and records -----------------------------------------------------------------------------
@@ -85,9 +89,9 @@ def model(silos: int, profile: str, rounds: int) -> Plan:
 
 
 @lru_cache
-def records(name: str) -> Records:
+def records(name: str, version: int = 0) -> Records:
     """Return the records of a silo, the same in all worlds."""
-    rng = np.random.default_rng(int(name[-1]) + 1)
+    rng = np.random.default_rng(int(name[-1]) + 1 + 100 * version)
     return array_records(rng.uniform(-1, 1, (20, 2)), model(2, "group", 1).grid)
 
 
@@ -184,6 +188,15 @@ class Weather:
             self._put_back(self.rng.choice(self.names))
         if self.rng.random() < 0.1:
             self._put_coordinator_back()
+        rng = self.world.rng("faults of a running job")  # likewise
+        for chance, fault in (
+            (0.12, self._put_back_amid),
+            (0.06, self._edit_amid),
+            (0.08, self._run_twice),
+            (0.08, self._cancel),
+        ):
+            if rng.random() < chance:
+                fault(rng)
 
     def _sometime(self, fault: Any, after: float = 0.0) -> float:
         at = self.rng.uniform(after, self.horizon)
@@ -199,13 +212,39 @@ class Weather:
             return -1 if drawn < self.loss * self.gone else 0
         return 2 if drawn < self.loss + self.twice else 1
 
-    def _forge(self, silo: str, message: Message) -> Message | None:
-        """Return a request that no honest coordinator sends, made from one that it sends."""
+    def _forge(self, silo: str, message: Message) -> Iterator[tuple[str, Message]]:
+        """Yield messages that no honest coordinator sends, made from one that it sends."""
+        rng = self.world.rng(f"misled with that of {silo}")
+        packet = self._forged(silo, message)
+        if packet is not None:
+            yield silo, packet
+        if rng.random() > self.forging:
+            return
+        others = [name for name in self.parties.plans[message.job].silos if name != silo]
+        if message.kind == Kind.ASK:  # what one silo is asked another one is asked
+            yield rng.choice(others), message
+        if message.kind == Kind.END:
+            yield silo, self._accusing(message, rng.choice(others), rng)
+
+    def _accusing(self, message: Message, name: str, rng: random.Random) -> Message:
+        """Return the end of a job with an accusation that a silo's own frame does not prove."""
+        evidence = (self.parties.told.get((message.job, name), b""),)
+        offence = rng.choice([OF_SUM, OF_SHARES])
+        claim = Conviction(name, 0, offence, evidence * (1 if offence == OF_SUM else 3))
+        said = {**json.loads(message.body), "status": "failed", "convictions": [claim.to_dict()]}
+        return replace(message, body=json.dumps(said).encode())
+
+    def _forged(self, silo: str, message: Message) -> Message | None:
+        """Return a request that breaks a rule, or None."""
         rng = self.world.rng(f"forged for {silo}")
         if message.kind != Kind.ASK or rng.random() > self.forging:
             return None
         plan = self.parties.plans[message.job]
-        forged = forged_from(plan, decode(plan, message.body), silo, rng)
+        request = decode(plan, message.body)
+        forged = forged_from(plan, request, silo, rng)
+        others = self.world.rng(f"forged keys for {silo}")
+        if isinstance(request, Roster) and others.random() < 0.5:
+            forged = with_other_keys(plan, request, silo, others)
         if forged is None:
             return None
         forged = self._signed(plan, forged)
@@ -285,20 +324,86 @@ class Weather:
 
     def _put_back(self, name: str) -> None:
         silo = self.parties.silos[name]
-        # The whole folder, the ledger without the head beside it, or the file of jobs.
         what = self.rng.choice(["all", "all", "ledger", "jobs"])
-
-        def among(file: str) -> bool:
-            ledger = file in DATABASES
-            return what == "all" or (ledger == (what == "ledger") and "head" not in file)
 
         def restore() -> None:
             if silo.backups:
                 self.world.note(f"{name} is put back: {what}")
-                silo.restore(silo.backups[0], among)
+                silo.restore(silo.backups[0], what)
 
         at = self._sometime(lambda: silo.backups.append(image_of(silo.folder)))
         self._sometime(restore, after=at)
+
+    def _put_back_amid(self, rng: random.Random) -> None:
+        """A silo is put back to a backup from a few of its answers ago."""
+        silo, what = self._any_silo(rng), rng.choice(["all", "all", "ledger", "copy"])
+        late, cancelled = rng.choice([0.0, 5.0, 60.0]), rng.random() < 0.5
+
+        def restore() -> None:
+            if silo.backups:
+                self.world.note(f"{silo.name} is put back after a few answers: {what}")
+                silo.restore(silo.backups[-1], what)
+                if cancelled:
+                    self.world.after(late + 2.0, lambda: self._cancel_all(), "weather")
+
+        def back_up() -> None:
+            self.world.after(0.0, lambda: silo.back_up(what), "weather")
+            self._after_answers(silo, rng.randint(1, 8), restore)
+
+        self._after_answers(silo, rng.randint(1, 12), back_up)
+
+    def _edit_amid(self, rng: random.Random) -> None:
+        """The file of a silo changes in a running job, and its process starts again."""
+        silo = self._any_silo(rng)
+
+        def edit() -> None:
+            self.world.note(f"the records of {silo.name} change")
+            self.laws.excuses.add("records")
+            silo.records = records(silo.name, 1)
+            silo.die()
+
+        self._after_answers(silo, rng.randint(1, 12), edit)
+
+    def _run_twice(self, rng: random.Random) -> None:
+        """A second aggregator of a job takes over from one that is not dead."""
+        coordinator, number = self.parties.coordinator, rng.random()
+
+        def again() -> None:
+            jobs = coordinator.jobs
+            if jobs is None or not jobs._running:
+                return
+            running = sorted(jobs._running)
+            job = jobs.store.job(running[int(number * len(running))])
+            assert job is not None
+            self.world.note(f"job {job.id[-4:]} has a second aggregator")
+            self.laws.excuses.add("two aggregators")
+            coordinator._work(job, jobs)
+
+        self._after_answers(self._any_silo(rng), rng.randint(3, 10), again)
+
+    def _cancel(self, rng: random.Random) -> None:
+        self._after_answers(self._any_silo(rng), rng.randint(1, 10), self._cancel_all)
+
+    def _cancel_all(self) -> None:
+        self.laws.excuses.add("cancelled")
+        for job in self.parties.plans:
+            self.parties.coordinator.do(lambda jobs, job=job: jobs.cancel(job, "an operator"))
+
+    def _any_silo(self, rng: random.Random) -> Silo:
+        return self.parties.silos[rng.choice(self.names)]
+
+    def _after_answers(self, silo: Silo, number: int, fault: Callable[[], object]) -> None:
+        """Let a fault happen after so many more answers of a silo."""
+        left = [number]
+        before = silo.on_answer
+
+        def on_answer() -> None:
+            before()
+            left[0] -= 1
+            if left[0] == 0:
+                self.world.after(0.0, fault, "weather")
+
+        silo.on_answer = on_answer
 
     def _put_coordinator_back(self) -> None:
         coordinator = self.parties.coordinator
@@ -317,8 +422,10 @@ class Weather:
         self.world.fuses.clear()
         self.world.skew.clear()
         self.parties.copies = lambda link, message: 1
-        self.parties.forge = lambda silo, message: None
+        self.parties.forge = lambda silo, message: ()
         self.parties.cheat = lambda silo, message: message
+        for silo in self.parties.silos.values():
+            silo.on_answer = lambda: None
         self.parties.coordinator.numbered = True
 
 
@@ -353,6 +460,20 @@ def forged_from(plan: Plan, message: Any, silo: str, rng: random.Random) -> Any:
             rest = rest if rng.random() < 0.5 else []
             return replace(message, confirmations=(*told[:known], *rest))
     return None
+
+
+def with_other_keys(plan: Plan, roster: Roster, silo: str, rng: random.Random) -> Roster:
+    """Return a roster in which another silo's keys are not its own.
+
+    A fellow silo signs them in its name, or nobody does.
+    """
+    place = rng.choice([i for i, keys in enumerate(roster.keys) if keys.sender != silo])
+    fellow = identity(rng.choice([*(keys.sender for keys in roster.keys), "a stranger"]))
+    box = kex.public_of(rng.randbytes(32))
+    keys = replace(roster.keys[place], identity=fellow.public, box=box)
+    if fellow.fingerprint != plan.fingerprints[plan.silos.index(keys.sender)]:
+        keys = replace(keys, signature=fellow.sign(KEYS_LABEL, *keys_signed(plan, keys)))
+    return replace(roster, keys=(*roster.keys[:place], keys, *roster.keys[place + 1 :]))
 
 
 # A seed ----------------------------------------------------------------------------------------
@@ -398,7 +519,10 @@ def _propose(
     parties: Federation, number: int, silos: int, profile: str, rng: random.Random
 ) -> None:
     rounds = rng.choice([1, 2, 2, 3])
-    plan = plan_of(parties.world.seed, number, silos, profile, rounds)
+    changes: dict[str, Any] = {}
+    if profile == "pairwise" and parties.world.rng("plans").random() < 0.3:
+        changes["min_silos"] = majority(silos)  # fewer than open the masks
+    plan = plan_of(parties.world.seed, number, silos, profile, rounds, **changes)
     parties.plans[plan.run_id] = plan
     at = rng.uniform(0, 30.0 * number + 1)
     parties.world.after(at, lambda: parties.coordinator.propose(plan), "analyst")

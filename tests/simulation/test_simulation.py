@@ -6,12 +6,13 @@ A seed that fails prints its history and the command that replays it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 
 import pytest
 
-from . import exhaustive
+from . import exhaustive, interleaved
 from .exhaustive import Schedule
 from .mutants import MUTANTS, Mutant
 from .simulate import Failed, jobs_of, simulate
@@ -76,6 +77,20 @@ def test_a_job_goes_on_without_a_silo_and_every_message_comes_twice() -> None:
     exhaustive.drop_outs()
 
 
+def test_a_job_goes_on_although_a_silo_lies() -> None:
+    exhaustive.lies()
+
+
+def test_old_copies_of_a_ledger_of_two_jobs_at_once() -> None:
+    interleaved.some()
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_old_copies_of_a_ledger_of_two_jobs_in_every_order() -> None:
+    interleaved.every()
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", SIZES)
@@ -112,5 +127,10 @@ def test_no_handler_of_the_product_catches_a_death_or_a_broken_law() -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
+    schedules = {None: exhaustive.drop_outs, "lies": exhaustive.lies, "copies": interleaved.some}
+    seed = mutant.seed
+    run: Callable[[], object] = (
+        partial(simulate, seed) if isinstance(seed, int) else schedules[seed]
+    )
     with mutant.applied(), pytest.raises(Failed):
-        exhaustive.drop_outs() if mutant.seed is None else simulate(mutant.seed)
+        run()
