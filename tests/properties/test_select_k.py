@@ -20,7 +20,7 @@ from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import GridState, NoisyBlock
 from cloister.tasks import TASKS
-from cloister.tasks.clustering.auto import Auto
+from cloister.tasks.clustering.auto_routes import route_of
 from cloister.tasks.clustering.select_k import SelectK
 from cloister.testing import SimulatedNoise, check_task, toy_schema, toy_task
 
@@ -118,7 +118,7 @@ class _Round:
 def test_frames_are_those_of_auto_for_the_largest_number(name: str) -> None:
     task = designed(name)
     d, n = SHAPES[name]
-    auto = Auto(n_clusters=7, n_features=d, nominal_n=n, mu=task.mu).route_by(whole_box=True)
+    auto = route_of(7, d, n, task.mu, 16, 0, whole_box=True)
     assert task.rounds == auto.rounds
     for t in range(task.rounds):
         assert task.blocks(t) == auto.blocks(t)

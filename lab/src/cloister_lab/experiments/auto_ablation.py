@@ -83,8 +83,8 @@ VARIANTS: Mapping[str, Mapping[str, object]] = {
     },
     "rounds correct counts alone": {"auto_grid.gains": trust_nothing},
     "rounds believed as they are, noise and all": {"auto_grid.gains": trust_all},
-    "principal directions, as from four columns on": {"auto._SPACE": 0},
-    "the mean alone": {"auto._SPACE": 0, "auto._DROWNED": 1e-9},
+    "principal directions, as from four columns on": {"auto_routes._SPACE": 0},
+    "the mean alone": {"auto_routes._SPACE": 0, "auto_routes._DROWNED": 1e-9},
 }
 """What stands in for which names of the package, by what `auto` then does."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil, floor, log2, sqrt
+from math import ceil, floor, log2, pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,9 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, State
 from cloister.protocol.task import Block, NoisyBlock, Rows
 from cloister.tasks.clipped import clip_in_place, sum_clipped_near
 from cloister.tasks.clustering import weighted
-from cloister.tasks.clustering.auto_directions import (
+from cloister.tasks.clustering.auto_pca import (
+    DIRECTIONS_RELEASES,
     GRAM_BITS,
-    RELEASES,
     Directions,
     DirectionsKnown,
     divided,
@@ -38,13 +38,13 @@ from cloister.tasks.clustering.auto_rounds import (
     unclipped,
     unit_block,
 )
-from cloister.tasks.clustering.exchange import Noisy, exchanged
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 from cloister.tasks.clustering.synopsis import (
     cluster_weighted,
     drop_empty_cells,
     nearest,
     project_to_simplex,
+    squared_distances,
 )
 from cloister.tasks.moments import (
     PRODUCT,
@@ -84,6 +84,9 @@ _MOST_VALUES = 1 << 17  # coordinates of all candidates
 _REACH_NOISE, _REACH_GROWTH, _MOST_REACH = 0.1, 0.4, 3.0  # radius of second moments
 _STARTS, _RESTARTS = 2, 16
 _NARROWEST, _WIDEST = 0.15, 6.0  # mean squared distance of a cluster over that of all
+_SPLIT = 2 / pi  # share of a direction's variance that two halves of a Gaussian explain
+_PAYS = 0.7  # smallest gain of a split over the cost of the merge that permits it
+_LEFT = 0.3  # smallest share of the mean squared distance that a split leaves
 _CHUNK = 1 << 13  # records; their vectors fit the cache
 
 
@@ -134,8 +137,8 @@ class FinderRoute(Route):
     """Mean, radius, second moments, histogram, rounds of candidates, rounds of centres."""
 
     releases = (
-        f"{RELEASES}; then, in several rounds, for each of many candidates the count of its "
-        "records, the sum of their clipped differences to it and their clipped second moments; "
+        f"{DIRECTIONS_RELEASES}; then, in several rounds, for each of many candidates the count of "
+        "its records, the sum of their clipped differences to it and their clipped second moments; "
         f"{LLOYD_RELEASES}, and once their clipped second moments"
     )
 
@@ -473,3 +476,82 @@ def _mean_squares(gram: Floats, noise: Floats, counts: Floats, within: float) ->
     variance = max(float(((traces - pool) ** 2 - noise**2).mean()), 0.02 * pool**2)
     shrunk = pool + variance / (variance + noise**2) * (traces - pool)
     return np.asarray(np.clip(shrunk, _NARROWEST * pool, _WIDEST * pool))
+
+
+# Merges and splits ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """Clusters with their second moments, as estimated from noisy sums.
+
+    Parameters
+    ----------
+    centres : ndarray of shape (n_clusters, n_features)
+    counts : ndarray of shape (n_clusters,), positive
+    squares : ndarray of shape (n_clusters,)
+        Mean squared distance of a record to its centre.
+    axes : ndarray of shape (n_features, n_axes)
+        Orthonormal columns.
+    moments : ndarray of shape (n_clusters, n_axes, n_axes)
+        Sums of products of the records' differences to their centre, along the axes.
+    moment_noise : ndarray of shape (n_clusters,)
+        Standard deviation of the noise in the diagonal of the moments.
+    centre_noise : ndarray of shape (n_clusters,)
+        Expected squared length of the noise of a centre.
+    """
+
+    centres: Floats
+    counts: Floats
+    squares: Floats
+    axes: Floats
+    moments: Floats
+    moment_noise: Floats
+    centre_noise: Floats
+
+
+def exchanged(noisy: Noisy) -> tuple[Floats, Floats]:
+    """Return centres and squares after all merges that pay for a split elsewhere.
+
+    Each cluster is merged or split once at most.
+    """
+    centres, squares, counts = noisy.centres.copy(), noisy.squares.copy(), noisy.counts
+    variances, vectors = np.linalg.eigh(noisy.moments)
+    # The largest eigenvalue of the noise alone is near this edge.
+    edge = 2 * noisy.moment_noise * sqrt(noisy.axes.shape[1] / 2)
+    gains = _SPLIT * np.maximum(variances[:, -1] - edge, 0)
+    costs = _merge_costs(noisy)
+    free = np.ones(len(centres), dtype=bool)
+    for split in np.argsort(-gains, kind="stable").tolist():
+        if not gains[split]:
+            break
+        if not free[split]:
+            continue
+        free[split] = False
+        allowed = np.where(free[:, None] & free, costs, np.inf)
+        i, j = map(int, np.unravel_index(allowed.argmin(), allowed.shape))
+        if gains[split] < _PAYS * allowed[i, j]:  # never if no pair is left
+            break
+        free[[i, j]] = False
+        kept, moved = (i, j) if counts[i] >= counts[j] else (j, i)
+        both = counts[i] + counts[j]
+        merged = counts[i] * squares[i] + counts[j] * squares[j] + costs[i, j]
+        centres[kept] = (counts[i] * centres[i] + counts[j] * centres[j]) / both
+        squares[kept] = merged / both
+        explained = gains[split] / max(counts[split], 1.0)
+        step = sqrt(explained) * (noisy.axes @ vectors[split, :, -1])
+        centres[moved] = np.clip(centres[split] + step, -1, 1)
+        centres[split] = np.clip(centres[split] - step, -1, 1)
+        squares[[split, moved]] = max(squares[split] - explained, _LEFT * squares[split])
+    return centres, squares
+
+
+def _merge_costs(noisy: Noisy) -> Floats:
+    """Return the cost of merging each pair, without the part that noise explains."""
+    apart = squared_distances(noisy.centres, noisy.centres)
+    noise = noisy.centre_noise[:, None] + noisy.centre_noise
+    apart -= np.minimum(noise, apart / 2)
+    counts = noisy.counts
+    costs: Floats = apart * counts[:, None] * counts / (counts[:, None] + counts)
+    np.fill_diagonal(costs, np.inf)
+    return costs

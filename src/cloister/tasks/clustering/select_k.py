@@ -22,18 +22,18 @@ from cloister.core.errors import PlanError
 from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicFacts, Rows
-from cloister.tasks.clustering.auto import (
-    Auto,
-    Route,
+from cloister.tasks.clustering.auto_grid import GridKnown, GridRoute
+from cloister.tasks.clustering.auto_mean import MeanRoute
+from cloister.tasks.clustering.auto_pca import DirectionsKnown, PcaRoute
+from cloister.tasks.clustering.auto_rounds import MovingCentres
+from cloister.tasks.clustering.auto_routes import (
+    check_numbers,
     described,
     forecast_of,
     planned_mu,
     results_of,
+    route_of,
 )
-from cloister.tasks.clustering.auto_directions import DirectionsKnown
-from cloister.tasks.clustering.auto_grid import GridKnown, GridRoute
-from cloister.tasks.clustering.auto_mean import MeanRoute
-from cloister.tasks.clustering.auto_rounds import MovingCentres
 from cloister.tasks.clustering.clusters import Clustering
 from cloister.tasks.clustering.gap_statistic import BAND, LEAST, gap_curve
 from cloister.tasks.clustering.synopsis import cell_centres
@@ -95,24 +95,28 @@ class SelectK(Clustering, Gaussian):
                 f"min_clusters must be below max_clusters, got {self.min_clusters} and "
                 f"{self.max_clusters}; for one number of clusters use 'auto' with n_clusters."
             )
-        _ = self._auto  # its constructor checks the other fields
+        check_numbers(self.max_clusters, self.n_features, self.mu, self.frac_bits)
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         return build_task(cls, facts, options, mu=planned_mu(facts))
 
     @cached_property
-    def _auto(self) -> Auto:
-        """The method that defines the blocks, with the largest number of clusters."""
-        shared = ("n_features", "nominal_n", "mu", "frac_bits", "public_seed")
-        same = {name: getattr(self, name) for name in shared}
-        return Auto(n_clusters=self.max_clusters, **same)
+    def _route(self) -> GridRoute | PcaRoute | MeanRoute:
+        """The route of ``auto`` with the largest number of clusters, without candidates.
 
-    @cached_property
-    def _route(self) -> Route:
-        """The route of the method, with a histogram of the whole box."""
-        # Cells at the edge of the bulk hold its tails, which would look like clusters.
-        return self._auto.route_by(whole_box=True)
+        Its histogram covers the whole box.
+        """
+        return route_of(
+            self.max_clusters,
+            self.n_features,
+            self.nominal_n,
+            self.mu,
+            self.frac_bits,
+            self.public_seed,
+            # Cells at the edge of the bulk hold its tails, which would look like clusters.
+            whole_box=True,
+        )
 
     @property
     def n_clusters(self) -> int:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.core.arrays import Floats
-from cloister.tasks.clustering.exchange import Noisy, exchanged
+from cloister.tasks.clustering.auto_finder import Noisy, exchanged
 
 SPREAD = 0.05
 
