@@ -23,7 +23,7 @@ from cloister.privacy.ledger import Ledger
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
 from cloister.protocol.journal import MemoryJournal
-from cloister.protocol.keys import KeyAgreement, check_keys, cohort_hash
+from cloister.protocol.keys import _KEYS, KeyAgreement, check_keys, cohort_hash
 from cloister.protocol.messages import (
     BEFORE,
     SUM_LABEL,
@@ -35,6 +35,7 @@ from cloister.protocol.messages import (
     Roster,
     decode,
     encode,
+    keys_signed,
     sent,
 )
 from cloister.protocol.plan import Plan
@@ -73,24 +74,31 @@ def own_keys(plan: Plan, silo: str, identity: Identity) -> Keys:
     """Return valid keys for a silo under a key of somebody else."""
     place = plan.silos.index(silo)
     prints = list(plan.fingerprints)
+    if identity.fingerprint in prints:  # of another silo, and a plan has no fingerprint twice
+        prints[prints.index(identity.fingerprint)] = prints[place]
     prints[place] = identity.fingerprint
     forged = replace(plan, fingerprints=tuple(prints))
-    return KeyAgreement(forged, silo, identity, MemoryJournal()).keys()
+    keys = KeyAgreement(forged, silo, identity, MemoryJournal()).keys()
+    return replace(keys, signature=identity.sign(_KEYS, *keys_signed(plan, keys)))
 
 
 # --- A coordinator that lies ----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("fellow", [False, True])
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_coordinator_that_relays_other_keys_is_caught(profile: str) -> None:
+def test_a_coordinator_that_relays_other_keys_is_caught(profile: str, fellow: bool) -> None:
     plan, identities = toy_federation(3, profile)
-    mallory = Identity.new()
+    stranger = Identity.new()
 
     def lie(silo: str, message: Message) -> Message:
         if isinstance(message, Roster):
             keys = list(message.keys)
             victim = next(i for i, k in enumerate(keys) if k.sender != silo)
-            keys[victim] = own_keys(plan, keys[victim].sender, mallory)
+            name = keys[victim].sender
+            # A fellow silo may help the coordinator, and its key is in the plan, too.
+            other = next(one for at, one in identities.items() if at != name)
+            keys[victim] = own_keys(plan, name, other if fellow else stranger)
             return replace(message, keys=tuple(keys))
         return message
 

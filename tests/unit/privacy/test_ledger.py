@@ -843,6 +843,15 @@ def test_the_first_answer_to_a_request_is_the_only_one(ledger: Ledger) -> None:
     ledger.verify()
 
 
+def test_what_follows_an_answer_that_differs_from_the_first_one_is_not_kept(ledger: Ledger) -> None:
+    reserve(ledger, "a")
+    ledger.record("a", b"bound", b"one")
+    assert ledger.record_all("a", [(b"bound", b"other"), (b"reply", b"of other")]) == (b"one",)
+    assert ledger.recorded("a") == ((b"bound", b"one"),)
+    assert ledger.record_all("a", [(b"bound", b"one"), (b"reply", b"x")]) == (b"one", b"x")
+    assert ledger.recorded("a") == ((b"bound", b"one"), (b"reply", b"x"))
+
+
 def test_answers_come_back_in_the_order_of_writing(path: Path) -> None:
     ledger = Ledger(path)
     kept = [(os.urandom(9), bytes([t])) for t in range(20)]
@@ -1314,6 +1323,18 @@ def test_a_year_never_adds_to_the_lifetime_cap(ledger: Ledger) -> None:
 
 
 # Copies ---------------------------------------------------------------------------------------
+
+
+def test_a_job_that_sent_nothing_ends_in_a_backup_too(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.open_dataset("adult", cap=CAP)
+    reserve(ledger, "unstarted", 1)
+    ledger.backup(tmp_path / "copy.db")
+    restored = Ledger(tmp_path / "copy.db")
+    assert not any(job.is_open for job in restored.jobs())
+    assert restored.spent("adult") == ledger.spent("adult")
+    with pytest.raises(LedgerError, match="is closed"):
+        reserve(restored, "unstarted", 1)
 
 
 def test_a_backup_is_a_verified_ledger_that_leaves_running_jobs(path: Path, tmp_path: Path) -> None:

@@ -270,6 +270,13 @@ def test_a_task_without_noise_takes_no_budget() -> None:
         toy_plan(TOY_TASKS["lloyd"], budget=Budget(1.0, 1e-6))
 
 
+def test_a_pairwise_sum_needs_as_many_silos_as_open_its_masks() -> None:
+    for silos, collusion, minimum, quorum in ((3, 1, 2, 3), (5, 2, 3, 4), (5, 1, 5, 5)):
+        trust = {"profile": "pairwise", "collusion": collusion, "min_silos": minimum}
+        assert toy_plan(silos=silos, **trust).quorum(silos) == quorum
+    assert toy_plan(silos=3, profile="group", min_silos=2).quorum(3) == 2
+
+
 @pytest.mark.parametrize(("silos", "least"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (8, 5)])
 def test_the_smallest_survivor_set_is_a_majority(silos: int, least: int) -> None:
     assert toy_plan(silos=silos).min_silos == majority(silos) == least
