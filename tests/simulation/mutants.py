@@ -197,6 +197,13 @@ SILO = (
         "",
         seed=2,
     ),
+    Mutant(
+        "a confirmation of another sum counts",
+        _CLIENT + "_checked_confirmation",
+        "if one.result_hash != digest:",
+        "if False:",
+        seed=20054,
+    ),
 )
 LEDGER = (
     Mutant(
@@ -365,15 +372,9 @@ COORDINATOR = (
 )
 MUTANTS = SILO + LEDGER + COORDINATOR
 
-# Not caught in 150 seeds: one needs a backup from between the READY and the upload of a job, and
-# one a coordinator that passes on confirmations of other sums.
+# Not caught in 300 seeds: the older statement hides a round only from a backup that has the job as
+# open, where its whole reservation counts anyway.
 ALIVE = (
-    Mutant(
-        "a confirmation of another sum counts",
-        _CLIENT + "_checked_confirmation",
-        "if one.result_hash != digest:",
-        "if False:",
-    ),
     Mutant(
         "of a peer's statements the oldest is kept",
         "privacy.ledger:_put_statements",
