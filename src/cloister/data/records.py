@@ -452,7 +452,7 @@ class _Reading:
                 yield chunk
 
 
-_FEW_ROWS = 1000
+FEW_ROWS = 1000  # of a chunk that needs no second thread
 
 
 class _Seal:
@@ -472,7 +472,7 @@ class _Seal:
 
     def add(self, judged: Judged) -> None:
         """Add the rows of a chunk."""
-        if len(judged.steps) < _FEW_ROWS and not self._waiting:
+        if len(judged.steps) < FEW_ROWS and not self._waiting:
             self._update(judged.steps, judged.marked)
             return
         self._waiting.append(self._worker.submit(self._update, judged.steps, judged.marked))

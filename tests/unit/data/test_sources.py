@@ -17,7 +17,7 @@ import pytest
 
 from cloister.core.errors import DataError
 from cloister.data import read_source
-from cloister.data.records import _Seal, read_words
+from cloister.data.records import FEW_ROWS, _Seal, read_words
 from cloister.data.rules import Rules
 from cloister.data.schema import Column, Schema
 from cloister.data.sources import (
@@ -127,9 +127,24 @@ def test_numbers_under_a_mask_stay_a_table_of_numbers() -> None:
 def test_two_chunks_wait_for_their_seal() -> None:
     rules, seal = Rules.of(Schema(dataset="d", unit="row", columns=(X,))), _Seal(1)
     for i in range(5):
-        seal.add(rules.judge(Raw(np.array([[float(i)]]))))
+        seal.add(rules.judge(Raw(np.full((FEW_ROWS, 1), float(i)))))
         assert len(seal._waiting) == min(i + 1, 2)
     assert len(seal.digest()) == 32
+
+
+def test_a_seal_is_the_same_whichever_thread_computes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows come before many, between them and after them."""
+    rules = Rules.of(Schema(dataset="d", unit="row", columns=(X,)))
+    found = []
+    for few in (0, FEW_ROWS, 10**9):
+        monkeypatch.setattr("cloister.data.records.FEW_ROWS", few)
+        seal = _Seal(1)
+        for number, rows in enumerate((1, FEW_ROWS, 2, 2 * FEW_ROWS, FEW_ROWS, 3)):
+            cells = np.linspace(-1, 1, rows)[:, None] + number
+            cells[0] = np.nan
+            seal.add(rules.judge(Raw(cells)))
+        found.append(seal.digest())
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize("unit", ["D", "s", "ns"])
