@@ -261,7 +261,7 @@ def run(begins: int, ends: int) -> None:
 def some() -> None:
     """Run the second job after each exchange of the first, to another end each time."""
     for begins in range(1, EXCHANGES + 1):
-        run(begins, EXCHANGES - begins % 3)
+        run(begins, EXCHANGES - (begins - 1) % 3)
 
 
 def every() -> None:

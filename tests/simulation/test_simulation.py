@@ -81,6 +81,12 @@ def test_a_job_goes_on_although_a_silo_lies() -> None:
     exhaustive.lies()
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_a_job_with_one_mask_of_all_goes_on_although_a_silo_lies() -> None:
+    exhaustive.lies("group")
+
+
 def test_old_copies_of_a_ledger_of_two_jobs_at_once() -> None:
     interleaved.some()
 
