@@ -505,8 +505,9 @@ def test_what_peers_signed_is_durable_before_the_answer_to_it_leaves(
 # --- The head beside the ledger -------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("step", ["fsync", "replace", "open"])
 def test_a_crash_between_a_commit_and_the_head_beside_locks_nobody_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     plan, _ = toy_federation(3)
     path = tmp_path / "ledger.db"
@@ -521,16 +522,16 @@ def test_a_crash_between_a_commit_and_the_head_beside_locks_nobody_out(
     def killed(*_: object, **__: object) -> None:
         raise Killed
 
-    for step in ("fsync", "replace", "open"):
-        with monkeypatch.context() as patched:
-            patched.setattr(os, step, killed)
-            with pytest.raises(Killed):
-                book.commit(job="j", round=1, event=plan.event(1), frame=b"second")
-        book = Ledger(path)
-        assert book.frame("j", 0) == first
-        assert book.frame("j", 1) == b"second", "the charge is durable, whatever lies beside"
-    assert book.commit(job="j", round=1, event=plan.event(1), frame=b"other") == b"second"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, step, killed)
+        with pytest.raises(Killed):
+            book.commit(job="j", round=1, event=plan.event(1), frame=b"second")
+    book = Ledger(path)
+    assert (tmp_path / "ledger.db.head").read_text().split()[0] != book.head()
+    assert book.frame("j", 0) == first
+    assert book.frame("j", 1) == b"second", "the charge is durable, whatever lies beside"
     assert (tmp_path / "ledger.db.head").read_text().split()[0] == book.head()
+    assert book.commit(job="j", round=1, event=plan.event(1), frame=b"other") == b"second"
 
 
 def test_a_round_whose_head_cannot_be_written_beside_does_not_leave(
