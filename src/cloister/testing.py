@@ -447,6 +447,8 @@ def _check_round(
     blocks, laplace = task.blocks(t), task.mechanism == "laplace"
     assert whole.dtype == np.int64, "contributions must be int64"
     assert whole.shape == (sum(block.size for block in blocks),), "length must be the plan's"
+    again = task.contribute(t, state, records_in_box(table, task.frac_bits))
+    assert (whole == again).all(), "equal records must have equal sums"
     if has_rows(task):
         by_rows = sum_of_rows(task, t, state, records_in_box(table, task.frac_bits))
         assert (whole == by_rows).all(), "the kernel must sum the rows"

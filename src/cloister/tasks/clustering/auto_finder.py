@@ -517,6 +517,9 @@ def exchanged(noisy: Noisy) -> tuple[Floats, Floats]:
     """
     centres, squares, counts = noisy.centres.copy(), noisy.squares.copy(), noisy.counts
     variances, vectors = np.linalg.eigh(noisy.moments)
+    widest = vectors[:, :, -1]
+    largest = np.abs(widest).argmax(axis=1)[:, None]
+    widest = widest * np.sign(np.take_along_axis(widest, largest, axis=1))  # on all machines
     # The largest eigenvalue of the noise alone is near this edge.
     edge = 2 * noisy.moment_noise * sqrt(noisy.axes.shape[1] / 2)
     gains = _SPLIT * np.maximum(variances[:, -1] - edge, 0)
@@ -539,7 +542,7 @@ def exchanged(noisy: Noisy) -> tuple[Floats, Floats]:
         centres[kept] = (counts[i] * centres[i] + counts[j] * centres[j]) / both
         squares[kept] = merged / both
         explained = gains[split] / max(counts[split], 1.0)
-        step = sqrt(explained) * (noisy.axes @ vectors[split, :, -1])
+        step = sqrt(explained) * (noisy.axes @ widest[split])
         centres[moved] = np.clip(centres[split] + step, -1, 1)
         centres[split] = np.clip(centres[split] - step, -1, 1)
         squares[[split, moved]] = max(squares[split] - explained, _LEFT * squares[split])
