@@ -372,7 +372,7 @@ COORDINATOR = (
 )
 MUTANTS = SILO + LEDGER + COORDINATOR
 
-# Not caught in 300 seeds: the older statement hides a round only from a backup that has the job as
+# Not caught in 150 seeds: the older statement hides a round only from a backup that has the job as
 # open, where its whole reservation counts anyway.
 ALIVE = (
     Mutant(
