@@ -215,7 +215,7 @@ class Interleaved:
         Ledger(path).dispose()
 
     def _refuses_all(self, ledger: Ledger, path: Path) -> None:
-        """A ledger that peers told it is behind reserves, charges and opens no more."""
+        """A ledger that is behind its peers' statements does not reserve, charge or open."""
         other = plan_of(7, LOST, SILOS, "group", 1)
 
         def charge() -> None:

@@ -226,7 +226,7 @@ class Laws:
         self._keys: dict[tuple[str, str], list[Keys]] = defaultdict(list)  # by job and silo
         self._known: dict[str, set[str]] = {}  # jobs that ran, as a disk that was put back knows
         self._alone: set[str] = set()  # silos whose ledger was put back below a newer head
-        self._behind: dict[str, set[str]] = {}  # the jobs of a ledger that peers told it is behind
+        self._behind: dict[str, set[str]] = {}  # jobs of statements that a ledger lacks
 
     def broken(self, law: str, about: str) -> None:
         """Stop the world."""
@@ -362,7 +362,7 @@ class Laws:
             self._enough(silo, plan, request.round)
 
     def sent(self, name: str, plan: Plan, frame: bytes) -> None:
-        """Know what a silo told the coordinator, true or false."""
+        """Record an answer of a silo as the coordinator receives it, honest or not."""
         said = decode(plan, frame)
         if isinstance(said, Upload):
             self._tags[plan.run_id, said.round].setdefault(name, said.state_tag)
@@ -378,7 +378,7 @@ class Laws:
         if not book.covers(of):
             self.broken("charge and bytes are durable before they leave", f"{silo.name} {of}")
         if silo.name not in self.old and book.head < book.charges[of]:
-            self.broken("the head beside a ledger is that of what left", f"{silo.name} {of}")
+            self.broken("the head file has the head of each frame that left", f"{silo.name} {of}")
         client = self._client(silo, plan.run_id)
         assert client is not None
         if is_new:
@@ -415,7 +415,7 @@ class Laws:
         return book
 
     def _takes_nothing_new(self, silo: Silo, book: Book) -> None:
-        """A ledger that peers told it is behind reserves nothing before it took that in."""
+        """A ledger that is behind its peers' statements reserves nothing before it recovers."""
         if all(book.covers(of) for of in self._left[silo.name] if of[0] in book.claims):
             self._behind.pop(silo.name, None)
             return

@@ -324,9 +324,9 @@ class State:
     def shown_above(self, signed: int) -> int:
         """Return the height above which a peer must show statements.
 
-        `signed` is the height of the newest head that the peer signed. The peer has shown the
-        statements up to it that this chain may lack, except those on jobs that were closed as
-        unanswered since.
+        `signed` is the height of the newest head that the peer signed. The chain has the jobs of
+        all statements up to it, except jobs that were closed as unanswered after that head. Of
+        those the peer must show every statement since their reservation.
         """
         unanswered = (
             job.height

@@ -115,7 +115,10 @@ class _Round:
 
 @dataclass(frozen=True)
 class _Places:
-    """The centres of a round, with the radii of its sums and of its second moments."""
+    """The centres of a round, with the radii of its sums and of its second moments.
+
+    They are integers in grid steps for records, and floats in grid coordinates for estimates.
+    """
 
     centres: Any
     radii: Any
