@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -427,6 +428,50 @@ def test_shares_made_for_two_rosters_do_not_fit_together() -> None:
 
 
 # --- What the journal keeps -----------------------------------------------------------------------
+
+
+class Full(MemoryJournal):
+    """A journal on a disk that is full while a test says so."""
+
+    full = False
+
+    def commit(self, **charge: Any) -> bytes:
+        self._write()
+        return super().commit(**charge)
+
+    def record(self, job: str, request: bytes, answer: bytes) -> bytes:
+        self._write()
+        return super().record(job, request, answer)
+
+    def _write(self) -> None:
+        if self.full:
+            raise LedgerError("the disk is full.")
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["", "after a failed write"])
+@pytest.mark.parametrize("profile", ["pairwise", "group"])
+def test_no_request_is_recorded_that_a_restart_would_refuse(profile: str, full: bool) -> None:
+    """The shares of a sum were given already, and a forged request to go on comes first."""
+    job = played(5, profile)
+    plan, silo = job.wire.plan, job.wire.plan.silos[0]
+    journal = Full()
+    journal._secrets[plan.run_id] = job.wire.clients[silo]._journal.secret(plan.run_id)
+    client, refused = again(job.wire, silo, journal), 0
+    for frame in job.sent[silo]:
+        message = decode(plan, frame)
+        if isinstance(message, Open | Close) and message.round + isinstance(message, Close) > 0:
+            if full:
+                journal.full = True
+                with pytest.raises(LedgerError):
+                    client.handle(frame)
+                journal.full = False
+            try:
+                client.handle(encode(plan, replace(message, confirmations=())))
+            except RemoteProtocolError:
+                refused += 1
+        client.handle(frame)
+    assert refused == (0 if full else plan.rounds)
+    assert again(job.wire, silo, journal).finished
 
 
 def test_an_end_that_comes_again_is_answered_and_not_kept_again() -> None:

@@ -146,8 +146,7 @@ class Client:
         self._uploads = 0  # rounds for which this silo's vector was sent
         self._went_on = False  # past everything that this silo may have sent before a restart
         self._pending: Reply | None = None  # the answer of the last upload, not yet unmasked
-        self._agreed = BEFORE - 1  # the last round that enough silos confirmed
-        self._witnesses: tuple[Confirmation, ...] = ()  # the confirmations checked for it
+        self._proved_by = b""  # the request that proved that enough silos confirmed the last sum
         self._peer_statements: tuple[
             SignedStatement, ...
         ] = ()  # peers' statements, not durable yet
@@ -305,8 +304,11 @@ class Client:
             )
         if self._progress.rounds < t:  # False if an upload failed and is requested again
             self._receive(t - 1, message.confirmations, message.opened)
-        elif t == 0 and self._agreement:
-            self._check_ready(message.confirmations)
+            self._proved_by = request
+        elif t == 0:
+            if self._agreement:
+                self._check_ready(message.confirmations)
+            self._proved_by = request
         # Bytes sent before a crash are sent again: a new noise draw under the same pad would
         # reveal the difference of the two draws.
         frame = None if self._went_on else self._journal.frame(self.plan.run_id, t)
@@ -314,12 +316,13 @@ class Client:
             upload = encode(self.plan, self._upload(t))
             # Charge, bytes and peers' statements become durable in one step, before the first byte
             # is sent. After a crash, either nothing is charged or these bytes are sent again.
+            # A restart repeats the recorded request, so it is the one with enough confirmations.
             frame = self._journal.commit(
                 job=self.plan.run_id,
                 round=t,
                 event=self.plan.event(t),
                 frame=upload,
-                request=request,
+                request=self._proved_by,
                 peer_statements=self._peer_statements,
             )
             self._went_on = True
@@ -478,12 +481,13 @@ class Client:
             raise RemoteProtocolError(f"job was closed before {self.silo!r} saw its last round.")
         if not self.finished:
             self._receive(message.round, message.confirmations, message.opened)
+            self._proved_by = request
         elif self._receipt:  # an earlier call also stored the peers' statements
             return self._receipt
         self._keep_heard()
         done = Done(message.round, self.silo, self._sealed_result())
         # Boxes have fresh keys; after a restart the journal returns the first ones.
-        self._receipt = self._promise(request, encode(self.plan, done))
+        self._receipt = self._promise(self._proved_by, encode(self.plan, done))
         return self._receipt
 
     def _sealed_result(self) -> tuple[bytes, ...]:
@@ -540,14 +544,12 @@ class Client:
 
     def _check_confirmations(
         self, t: int, confirmations: Sequence[Confirmation], digest: bytes, among: Sequence[str]
-    ) -> None:
-        """Check that enough silos, this one included, confirm the same hash in round `t`.
+    ) -> tuple[Confirmation, ...]:
+        """Return the confirmations of the hash in round `t`; enough silos must confirm it.
 
-        Other confirmations do not count and end nothing: one silo could stop every job with them.
-        The ledger statements of peers that count are kept.
+        This silo counts as one. Other confirmations do not count and end nothing: one silo could
+        stop every job with them. The ledger statements of peers that count are kept.
         """
-        if self._agreed == t:
-            return
         valid: list[Confirmation] = []
         statements: list[SignedStatement] = []
         faults: list[str] = []
@@ -566,7 +568,7 @@ class Client:
             )
         # The next commit stores the statements before it sends.
         self._peer_statements = tuple(statements)
-        self._agreed, self._witnesses = t, tuple(valid)
+        return tuple(valid)
 
     def _checked_confirmation(
         self, t: int, one: Confirmation, digest: bytes, among: Sequence[str]
@@ -595,12 +597,12 @@ class Client:
     def _check_ready(self, confirmations: Sequence[Confirmation]) -> None:
         """Check that enough silos saw the same roster; keep their signatures of the ledger head."""
         keys = self._keys
-        self._check_confirmations(BEFORE, confirmations, keys.digest, keys.cohort)
+        valid = self._check_confirmations(BEFORE, confirmations, keys.digest, keys.cohort)
         self._journal.countersigned(
             keys.head_shown(),
             {
                 fingerprint_of(keys.identity_of(c.silo)): c.signature
-                for c in self._witnesses
+                for c in valid
                 if c.silo != self.silo
             },
         )
