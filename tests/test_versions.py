@@ -65,6 +65,14 @@ def test_a_ledger_is_opened_whole_and_goes_on(kept: Path) -> None:
     assert ledger.spent("toy") > before
 
 
+def test_a_ledger_with_a_frame_of_an_open_job_is_whole(kept: Path) -> None:
+    if not (kept / "open.db").exists():
+        pytest.skip("that version's fixtures have none")
+    ledger = Ledger(kept / "open.db")
+    ledger.verify()
+    assert ledger.frame("1" * 32, 0) == b"a frame"
+
+
 def test_settings_and_schemas_of_all_parties_are_read(kept: Path) -> None:
     for role in ("coordinator", "a", "analyst"):
         load_settings(kept / role / "cloister.toml")

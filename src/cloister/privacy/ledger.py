@@ -1195,7 +1195,8 @@ class Ledger:
     def _tag(self, label: str, content: bytes) -> bytes:
         # The label ends with NUL and the digest has a fixed length, so each pair has its message.
         message = hashlib.sha256(content).digest()
-        return hmac.digest(self._key, f"cloister budget {label}\0".encode() + message, "sha256")
+        # The words are part of the format of the file, and not the name of a command.
+        return hmac.digest(self._key, f"cloister ledger {label}\0".encode() + message, "sha256")
 
 
 def _put_statements(connection: sqlite3.Connection, statements: Iterable[SignedStatement]) -> None:

@@ -1439,7 +1439,7 @@ OLD_TRIGGERS = {
 def old(tmp_path: Path) -> Path:
     """A file as the first version wrote it: one open job with one committed round."""
     path, key, frame = tmp_path / "old.ledger", bytes(range(32)), b"an old frame"
-    message = b'cloister budget ["frame","j",0]\0' + hashlib.sha256(frame).digest()
+    message = b'cloister ledger ["frame","j",0]\0' + hashlib.sha256(frame).digest()
     tag = hmac.digest(key, message, "sha256").hex()
     at, full, once = "2025-03-04T05:06:07+00:00", FULL.to_dict(), ROUND.to_dict()
     entries = [
