@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import count
 from typing import Any, Protocol
 
 import uvicorn
@@ -26,7 +27,8 @@ _STOPPING = 2  # seconds for open connections to end
 _IDLE = (
     10  # seconds for a connection to send the head of a request, after TLS and after each answer
 )
-_MOST_OF_ONE = 64  # open connections of one certificate, or of all without one
+_MOST_OF_ONE = 64  # open connections of one certificate, or of one address without one
+_MOST_STRANGERS = 256  # open connections without a certificate
 _LOG = logging.getLogger(__name__)
 
 
@@ -189,22 +191,46 @@ class _Uvicorn(uvicorn.Server):
 class _Http(H11Protocol):
     """A protocol that adds the client's certificate to every scope of the connection.
 
-    It closes a connection that does not send the complete head of a request in time, and
-    connections beyond the limit of a certificate.
+    It closes a connection that does not send the complete head of a request in time. Beyond the
+    limit of a certificate it closes the new connection, since the oldest one is a silo's stream.
+    Beyond a limit of strangers it closes the oldest one: nobody can hold all places.
     """
 
     certificate: bytes | None = None
+    number = 0
+    _numbers = count()
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
         self.certificate = tls.getpeercert(True) if tls is not None else None
         self.app_state = {**self.app_state, _PEER: self.certificate}
-        others = (getattr(one, "certificate", None) for one in self.connections)
-        if sum(other == self.certificate for other in others) > _MOST_OF_ONE:
-            transport.abort()
-            return
+        self.number = next(self._numbers)
+        if (leaves := self._beyond_limits()) is not None:
+            leaves.transport.abort()
+            if leaves is self:
+                return
         self.timeout_keep_alive_task = self.loop.call_later(_IDLE, self.timeout_keep_alive_handler)
+
+    def _beyond_limits(self) -> _Http | None:
+        """Return the connection that must leave, or None."""
+        alike = [
+            one
+            for one in self.connections
+            if isinstance(one, _Http) and one.certificate == self.certificate
+        ]
+        if self.certificate is not None:
+            return self if len(alike) > _MOST_OF_ONE else None
+        alike.sort(key=lambda one: one.number)
+        neighbours = [one for one in alike if one._address == self._address]
+        if len(neighbours) > _MOST_OF_ONE:
+            return neighbours[0]
+        return alike[0] if len(alike) > _MOST_STRANGERS else None
+
+    @property
+    def _address(self) -> str | None:
+        """The address of the peer, without its port."""
+        return self.client[0] if self.client else None
 
     def data_received(self, data: bytes) -> None:
         # uvicorn stops the clock at the first byte; here it stops at the end of the head.
