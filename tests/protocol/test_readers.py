@@ -317,9 +317,9 @@ def test_a_plan_bounds_the_length_of_what_is_sealed(
     real = len(client.handle(close_of(job)))
     monkeypatch.setattr(plans, "MAX_RESULTS", real)
     with pytest.raises(PlanError, match="results for 2 readers"):
-        job.plan.check_network_size()
+        job.plan.check_network()
     monkeypatch.setattr(plans, "MAX_RESULTS", 2 * real)
-    job.plan.check_network_size()
+    job.plan.check_network()
 
 
 def test_a_run_in_one_process_has_no_readers() -> None:

@@ -126,13 +126,13 @@ def test_a_plan_over_a_network_is_as_long_as_its_columns_and_its_model_need(
 ) -> None:
     length = len(PLAN.canonical_json())
     monkeypatch.setattr(plan_module, "MAX_PLAN", length - 2 * 512)
-    PLAN.check_network_size()
+    PLAN.check_network()
     monkeypatch.setattr(plan_module, "MAX_PLAN", length - 2 * 512 - 1)
     with pytest.raises(PlanError, match=f"at most {length - 1} bytes with 2 columns and no model"):
-        PLAN.check_network_size()
+        PLAN.check_network()
     monkeypatch.setattr(plan_module, "MAX_PLAN_MODEL", 10)
     with pytest.raises(PlanError, match="at most 10 bytes"):
-        PLAN.check_network_size()
+        PLAN.check_network()
 
 
 def test_an_offer_that_is_too_long_is_declined_unread(site: Site) -> None:

@@ -6,7 +6,6 @@ import csv
 import os
 import re
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cloister.app.release import Release, words_file
 from cloister.core.display import Table
 from cloister.core.errors import DataError, PlanError
+from cloister.core.files import toml_of
 from cloister.data.schema import Schema, read_text
 from cloister.protocol.task import pipeline_steps
 
@@ -115,11 +115,10 @@ def schemas_of(
 
     With `others`, the settings may also name files that are not in `files`.
     """
+    text = "" if reading is None else read_text(reading, "reading settings")
     try:
-        settings_of = (
-            {} if reading is None else tomllib.loads(read_text(reading, "reading settings"))
-        )
-    except tomllib.TOMLDecodeError as error:
+        settings_of = toml_of(text)
+    except ValueError as error:
         raise PlanError(f"file {str(reading)!r} is not TOML: {error}.") from None
     paths = list(files)
     if (unknown := settings_of.keys() - {path.name for path in paths}) and not others:

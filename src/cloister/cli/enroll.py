@@ -185,7 +185,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     # The text of a request is public, so the error may quote it.
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"file {str(path)!r} cannot be read: {error}.") from None
     if not isinstance(document, dict):
         raise DataError(f"file {str(path)!r} is not a request or grant; give the right file.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,14 @@ def json_of(content: bytes, what: str) -> Any:
     except (ValueError, RecursionError) as error:
         reason = str(error) or type(error).__name__
     raise DataError(f"{what} cannot be read: {reason}.")
+
+
+def toml_of(text: str) -> dict[str, Any]:
+    """Return the values of a TOML text; raise ValueError if it is none or is nested too deeply."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import json
 import math
 import os
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from cloister.core.dates import day_of, decimal_years
 from cloister.core.errors import PlanError
+from cloister.core.files import toml_of
 from cloister.hazmat.fixedpoint import Contract, Grid
 from cloister.protocol.task import PublicColumn
 
@@ -680,8 +680,8 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
     name = os.fspath(path)
     text = read_text(path, repr(name))
     try:
-        content = json.loads(text) if name.lower().endswith(".json") else tomllib.loads(text)
-    except ValueError as error:  # base class of the errors of tomllib and json
+        content = json.loads(text) if name.lower().endswith(".json") else toml_of(text)
+    except (ValueError, RecursionError) as error:
         raise PlanError(f"{name!r} is not valid: {error}.") from None
     if not isinstance(content, dict):
         raise PlanError(f"{name!r} must be a table of keys, got a {type(content).__name__}.")

@@ -457,7 +457,7 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
 def _json_of(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or "it is not JSON"
         raise DataError(f"file {str(path)!r} cannot be read: {why}.") from None
     if not isinstance(document, dict):

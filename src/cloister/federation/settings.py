@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
@@ -32,6 +31,7 @@ from pydantic import (
 )
 
 from cloister.core.errors import PlanError
+from cloister.core.files import toml_of
 from cloister.data import Baskets, SqlQuery
 from cloister.data.dask import checked_address
 from cloister.data.schema import FILL_IN, read_text
@@ -433,9 +433,11 @@ def load_settings(path: str | os.PathLike[str]) -> Settings:
     text = read_text(file, label)
     # `from None` below: the causes quote values, which may be secret.
     try:
-        settings = _parsed(tomllib.loads(text), file.resolve().parent)
-    except tomllib.TOMLDecodeError as error:  # which names a place, and at most a key
+        content = toml_of(text)
+    except ValueError as error:  # which names a place, and at most a key
         raise PlanError(f"{label} is not TOML: {error}.") from None
+    try:
+        settings = _parsed(content, file.resolve().parent)
     except (ValidationError, PlanError) as error:
         why = _sentence(error) if isinstance(error, ValidationError) else error
         raise PlanError(f"{label}: {why}") from None

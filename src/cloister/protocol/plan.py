@@ -724,12 +724,15 @@ class Plan:
         """Return the canonical text of this plan: sorted keys, no spaces, ASCII."""
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
-    def check_network_size(self) -> None:
-        """Raise PlanError if the plan is too long to be sent to and stored by every party.
+    def check_network(self) -> None:
+        """Raise PlanError if the plan cannot run between parties of this version.
 
-        The limit is 256 KiB plus 512 bytes for each column, or 8 MiB if the task contains a model
+        An older plan is read, since releases name it, but its frames had another form. The limit
+        of its length is 256 KiB plus 512 bytes for each column, or 8 MiB if the task contains a model
         that was released earlier.
         """
+        if self.protocol != PROTOCOL_VERSION:
+            raise PlanError(_other_protocol(self.protocol))
         carries = _carries_model(task_to_json(self.task))
         limit = MAX_PLAN + MAX_PLAN_COLUMN * len(self.columns)
         limit = MAX_PLAN_MODEL if carries else min(limit, MAX_PLAN_MODEL)
@@ -915,14 +918,18 @@ def _carries_model(written: Any) -> bool:
     return bool(written.get("released")) or any(map(_carries_model, inner))
 
 
+def _other_protocol(version: object) -> str:
+    return (
+        f"plan has protocol {version}, this is {PROTOCOL_VERSION}; use the same version at every "
+        "party."
+    )
+
+
 def _check_version(document: Mapping[str, Any]) -> None:
     version = document["protocol"]
     readable = range(WITHOUT_LAYOUT, PROTOCOL_VERSION + 1)
     if version not in readable or document["ring_bits"] != RING_BITS:
-        raise PlanError(
-            f"plan has protocol {version}, this is {PROTOCOL_VERSION}; use the same version at "
-            "every party."
-        )
+        raise PlanError(_other_protocol(version))
     since = {
         WITHOUT_LAYOUT: ("layout", "code"),
         WITHOUT_OPTIONS: ("options", "question", "readers"),

@@ -113,6 +113,7 @@ def test_settings_cannot_be_changed(write) -> None:
         (SILO + "[policy]\nepsilon = 3", "'policy.epsilon' is not a setting of this role"),
         (SILO + "[data]\nfile = 'y'", "is not TOML"),
         (COORDINATOR + "keys = ", "is not TOML"),
+        ("a = " + 100_000 * "[", "is not TOML: it is nested too deeply."),
         (COORDINATOR + "name = 'c'", "'name' is not a setting of this role"),
         (COORDINATOR + "listen = '8443'", "'listen' must be HOST:PORT, got '8443'."),
         (COORDINATOR + "listen = 'h:99999'", "'listen' must be HOST:PORT"),

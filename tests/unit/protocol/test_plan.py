@@ -156,8 +156,15 @@ def test_the_results_of_all_readers_fit_a_message() -> None:
     budget = Budget(10.0, 1e-6)
     plan, _ = toy_federation(3, task=task, budget=budget, readers=readers)
     with pytest.raises(PlanError, match="results for 16 readers must have at most 62914560 bytes"):
-        plan.check_network_size()
-    replace(plan, readers=readers[:3]).check_network_size()
+        plan.check_network()
+    replace(plan, readers=readers[:3]).check_network()
+
+
+def test_an_older_plan_is_read_and_does_not_run_over_a_network() -> None:
+    plan = replace(toy_federation(3)[0], protocol=2)
+    assert Plan.from_dict(plan.to_dict()).protocol == 2
+    with pytest.raises(PlanError, match="plan has protocol 2, this is 3; use the same version"):
+        plan.check_network()
 
 
 def test_two_plans_never_share_a_run_id() -> None:

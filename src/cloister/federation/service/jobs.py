@@ -218,7 +218,7 @@ class Jobs:
         self._check_rate(name, fingerprint)
         plan = Plan.from_dict(document)
         raise_if_any(_rules_of_network(plan))
-        plan.check_network_size()
+        plan.check_network()
         raise_if_any(_rules_of_proposer(plan, Proposer(**proposer), name, fingerprint))
         raise_if_any(self._rules_of_members(plan))
         by_state, _ = self.store.counts()

@@ -586,7 +586,7 @@ def _read_offer(
             raise PlanError(f"it has {len(message.body)} bytes.")
         document = message.fields()
         plan = Plan.from_dict(document["plan"], tasks)
-        plan.check_network_size()
+        plan.check_network()
         given = document.get("proposer") or {}
         if not isinstance(given, dict):
             raise PlanError("proposer must be a table of name, fingerprint, public and signature.")

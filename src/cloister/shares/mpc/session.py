@@ -29,7 +29,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from importlib.metadata import version
@@ -40,6 +39,7 @@ from typing import Annotated, Any, Self
 
 from cloister.core.declared import Length, Rule, as_tuples, declarations, declared
 from cloister.core.errors import CloisterError, DataError, PlanError, raise_if_any
+from cloister.core.files import toml_of
 from cloister.federation.transports.tcp import address_of
 from cloister.shares.mpc.dealer import MOST_WORDS
 from cloister.shares.mpc.program import Program
@@ -119,7 +119,7 @@ class Session:
         """
         try:
             text = Path(path).read_text(encoding="utf-8")
-            document = json.loads(text) if Path(path).suffix == ".json" else tomllib.loads(text)
+            document = json.loads(text) if Path(path).suffix == ".json" else toml_of(text)
         except (OSError, ValueError, RecursionError) as error:
             why = getattr(error, "strerror", None) or "it is neither TOML nor JSON"
             raise DataError(f"session {str(path)!r} cannot be read: {why}.") from None
