@@ -21,7 +21,7 @@ from math import sqrt
 import numpy as np
 
 from cloister.core.arrays import Floats, Integers
-from cloister.core.estimate import Estimate
+from cloister.core.display import Estimate
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.tasks.tables import risk
 

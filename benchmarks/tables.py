@@ -37,7 +37,7 @@ from scipy.special import gammaln, ndtr
 from cloister import Schema
 from cloister.app.job import run_job
 from cloister.core.arrays import Floats
-from cloister.core.estimate import Estimate
+from cloister.core.display import Estimate
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.tasks.intervals import fieller
 from cloister.tasks.scores import mean_interval

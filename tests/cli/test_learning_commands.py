@@ -12,8 +12,7 @@ import pytest
 
 from cloister.app.release import Release
 from cloister.cli import main
-from cloister.core.display import Table
-from cloister.core.estimate import Estimate
+from cloister.core.display import Estimate, Table
 
 SCHEMA = """
 dataset = "patients"

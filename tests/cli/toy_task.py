@@ -8,8 +8,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from cloister.core.declared import Whole, declared
-from cloister.core.display import Bars, Display
-from cloister.core.estimate import around
+from cloister.core.display import Bars, Display, around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     Block,

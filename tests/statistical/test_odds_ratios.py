@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 
 from cloister.app.job import run_job
 from cloister.app.release import Release
-from cloister.core.estimate import Estimate
+from cloister.core.display import Estimate
 from cloister.data.schema import Column, Schema
 from cloister.tasks.columns import Encoding
 from cloister.tasks.supervised import logistic

@@ -20,7 +20,7 @@ from scipy import stats
 
 from cloister.app.job import run_job
 from cloister.core.arrays import Floats, Records, Results
-from cloister.core.estimate import ENDS, Estimate
+from cloister.core.display import ENDS, Estimate
 from cloister.data.schema import Schema
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.privacy.noise import NoiseSource

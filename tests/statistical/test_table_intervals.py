@@ -21,7 +21,7 @@ from scipy import stats
 
 from cloister.app.job import run_job
 from cloister.core.arrays import Floats
-from cloister.core.estimate import Estimate
+from cloister.core.display import Estimate
 from cloister.data.schema import Schema
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.tasks.intervals import fieller

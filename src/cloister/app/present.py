@@ -11,8 +11,7 @@ from cloister.app.release import Release
 from cloister.app.text import attacker_sentence, cell_text, number, warnings_of
 from cloister.core.arrays import Flags
 from cloister.core.derived import displays_of
-from cloister.core.display import Bars, Curve, Display, Heatmap, Summary, Table
-from cloister.core.estimate import Estimate
+from cloister.core.display import Bars, Curve, Display, Estimate, Heatmap, Summary, Table
 from cloister.protocol.plan import Plan, noun_of
 from cloister.protocol.task import Classifier, Regressor, pipeline_steps
 

@@ -7,8 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cloister.app.release import Release
-from cloister.core.display import Bars, Cell, Curve, Display, Graph, Heatmap, Scatter, Table
-from cloister.core.estimate import Estimate
+from cloister.core.display import (
+    Bars,
+    Cell,
+    Curve,
+    Display,
+    Estimate,
+    Graph,
+    Heatmap,
+    Scatter,
+    Table,
+)
 from cloister.privacy.accounting import attacker_odds
 from cloister.privacy.budget import Budget
 from cloister.privacy.events import Event, NonPrivateEvent, holds

@@ -16,8 +16,7 @@ from cloister.app.release import Release
 from cloister.cli.output import Output
 from cloister.cli.release import write_results
 from cloister.core.arrays import Floats
-from cloister.core.display import Cell, Table
-from cloister.core.estimate import Estimate
+from cloister.core.display import Cell, Estimate, Table
 from cloister.data.samples import ACCEPTED_LOSS, SCHEMA, write_patients
 from cloister.data.schema import Schema
 from cloister.privacy.budget import Budget

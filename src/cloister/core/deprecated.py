@@ -133,7 +133,7 @@ NAMES: dict[str, str] = (
         for name in ["Bars", "Curve", "Graph", "Heatmap", "Scatter", "Table"]
     }
     | {
-        f"{module}.{old}": f"cloister.core.estimate.{name}"
+        f"{module}.{old}": f"cloister.core.display.{name}"
         for module in ("cloister.core.display", "cloister.protocol.task")
         for old, name in {"Between": "between", "Measured": "around"}.items()
     }

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from cloister.core.arrays import Floats, Results
-from cloister.core.display import Bars, Cell, Display, Heatmap, Table
-from cloister.core.estimate import ENDS, Estimate, around, bare
+from cloister.core.display import ENDS, Bars, Cell, Display, Estimate, Heatmap, Table, around, bare
 
 MARGIN = "half_width"
 """Name of the margin of error of all results, or suffix of the margin of one result."""

@@ -1,14 +1,162 @@
-"""Displays of a task's results: tables and pictures as values that the report draws."""
+"""``Estimate``, and displays of a task's results: tables and pictures that the report draws.
+
+An estimate holds released values with the ends of their confidence intervals.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from cloister.core.arrays import Floats
+import numpy as np
+
+from cloister.core.arrays import Flags, Floats, Results
 from cloister.core.deprecated import resolve
-from cloister.core.estimate import Estimate
+
+Interval = tuple[Floats, Floats]
+ENDS = ("_population_low", "_population_high")
+"""The suffixes of a result that holds an end of a population interval."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Values with the ends of their 95 % confidence intervals (privacy noise only).
+
+    A single number is an estimate of shape (). A value may be outside its interval, such as a mean
+    that was shrunk.
+
+    Parameters
+    ----------
+    values, low, high : ndarray of one shape
+        Without an interval, `low` and `high` are not a number.
+    population : (low, high), optional
+        Ends of the interval that includes the error of sampling; tables give it a column.
+    margin : ndarray of the same shape, optional
+        Half the width of a symmetric interval, which is written as ``value ± margin``.
+    distinct : ndarray of the same shape, bool, optional
+        True for values beyond the noise, if the criterion is not the difference from zero.
+    axes, labels : tuple
+        A name, and the names of all places, for each axis.
+    unit : str
+        Unit of the values.
+    """
+
+    values: Floats
+    low: Floats
+    high: Floats
+    population: Interval | None = field(default=None, kw_only=True)
+    margin: Floats | None = field(default=None, kw_only=True)
+    distinct: Flags | None = field(default=None, kw_only=True)
+    axes: tuple[str, ...] = field(default=(), kw_only=True)
+    labels: tuple[tuple[str, ...], ...] = field(default=(), kw_only=True)
+    unit: str = field(default="", kw_only=True)
+
+    @classmethod
+    def of(cls, results: Results, name: str, **more: Any) -> Self:
+        """Return the estimate that results hold under a name and its suffixes."""
+        low, high, *wide = (results.get(name + end) for end in ("_low", "_high", *ENDS))
+        bare = np.full_like(results[name], np.nan)
+        return cls(
+            results[name],
+            bare if low is None else low,
+            bare if high is None else high,
+            population=None if wide[0] is None or wide[1] is None else (wide[0], wide[1]),
+            **more,
+        )
+
+    def named(self, name: str) -> dict[str, Floats]:
+        """Return the arrays under a name and its suffixes, as in results."""
+        parts = {name: self.values, f"{name}_low": self.low, f"{name}_high": self.high}
+        if self.population is not None:
+            parts |= {name + end: array for end, array in zip(ENDS, self.population, strict=True)}
+        # Results are vectors at least, since a saved model stores lists.
+        return {key: np.atleast_1d(array).astype(np.float64) for key, array in parts.items()}
+
+    @property
+    def value(self) -> float:
+        """The value of a single number."""
+        return float(np.asarray(self.values).item())
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """The value and both ends of its interval and, if present, its population interval."""
+        parts = (self.values, self.low, self.high, *(self.population or ()))
+        return tuple(float(np.asarray(part).item()) for part in parts)
+
+    @property
+    def distinct_from_noise(self) -> Flags:
+        """True for values beyond the noise: by `distinct`, or if 0 is outside the interval."""
+        if self.distinct is not None:
+            return self.distinct
+        # By the margin, since rounding of value - margin could move an end across 0.
+        if self.margin is not None:
+            return np.asarray((self.margin == 0) | (np.abs(self.values) > self.margin))
+        # An interval of no width is exact. One of nan holds no 0, so a bare value has no mark.
+        within = np.logical_and(self.low <= 0, self.high >= 0)
+        return np.asarray((self.low == self.high) | np.logical_not(within))
+
+    def __getitem__(self, at: Any) -> Self:
+        """Return a slice of all arrays, without names of places."""
+        return type(self)(
+            self.values[at],
+            self.low[at],
+            self.high[at],
+            population=self.population and (self.population[0][at], self.population[1][at]),
+            margin=None if self.margin is None else self.margin[at],
+            distinct=None if self.distinct is None else self.distinct[at],
+            unit=self.unit,
+        )
+
+    def cells(self) -> Iterator[Self]:
+        """Yield each number, the last axis varying fastest."""
+        return map(self.__getitem__, np.ndindex(np.shape(self.values)))
+
+    def mapped(self, function: Callable[[Floats], Floats]) -> Self:
+        """Return the estimate with a function applied to values and ends."""
+        # Neither margin nor `distinct` survives a function that is not linear.
+        ends = self.population and (function(self.population[0]), function(self.population[1]))
+        parts = map(function, (self.values, self.low, self.high))
+        return type(self)(*parts, population=ends, unit=self.unit)
+
+    def joined(self, other: Estimate) -> Self:
+        """Return the values with intervals that include those of another estimate."""
+        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        ends = self.population
+        if ends is not None:
+            # Without sampling error, the other's interval is the least that must be included.
+            far = other.population or (low, high)
+            ends = np.minimum(ends[0], far[0]), np.maximum(ends[1], far[1])
+        return type(self)(self.values, low, high, population=ends)
+
+
+def around(values: Floats | float, margin: Floats | float, **more: Any) -> Estimate:
+    """Return values with a symmetric interval, which is written as ``value ± margin``."""
+    values = np.asarray(values, dtype=np.float64)[()]
+    margin = np.broadcast_to(np.asarray(margin, dtype=np.float64), np.shape(values))[()]
+    return Estimate(values, values - margin, values + margin, margin=margin, **more)
+
+
+def between(
+    value: float,
+    low: float,
+    high: float,
+    *,
+    population: tuple[float, float] | None = None,
+    distinct: bool | None = None,
+) -> Estimate:
+    """Return a single number with the ends of its intervals."""
+    number: Any = np.float64  # a scalar of NumPy is an array of shape ()
+    ends = population and (number(population[0]), number(population[1]))
+    flag: Any = None if distinct is None else np.bool_(distinct)
+    return Estimate(number(value), number(low), number(high), population=ends, distinct=flag)
+
+
+def bare(values: Floats, **more: Any) -> Estimate:
+    """Return values without intervals."""
+    nothing = np.full_like(values, np.nan)
+    return Estimate(values, nothing, nothing, **more)
+
 
 Cell = str | float | Estimate
 """A cell of a table; an estimate in it has a single number."""

@@ -58,11 +58,11 @@ class DPKMeans(CentreModel, PrivateEstimator):
     ----------
     cluster_centers_ : ndarray of shape (n_clusters, n_features), data units
     centers_low_, centers_high_ : ndarray of shape (n_clusters, n_features), data units
-        Ends of the 95 % confidence interval (privacy noise only). With "auto" in up to three
-        columns it is around the centre, for the centre that k-means on all records finds from
-        these. Otherwise it is for the mean of the last round alone, before shrinkage and projection
-        into the box, so a centre may be outside. :meth:`stability` then estimates the results of
-        another fit. It is the whole box if the cluster size is within its noise.
+        Ends of the 95 % confidence interval (privacy noise only). With "auto" it is around the
+        centre, for the centre that k-means on all records finds from these. With other methods it
+        is for the mean of the last round alone, before shrinkage and projection into the box, so a
+        centre may be outside. :meth:`stability` then estimates the results of another fit. It is
+        the whole box if the cluster size is within its noise, or if nothing is known.
     centers_half_width_ : ndarray of shape (n_clusters, n_features), data units
         Half the distance of these ends.
     verdict_ : ndarray of shape (n_clusters,), str

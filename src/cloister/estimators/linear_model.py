@@ -14,8 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from cloister.app.release import Release
 from cloister.core.arrays import Floats
+from cloister.core.display import ENDS, Estimate
 from cloister.core.errors import PlanError
-from cloister.core.estimate import ENDS, Estimate
 from cloister.data.schema import Schema
 from cloister.estimators.base import PrivateClassifier, PrivateSupervised
 from cloister.estimators.forest import by_name

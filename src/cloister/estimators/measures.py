@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from cloister.core.arrays import Floats
-from cloister.core.display import Display
+from cloister.core.display import ENDS, Display, Estimate
 from cloister.core.errors import DataError, PlanError, PrivacyWarning
-from cloister.core.estimate import ENDS, Estimate
 from cloister.data import Labelled, as_silos, is_frame, read_floats
 from cloister.data.schema import Column, Schema
 from cloister.estimators.ensemble import DPSiloEnsemble, combined_probabilities

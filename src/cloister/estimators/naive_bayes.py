@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cloister.app.release import Release
-from cloister.core.estimate import ENDS
+from cloister.core.display import ENDS
 from cloister.estimators.base import PrivateClassifier
 from cloister.protocol.task import Task
 from cloister.tasks.supervised.naive_bayes import NaiveBayes

@@ -13,8 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from cloister.app.release import Release
 from cloister.core.arrays import Floats
+from cloister.core.display import ENDS
 from cloister.core.errors import PlanError
-from cloister.core.estimate import ENDS
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.release import BudgetParameters, ReleasedModel, release
 from cloister.estimators.tables import new_rows, read_silos

@@ -10,8 +10,8 @@ import numpy as np
 
 from cloister.app.release import Release
 from cloister.core.arrays import Floats
+from cloister.core.display import ENDS
 from cloister.core.errors import PlanError
-from cloister.core.estimate import ENDS
 from cloister.estimators.base import PrivateEstimator
 from cloister.protocol.task import Task
 from cloister.tasks.survival.survival import Survival

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from cloister.app.release import Release
+from cloister.core.display import ENDS
 from cloister.core.errors import PlanError
-from cloister.core.estimate import ENDS
 from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.tables import SiloData
 from cloister.protocol.task import Task

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from cloister.core.arrays import Floats, Results
-from cloister.core.display import Bars, Curve, Table
-from cloister.core.estimate import Estimate, around
+from cloister.core.display import Bars, Curve, Estimate, Table, around
 from cloister.tasks.population import POPULATION_NOTE
 
 INTERVALS = "[ , ] are 95 % confidence intervals (privacy noise only)."

@@ -3,7 +3,7 @@
 A noise interval covers the exact value for these records. A **population interval** covers the
 value in the population, as if each unit were drawn from it independently, so it adds the sampling
 variance. Results with one hold ``NAME_population_low`` and ``NAME_population_high`` in addition to
-``NAME_low`` and ``NAME_high``. A :class:`~cloister.core.estimate.Estimate` holds both ends in
+``NAME_low`` and ``NAME_high``. A :class:`~cloister.core.display.Estimate` holds both ends in
 `population`.
 
 References
@@ -21,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from cloister.core.arrays import Floats
-from cloister.core.estimate import Estimate
+from cloister.core.display import Estimate
 from cloister.protocol.task import INTERVAL_95
 
 Bounds = tuple[float, float]

@@ -37,7 +37,7 @@ from math import ceil
 import numpy as np
 
 from cloister.core.arrays import Floats, Integers
-from cloister.core.estimate import Estimate, Interval
+from cloister.core.display import Estimate, Interval
 from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.intervals import BOX, fieller
 from cloister.tasks.population import Bounds, sampled

@@ -16,8 +16,7 @@ from cloister.app.job import make_plan, run_job
 from cloister.app.present import present
 from cloister.app.release import Release
 from cloister.core.arrays import Floats, Results
-from cloister.core.display import Bars, Display, Summary, Table
-from cloister.core.estimate import around, bare
+from cloister.core.display import Bars, Display, Summary, Table, around, bare
 from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan

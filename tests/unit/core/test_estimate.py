@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.core.estimate import Estimate, around, bare, between
+from cloister.core.display import Estimate, around, bare, between
 
 FINITE = st.floats(-1e6, 1e6)
 

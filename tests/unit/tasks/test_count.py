@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloister.core.display import around
 from cloister.core.errors import PlanError
-from cloister.core.estimate import around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.noise import DiscreteNoise

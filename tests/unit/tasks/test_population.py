@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.app.text import as_table
-from cloister.core.display import Table
-from cloister.core.estimate import between
+from cloister.core.display import Table, between
 from cloister.tasks.population import population_interval
 
 NUMBERS = st.floats(-1e3, 1e3)

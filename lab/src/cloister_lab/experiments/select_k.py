@@ -11,8 +11,7 @@ import numpy as np
 from cloister.app.in_process import run_plan
 from cloister.app.release import Release
 from cloister.app.report.plots import draw
-from cloister.core.display import Curve
-from cloister.core.estimate import Estimate
+from cloister.core.display import Curve, Estimate
 from cloister.privacy.budget import Budget
 from cloister.protocol.task import Task
 from cloister.tasks.clustering.auto import Auto

@@ -10,9 +10,8 @@ from cloister.app.present import present
 from cloister.app.release import Release
 from cloister.app.report import plots
 from cloister.app.text import UNCLEAR_NOTE, as_table, cell_text, number
-from cloister.core.display import Bars, Curve, Display, Heatmap, Table
+from cloister.core.display import Bars, Curve, Display, Estimate, Heatmap, Table
 from cloister.core.errors import PlanError
-from cloister.core.estimate import Estimate
 from cloister.core.html import page
 
 if TYPE_CHECKING:

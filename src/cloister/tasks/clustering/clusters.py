@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Results
-from cloister.core.display import Bars, Cell, Display, Heatmap, Scatter, Summary, Table
-from cloister.core.estimate import Estimate, around
+from cloister.core.display import (
+    Bars,
+    Cell,
+    Display,
+    Estimate,
+    Heatmap,
+    Scatter,
+    Summary,
+    Table,
+    around,
+)
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import Mechanism
 from cloister.tasks.intervals import above_noise, differences, ratio_interval, size_interval
@@ -25,6 +34,9 @@ if TYPE_CHECKING:
 
 LEFT_OUT = 0.15
 """Share of the nominal records that may be missing without a warning, as it may be rounded."""
+
+SIZE_ERROR = 0.03
+"""Relative error of a size, as the border of a cluster moves with the centres."""
 
 _WHOLE = 0.499  # an interval with this half-width, in a column's range, is the whole box
 _CLEAR_SIZE = 3.0  # smallest useful size of a cluster, in half-widths of its noisy size

@@ -17,9 +17,8 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, State
 from cloister.core.declared import Positive, Range, Whole, declared
-from cloister.core.display import Curve, Display
+from cloister.core.display import Curve, Display, Estimate
 from cloister.core.errors import PlanError
-from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicFacts, Rows
 from cloister.tasks.clustering.auto_grid import GridKnown, GridRoute

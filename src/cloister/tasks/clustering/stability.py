@@ -24,9 +24,8 @@ import numpy as np
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, State
 from cloister.core.declared import Declaration, Range, validate
-from cloister.core.display import Table
+from cloister.core.display import Estimate, Table, around
 from cloister.core.errors import PlanError
-from cloister.core.estimate import Estimate, around
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.tasks.clustering.synopsis import nearest, squared_distances

@@ -17,9 +17,8 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results
 from cloister.core.declared import Hint, Length, Range, Rule, declared
-from cloister.core.display import Curve, Display, Heatmap
+from cloister.core.display import Curve, Display, Estimate, Heatmap, around
 from cloister.core.errors import PlanError
-from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     COUNT_BITS,

@@ -24,9 +24,8 @@ import numpy as np
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Range, Whole, declared
-from cloister.core.display import Display
+from cloister.core.display import Display, Estimate
 from cloister.core.errors import PlanError
-from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.rows import summed
 from cloister.protocol.task import (

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloister.core.arrays import Results
-from cloister.core.display import Display, Graph, Table
-from cloister.core.estimate import Estimate, between
+from cloister.core.display import Display, Estimate, Graph, Table, between
 from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.intervals import ratio_interval
 

@@ -21,9 +21,8 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Positive, Whole, declared
-from cloister.core.display import Display, Heatmap, Table
+from cloister.core.display import Display, Heatmap, Table, bare
 from cloister.core.errors import PlanError
-from cloister.core.estimate import bare
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicColumn, PublicFacts
 from cloister.tasks.clipped import chunks, clip_to_unit

@@ -24,9 +24,8 @@ import numpy as np
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Length, Probability, Range, Whole, declared
-from cloister.core.display import Display, Table
+from cloister.core.display import Display, Estimate, Table
 from cloister.core.errors import PlanError
-from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
     COUNT_BITS,

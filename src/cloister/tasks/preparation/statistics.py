@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Whole, declared
-from cloister.core.display import Display, Heatmap
-from cloister.core.estimate import Estimate
+from cloister.core.display import Display, Estimate, Heatmap
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
     COUNT_BITS,

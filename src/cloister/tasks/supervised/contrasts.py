@@ -14,9 +14,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from cloister.core.arrays import Floats
-from cloister.core.display import Bars
+from cloister.core.display import Bars, Estimate, around, between
 from cloister.core.errors import PlanError
-from cloister.core.estimate import Estimate, around, between
 from cloister.protocol.task import INTERVAL_95, PublicColumn
 from cloister.tasks.columns import position
 from cloister.tasks.population import population_interval, sampled

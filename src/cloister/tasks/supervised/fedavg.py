@@ -34,9 +34,8 @@ from cloister.core.declared import (
     Whole,
     declared,
 )
-from cloister.core.display import Curve, Display, Heatmap
+from cloister.core.display import Curve, Display, Estimate, Heatmap, bare
 from cloister.core.errors import PlanError
-from cloister.core.estimate import Estimate, bare
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import sampled_noise_multiplier

@@ -24,8 +24,7 @@ import numpy as np
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, declared
-from cloister.core.display import Display, Table
-from cloister.core.estimate import Estimate
+from cloister.core.display import Display, Estimate, Table
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import INTERVAL_95, Block, Gaussian, NoisyBlock, PublicFacts
 from cloister.tasks.columns import Encoding, position

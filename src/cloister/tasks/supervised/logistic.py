@@ -26,9 +26,8 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, Positive, Range, declared
-from cloister.core.display import Display, Table
+from cloister.core.display import Display, Estimate, Table, between
 from cloister.core.errors import PlanError
-from cloister.core.estimate import Estimate, between
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import INTERVAL_95, Block, Gaussian, NoisyBlock, PublicFacts

@@ -23,9 +23,8 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, Hint, Positive, Range, Whole, declared
-from cloister.core.display import Bars, Display, Heatmap, Table
+from cloister.core.display import Bars, Display, Estimate, Heatmap, Table, around
 from cloister.core.errors import PlanError
-from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     INTERVAL_95,

@@ -7,7 +7,7 @@ the end of all intervals**, with or without a later event: it has one number, an
 independent Gaussian noise of one deviation, in records, and may be negative. The number at risk is
 a sum over later rows, so that a record adds 1 to one number for every K.
 
-Curves are an :class:`~cloister.core.estimate.Estimate` at the K + 1 edges, the first of them 0, and
+Curves are an :class:`~cloister.core.display.Estimate` at the K + 1 edges, the first of them 0, and
 linear between edges. The noise interval is for the result of the same formula on the exact table.
 The population interval also holds sampling (Greenwood's variance). A curve is unknown where the
 number at risk is not well above its noise. From the first such interval on, the curve keeps its
@@ -32,8 +32,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cloister.core.arrays import Flags, Floats, Integers
+from cloister.core.display import Estimate
 from cloister.core.errors import PlanError
-from cloister.core.estimate import Estimate
 from cloister.protocol.task import INTERVAL_95, PublicColumn
 from cloister.tasks.columns import position
 from cloister.tasks.intervals import fieller

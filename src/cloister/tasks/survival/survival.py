@@ -19,9 +19,8 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Ascending, Length, Positive, Range, Whole, declared
-from cloister.core.display import Curve, Display, Table
+from cloister.core.display import Curve, Display, Estimate, Table, around
 from cloister.core.errors import PlanError
-from cloister.core.estimate import Estimate, around
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     COUNT_BITS,

@@ -27,9 +27,8 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, Range, Whole, declared
-from cloister.core.display import Display, Heatmap, Table
+from cloister.core.display import Display, Heatmap, Table, around, bare
 from cloister.core.errors import raise_if_any
-from cloister.core.estimate import around, bare
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (

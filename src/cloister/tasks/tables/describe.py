@@ -18,9 +18,8 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Positive, Whole, declared
-from cloister.core.display import Display, Table
+from cloister.core.display import ENDS, Display, Estimate, Table
 from cloister.core.errors import PlanError
-from cloister.core.estimate import ENDS, Estimate
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     COUNT_BITS,

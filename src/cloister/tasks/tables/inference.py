@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cloister.core.arrays import Floats
-from cloister.core.estimate import Estimate, Interval
+from cloister.core.display import Estimate, Interval
 from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.intervals import fieller
 from cloister.tasks.population import Bounds

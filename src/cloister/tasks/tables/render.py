@@ -10,8 +10,7 @@ from math import ceil, inf
 import numpy as np
 
 from cloister.core.arrays import Flags, Floats, Results
-from cloister.core.display import Display, Heatmap, Table
-from cloister.core.estimate import Estimate, between
+from cloister.core.display import Display, Estimate, Heatmap, Table, between
 from cloister.tasks.interval_tables import WITH_POPULATION, bars_of, cells_of, number_of
 from cloister.tasks.state import part_of
 from cloister.tasks.tables.inference import NO_BOUND, least_shown

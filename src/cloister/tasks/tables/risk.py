@@ -30,7 +30,7 @@ from dataclasses import replace
 import numpy as np
 
 from cloister.core.arrays import Floats, Integers
-from cloister.core.estimate import Estimate, Interval
+from cloister.core.display import Estimate, Interval
 from cloister.core.randomness import public_generator
 from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.population import Bounds

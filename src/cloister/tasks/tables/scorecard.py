@@ -15,9 +15,8 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Results
 from cloister.core.declared import AtLeastZero, Range, declared
-from cloister.core.display import Curve, Display, Table
+from cloister.core.display import Curve, Display, Estimate, Table
 from cloister.core.errors import PlanError
-from cloister.core.estimate import Estimate
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicColumn, PublicFacts
 from cloister.tasks.columns import position

@@ -9,8 +9,7 @@ import numpy as np
 from cloister.app.report.notebook import release_axes, release_frame
 from cloister.app.report.plots import alt_text, draw, figure_of
 from cloister.app.text import as_table
-from cloister.core.display import Curve
-from cloister.core.estimate import Estimate, between
+from cloister.core.display import Curve, Estimate, between
 
 PLACES = np.array([0.0, 1.0, 2.0])
 VALUES = np.array([[1.0, 0.5, np.nan], [1.0, 0.75, 0.5]])

@@ -33,13 +33,15 @@ from cloister.core.display import (
     Bars,
     Curve,
     Display,
+    Estimate,
     Graph,
     Heatmap,
     Scatter,
     Table,
+    around,
+    bare,
 )
-from cloister.core.estimate import Estimate, around, bare
-from cloister.core.estimate import between as interval
+from cloister.core.display import between as interval
 from cloister.core.html import clean
 from cloister.data import read_source
 from cloister.data.schema import Column, Schema, schema_of

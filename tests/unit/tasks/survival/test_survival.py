@@ -16,8 +16,7 @@ from cloister.app.release import Release
 from cloister.app.report.plots import alt_text, draw
 from cloister.app.text import as_table, cell_text
 from cloister.cli import main
-from cloister.core.display import Curve, Table
-from cloister.core.estimate import Estimate
+from cloister.core.display import Curve, Estimate, Table
 from cloister.data import read_source
 from cloister.tasks.survival.survival import Survival
 from cloister.testing import SimulatedNoise, ZeroNoise

@@ -12,8 +12,7 @@ from cloister import PlanError, Schema
 from cloister.app.job import make_plan, run_job
 from cloister.app.release import Release
 from cloister.app.text import as_table, cell_text
-from cloister.core.display import Bars, Heatmap, Table
-from cloister.core.estimate import Estimate
+from cloister.core.display import Bars, Estimate, Heatmap, Table
 from cloister.privacy.budget import Budget
 from cloister.tasks.tables.tabulate import Tabulate
 from cloister.testing import SimulatedNoise, ZeroNoise
