@@ -115,7 +115,17 @@ def test_intervals_of_determined_groups_hold_the_answer_of_k_means(columns: int)
     assert np.concatenate([fit.holds(fit.optimum, 2) for fit in found]).mean() >= 0.93
 
 
-@pytest.mark.parametrize("columns", [2, 3])
+@pytest.mark.parametrize("columns", [4, 7, 12])
+def test_intervals_in_many_columns_hold_the_answer_of_k_means(columns: int) -> None:
+    """Fewer clusters are determined there: the counts at their borders cost budget."""
+    found = [fit for table in TABLES for fit in fits(groups(columns, table))]
+    assert all(((fit.low <= fit.centres) & (fit.centres <= fit.high)).all() for fit in found)
+    assert np.concatenate([fit.verdict == 2 for fit in found]).mean() > 0.4
+    assert np.concatenate([fit.holds(fit.fixed, 2) for fit in found]).mean() >= 0.95
+    assert np.concatenate([fit.holds(fit.optimum, 2) for fit in found]).mean() >= 0.93
+
+
+@pytest.mark.parametrize("columns", [2, 3, 4, 7, 12])
 def test_no_part_of_a_cloud_is_determined(columns: int) -> None:
     found = [fit for table in TABLES for fit in fits(cloud(columns, table))]
     assert not any((fit.verdict == 2).any() for fit in found)

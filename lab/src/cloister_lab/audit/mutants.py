@@ -336,6 +336,20 @@ class FarMoments(Auto):
 
 
 @kernel_alone
+class BothBorders(Auto):
+    """Auto that counts a record near a border for both of its clusters."""
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return sums or counts, with those of borders made symmetric."""
+        found = super().contribute(t, state, records)
+        *_, last = self.blocks(t)
+        if last.name == "borders":
+            one_sided = found[-last.size :].reshape(last.shape)
+            found[-last.size :] = (one_sided + one_sided.T).ravel()
+        return found
+
+
+@kernel_alone
 class ExactBox(Auto):
     """Auto whose box is of exact counts, which it kept."""
 
@@ -611,6 +625,10 @@ _MUTANTS: dict[str, tuple[str, Callable[[], Sequence[Finding]]]] = {
     "far records twice": (
         "in the second moments of Auto's candidates a far record is added twice",
         lambda: _sensitivity(plan_of(FarMoments, columns=4), "far"),
+    ),
+    "a border counts twice": (
+        "near a border of Auto's clusters a record is counted for both of them",
+        lambda: _sensitivity(plan_of(BothBorders, columns=4), "border"),
     ),
     "a box of exact counts": (
         "Auto's box is found from the exact counts, which the task kept",

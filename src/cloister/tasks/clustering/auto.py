@@ -3,7 +3,8 @@
 It has four routes, chosen from public numbers alone. In few dimensions it uses a histogram of the
 box (:mod:`.auto_grid`). In more dimensions it uses principal directions, a histogram along them
 and Lloyd rounds (:mod:`.auto_pca`). With more records for each cluster, the rounds move many
-candidates before the centres (:mod:`.auto_finder`). If the noise would hide every direction, it
+candidates before the centres (:mod:`.auto_finder`). If a cluster may be determined there, two
+rounds at the last centres follow (:mod:`.estimation`). If the noise would hide every direction, it
 releases the mean alone (:mod:`.auto_mean`).
 
 Every access to the records is a sum of vectors of bounded norm. Post-processing of a noisy sum
@@ -13,6 +14,7 @@ costs no privacy, so the estimates are shrunk according to the known noise.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -35,6 +37,7 @@ from cloister.tasks.clustering.auto_routes import (
     route_of,
 )
 from cloister.tasks.clustering.clusters import Clustering
+from cloister.tasks.clustering.estimation import EstimatedRoute, Estimation, is_worth
 from cloister.tasks.clustering.lloyd_kernel import finest_exact
 from cloister.tasks.options import Clusters, PublicSeed, build_task, epsilon_for
 
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 
 # Least records of a cluster of equal size for candidates, over the noise of a sum.
 _FEW_CLUSTERS, _COLUMNS, _MANY_COLUMNS, _ALL = 60.0, 8.0, 3.0, 150.0
+
+_LOOK, _SUMS = 0.045, 0.08  # shares of the budget of the two rounds after the path
 
 
 @declared
@@ -76,12 +81,20 @@ class Auto(Clustering, Gaussian):
         return build_task(cls, facts, options, mu=planned_mu(facts))
 
     @cached_property
-    def route(self) -> GridRoute | PcaRoute | FinderRoute | MeanRoute:
+    def route(self) -> GridRoute | PcaRoute | FinderRoute | EstimatedRoute | MeanRoute:
         """The use of the budget, a function of public numbers alone."""
         k, d, n = self.n_clusters, self.n_features, self.nominal_n
         values = (k, d, n, self.mu, self.frac_bits, self.public_seed)
         route, finder = route_of(*values), FinderRoute(*values)
-        return finder if isinstance(route, PcaRoute) and _permits(finder) else route
+        if not isinstance(route, PcaRoute):
+            return route
+        path = finder if _permits(finder) else route
+        if not is_worth(k, d, n, self.mu, _LOOK):
+            return path
+        estimation = Estimation(k, d, self.frac_bits, _LOOK, (_SUMS,))
+        # Shares divide the squared GDP parameter.
+        left = replace(path, mu=self.mu * sqrt(1 - estimation.share))
+        return EstimatedRoute(*values, left, estimation)
 
     @property
     def drowned(self) -> float:
@@ -90,7 +103,7 @@ class Auto(Clustering, Gaussian):
 
     @property
     def rounds(self) -> int:
-        """Number of noisy sums: two to fourteen."""
+        """Number of noisy sums: two to sixteen."""
         return self.route.rounds
 
     def describe(self) -> str:
@@ -122,9 +135,8 @@ class Auto(Clustering, Gaussian):
         standard deviation of each cluster in each column, 0 without an estimate.
 
         ``verdict`` has the shape (n_clusters,): 0 not determined, 1 numbers only, 2 determined. It
-        is absent in four and more columns. With it, the interval is around the centre and for the
-        fixed point of k-means on all records from the centres. Without it, the interval is that of
-        the last round's mean before shrinkage, so a centre may be outside it.
+        is absent for a single cluster. The interval is around the centre, and for the fixed point
+        of k-means on all records from the centres. It is the whole box if nothing is known.
         """
         return results_of(self.route, state, grid)
 

@@ -24,6 +24,7 @@ from cloister.tasks.clustering.auto_rounds import (
     read_lloyd,
     still,
 )
+from cloister.tasks.clustering.clusters import SIZE_ERROR
 from cloister.tasks.clustering.fixed_point import NOT_DETERMINED, judge
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 from cloister.tasks.clustering.surrogate import (
@@ -60,7 +61,6 @@ _NU, _SLOW, _FAST = 0.1, 0.2, 0.4  # radius of Lloyd rounds against their noise
 _NARROW, _WIDE = 0.7, 3.0  # radius in root mean square distances of a cluster
 _MODEL = 0.05  # relative error of every estimate from the histogram
 _SEEN = 2.0  # standard deviations of a moment of cells beyond which it is no noise
-SIZE_ERROR = 0.03  # relative error of a size, as its border moves with the centres
 _DRIFT = 0.3  # share of a later change that may be wrong
 
 
@@ -88,6 +88,7 @@ class GridRoute(Route):
         f"cell of a grid; {LLOYD_RELEASES}"
     )
 
+    judges = True
     whole_box: bool = False
 
     # The plan -----------------------------------------------------------------------------

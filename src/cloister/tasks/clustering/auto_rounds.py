@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from math import isqrt, sqrt
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,9 @@ LLOYD_RELEASES = (
 @dataclass(frozen=True)
 class Route:
     """The public numbers of a route, those of :class:`.auto.Auto`."""
+
+    judges: ClassVar[bool] = False
+    """True if the last state has an interval of each centre for k-means on all records."""
 
     n_clusters: int
     n_features: int

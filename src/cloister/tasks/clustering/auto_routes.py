@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import hypot, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -13,10 +13,15 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.privacy.calibration import gdp_mu_for
 from cloister.protocol.task import PublicFacts
-from cloister.tasks.clustering.auto_grid import SIZE_ERROR, GridRoute
+from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import TYPICAL, MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaRoute
-from cloister.tasks.clustering.clusters import centres_in_units, expected_half_widths
+from cloister.tasks.clustering.clusters import (
+    SIZE_ERROR,
+    centres_in_units,
+    expected_half_widths,
+)
+from cloister.tasks.clustering.estimation import FIRST_ORDER_ERROR
 from cloister.tasks.clustering.fixed_point import MODEL_ERROR, NOT_DETERMINED
 from cloister.tasks.clustering.lloyd_kernel import check_exact
 from cloister.tasks.intervals import size_interval
@@ -24,6 +29,9 @@ from cloister.tasks.options import require_budget
 
 if TYPE_CHECKING:
     from cloister.tasks.clustering.auto_finder import FinderRoute
+    from cloister.tasks.clustering.estimation import EstimatedRoute
+
+    AnyRoute: TypeAlias = GridRoute | PcaRoute | FinderRoute | EstimatedRoute | MeanRoute
 
 _GRAM_SHARE = 0.28  # share of the second moments that the choice of a route assumes
 _DROWNED = 0.55  # hopeless noise of a second moment, in squared radii times the root of k
@@ -76,7 +84,7 @@ def drowned(n_clusters: int, n_features: int, nominal_n: int, mu: float) -> floa
     return noise / (mu * nominal_n * _DROWNED)
 
 
-def described(route: GridRoute | PcaRoute | FinderRoute | MeanRoute) -> str:
+def described(route: AnyRoute) -> str:
     """Describe the sums and releases of a route in a plain sentence."""
     return (
         f"{route.rounds} rounds of k-means with {route.n_clusters} clusters: "
@@ -85,7 +93,7 @@ def described(route: GridRoute | PcaRoute | FinderRoute | MeanRoute) -> str:
 
 
 def forecast_of(
-    route: GridRoute | PcaRoute | FinderRoute | MeanRoute,
+    route: AnyRoute,
     noise_std: float,
     nominal_n: int,
     grid: Grid,
@@ -112,25 +120,30 @@ def forecast_of(
             "half_width": expected["half_width"] * hypot(1, MODEL_ERROR),
             "size_half_width": sizes,
         }
-    return expected
+    # Without an estimation no interval is known.
+    known = expected["half_width"] * FIRST_ORDER_ERROR if route.judges else grid.half_range
+    return {**expected, "half_width": known}
 
 
-def _count_std(route: GridRoute | PcaRoute | FinderRoute | MeanRoute, noise: float) -> float:
+def _count_std(route: AnyRoute, noise: float) -> float:
     """Return the standard deviation of a count for that of a sum in the last round."""
     blocks = route.blocks(route.rounds - 1)
     return noise * sqrt(blocks[0].weight / blocks[-1].weight)
 
 
-def results_of(
-    route: GridRoute | PcaRoute | FinderRoute | MeanRoute, state: GridState, grid: Grid
-) -> Mapping[str, Floats]:
+def results_of(route: AnyRoute, state: GridState, grid: Grid) -> Mapping[str, Floats]:
     """Return the results of a route, as in :meth:`Auto.results`."""
     results = {
         **centres_in_units(state, grid, route.frac_bits),
         "spreads": np.outer(route.spreads(state), grid.half_range),
     }
-    if isinstance(route, GridRoute):
+    if route.judges:
         results["verdict"] = from_grid(state["verdict"], route.frac_bits)
-    elif isinstance(route, MeanRoute) and route.n_clusters > 1:
-        results["verdict"] = np.full(len(state["centres"]), NOT_DETERMINED)
+    elif route.n_clusters > 1:
+        shape = results["centres"].shape
+        results["verdict"] = np.full(shape[0], NOT_DETERMINED)
+        # The noise of the last round is a small part of the error.
+        for name, end in {"low": -1.0, "high": 1.0}.items():
+            results[name] = grid.decode(np.full(shape, end))
+        results["half_width"] = np.broadcast_to(grid.half_range, shape)
     return results

@@ -102,9 +102,9 @@ def judge(
     rng = public_generator(public_seed, "verdict")
     cloud = _Cloud.drawn(surrogate, centres, rng)
     blurred = _Cloud.drawn(surrogate, centres, rng, _SMOOTH * cloud.spread * ONE)
-    response = _Response.of(blurred)
+    response = Response.of(blurred.derivative(), blurred.counts, centres.shape)
     error = np.minimum(path_std[:, None], last_std)
-    amplified = response.amplified(error**2)
+    amplified = response.amplified(error**2, _MOST)
     drift = cloud.fixed / ONE - centres
     z = INTERVAL_95["gaussian"]
     model = MODEL_ERROR * np.sqrt((z * amplified) ** 2 + drift**2 + moved**2)
@@ -280,28 +280,42 @@ class _Cloud:
 
 
 @dataclass(frozen=True)
-class _Response:
+class Response:
     """The derivative of the Lloyd map by its eigenvalues and eigenvectors."""
 
     eigenvalues: Floats
     vectors: Floats
     scale: Floats  # of each coordinate; scaled by it, the derivative is symmetric
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, cloud: _Cloud) -> _Response:
-        """Return the response of a cloud; at a fixed point it is symmetric up to sampling."""
-        k, d = cloud.fixed.shape
-        scale = np.sqrt(np.repeat(cloud.counts / cloud.counts.sum(), d))
-        scaled = scale[:, None] * cloud.derivative() / scale
-        values, vectors = np.linalg.eigh((scaled + scaled.T) / 2)
-        return cls(values, vectors, scale, (k, d))
+    def of(cls, derivative: Floats, counts: Floats | Integers, shape: tuple[int, ...]) -> Response:
+        """Return the response of `counts` records; at a fixed point it is symmetric up to noise.
 
-    def amplified(self, variances: Floats) -> Floats:
+        Parameters
+        ----------
+        derivative : ndarray of shape (n_clusters * n_features, n_clusters * n_features)
+        counts : ndarray of shape (n_clusters,), > 0
+        shape : (n_clusters, n_features)
+        """
+        scale = np.sqrt(np.repeat(counts / counts.sum(), shape[1]))
+        scaled = scale[:, None] * derivative / scale
+        values, vectors = np.linalg.eigh((scaled + scaled.T) / 2)
+        return cls(values, vectors, scale, shape)
+
+    def move(self, steps: Floats, most: float) -> Floats:
+        """Return the moves to the fixed point for the steps of the means; eigenvalues are cut."""
+        return np.asarray(self._inverse(most) @ steps.ravel()).reshape(self.shape)
+
+    def amplified(self, variances: Floats, most: float) -> Floats:
         """Return the standard deviation of the fixed point for variances of the means."""
-        gains = 1 / (1 - np.minimum(self.eigenvalues, _MOST))
-        inverse = (self.vectors * gains) @ self.vectors.T / self.scale[:, None] * self.scale
-        return np.sqrt(inverse**2 @ variances.ravel()).reshape(self.shape)
+        return np.sqrt(self._inverse(most) ** 2 @ variances.ravel()).reshape(self.shape)
+
+    def _inverse(self, most: float) -> Floats:
+        """Return ``(I - J)^-1``; an eigenvalue above `most` counts as that."""
+        gains = 1 / (1 - np.minimum(self.eigenvalues, most))
+        inverse: Floats = (self.vectors * gains) @ self.vectors.T
+        return inverse / self.scale[:, None] * self.scale
 
     def part(self, above: float) -> Floats:
         """Return each cluster's part in the eigenvectors with eigenvalues above a bound."""

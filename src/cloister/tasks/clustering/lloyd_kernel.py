@@ -117,6 +117,35 @@ def nearest_centres(records: Records, centres: Integers) -> Integers:
     return nearest
 
 
+def two_nearest(
+    records: Records, centres: Integers
+) -> tuple[Integers, Integers, Integers, Integers]:
+    """Return the exact nearest and second nearest centre of each record, the first of several.
+
+    Returns
+    -------
+    first, second : ndarray of shape (n_samples,), int64
+        The same for a single centre.
+    least, more : ndarray of shape (n_samples,), int64
+        The squared distances to them.
+    """
+    slots, weights = _slots(len(centres)), _weights(centres)
+    chunk = max(256, _CHUNK_BYTES // (8 * (len(centres) + records.shape[1])))
+    parts = [np.zeros((4, 0), dtype=np.int64)]
+    for start in range(0, len(records), chunk):
+        rows = np.ones((records.shape[1] + 1, len(records[start : start + chunk])))
+        rows[:-1] = records[start : start + chunk].T
+        scores = weights @ rows
+        squared = np.einsum("ij,ij->j", rows[:-1], rows[:-1]).astype(np.int64)
+        best = scores.min(axis=0)
+        if len(centres) > 1:
+            scores[scores == best] = np.inf  # a score has its label, so no other one is equal
+        both = np.stack([best, scores.min(axis=0)]).astype(np.int64)
+        parts.append(np.concatenate([both & (slots - 1), both // slots + squared]))
+    first, second, least, more = np.concatenate(parts, axis=1)
+    return first, second, least, more
+
+
 def assigned(records: Records, centres: Integers) -> Iterator[tuple[Floats, Integers, Integers]]:
     """Yield the records in chunks, with their exact nearest centres.
 

@@ -12,8 +12,8 @@ from cloister.tasks.clustering.fixed_point import (
     NOT_DETERMINED,
     NUMBERS_ONLY,
     Judgement,
+    Response,
     _Cloud,
-    _Response,
     judge,
 )
 from cloister.tasks.clustering.surrogate import Surrogate
@@ -53,6 +53,10 @@ def cloud_of(points: Floats, centres: Floats) -> _Cloud:
     return _Cloud(on_lattice(points), on_lattice(centres))
 
 
+def response_of(cloud: _Cloud) -> Response:
+    return Response.of(cloud.derivative(), cloud.counts, cloud.fixed.shape)
+
+
 FAR = [[-0.6, -0.6], [0.6, -0.5], [0.0, 0.6]]
 ROUND = [[0.0, 0.0]]
 
@@ -87,18 +91,18 @@ def test_the_derivative_is_that_of_finite_differences(columns: int) -> None:
 def test_two_halves_of_a_round_cloud_turn_freely() -> None:
     points = blobs(ROUND, 0.3)
     halves = means(points, np.array([[-0.2, 0.0], [0.2, 0.0]]))
-    response = _Response.of(cloud_of(points, halves))
+    response = response_of(cloud_of(points, halves))
     assert response.eigenvalues.max() > 0.9
     # The error of the turn is that of its own mean many times over; the other one stays small.
-    amplified = response.amplified(np.full((2, 2), 1.0))
+    amplified = response.amplified(np.full((2, 2), 1.0), 0.98)
     assert (amplified[:, 1] > 3 * amplified[:, 0]).all()
     assert response.part(0.9).sum() == pytest.approx(1.0)
 
 
 def test_far_clusters_do_not_move_each_other() -> None:
-    response = _Response.of(cloud_of(blobs(FAR, 0.05), np.array(FAR)))
+    response = response_of(cloud_of(blobs(FAR, 0.05), np.array(FAR)))
     assert np.abs(response.eigenvalues).max() < 1e-9
-    np.testing.assert_allclose(response.amplified(np.full((3, 2), 4.0)), 2.0)
+    np.testing.assert_allclose(response.amplified(np.full((3, 2), 4.0), 0.98), 2.0)
 
 
 def test_far_clusters_are_determined_and_their_intervals_hold() -> None:
