@@ -173,6 +173,9 @@ def test_where_nothing_stands_out_the_fewest_are_taken_and_said_so() -> None:
         assert results["centres"].shape == (2, d)
         (curve, *_) = task.displays(results, tuple(f"x{j}" for j in range(d)))
         assert "No structure exceeds" in curve.note or name == "directions"
+        assert "determines no cluster; `auto` with the chosen number may" in curve.note
+        assert not results["verdict"].any()
+        assert (results["half_width"] == toy_schema(d).grid().half_range).all()
 
 
 def test_the_curve_is_shown_with_the_number_chosen() -> None:

@@ -239,6 +239,11 @@ class SelectK(Clustering, Gaussian):
             note = "No structure exceeds the noise, so the smallest number was chosen."
         elif k == self.max_clusters:
             note += f" {k:.0f} is the largest number allowed: there may be more clusters."
+        if not self._route.judges:
+            note += (
+                " In so many columns this choice determines no cluster; `auto` with the chosen "
+                "number may, in another release."
+            )
         curve = Curve(
             "How many clusters",
             results["candidates"],
