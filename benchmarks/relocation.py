@@ -26,7 +26,7 @@ from cloister.core.randomness import public_generator
 from cloister.data.schema import Column, Schema
 from cloister.privacy.budget import Budget, default_delta
 from cloister.tasks import TASKS
-from cloister.tasks.clustering.stability import rerun
+from cloister.testing import rerun
 from cloister_lab.metrics import nicv
 
 SIZES, CLUSTERS, EPSILONS = (1000, 5000, 20_000), (3, 10, 30, 60), (0.1, 0.5, 1.0, 4.0)

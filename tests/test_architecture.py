@@ -29,7 +29,6 @@ LIBRARIES = {
     "cryptography": {"core.randomness", "hazmat", "federation.pki"},
     "scipy": {
         "privacy",
-        "tasks.clustering.stability",
         "audit",
         "tasks.survival",
         "tasks.tables",

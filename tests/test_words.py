@@ -70,7 +70,7 @@ QUESTIONS = {
     "How many records do I need?": ("--nominal-n",),
     "Does the treatment differ?": ("log-rank",),
     "How long do people live?": ("median",),
-    "Which groups are there, and are they real?": ("stability",),
+    "Which groups are there, and are they real?": ("verdict_",),
     "How good is this model?": ("Area under the curve",),
     "Can I give synthetic data to a partner?": ("findings",),
     "How do I start with two other hospitals?": ("federation init",),

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cloister.app.in_process import Handler, InProcess, handlers, make_clients
 from cloister.app.job import Trust, make_plan
-from cloister.core.arrays import GridState, Records, State
+from cloister.core.arrays import Floats, GridState, Records, State
 from cloister.core.derived import displays_of
 from cloister.core.errors import CloisterError, PlanError, RemoteProtocolError
 from cloister.data.schema import Column, Schema
@@ -506,3 +506,39 @@ def __getattr__(name: str) -> Any:
     from cloister.estimators.kmeans import DPKMeans
 
     return zero_noise(DPKMeans)
+
+
+def rerun(
+    plan: Plan, records: Records, rng: np.random.Generator, weight: int = 1
+) -> Mapping[str, Floats]:
+    """Return the results of a plan's rounds over public or simulated records, in data units.
+
+    Parameters
+    ----------
+    records : ndarray of shape (n_samples, n_features), int32, grid steps
+        Never the records of persons, because the noise is simulated.
+    weight : int, >= 1
+        Number of records that each of them represents.
+    """
+    task = plan.task
+    state = _on_grid(task, task.start())
+    for t in range(plan.rounds):
+        exact = task.contribute(t, state, records) * weight
+        noised = plan.decode(t, exact + _noise(plan, t, rng))
+        state = _on_grid(task, task.update(t, state, noised))
+    return task.results(state, plan.grid)
+
+
+def _noise(plan: Plan, t: int, rng: np.random.Generator) -> Integers:
+    """Return seeded noise of the plan's distribution for a round.
+
+    It is a simulation. Privacy noise comes from the operating system and has no seed; here the
+    records are simulated from released values and need no protection.
+    """
+    drawn = [
+        rng.laplace(0, plan.noise_scale(block), block.size)
+        if plan.task.mechanism == "laplace"
+        else rng.normal(0, plan.noise_std(block), block.size)
+        for block in plan.task.blocks(t)
+    ]
+    return np.rint(np.concatenate(drawn)).astype(np.int64)

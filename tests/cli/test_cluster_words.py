@@ -43,47 +43,13 @@ def test_records_left_out_are_warned_of_on_standard_error(
     ward: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A third of the records is beyond every radius of this start; see tests/unit/test_clusters."""
-    start = ["--public-seed", "13", "--rounds", "5", "--keep-empty"]
+    start = ["--public-seed", "13", "--rounds", "5", "--keep-empty", "--no-estimate"]
     command = cluster("--k", "3", "--epsilon", "1", "--algorithm", "fastlloyd", *start)
     assert main([*command, "--json"]) == 0
     said = capsys.readouterr()
     assert "warning: the noisy sizes sum to" in said.err
     assert any("in no cluster" in warning for warning in json.loads(said.out)["warnings"])
     assert "of the records are in no cluster" in Path("out/report.html").read_text()
-
-
-def test_stability_is_shown_when_asked_for(ward: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = cluster("--k", "3", "--epsilon", "2", "--cap-epsilon", "9")
-    assert main([*command, "--json"]) == 0
-    assert "stability" not in json.loads(capsys.readouterr().out)
-    assert "found again" not in Path("out/report.html").read_text()
-    assert main([*command, "--stability", "5", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["stability"]["n_runs"] == 5
-    assert document["stability"]["found"] == [1.0, 1.0, 1.0]
-    assert "found again" in Path("out/report.html").read_text()
-    assert main([*command, "--stability", "2"]) == 0
-    assert "found again" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("reruns", ["1", "x", "-4", "2.5"])
-def test_too_few_reruns_are_refused_before_anything_is_spent(
-    ward: Path, reruns: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(cluster("--k", "3", "--epsilon", "1", "--stability", reruns)) == 2
-    assert "must be an integer >= 2" in capsys.readouterr().err
-    assert not Path("out").exists()
-
-
-def test_a_model_is_written_even_if_its_stability_cannot_be_worked_out(
-    ward: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr("cloister.cli.release.stability", fail)
-    main(cluster("--k", "3", "--epsilon", "1", "--stability"))
-    assert Path("out/model.json").is_file()
 
 
 def test_the_demo_finds_three_groups_that_stand_out(

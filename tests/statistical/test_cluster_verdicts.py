@@ -19,7 +19,7 @@ from cloister.app.job import make_plan
 from cloister.protocol.plan import Plan
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.clusters import all_at_once
-from cloister.tasks.clustering.stability import rerun
+from cloister.testing import rerun
 
 Floats = NDArray[np.float64]
 EPSILONS = (0.5, 1.0, 4.0)

@@ -20,11 +20,9 @@ from sklearn.cluster import KMeans
 
 from cloister import Budget
 from cloister.app.job import make_plan
-from cloister.tasks.clustering.auto import Auto
+from cloister.tasks.clustering.auto import Auto, EstimatedRoute
 from cloister.tasks.clustering.auto_finder import FinderRoute
-from cloister.tasks.clustering.estimation import EstimatedRoute
-from cloister.tasks.clustering.stability import rerun
-from cloister.testing import toy_schema
+from cloister.testing import rerun, toy_schema
 
 Floats = NDArray[np.float64]
 DATA = Path(__file__).parents[3] / "shared" / "data"

@@ -32,8 +32,6 @@ class Presentation:
         Tables and figures of the task.
     course : tuple of Display
         Figures of the rounds.
-    stability : Table, optional
-        Share of reruns of the plan with the same answer, simulated from released values.
     comparison : Table, optional
         The same answer on public records; it releases nothing of private ones.
     """
@@ -46,7 +44,6 @@ class Presentation:
     remarks: tuple[str, ...]
     displays: tuple[Display, ...] = field(repr=False)
     course: tuple[Display, ...] = field(repr=False, default=())
-    stability: Table | None = field(repr=False, default=None)
     comparison: Table | None = field(repr=False, default=None)
 
     @property
@@ -57,13 +54,11 @@ class Presentation:
     @property
     def everything(self) -> tuple[Display, ...]:
         """All tables and figures in their order."""
-        extra = filter(None, (self.stability, self.comparison))
+        extra = (self.comparison,) if self.comparison else ()
         return (*self.displays, *self.course, *extra)
 
 
-def present(
-    release: Release, *, stability: Table | None = None, comparison: Table | None = None
-) -> Presentation:
+def present(release: Release, *, comparison: Table | None = None) -> Presentation:
     """Return the presentation of a release, a function of released values.
 
     A task may have two members for this. ``summary(results, nominal_n, units)`` returns sentences
@@ -90,7 +85,6 @@ def present(
         remarks=summary.remarks,
         displays=displays,
         course=course(release.history, 2 * grid.half_range) if course else (),
-        stability=stability,
         comparison=comparison,
     )
 

@@ -9,7 +9,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "demo": ("demo", "demo --out shown"),
     "cluster": (
         f"cluster {_FILES} --columns age,bmi,systolic --k 3 {_COST} --out groups",
-        f"cluster {_FILES} --k auto:2..8 {_COST} --stability --out groups",
+        f"cluster {_FILES} --k auto:2..8 {_COST} --out groups",
     ),
     "classify": (f"classify {_FILES} --target diabetes {_COST} --out model",),
     "regress": (f"regress {_FILES} --target systolic {_COST} --out model",),

@@ -33,7 +33,6 @@ from cloister.core.errors import PlanError
 from cloister.data.schema import Schema, catalogue_schema
 from cloister.protocol.task import Classifier, Regressor, Task
 from cloister.tasks import TASKS
-from cloister.tasks.clustering.stability import N_RUNS
 from cloister.tasks.options import check_known
 
 TaskOptions = tuple[type[Task], dict[str, Any]]
@@ -79,7 +78,6 @@ class TaskCommand:
         # Before the run, which reads the schema from this file.
         written = _written_schema(args) if self.catalogue else {}
         release, charge = run_over_files(args, *self.chosen(args), out)
-        reruns = getattr(args, "stability", None)
         with after_charge(charge, args.out / "model.json"):
             document = write_results(
                 release,
@@ -88,7 +86,6 @@ class TaskCommand:
                 out,
                 schema=Schema.load(args.schema),
                 written=written,
-                reruns=reruns,
             )
         if self.closing:
             out.say(self.closing)
@@ -100,23 +97,6 @@ class TaskCommand:
 
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
     add_kmeans_arguments(parser)
-    parser.add_argument(
-        "--stability",
-        type=_reruns,
-        nargs="?",
-        const=N_RUNS,
-        metavar="RUNS",
-        help="simulate reruns from the released values, at no cost, and show the share that finds "
-        f"each cluster again and its movement (default: {N_RUNS} reruns)",
-    )
-
-
-def _reruns(text: str) -> int:
-    """Read a number of reruns; raise for an invalid one before any budget is spent."""
-    # One rerun gives no spread.
-    if not text.isdecimal() or int(text) < 2:
-        raise argparse.ArgumentTypeError(f"must be an integer >= 2, got {text!r}")
-    return int(text)
 
 
 # classify, regress --------------------------------------------------------------------------------

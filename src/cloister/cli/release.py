@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from cloister.core.display import Bars, Curve, Display, Heatmap, Table
 from cloister.core.files import write_text
 from cloister.data.schema import Schema
 from cloister.protocol.task import Task
-from cloister.tasks.clustering.stability import stability
 
 _LONG_CURVE = 15  # points; longer curves are only in the report's picture
 
@@ -75,20 +73,15 @@ def write_results(
     *,
     schema: Schema | None = None,
     written: Mapping[str, Path] | None = None,
-    reruns: int | None = None,
     comparison: Table | None = None,
 ) -> dict[str, Any]:
     """Write model, tables and report, show the release and its cost; return the document.
 
     With a schema, tables have its categories and units. The list of files includes those in
-    `written`. `reruns` is the number of simulated reruns for the stability of a clustering.
+    `written`.
     """
     files = write_release(release, folder, schema)  # first, because the release is already charged
-    simulated = None if reruns is None else stability(release, reruns)
-    table = None
-    if simulated:
-        table = simulated.table(release.results["centres"], release.plan.columns)
-    shown = present(release, stability=table, comparison=comparison)
+    shown = present(release, comparison=comparison)
     for warning in shown.warnings:
         out.warn(warning)
     files["report"] = folder / "report.html"
@@ -104,7 +97,7 @@ def write_results(
     document = _document(release, shown, charge, files)
     if charge:
         charge.close()
-    return document | ({"stability": asdict(simulated)} if simulated else {})
+    return document
 
 
 def show_federated(
@@ -149,8 +142,8 @@ def show_displays(shown: Presentation, out: Output) -> None:
     for display in [display for display in displays if _is_short(display)] or matrices:
         if not (isinstance(display, Bars) and named.issuperset(display.names)):
             out.table(as_table(display))
-    for table in filter(None, (shown.stability, shown.comparison)):
-        out.table(table)
+    if shown.comparison:
+        out.table(shown.comparison)
 
 
 def _is_short(display: Display) -> bool:

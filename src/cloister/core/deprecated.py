@@ -85,7 +85,6 @@ _OFF_THE_TOP = {
     "cloister.privacy.filter": "Split",
     "cloister.protocol.task": "Task",
     "cloister.tasks": "TASKS",
-    "cloister.tasks.clustering.stability": "Stability",
 }
 _CLASSES = {
     "cloister.protocol.task": "Block",

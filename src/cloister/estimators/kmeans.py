@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from cloister.app.release import Release
 from cloister.core.arrays import Floats
 from cloister.core.errors import AccuracyWarning, PlanError
 from cloister.data.schema import Schema
-from cloister.estimators.base import PrivateEstimator, public_seed
+from cloister.estimators.base import PrivateEstimator
 from cloister.estimators.centres import CentreModel
 from cloister.estimators.release import check_whole
 from cloister.estimators.tables import SiloData
@@ -24,7 +23,6 @@ from cloister.tasks.clustering.algorithms import kmeans_tasks
 from cloister.tasks.clustering.auto import Auto
 from cloister.tasks.clustering.clusters import none_above_noise, records_left_out, verdicts_of
 from cloister.tasks.clustering.select_k import SelectK
-from cloister.tasks.clustering.stability import N_RUNS, Stability, stability
 from cloister.tasks.options import check_known, options_of
 
 
@@ -49,6 +47,9 @@ class DPKMeans(CentreModel, PrivateEstimator):
         If True, a centre whose size noise alone can explain is moved next to the largest cluster,
         at no cost. By default if the size of an average cluster is four times its noise. False in
         the published methods. Ignored by methods without Lloyd rounds.
+    estimate : bool, optional
+        "fastlloyd": if True, a part of the budget is for rounds that give intervals and verdicts.
+        By default if they can determine a cluster. False in the published method.
     random_state : int, RandomState or None
         Seed of the public starting centres only; the noise has no seed.
     epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
@@ -58,11 +59,11 @@ class DPKMeans(CentreModel, PrivateEstimator):
     ----------
     cluster_centers_ : ndarray of shape (n_clusters, n_features), data units
     centers_low_, centers_high_ : ndarray of shape (n_clusters, n_features), data units
-        Ends of the 95 % confidence interval (privacy noise only). With "auto" it is around the
+        Ends of the 95 % confidence interval (privacy noise only). With a verdict it is around the
         centre, for the centre that k-means on all records finds from these. With other methods it
         is for the mean of the last round alone, before shrinkage and projection into the box, so a
-        centre may be outside. :meth:`stability` then estimates the results of another fit. It is
-        the whole box if the cluster size is within its noise, or if nothing is known.
+        centre may be outside. It is the whole box if the cluster size is within its noise, or if
+        nothing is known.
     centers_half_width_ : ndarray of shape (n_clusters, n_features), data units
         Half the distance of these ends.
     verdict_ : ndarray of shape (n_clusters,), str
@@ -106,6 +107,7 @@ class DPKMeans(CentreModel, PrivateEstimator):
     alpha: float | None = None
     rounds: int | None = None
     relocate_empty: bool | None = None
+    estimate: bool | None = None
     random_state: Any = None
 
     def fit(self, X: Any, y: object = None, **refused: Any) -> Self:
@@ -137,7 +139,8 @@ class DPKMeans(CentreModel, PrivateEstimator):
                 f"algorithm must be one of {list(kmeans_tasks())}, got {self.algorithm!r}"
                 f"{hint if self.algorithm in TASKS else ''}."
             )
-        explicit = [name for name in ("alpha", "rounds") if getattr(self, name) is not None]
+        names = ("alpha", "rounds", "estimate")
+        explicit = [name for name in names if getattr(self, name) is not None]
         check_known(self._kind, explicit)
         check_whole(n_clusters=self.n_clusters)
 
@@ -163,16 +166,6 @@ class DPKMeans(CentreModel, PrivateEstimator):
         self.verdict_ = np.array(words)
         self.history_ = result.history
         self.n_iter_ = result.plan.rounds
-
-    def stability(self, n_runs: int = N_RUNS, *, random_state: Any = 0) -> Stability:
-        """Estimate the results of another fit from the released values alone, at no cost.
-
-        `random_state` seeds the simulation; see
-        :func:`cloister.tasks.clustering.stability.stability`.
-        """
-        check_is_fitted(self)
-        # A simulation from released values, so its seed may be public.
-        return stability(self.result_, n_runs, seed=public_seed(random_state))
 
     @classmethod
     def _holds(cls) -> str:
