@@ -20,12 +20,11 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.rows import summed
 from cloister.protocol.task import GridState, NoisyBlock
 from cloister.tasks import TASKS
-from cloister.tasks.clustering.auto import Auto
+from cloister.tasks.clustering.auto import Auto, EstimatedRoute
 from cloister.tasks.clustering.auto_finder import FinderRoute
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute
 from cloister.tasks.clustering.auto_pca import PcaRoute
-from cloister.tasks.clustering.estimation import EstimatedRoute
 from cloister.testing import (
     SimulatedNoise,
     ZeroNoise,

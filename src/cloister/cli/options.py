@@ -226,6 +226,13 @@ def add_kmeans_arguments(parser: argparse.ArgumentParser, *, required: bool = Tr
         "them if an average cluster is much larger than the noise)",
     )
     group.add_argument(
+        "--no-estimate",
+        action="store_const",
+        const=False,
+        dest="estimate",
+        help="fastlloyd: the published method, without rounds for intervals and verdicts",
+    )
+    group.add_argument(
         # Noise never has a seed.
         "--public-seed",
         type=int,
@@ -412,7 +419,12 @@ def kmeans_task(args: argparse.Namespace) -> tuple[type[Task], dict[str, Any]]:
             f"only algorithm auto selects k, got {args.algorithm}; give a number as --k."
         )
     relocate = False if args.keep_empty else None
-    arguments = {"alpha": args.alpha, "rounds": args.rounds, "relocate_empty": relocate}
+    arguments = {
+        "alpha": args.alpha,
+        "rounds": args.rounds,
+        "estimate": args.estimate,
+        "relocate_empty": relocate,
+    }
     explicit = {name: value for name, value in arguments.items() if value is not None}
     # Only explicit options: a default must not raise for a task without it.
     check_known(task, explicit)

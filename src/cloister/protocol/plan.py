@@ -13,7 +13,7 @@ import logging
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from functools import cache, cached_property
 from math import ceil, isqrt, sqrt
 from typing import Annotated, Any, cast, get_args, get_origin
@@ -727,9 +727,9 @@ class Plan:
     def check_network(self) -> None:
         """Raise PlanError if the plan cannot run between parties of this version.
 
-        An older plan is read, since releases name it, but its frames had another form. The limit
-        of its length is 256 KiB plus 512 bytes for each column, or 8 MiB if the task contains a model
-        that was released earlier.
+        An older plan is read, since releases name it, but its frames had another form. A plan may
+        have 256 KiB plus 512 bytes for each column, or 8 MiB if the task contains a model that was
+        released earlier.
         """
         if self.protocol != PROTOCOL_VERSION:
             raise PlanError(_other_protocol(self.protocol))
@@ -974,9 +974,18 @@ def task_to_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: task_to_json(entry) for name, entry in value.items()}
     if isinstance(value, Task):  # last, as isinstance with a protocol is slow
-        names = [field.name for field in fields(value)]  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
-        return {_TASK: value.name, **{name: task_to_json(getattr(value, name)) for name in names}}
+        given = {
+            field.name: getattr(value, field.name)
+            for field in fields(value)  # type: ignore[arg-type]  # a protocol cannot say that tasks are dataclasses
+            # A plan from before a field existed keeps its digest.
+            if field.name not in getattr(value, "later", ()) or not _is_default(value, field)
+        }
+        return {_TASK: value.name, **{name: task_to_json(entry) for name, entry in given.items()}}
     return value
+
+
+def _is_default(task: Task, field: Field[Any]) -> bool:
+    return bool(getattr(task, field.name) == field.default)
 
 
 def task_from_json(value: Any, known: Mapping[str, type[Task]]) -> Any:

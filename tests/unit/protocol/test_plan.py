@@ -22,7 +22,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier, lattice_noise_multiplier
 from cloister.privacy.events import ComposedEvent, GaussianEvent
 from cloister.privacy.noise import DiscreteNoise
-from cloister.protocol.plan import MAX_RECORDS, Plan, majority
+from cloister.protocol.plan import MAX_RECORDS, Plan, majority, task_to_json
 from cloister.protocol.readers import Reader
 from cloister.protocol.task import Block, Task
 from cloister.tasks import TASKS
@@ -97,7 +97,10 @@ def test_nothing_else_is_in_a_plan_than_what_the_digest_covers() -> None:
     old = {"publish"}  # of plans up to protocol 2
     assert {field.name for field in fields(plan)} - old | {"ring_bits"} == set(document)
     task = {field.name for field in fields(plan.task)}  # type: ignore[arg-type]
-    assert task | {"name"} == set(document["task"])
+    later = {"estimate"}  # of plans that use it, so that older plans keep their digest
+    assert task - later | {"name"} == set(document["task"])
+    estimated = replace(plan.task, rounds=6, estimate=True)  # type: ignore[type-var]
+    assert task_to_json(estimated)["estimate"] is True
 
 
 def test_an_old_plan_says_publish_and_a_new_one_names_its_readers() -> None:

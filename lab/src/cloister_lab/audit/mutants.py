@@ -310,7 +310,7 @@ class TailsTwice(Auto):
         found = super().contribute(t, state, records)
         if t > 0:
             return found
-        width = 2 * self.route.one // 32
+        width = (2 << self.frac_bits) // 32
         edge = records[(records % width == 0).all(axis=1)]
         return found + super().contribute(t, state, edge - 1)
 

@@ -100,6 +100,8 @@ def plan_of(
         raise PlanError(f"methods must be among {list(TASKS)}, got {method!r}.")
     task = TASKS[method]
     papers = _PAPER_OPTIONS.get(method, {}) if data.convention == "fastlloyd-paper" else {}
+    if method == "fastlloyd":  # the published method has no estimation after its rounds
+        papers = {**papers, "estimate": False}
     budget = Budget(epsilon, delta_of(data, method)) if task.private else None
     options = {"n_clusters": data.n_clusters, **papers, **options}
     return plan_for(task, data, budget, seed, silos, **options)

@@ -93,7 +93,7 @@ class _ZoneLoop(Centres, ABC):
         given = {name: getattr(options, name) for name in _OPTIONS_OF_LLOYD}
         lloyd = FastLloyd.design(
             facts,
-            FastLloyd.Options(**{**given, "rounds": rounds}),
+            FastLloyd.Options(**{**given, "rounds": rounds, "estimate": False}),
         )
         return {name: getattr(lloyd, name) for name in _OF_LLOYD}
 

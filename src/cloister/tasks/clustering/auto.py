@@ -14,7 +14,7 @@ costs no privacy, so the estimates are shrunk according to the known noise.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -37,7 +37,12 @@ from cloister.tasks.clustering.auto_routes import (
     route_of,
 )
 from cloister.tasks.clustering.clusters import Clustering
-from cloister.tasks.clustering.estimation import EstimatedRoute, Estimation, is_worth
+from cloister.tasks.clustering.estimation import (
+    ESTIMATION_RELEASES,
+    Estimated,
+    Estimation,
+    is_worth,
+)
 from cloister.tasks.clustering.lloyd_kernel import finest_exact
 from cloister.tasks.options import Clusters, PublicSeed, build_task, epsilon_for
 
@@ -48,6 +53,33 @@ if TYPE_CHECKING:
 _FEW_CLUSTERS, _COLUMNS, _MANY_COLUMNS, _ALL = 60.0, 8.0, 3.0, 150.0
 
 _LOOK, _SUMS = 0.045, 0.08  # shares of the budget of the two rounds after the path
+
+
+@dataclass(frozen=True)
+class EstimatedRoute(Estimated[PcaRoute | FinderRoute]):
+    """A route in four and more columns, with an estimation at its last centres."""
+
+    judges: ClassVar[bool] = True
+
+    @property
+    def releases(self) -> str:
+        return f"{self.path.releases}; {ESTIMATION_RELEASES}"
+
+    @property
+    def n_clusters(self) -> int:
+        return self.path.n_clusters
+
+    @property
+    def n_features(self) -> int:
+        return self.path.n_features
+
+    @property
+    def frac_bits(self) -> int:
+        return self.path.frac_bits
+
+    def spreads(self, state: GridState) -> Floats:
+        """Return the standard deviation of each cluster, as the path estimates it."""
+        return self.path.spreads(state)
 
 
 @declared
@@ -94,7 +126,7 @@ class Auto(Clustering, Gaussian):
         estimation = Estimation(k, d, self.frac_bits, _LOOK, (_SUMS,))
         # Shares divide the squared GDP parameter.
         left = replace(path, mu=self.mu * sqrt(1 - estimation.share))
-        return EstimatedRoute(*values, left, estimation)
+        return EstimatedRoute(left, estimation)
 
     @property
     def drowned(self) -> float:

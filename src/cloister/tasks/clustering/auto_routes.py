@@ -28,8 +28,8 @@ from cloister.tasks.intervals import size_interval
 from cloister.tasks.options import require_budget
 
 if TYPE_CHECKING:
+    from cloister.tasks.clustering.auto import EstimatedRoute
     from cloister.tasks.clustering.auto_finder import FinderRoute
-    from cloister.tasks.clustering.estimation import EstimatedRoute
 
     AnyRoute: TypeAlias = GridRoute | PcaRoute | FinderRoute | EstimatedRoute | MeanRoute
 
@@ -113,16 +113,14 @@ def forecast_of(
         sum_std=noise * TYPICAL * sqrt(route.n_features),
         count_std=_count_std(route, noise),
     )
-    if isinstance(route, GridRoute):
-        # Of clusters that are apart; the interval also has the error of the surrogate.
-        sizes = np.hypot(expected["size_half_width"], SIZE_ERROR * share)
-        return {
-            "half_width": expected["half_width"] * hypot(1, MODEL_ERROR),
-            "size_half_width": sizes,
-        }
-    # Without an estimation no interval is known.
-    known = expected["half_width"] * FIRST_ORDER_ERROR if route.judges else grid.half_range
-    return {**expected, "half_width": known}
+    if not route.judges:
+        return {**expected, "half_width": grid.half_range}
+    # Of clusters that are apart; the interval also has the error of the surrogate, or of J.
+    error = hypot(1, MODEL_ERROR) if isinstance(route, GridRoute) else FIRST_ORDER_ERROR
+    return {
+        "half_width": expected["half_width"] * error,
+        "size_half_width": np.hypot(expected["size_half_width"], SIZE_ERROR * share),
+    }
 
 
 def _count_std(route: AnyRoute, noise: float) -> float:

@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, State
 from cloister.hazmat.fixedpoint import from_grid
 from cloister.protocol.task import INTERVAL_95, Block, NoisyBlock, Rows
-from cloister.tasks.clustering.auto_rounds import Route, lloyd_contribution, lloyd_rows, unit_block
+from cloister.tasks.clustering.auto_rounds import lloyd_contribution, lloyd_rows, unit_block
 from cloister.tasks.clustering.clusters import SIZE_ERROR
 from cloister.tasks.clustering.fixed_point import (
     DETERMINED,
@@ -233,10 +233,8 @@ class Estimation:
 
 
 class Path(Protocol):
-    """Rounds that end at centres, such as a route of `auto`."""
+    """Rounds that end at centres, such as those of FastLloyd."""
 
-    @property
-    def releases(self) -> str: ...
     @property
     def rounds(self) -> int: ...
     def start(self) -> State: ...
@@ -244,20 +242,17 @@ class Path(Protocol):
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]: ...
     def contribute(self, t: int, state: GridState, records: Records) -> Integers: ...
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State: ...
-    def spreads(self, state: GridState) -> Floats: ...
+
+
+_Path = TypeVar("_Path", bound=Path)
 
 
 @dataclass(frozen=True)
-class EstimatedRoute(Route):
+class Estimated(Generic[_Path]):
     """A path with a part of the budget, and an estimation with the rest."""
 
-    judges = True
-    path: Path
+    path: _Path
     estimation: Estimation
-
-    @property
-    def releases(self) -> str:
-        return f"{self.path.releases}; {ESTIMATION_RELEASES}"
 
     @property
     def rounds(self) -> int:
@@ -286,10 +281,6 @@ class EstimatedRoute(Route):
         if t >= self.path.rounds:
             return self.estimation.update(t - self.path.rounds, state, released)
         return {**self.estimation.start(), **self.path.update(t, state, released)}
-
-    def spreads(self, state: GridState) -> Floats:
-        """Return the standard deviation of each cluster, as the path estimates it."""
-        return self.path.spreads(state)
 
 
 @dataclass(frozen=True)

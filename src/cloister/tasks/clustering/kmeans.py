@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from math import floor, isqrt, sqrt
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -38,15 +39,26 @@ from cloister.protocol.task import (
     Rows,
 )
 from cloister.tasks.clustering.clusters import (
+    SIZE_ERROR,
     Clustering,
     centres_in_units,
     expected_half_widths,
     unknown,
 )
+from cloister.tasks.clustering.estimation import (
+    ESTIMATION_RELEASES,
+    FIRST_ORDER_ERROR,
+    Estimated,
+    Estimation,
+    is_worth,
+)
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.lloyd_kernel import check_exact, nearest_centres, sum_near_centres
 from cloister.tasks.intervals import ratio_interval, size_interval
 from cloister.tasks.options import Clusters, Noise, PublicSeed, build_task, require_budget
+
+_LOOK, _SUMS = 0.03, (0.12, 0.20)  # shares of the budget of each look, and of sums
+_ESTIMATION_ROUNDS = 2 * len(_SUMS)
 
 Post = Literal["fold", "truncate", "none"]
 
@@ -408,6 +420,8 @@ class FastLloyd(_LloydLoop):
     """
 
     name: ClassVar[str] = "fastlloyd"
+    later: ClassVar[frozenset[str]] = frozenset({"estimate"})
+    """Fields that older plans lack; plans leave them out at their defaults."""
 
     @declared
     class Options(_LloydLoop.Options):
@@ -418,15 +432,24 @@ class FastLloyd(_LloydLoop):
         radius_clip: Annotated[bool, "clip the moves of centres to the radius"] = True
         mechanism: Annotated[Noise, "law of the noise", _NO_NOISE] = "gaussian"
         post: Annotated[Post, "how a centre outside the box is brought back"] = "fold"
+        estimate: Annotated[
+            bool | None, "rounds for intervals and verdicts; None: if they can determine a cluster"
+        ] = None
 
     first_radius: Positive
     radius: Positive
     mechanism: Annotated[Noise, _NO_NOISE] = "gaussian"  # type: ignore[misc]  # one law in the others, a choice here
     radius_clip: bool = True
     post: Post = "fold"
+    estimate: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.estimate and (self.mechanism == "laplace" or self.rounds <= _ESTIMATION_ROUNDS):
+            raise PlanError(
+                f"estimate needs mechanism 'gaussian' and more than {_ESTIMATION_ROUNDS} rounds, "
+                f"got {self.mechanism!r} and {self.rounds}; design the task with estimate=False."
+            )
         diameter = 2 * sqrt(self.n_features)
         # A relative tolerance, because the diagonal itself is a rounded float.
         if max(self.first_radius, self.radius) > diameter * (1 + 1e-12):
@@ -436,10 +459,79 @@ class FastLloyd(_LloydLoop):
             )
 
     @classmethod
+    def design(cls, facts: PublicFacts, options: Any) -> Self:
+        """Choose the options without a value by error models."""
+        path = super().design(facts, options)
+        # The rounds of a subclass are its own.
+        if cls is not FastLloyd or not _estimates(facts, options):
+            return path
+        return replace(path, rounds=path.rounds + _ESTIMATION_ROUNDS, estimate=True)
+
+    @cached_property
+    def _estimated(self) -> Estimated[FastLloyd] | None:
+        """The rounds of k-means with an estimation after them, or None without one."""
+        if not self.estimate:
+            return None
+        values = {field.name: getattr(self, field.name) for field in fields(FastLloyd)}
+        values |= {"estimate": False, "rounds": self.rounds - _ESTIMATION_ROUNDS}
+        numbers = self.n_clusters, self.n_features, self.frac_bits
+        # Not of a subclass, such as one that watches all rounds: it would watch some twice.
+        return Estimated(FastLloyd(**values), Estimation(*numbers, _LOOK, _SUMS))
+
+    def start(self) -> State:
+        return self._estimated.start() if self._estimated else super().start()
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        return self._estimated.blocks(t) if self._estimated else super().blocks(t)
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        if self._estimated:
+            return self._estimated.rows(t, state, records)
+        return super().rows(t, state, records)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        if self._estimated:
+            return self._estimated.contribute(t, state, records)
+        return super().contribute(t, state, records)
+
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
+        if self._estimated:
+            return self._estimated.update(t, state, released)
+        return super().update(t, state, released)
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Mapping[str, Floats]:
+        """Return the expected half-widths of clusters of equal size."""
+        if not self._estimated:
+            return super().forecast(noise_std, nominal_n, grid)
+        sums, counts = self.blocks(self.rounds - 1)
+        noise = noise_std / (1 << self.frac_bits)
+        share = nominal_n / self.n_clusters
+        expected = expected_half_widths(
+            share,
+            grid,
+            sum_std=noise * self.radius * FIRST_ORDER_ERROR,
+            count_std=noise * sqrt(sums.weight / counts.weight),
+        )
+        sizes = np.hypot(expected["size_half_width"], SIZE_ERROR * share)
+        return {**expected, "size_half_width": sizes}
+
+    def results(self, state: GridState, grid: Grid) -> Mapping[str, Floats]:
+        """Return the results of :func:`.centres.centres_in_units`, and ``verdict`` as `auto`.
+
+        Without an estimation the interval is that of the mean before its move was clipped to the
+        radius. A centre may be outside it, also because it was brought back into the box.
+        """
+        found = super().results(state, grid)
+        if not self.estimate:
+            return found
+        return {**found, "verdict": from_grid(state["verdict"], self.frac_bits)}
+
+    @classmethod
     def _own_numbers(cls, facts: PublicFacts, options: Any) -> dict[str, Any]:
         """Return the radii of the first and of the later rounds."""
         radius = cls._usual_radius(facts, options)
         return {
+            "estimate": False,
             "first_radius": sqrt(facts.n_features) if options.radius_strategy == "step" else radius,
             "radius": radius,
         }
@@ -492,12 +584,23 @@ class FastLloyd(_LloydLoop):
         return np.asarray(moves * (payload.radius / np.maximum(lengths, payload.radius)))
 
     def describe(self) -> str:
-        law = self.mechanism.capitalize()
+        law, path = self.mechanism.capitalize(), self._estimated.path if self._estimated else self
+        after = f"; {ESTIMATION_RELEASES}, twice" if self.estimate else ""
         return (
-            f"{self.rounds} rounds of k-means with {self.n_clusters} clusters: in each, the count "
+            f"{path.rounds} rounds of k-means with {self.n_clusters} clusters: in each, the count "
             "of the records near each centre and the sum of their differences to it are released "
-            f"with {law} noise; records further away are not counted in that round."
+            f"with {law} noise; records further away are not counted in that round{after}."
         )
+
+
+def _estimates(facts: PublicFacts, options: Any) -> bool:
+    """Return True if an estimation follows the rounds of k-means."""
+    if options.estimate is not None:
+        return bool(options.estimate)
+    if facts.budget is None or options.mechanism == "laplace":
+        return False
+    numbers = options.n_clusters, facts.n_features, facts.nominal_n
+    return is_worth(*numbers, 1 / _sigma(facts), _LOOK)
 
 
 def _absolute_payload(n_features: int, frac_bits: int, count_weight: float) -> Payload:

@@ -20,13 +20,12 @@ from cloister.core.arrays import State
 from cloister.hazmat.fixedpoint import Grid, round_to_grid
 from cloister.protocol.task import Floats, GridState, Integers, NoisyBlock, Records
 from cloister.tasks.clipped import bin_numbers, clip_to_unit, sum_clipped, sum_clipped_near
-from cloister.tasks.clustering.auto import Auto
+from cloister.tasks.clustering.auto import Auto, EstimatedRoute
 from cloister.tasks.clustering.auto_finder import FinderRoute
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute, spread_out
 from cloister.tasks.clustering.auto_pca import PcaRoute
 from cloister.tasks.clustering.auto_rounds import growing, lloyd_contribution
-from cloister.tasks.clustering.estimation import EstimatedRoute
 from cloister.tasks.clustering.surrogate import Surrogate
 from cloister.tasks.clustering.synopsis import (
     cell_centres,

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from cloister.core.arrays import GridState
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.task import NoisyBlock
-from cloister.tasks.clustering.auto import Auto
+from cloister.tasks.clustering.auto import Auto, EstimatedRoute
 from cloister.tasks.clustering.clusters import unknown
 from cloister.tasks.clustering.estimation import (
     _BINS,
-    EstimatedRoute,
     Estimation,
     _better_elsewhere,
     _Borders,

@@ -405,7 +405,7 @@ def test_a_pipeline_of_one_step_is_that_step() -> None:
 def test_a_pipeline_without_noise_is_its_steps_one_after_another() -> None:
     X = three_groups()
     schema = numbers_schema([-100, -100], [100, 100])
-    last = ("fastlloyd", {"n_clusters": 3, "rounds": 2})
+    last = ("fastlloyd", {"n_clusters": 3, "rounds": 2, "estimate": False})
     steps = [("bounds", {"refine": False}), ("standardise", {}), last]
     piped = exact("pipeline", schema, X, steps=steps, nominal_n=2000, epsilon=50)
     task: Any = piped.plan.task
