@@ -99,7 +99,9 @@ def federation(silos: int, profile: str) -> float:
     schema = Schema(dataset="curve", unit="row", columns=columns)
     names = [f"silo-{i}" for i in range(silos)]
     about: dict[str, Any] = {"budget": Budget(1.0, 1e-6), "nominal_n": 100 * silos}
-    plan = make_plan(FastLloyd, schema, names, **about, n_clusters=5, rounds=2, profile=profile)
+    plan = make_plan(
+        FastLloyd, schema, names, **about, n_clusters=5, rounds=2, profile=profile, estimate=False
+    )
     table = np.random.default_rng(0).uniform(-1, 1, (100, 2))
     times = [time.process_time()]
     run_plan(

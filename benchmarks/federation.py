@@ -87,6 +87,7 @@ def planned(federation: LocalFederation, profile: str, **options: object) -> Pla
         nominal_n=5000,
         profile=profile,  # type: ignore[arg-type]
         fingerprints=[federation.fingerprints[name] for name in silos],
+        estimate=False,  # the rounds of the published method
         **options,
     )
 

@@ -142,6 +142,7 @@ def cluster(data: Path, cache: Path, rows: int) -> Watch:
         nominal_n=rows,
         n_clusters=CLUSTERS,
         rounds=ROUNDS,
+        estimate=False,
     )
     with Watch() as watch:
         records = read_source(data, schema, cache_dir=cache)

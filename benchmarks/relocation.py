@@ -79,6 +79,7 @@ def cells(method: str, runs: int) -> Iterator[Cell]:
                     n_clusters=k,
                     public_seed=seed,
                     relocate_empty=relocate,
+                    **({"estimate": False} if method == "fastlloyd" else {}),
                 )
                 rng = public_generator(seed, "noise", relocate)
                 found[relocate].append(nicv(points, rerun(plan, records, rng)["centres"]))

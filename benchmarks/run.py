@@ -194,7 +194,7 @@ class Problem:
         X, grid = rng.uniform(-1, 1, (n, d)).astype(np.float32), _schema(d).grid()
         steps = grid.encode(rng.uniform(-1, 1, (k, d))).astype(np.int64)
         facts = PublicFacts(n_features=d, nominal_n=n, budget=BUDGET)
-        task = FastLloyd.design(facts, FastLloyd.Options(n_clusters=k))
+        task = FastLloyd.design(facts, FastLloyd.Options(n_clusters=k, estimate=False))
         radius_squared = task.payload(1).radius_squared
         return cls(X, steps / grid.one, grid.encode(X), steps, grid.one, radius_squared)
 
