@@ -169,6 +169,7 @@ def test_names_of_the_testing_kit() -> None:
         "check_transport",
         "hostile_states",
         "outside_the_box",
+        "rerun",
         "serve",
         "toy_federation",
         "toy_plan",

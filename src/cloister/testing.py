@@ -517,8 +517,15 @@ def rerun(
     ----------
     records : ndarray of shape (n_samples, n_features), int32, grid steps
         Never the records of persons, because the noise is simulated.
+    rng : numpy.random.Generator
+        The source of the simulated noise.
     weight : int, >= 1
         Number of records that each of them represents.
+
+    Returns
+    -------
+    dict
+        The results of the task after its last round.
     """
     task = plan.task
     state = _on_grid(task, task.start())
