@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3; 
 VENV := .venv
 BIN := $(VENV)/bin
 QUICK := --ignore tests/unit/privacy/test_filter.py tests/unit/hazmat tests/unit/privacy tests/unit/secagg tests/unit/protocol \
-  tests/unit/app/test_jobs.py tests/unit/data/test_schema.py tests/unit/tasks/test_count.py \
+  tests/unit/app/test_job.py tests/unit/data/test_schema.py tests/unit/tasks/test_count.py \
   tests/unit/tasks/clustering/test_kmeans_task.py tests/unit/tasks/supervised/test_naive_bayes.py \
   tests/protocol/test_aggregator.py tests/protocol/test_client.py tests/properties/test_payloads.py
 # Bytecode is written by the first import: most of what is installed is never imported.
