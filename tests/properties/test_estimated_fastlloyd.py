@@ -118,6 +118,10 @@ def test_it_is_designed_where_it_can_determine_a_cluster() -> None:
     assert not toy_task(FastLloyd, **facts, nominal_n=300).estimate
     assert not toy_task(FastLloyd, **facts, nominal_n=5000, estimate=False).estimate
     assert not toy_task(FastLloyd, **facts, nominal_n=5000, mechanism="laplace").estimate
+    many = {"budget": Budget(1.0, 1e-6), "n_features": 7, "n_clusters": 100}
+    assert not toy_task(FastLloyd, **many, nominal_n=10**9).estimate
+    with pytest.raises(PlanError, match="at most 600 coordinates of all centres, got 700"):
+        toy_task(FastLloyd, **many, nominal_n=10**9, estimate=True)
     with pytest.raises(PlanError, match="estimate needs mechanism 'gaussian'"):
         toy_task(FastLloyd, **facts, nominal_n=5000, mechanism="laplace", estimate=True)
 

@@ -11,7 +11,7 @@ from typing import Any
 from cloister.cli.output import Output, ask
 from cloister.cli.parsers import actions
 from cloister.core.errors import DataError, PlanError
-from cloister.core.files import write_text
+from cloister.core.files import read_json, write_text
 from cloister.federation.pki import (
     ROLES,
     Authority,
@@ -182,11 +182,7 @@ def _confirmed(unseen: list[tuple[str, str]]) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    # The text of a request is public, so the error may quote it.
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"file {str(path)!r} cannot be read: {error}.") from None
+    document = read_json(path, "file")
     if not isinstance(document, dict):
         raise DataError(f"file {str(path)!r} is not a request or grant; give the right file.")
     return document

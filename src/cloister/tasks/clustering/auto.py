@@ -41,7 +41,7 @@ from cloister.tasks.clustering.estimation import (
     ESTIMATION_RELEASES,
     Estimated,
     Estimation,
-    is_worth,
+    can_determine,
 )
 from cloister.tasks.clustering.lloyd_kernel import finest_exact
 from cloister.tasks.options import Clusters, PublicSeed, build_task, epsilon_for
@@ -121,7 +121,7 @@ class Auto(Clustering, Gaussian):
         if not isinstance(route, PcaRoute):
             return route
         path = finder if _permits(finder) else route
-        if not is_worth(k, d, n, self.mu, _LOOK):
+        if not can_determine(k, d, n, self.mu, _LOOK):
             return path
         estimation = Estimation(k, d, self.frac_bits, _LOOK, (_SUMS,))
         # Shares divide the squared GDP parameter.

@@ -102,7 +102,9 @@ def forecast_of(
     noise = noise_std / (1 << route.frac_bits)
     if isinstance(route, MeanRoute):
         half = size_interval(noise * route.stretch * TYPICAL * sqrt(route.n_features))
-        widths = {"half_width": half / nominal_n * grid.half_range}
+        # The other centres of a plan are around the mean, independently of the records.
+        known = half / nominal_n if route.n_clusters == 1 else 1.0
+        widths = {"half_width": known * grid.half_range}
         # Without a count, any size up to all records is possible.
         size = size_interval(_count_std(route, noise)) if route.has_counts else float(nominal_n)
         return {**widths, "size_half_width": np.array([size])}

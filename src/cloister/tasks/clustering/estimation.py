@@ -48,7 +48,7 @@ _NARROW = 0.5  # longest interval of a cluster, in distances to the next centre
 _LOOSE, _PART = 0.5, 0.1  # eigenvalues that move a cluster, and its part in them
 _CROWD, _SURE = 0.5, 2.0  # influence of the borders on a cluster; standard deviations above it
 _SPLIT = 0.64  # share of a cluster's squared distances that two centres may save
-_WORTH = 4.0  # least records of an average cluster over the noise of all its borders
+_ENOUGH = 4.0  # least records of an average cluster over the noise of all its borders
 
 ESTIMATION_RELEASES = (
     "last, the counts of each cluster's records by their distance to its centre and near the "
@@ -56,11 +56,11 @@ ESTIMATION_RELEASES = (
 )
 
 
-def is_worth(n_clusters: int, n_features: int, nominal_n: int, mu: float, look: float) -> bool:
+def can_determine(n_clusters: int, n_features: int, nominal_n: int, mu: float, look: float) -> bool:
     """Return True if a cluster of average size can be determined, by public numbers alone."""
     noise = sqrt(2 * (n_clusters - 1)) / (mu * sqrt(look / 2))
     small = n_clusters * n_features <= MOST_COORDINATES
-    return small and nominal_n >= _WORTH * n_clusters * noise
+    return small and nominal_n >= _ENOUGH * n_clusters * noise
 
 
 @dataclass(frozen=True)

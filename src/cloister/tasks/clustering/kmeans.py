@@ -50,8 +50,9 @@ from cloister.tasks.clustering.estimation import (
     FIRST_ORDER_ERROR,
     Estimated,
     Estimation,
-    is_worth,
+    can_determine,
 )
+from cloister.tasks.clustering.fixed_point import MOST_COORDINATES
 from cloister.tasks.clustering.kmeans_init import sphere_packing
 from cloister.tasks.clustering.lloyd_kernel import check_exact, nearest_centres, sum_near_centres
 from cloister.tasks.intervals import ratio_interval, size_interval
@@ -450,6 +451,11 @@ class FastLloyd(_LloydLoop):
                 f"estimate needs mechanism 'gaussian' and more than {_ESTIMATION_ROUNDS} rounds, "
                 f"got {self.mechanism!r} and {self.rounds}; design the task with estimate=False."
             )
+        if self.estimate and self.n_clusters * self.n_features > MOST_COORDINATES:
+            raise PlanError(
+                f"estimate needs at most {MOST_COORDINATES} coordinates of all centres, got "
+                f"{self.n_clusters * self.n_features}; design the task with estimate=False."
+            )
         diameter = 2 * sqrt(self.n_features)
         # A relative tolerance, because the diagonal itself is a rounded float.
         if max(self.first_radius, self.radius) > diameter * (1 + 1e-12):
@@ -600,7 +606,7 @@ def _estimates(facts: PublicFacts, options: Any) -> bool:
     if facts.budget is None or options.mechanism == "laplace":
         return False
     numbers = options.n_clusters, facts.n_features, facts.nominal_n
-    return is_worth(*numbers, 1 / _sigma(facts), _LOOK)
+    return can_determine(*numbers, 1 / _sigma(facts), _LOOK)
 
 
 def _absolute_payload(n_features: int, frac_bits: int, count_weight: float) -> Payload:

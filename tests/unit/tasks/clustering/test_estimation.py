@@ -18,7 +18,7 @@ from cloister.tasks.clustering.estimation import (
     Estimation,
     _better_elsewhere,
     _Borders,
-    is_worth,
+    can_determine,
 )
 from cloister.tasks.clustering.fixed_point import DETERMINED, NOT_DETERMINED, Response
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres, two_nearest
@@ -241,7 +241,7 @@ def test_the_rounds_are_in_a_plan_where_they_can_determine_a_cluster() -> None:
     numbers = {"n_clusters": 3, "n_features": 6, "mu": 0.25}
     assert isinstance(Auto(**numbers, nominal_n=5000).route, EstimatedRoute)
     assert not isinstance(Auto(**numbers, nominal_n=600).route, EstimatedRoute)
-    assert is_worth(3, 6, 5000, 0.25, 0.045)
-    assert not is_worth(3, 6, 600, 0.25, 0.045)
-    assert is_worth(3, 6, 600, 2.5, 0.045)  # more budget
-    assert not is_worth(100, 7, 10**9, 1.0, 0.045)  # more coordinates than can be judged
+    assert can_determine(3, 6, 5000, 0.25, 0.045)
+    assert not can_determine(3, 6, 600, 0.25, 0.045)
+    assert can_determine(3, 6, 600, 2.5, 0.045)  # more budget
+    assert not can_determine(100, 7, 10**9, 1.0, 0.045)  # more coordinates than can be judged
