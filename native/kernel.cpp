@@ -271,6 +271,72 @@ class LaneSums {
   int32_t* sums_;
 };
 
+// Sums of products of rows by label: in float64 while they are exact, then in int64.
+class ProductSums {
+ public:
+  // No number of a row is larger than `most`.
+  ProductSums(const Lanes& lanes, int d, int k, int64_t most, int64_t* out)
+      : lanes_(lanes), k_(k), room_((int64_t(1) << 53) / (most * most)), left_(room_), out_(out) {
+    products_.d = d;
+    products_.stride = up_to(d, lanes.width / 2);
+    products_.sums = aligned(space_, size_t(k) * d * products_.stride);
+    products_.row = aligned(row_, products_.stride);
+  }
+
+  void add(const int32_t* rows, const int32_t* labels, int count) {
+    while (count > 0) {
+      if (left_ == 0) flush();
+      const int now = int(std::min<int64_t>(count, left_));
+      lanes_.add_products(products_, rows, labels, now);
+      rows += int64_t(now) * products_.d, labels += now, count -= now, left_ -= now;
+    }
+  }
+
+  void flush() {
+    const double* sums = products_.sums;
+    int64_t* out = out_;
+    for (int64_t row = 0; row < int64_t(k_) * products_.d; row++, sums += products_.stride)
+      for (int i = int(row % products_.d); i < products_.d; i++) *out++ += int64_t(sums[i]);
+    std::fill(space_.begin(), space_.end(), 0.0);
+    left_ = room_;
+  }
+
+ private:
+  const Lanes& lanes_;
+  const int k_;
+  const int64_t room_;
+  int64_t left_;
+  int64_t* out_;
+  Products products_;
+  std::vector<double> space_, row_;
+};
+
+// Clipped differences to the nearest centres.
+class Clipped {
+ public:
+  Clipped(const Lanes& lanes, const Labels& labels, int k, int d, const int64_t* radii,
+          int64_t unit)
+      : lanes_(lanes),
+        radii_(radii, radii + k),
+        space_(size_t(2 * lanes.width) * (d + 2)),
+        rows_(size_t(labels.tile()) * d + lanes.width) {
+    radii_.push_back(1.0);  // the label k may be looked up
+    clipping_ = {d, k, labels.centres(), radii_.data(), double(unit)};
+  }
+
+  // Returns rows, behind which there is room for a vector; the next call overwrites them.
+  const int32_t* of(const float* columns, const int32_t* labels, int count) {
+    lanes_.clip(clipping_, columns, labels, count, space_.data(), rows_.data());
+    return rows_.data();
+  }
+
+ private:
+  const Lanes& lanes_;
+  Clipping clipping_;
+  std::vector<double> radii_, space_;
+  std::vector<int32_t> rows_;
+};
+
 // Sums what `each_tile` gives to a function, near centres.
 template <class Tiles>
 void near_sums(const Lanes& lanes, const Records& records, const Centres& centres, int64_t* sums,
@@ -361,18 +427,29 @@ void sum_near(const Lanes& lanes, const Ordered& ordered, const Centres& centres
 
 void sum_clipped(const Lanes& lanes, const Records& records, const Centres& centres,
                  const int64_t* radii, int64_t unit, int64_t* sums) {
+  Labels labels(lanes, records, centres);
+  Sums out(lanes, records.d, centres.k, unit, sums);
+  Clipped rows(lanes, labels, centres.k, records.d, radii, unit);
+  labels.each_tile([&](const int32_t*, const int32_t* of, const float* columns, int count) {
+    out.add(rows.of(columns, of, count), of, count);
+  });
+  out.flush();
+}
+
+void sum_moments(const Lanes& lanes, const Records& records, const Centres& centres,
+                 const int64_t* radii, int64_t unit, const int64_t* reach, int64_t fine,
+                 int64_t* sums, int64_t* moments) {
   const int d = records.d, k = centres.k;
   Labels labels(lanes, records, centres);
   Sums out(lanes, d, k, unit, sums);
-  std::vector<double> real_radii(radii, radii + k), space(size_t(2 * lanes.width) * (d + 2));
-  real_radii.push_back(1.0);  // the label k may be looked up
-  std::vector<int32_t> clipped(size_t(labels.tile()) * d + lanes.width);
-  const Clipping clipping{d, k, labels.centres(), real_radii.data(), double(unit)};
+  ProductSums products(lanes, d, k, fine, moments);
+  Clipped rows(lanes, labels, k, d, radii, unit), near(lanes, labels, k, d, reach, fine);
   labels.each_tile([&](const int32_t*, const int32_t* of, const float* columns, int count) {
-    lanes.clip(clipping, columns, of, count, space.data(), clipped.data());
-    out.add(clipped.data(), of, count);
+    out.add(rows.of(columns, of, count), of, count);
+    products.add(near.of(columns, of, count), of, count);
   });
   out.flush();
+  products.flush();
 }
 
 Ordered ordered(const std::vector<Records>& parts) { return Order(parts).made(); }
@@ -381,6 +458,25 @@ void nearest(const Lanes& lanes, const Records& records, const Centres& centres,
   Labels labels(lanes, records, centres);
   labels.each_tile([&](const int32_t*, const int32_t* of, const float*, int count) {
     found = std::copy(of, of + count, found);
+  });
+}
+
+void two_nearest(const Lanes& lanes, const Records& records, const Centres& centres,
+                 int64_t* found) {
+  const int64_t n = records.n;
+  Labels labels(lanes, records, centres);
+  std::vector<double> own(labels.tile()), other(labels.tile());
+  std::vector<int64_t> second(labels.tile());
+  const Others others{records.d,  centres.k,    labels.centres(),
+                      own.data(), other.data(), second.data()};
+  const bool single = centres.k == 1;
+  labels.each_tile([&](const int32_t*, const int32_t* of, const float* columns, int count) {
+    lanes.others(others, columns, of, count);
+    std::copy(of, of + count, found);
+    std::copy(second.data(), second.data() + count, found + n);
+    std::copy(own.data(), own.data() + count, found + 2 * n);
+    std::copy_n((single ? own : other).data(), count, found + 3 * n);
+    found += count;
   });
 }
 

@@ -61,12 +61,28 @@ struct Rows {
   uint32_t* counts;  // 4 x labels
 };
 
+// Sums of products of rows by label: those of column i with column i and later ones.
+struct Products {
+  int d, stride;
+  double* sums;  // labels x d x stride
+  double* row;   // room for one
+};
+
 // How differences to centres are clipped.
 struct Clipping {
   int d, k;
   const double* centres;  // d x k
   const double* radii;
   double unit;
+};
+
+// Squared distances of records to their nearest centre and to the second nearest, whose label is
+// their own where there is no other.
+struct Others {
+  int d, k;
+  const double* centres;  // d x k
+  double *own, *other;    // of each record, whole panels
+  int64_t* labels;
 };
 
 // The rules of cells, those of a row again and again, so that one loop serves all columns.
@@ -107,6 +123,10 @@ struct Lanes {
   // Writes clipped differences, row by row, from columns that `label` made.
   void (*clip)(const Clipping&, const float* columns, const int32_t* labels, int count,
                double* space, int32_t* clipped);
+  void (*add_products)(const Products&, const int32_t* rows, const int32_t* labels, int count);
+  // Writes distances to the centre that `labels` names, and the least to another, the first of
+  // several, with its label.
+  void (*others)(const Others&, const float* columns, const int32_t* labels, int count);
   // Rounds cells to the grid, and says whether all were in range and of their type.
   bool (*round_cells)(const Cells&, const char* found, bool narrow, int count, int32_t* steps);
 };
@@ -139,12 +159,21 @@ void sum_near(const Lanes&, const Ordered&, const Centres&, int64_t radius_squar
 void sum_clipped(const Lanes&, const Records&, const Centres&, const int64_t* radii, int64_t unit,
                  int64_t* sums);
 
+// Adds the same, and the products of differences clipped to `reach` in steps of 1 / fine: for each
+// centre those of columns i <= j, row by row.
+void sum_moments(const Lanes&, const Records&, const Centres&, const int64_t* radii, int64_t unit,
+                 const int64_t* reach, int64_t fine, int64_t* sums, int64_t* moments);
+
 // Copies tables of the same columns, one after another, into an order; which one, the sums above
 // do not depend on.
 Ordered ordered(const std::vector<Records>& parts);
 
 // Writes the nearest centre of each record, the first of several.
 void nearest(const Lanes&, const Records&, const Centres&, int64_t* labels);
+
+// Writes the two nearest centres of each record, then the squared distances to them; 4 x n. A single
+// centre is both.
+void two_nearest(const Lanes&, const Records&, const Centres&, int64_t* found);
 
 // Rounds n rows of columns to the grid. Flags, of zeros, become what is wrong with each cell.
 void encode(const Lanes&, const Column* columns, int64_t n, const Cells&, int32_t* steps,

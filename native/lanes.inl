@@ -393,6 +393,48 @@ void clip(const Clipping& c, const float* columns, const int32_t* labels, int co
   }
 }
 
+// Products ---------------------------------------------------------------------------------------
+
+// In float64, which holds all sums exactly until they are emptied.
+void add_products(const Products& out, const int32_t* rows, const int32_t* labels, int count) {
+  const int d = out.d, stride = out.stride;
+  double* const __restrict row = out.row;
+  for (int t = 0; t < count; t++, rows += d) {
+    for (int at = 0; at < d; at += H) store(row + at, wide(load<HalfInt>(rows + at)));
+    double* __restrict sums = out.sums + int64_t(labels[t]) * d * stride;
+    for (int i = 0; i < d; i++, sums += stride) {
+      const Double own = Double{} + row[i];
+      for (int at = i / H * H; at < d; at += H)  // the upper half, from a whole vector on
+        store(sums + at, load<Double>(sums + at) + own * load<Double>(row + at));
+    }
+  }
+}
+
+// Two distances ----------------------------------------------------------------------------------
+
+// In float64, where all numbers are whole and no operation rounds.
+void others(const Others& o, const float* columns, const int32_t* labels, int count) {
+  const int d = o.d, k = o.k;
+  for (int t = 0; t < count; t += H) {
+    const float* column = columns + t / PANEL * PANEL * d + t % PANEL;
+    const Long mine = __builtin_convertvector(load<HalfInt>(labels + t), Long);
+    Double own = {}, other = Double{} + INFINITY;
+    Long found = mine;
+    for (int j = 0; j < k; j++) {
+      Double squared = {};
+      for (int i = 0; i < d; i++) {
+        const Double apart = wide(load<HalfFloat>(column + i * PANEL)) - o.centres[i * k + j];
+        squared += apart * apart;
+      }
+      const Long is_own = mine == j, nearer = ~is_own & (squared < other);
+      own = is_own ? squared : own;
+      other = nearer ? squared : other;
+      found = nearer ? Long{} + j : found;
+    }
+    store(o.own + t, own), store(o.other + t, other), store(o.labels + t, found);
+  }
+}
+
 // Cells ------------------------------------------------------------------------------------------
 
 // As cloister/data/encoding.py says it, for cells that nothing is wrong with.
@@ -433,6 +475,6 @@ bool round_cells(const Cells& c, const char* found, bool narrow, int count, int3
 }  // namespace
 
 extern const Lanes lanes = {CLOISTER_NAME, W,           MOST, label<MOST>, resolve,
-                            add,           add_columns, clip, round_cells};
+                            add,           add_columns, clip, add_products, others, round_cells};
 
 }  // namespace cloister::CLOISTER_ISA

@@ -1,6 +1,7 @@
 // The Python module cloister.core._native: arrays in, exact integers out; the lock is released.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -9,6 +10,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernel.h"
@@ -86,6 +88,14 @@ Answer<int64_t, 2> sum_near(const Table& table, const cloister::Records& records
   return answer<2>(std::move(sums), {k, d + 1});
 }
 
+// What the sums of clipped differences ask of each centre's radius and of the unit.
+void check(const Array<int64_t, 1>& radii, int64_t unit, size_t k) {
+  const auto positive = [](int64_t radius) { return radius >= 1; };
+  if (radii.shape(0) != k || !std::all_of(radii.data(), radii.data() + k, positive))
+    throw std::invalid_argument("each centre must have a radius of at least 1.");
+  if (unit < 1 || unit > (1 << 24)) throw std::invalid_argument("unit must be in [1, 2^24].");
+}
+
 Answer<int64_t, 2> sum_clipped(Array<int32_t, 2> table, Array<int64_t, 2> centres,
                                Array<int64_t, 1> radii, int64_t unit, int64_t one,
                                const std::string& isa) {
@@ -93,16 +103,31 @@ Answer<int64_t, 2> sum_clipped(Array<int32_t, 2> table, Array<int64_t, 2> centre
   const size_t k = centres.shape(0), d = centres.shape(1);
   const auto records = given(table, one);
   check(records, given(centres), d);
-  const auto positive = [](int64_t radius) { return radius >= 1; };
-  if (radii.shape(0) != k || !std::all_of(radii.data(), radii.data() + k, positive))
-    throw std::invalid_argument("each centre must have a radius of at least 1.");
-  if (unit < 1 || unit > (1 << 24)) throw std::invalid_argument("unit must be in [1, 2^24].");
+  check(radii, unit, k);
   Zeros<int64_t> sums(k * (d + 1));
   {
     nb::gil_scoped_release unlocked;
     cloister::sum_clipped(lanes, records, given(centres), radii.data(), unit, sums.get());
   }
   return answer<2>(std::move(sums), {k, d + 1});
+}
+
+std::pair<Answer<int64_t, 2>, Answer<int64_t, 2>> sum_moments(
+    Array<int32_t, 2> table, Array<int64_t, 2> centres, Array<int64_t, 1> radii,
+    Array<int64_t, 1> reach, int64_t unit, int64_t fine, int64_t one, const std::string& isa) {
+  const auto& lanes = chosen(isa);
+  const size_t k = centres.shape(0), d = centres.shape(1), products = d * (d + 1) / 2;
+  const auto records = given(table, one);
+  check(records, given(centres), d);
+  check(radii, unit, k);
+  check(reach, fine, k);
+  Zeros<int64_t> sums(k * (d + 1)), moments(k * products);
+  {
+    nb::gil_scoped_release unlocked;
+    cloister::sum_moments(lanes, records, given(centres), radii.data(), unit, reach.data(), fine,
+                          sums.get(), moments.get());
+  }
+  return {answer<2>(std::move(sums), {k, d + 1}), answer<2>(std::move(moments), {k, products})};
 }
 
 Answer<int64_t, 1> nearest(Array<int32_t, 2> table, Array<int64_t, 2> centres, int64_t one,
@@ -117,6 +142,20 @@ Answer<int64_t, 1> nearest(Array<int32_t, 2> table, Array<int64_t, 2> centres, i
     cloister::nearest(lanes, records, given(centres), labels.get());
   }
   return answer<1>(std::move(labels), {n});
+}
+
+Answer<int64_t, 2> two_nearest(Array<int32_t, 2> table, Array<int64_t, 2> centres, int64_t one,
+                               const std::string& isa) {
+  const auto& lanes = chosen(isa);
+  const auto records = given(table, one);
+  check(records, given(centres), centres.shape(1));
+  const size_t n = table.shape(0);
+  Zeros<int64_t> found(4 * n);
+  {
+    nb::gil_scoped_release unlocked;
+    cloister::two_nearest(lanes, records, given(centres), found.get());
+  }
+  return answer<2>(std::move(found), {4, n});
 }
 
 cloister::Ordered ordered(const std::vector<Array<int32_t, 2>>& tables) {
@@ -202,6 +241,9 @@ NB_MODULE(_native, m) {
       "relative"_a, "one"_a, "isa"_a);
   m.def("sum_clipped", &sum_clipped, "records"_a.noconvert(), "centres"_a.noconvert(),
         "radii"_a.noconvert(), nb::kw_only(), "unit"_a, "one"_a, "isa"_a);
+  m.def("sum_moments", &sum_moments, "records"_a.noconvert(), "centres"_a.noconvert(),
+        "radii"_a.noconvert(), "reach"_a.noconvert(), nb::kw_only(), "unit"_a, "fine"_a, "one"_a,
+        "isa"_a);
   nb::class_<cloister::Ordered>(m, "Ordered")
       .def_ro("one", &cloister::Ordered::one)
       .def_prop_ro(
@@ -222,6 +264,8 @@ NB_MODULE(_native, m) {
   m.def("ordered", &ordered, "tables"_a);
   m.def("nearest", &nearest, "records"_a.noconvert(), "centres"_a.noconvert(), nb::kw_only(),
         "one"_a, "isa"_a);
+  m.def("two_nearest", &two_nearest, "records"_a.noconvert(), "centres"_a.noconvert(),
+        nb::kw_only(), "one"_a, "isa"_a);
   m.def("encode", &encode, "columns"_a, "steps"_a.noconvert(), "flags"_a.noconvert(), nb::kw_only(),
         "low"_a, "high"_a, "centre"_a, "factor"_a, "known"_a, "integer"_a, "boolean"_a, "one"_a,
         "isa"_a);

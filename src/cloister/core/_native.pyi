@@ -30,7 +30,19 @@ def sum_near(
 def sum_clipped(
     records: Records, centres: Integers, radii: Integers, *, unit: int, one: int, isa: str
 ) -> Integers: ...
+def sum_moments(
+    records: Records,
+    centres: Integers,
+    radii: Integers,
+    reach: Integers,
+    *,
+    unit: int,
+    fine: int,
+    one: int,
+    isa: str,
+) -> tuple[Integers, Integers]: ...
 def nearest(records: Records, centres: Integers, *, one: int, isa: str) -> Integers: ...
+def two_nearest(records: Records, centres: Integers, *, one: int, isa: str) -> Integers: ...
 def encode(
     columns: list[NDArray[Any]],
     steps: Records,

@@ -148,9 +148,39 @@ def clipped_sums(
     )
 
 
+def clipped_moments(
+    records: Records,
+    centres: Integers,
+    radii: Integers,
+    reach: Integers,
+    *,
+    unit: int,
+    fine: int,
+    one: int,
+) -> tuple[Integers, Integers]:
+    """Return :func:`clipped_sums`, and products of differences that are clipped at `reach`.
+
+    See :func:`cloister.tasks.clipped.sum_moments_near`.
+    """
+    radii = np.ascontiguousarray(radii, dtype=np.int64)
+    reach = np.ascontiguousarray(reach, dtype=np.int64)
+    isa = instruction_set()
+    return _native.sum_moments(
+        *_rows(records, centres), radii, reach, unit=unit, fine=fine, one=one, isa=isa
+    )
+
+
 def nearest_of(records: Records, centres: Integers, *, one: int) -> Integers:
     """Return the nearest centre of each record; the first one if several are equally near."""
     return _native.nearest(*_rows(records, centres), one=one, isa=instruction_set())
+
+
+def two_nearest_of(records: Records, centres: Integers, *, one: int) -> Integers:
+    """Return the two nearest centres of each record and its squared distances; shape (4, n).
+
+    See :func:`cloister.tasks.clustering.lloyd_kernel.two_nearest`.
+    """
+    return _native.two_nearest(*_rows(records, centres), one=one, isa=instruction_set())
 
 
 def _rows(records: Records, centres: Integers) -> tuple[Records, Integers]:

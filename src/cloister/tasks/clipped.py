@@ -13,9 +13,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from cloister.core.arrays import Floats, Integers, Records
-from cloister.core.compiled import clipped_sums, has_distances
-from cloister.tasks.clustering.lloyd_kernel import add_by_label, assigned
+from cloister.core.compiled import clipped_moments, clipped_sums, has_distances
+from cloister.tasks.clustering.lloyd_kernel import add_by_label, assigned, nearest_centres
+from cloister.tasks.moments import products_by_label, weighted_products
 
+_COMPILED_PRODUCTS = 32  # columns; products of more are faster as a product of matrices
 _CHUNK_VALUES = 1 << 16  # the cache of a core holds as many floats
 
 
@@ -68,6 +70,35 @@ def sum_clipped_near(
         clip_in_place(columns[:-1].T, radii[labels], unit)
         sums += add_by_label(columns, labels, len(centres))  # exact: below 2**53
     return sums[:, :-1], sums[:, -1]
+
+
+def sum_moments_near(
+    records: Records,
+    centres: Integers,
+    radii: Integers,
+    unit: int,
+    reach: Integers,
+    fine: int,
+) -> tuple[Integers, Integers, Integers]:
+    """Return :func:`sum_clipped_near`, and the second moments of records around their centres.
+
+    The moments of a centre are :func:`cloister.tasks.moments.sum_products` of differences that are
+    clipped at its `reach`, in steps of ``1 / fine``; shape (n_clusters, n_products).
+    """
+    if centres.shape[1] <= _COMPILED_PRODUCTS and has_distances(records, centres, unit):
+        sums, moments = clipped_moments(
+            records, centres, radii, reach, unit=unit, fine=fine, one=unit
+        )
+        return sums[:, :-1], sums[:, -1], weighted_products(moments)
+    labels = nearest_centres(records, centres)
+
+    def vectors(rows: Integers, label: int) -> Floats:
+        away: Floats = records[rows] - centres[label].astype(np.float64)
+        clip_in_place(away, reach[label], fine)
+        return away
+
+    sums, counts = sum_clipped_near(records, centres, radii, unit)
+    return sums, counts, products_by_label(labels, len(centres), vectors)
 
 
 def bin_numbers(coordinates: Floats, half_spans: Floats, bins: Integers) -> Integers:

@@ -6,6 +6,7 @@ record therefore depends only on the record and on public numbers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from math import isqrt
 
@@ -18,6 +19,7 @@ from cloister.core.errors import PlanError
 # that of a square. 7 / 5 is just below sqrt(2) and keeps the bound an integer.
 SQUARE, PRODUCT = 5, 7
 _NORM_BITS = 24  # of a contribution; leaves room in the ring for 2**32 records in 100 silos
+_LABEL_VALUES = 1 << 16  # the cache of a core holds as many floats
 _CHUNK_VALUES = 1 << 20  # the sum of 256 times as many products of 24 bits is below 2**53
 
 
@@ -75,9 +77,33 @@ def sum_products(rows: Integers | Floats, weights: Integers | None = None) -> In
         chunk = rows[first : first + size].astype(np.float64)
         left = chunk if weights is None else chunk * weights[first : first + size, None]
         total += (left.T @ chunk).astype(np.int64)
-    upper = upper_half(d)
-    factors = np.where(upper[0] == upper[1], SQUARE, PRODUCT)
-    return total[upper] * factors
+    return weighted_products(total[upper_half(d)])
+
+
+def weighted_products(sums: Integers) -> Integers:
+    """Return sums of ``y_i y_j`` for ``i <= j`` with the factors of :func:`sum_products`."""
+    upper = upper_half(_side(sums))
+    return sums * np.where(upper[0] == upper[1], SQUARE, PRODUCT)
+
+
+def products_by_label(
+    labels: Integers, n_labels: int, vectors: Callable[[Integers, int], Floats]
+) -> Integers:
+    """Return :func:`sum_products` of the vectors of each label; shape (n_labels, n_products).
+
+    `vectors` maps the indices of records of a label, and the label, to whole numbers. The squared
+    norm of a row times the number of records is below 2**53.
+    """
+    # The smallest type, since small numbers are sorted faster.
+    order = np.argsort(labels.astype(np.min_scalar_type(n_labels)), kind="stable")
+    ends = np.cumsum(np.bincount(labels, minlength=n_labels))
+    width = vectors(order[:0], 0).shape[1]
+    size = max(256, _LABEL_VALUES // width)
+    sums = np.zeros((n_labels, n_products(width)), dtype=np.int64)
+    for label, own in enumerate(np.split(order, ends[:-1])):
+        for first in range(0, len(own), size):
+            sums[label] += sum_products(vectors(own[first : first + size], label))
+    return sums
 
 
 def products(rows: Integers) -> Integers:
@@ -97,12 +123,17 @@ def upper_half(size: int) -> tuple[Integers, Integers]:
 
 def symmetric(packed: Floats) -> Floats:
     """Return the symmetric matrices of upper halves that are packed row by row."""
-    size = (isqrt(8 * packed.shape[-1] + 1) - 1) // 2
+    size = _side(packed)
     upper = upper_half(size)
     matrix = np.zeros((*packed.shape[:-1], size, size))
     matrix[..., upper[0], upper[1]] = packed
     matrix[..., upper[1], upper[0]] = packed
     return matrix
+
+
+def _side(packed: Floats | Integers) -> int:
+    """Return the number of columns of which the last axis has the products."""
+    return (isqrt(8 * packed.shape[-1] + 1) - 1) // 2
 
 
 def unpack_products(sums: Floats, n_features: int) -> Floats:

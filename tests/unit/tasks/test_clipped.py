@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.tasks.clipped import chunks, clip_to_unit, differences, sum_clipped_near
+from cloister.tasks.clipped import (
+    chunks,
+    clip_to_unit,
+    differences,
+    sum_clipped_near,
+    sum_moments_near,
+)
+from cloister.tasks.clustering.lloyd_kernel import nearest_centres
+from cloister.tasks.moments import PRODUCT, SQUARE
 
 pytestmark = pytest.mark.usefixtures("each_instruction_set")
 
@@ -61,6 +69,45 @@ def test_clipped_sums_are_their_definition_to_the_last_bit(case: tuple) -> None:
     sums, counts = sum_clipped_near(*case)
     assert sums.dtype == counts.dtype == np.int64
     assert (sums.tolist(), counts.tolist()) == by_hand(*case)
+
+
+def moments_by_hand(
+    records: np.ndarray, centres: np.ndarray, reach: np.ndarray, fine: int
+) -> list[list[int]]:
+    k, d = centres.shape
+    pairs = [(i, j) for i in range(d) for j in range(i, d)]
+    moments = [[0] * len(pairs) for _ in range(k)]
+    for record, label in zip(records, nearest_centres(records, centres), strict=True):
+        row = clipped((record - centres[label]).tolist(), int(reach[label]), fine)
+        for at, (i, j) in enumerate(pairs):
+            moments[label][at] += row[i] * row[j] * (SQUARE if i == j else PRODUCT)
+    return moments
+
+
+@given(cases(), st.sampled_from([1, 4096, 1 << 20]))
+def test_moments_are_their_definition_to_the_last_bit(case: tuple, fine: int) -> None:
+    records, centres, radii, unit = case
+    reach = radii[::-1].copy()  # another radius than that of the sums
+    sums, counts, moments = sum_moments_near(*case, reach, fine)
+    assert (sums.tolist(), counts.tolist()) == by_hand(*case)
+    assert moments.dtype == np.int64
+    assert moments.tolist() == moments_by_hand(records, centres, reach, fine)
+
+
+@pytest.mark.parametrize("d", [16, 32, 33])
+def test_moments_of_many_columns_and_records_are_sums_of_those_of_parts(d: int) -> None:
+    """From 33 columns on they are products of matrices."""
+    rng = np.random.default_rng(4)
+    records = rng.integers(-65536, 65537, (1500, d), dtype=np.int32)
+    centres, radii = rng.integers(-65536, 65537, (3, d)), np.array([1, 70_000, 200_000])
+    case = centres, radii, 65536, radii[::-1].copy(), 4096
+    whole = sum_moments_near(records, *case)
+    parts = [sum_moments_near(part, *case) for part in np.array_split(records, 5)]
+    for found, *halves in zip(whole, *parts, strict=True):
+        assert (found == sum(halves)).all()
+    assert whole[2][:, :5].tolist() == [
+        row[:5] for row in moments_by_hand(records, centres, case[3], 4096)
+    ]
 
 
 @given(cases())

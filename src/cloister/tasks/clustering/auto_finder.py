@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil, floor, log2, pi, sqrt
+from math import floor, pi, sqrt
 from typing import Any
 
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, State
 from cloister.protocol.task import Block, NoisyBlock, Rows
-from cloister.tasks.clipped import clip_in_place, sum_clipped_near
+from cloister.tasks.clipped import clip_in_place, sum_clipped_near, sum_moments_near
 from cloister.tasks.clustering import weighted
 from cloister.tasks.clustering.auto_pca import (
     DIRECTIONS_RELEASES,
@@ -40,7 +40,6 @@ from cloister.tasks.clustering.auto_rounds import (
 )
 from cloister.tasks.clustering.lloyd_kernel import nearest_centres
 from cloister.tasks.clustering.synopsis import (
-    cluster_weighted,
     drop_empty_cells,
     nearest,
     project_to_simplex,
@@ -51,8 +50,8 @@ from cloister.tasks.moments import (
     SQUARE,
     n_products,
     products,
+    products_by_label,
     unpack_products,
-    upper_half,
 )
 from cloister.tasks.state import decode_state, encode_state
 
@@ -82,12 +81,11 @@ _MOST_AXES, _LEAST_AXES = 16, 4  # of the second moments
 _MOST_WORDS = 1 << 15  # of second moments of all candidates
 _MOST_VALUES = 1 << 17  # coordinates of all candidates
 _REACH_NOISE, _REACH_GROWTH, _MOST_REACH = 0.1, 0.4, 3.0  # radius of second moments
-_STARTS, _RESTARTS = 2, 16
+_RESTARTS = 16
 _NARROWEST, _WIDEST = 0.15, 6.0  # mean squared distance of a cluster over that of all
 _SPLIT = 2 / pi  # share of a direction's variance that two halves of a Gaussian explain
 _PAYS = 0.7  # smallest gain of a split over the cost of the merge that permits it
 _LEFT = 0.3  # smallest share of the mean squared distance that a split leaves
-_CHUNK = 1 << 13  # records; their vectors fit the cache
 
 
 @dataclass(frozen=True)
@@ -271,25 +269,20 @@ class FinderRoute(Route):
             length = sum(block.size for block in self.blocks(t))
             return self.directions.sum_of_mean(state, records, length)
         places = _Places.of(at, state)
-        sums, counts = sum_clipped_near(records, places.centres, places.radii, self.one)
-        parts = [sums.ravel(), counts * self.one]
-        if at.has_moments:
-            parts.append(self._sum_moments(at, state, records).ravel())
-        return np.concatenate(parts)
-
-    def _sum_moments(self, at: _Round, state: GridState, records: Records) -> Integers:
-        """Return the products of the clipped vectors, summed over the records of each centre."""
-        upper = upper_half(self._width(at))
-        sums = np.zeros((at.n_centres, len(upper[0])), dtype=np.int64)
-        labels = nearest_centres(records, _Places.of(at, state).centres)
-        # The smallest type, since small numbers are sorted faster.
-        order = np.argsort(labels.astype(np.min_scalar_type(at.n_centres)), kind="stable")
-        ends = np.cumsum(np.bincount(labels, minlength=at.n_centres))
-        for j, own in enumerate(np.split(order, ends[:-1])):
-            for first in range(0, len(own), _CHUNK):
-                vectors = self._vectors(at, state, records[own[first : first + _CHUNK]], j)
-                sums[j] += (vectors.T @ vectors)[upper].astype(np.int64)  # exact: below 2**53
-        return sums * np.where(upper[0] == upper[1], SQUARE, PRODUCT)
+        near = records, places.centres, places.radii, self.one
+        if not at.has_moments:
+            sums, counts = sum_clipped_near(*near)
+            return np.concatenate([sums.ravel(), counts * self.one])
+        if self._n_axes(at) == self.n_features:
+            sums, counts, moments = sum_moments_near(*near, places.reach, 1 << GRAM_BITS)
+        else:
+            sums, counts = sum_clipped_near(*near)
+            moments = products_by_label(
+                nearest_centres(records, places.centres),
+                at.n_centres,
+                lambda rows, label: self._vectors(at, state, records[rows], label),
+            )
+        return np.concatenate([sums.ravel(), counts * self.one, moments.ravel()])
 
     def _vectors(
         self, at: _Round, state: GridState, records: Records, labels: int | Integers
@@ -333,10 +326,11 @@ class FinderRoute(Route):
         counts = counts[:n_cells]  # the other elements are padding
         weights = drop_empty_cells(counts, project_to_simplex(counts, n), noise_std, n)
         points, masses, unit = self.directions.like_records(known, weights, _SAMPLES)
-        restarts = _RESTARTS if m == self.n_clusters else _STARTS
-        places = cluster_weighted(
-            points, masses, m, public_seed=self.public_seed, restarts=restarts
-        )
+        seed = self.public_seed
+        if m == self.n_clusters:
+            places = weighted.best_centres(points, masses, m, public_seed=seed, restarts=_RESTARTS)
+        else:
+            places = weighted.many_centres(points, masses, m, public_seed=seed)
         labels, _ = nearest(points, places)
         sizes = np.bincount(labels, masses, minlength=m) * unit
         between = float((sizes[:, None] * places**2).sum()) / n
@@ -384,18 +378,16 @@ class FinderRoute(Route):
     def _reduced(self, following: _Round, known: FinderKnown, noisy: Noisy) -> FinderKnown:
         """Cluster the candidates, a small table of weighted points."""
         weights = project_to_simplex(noisy.counts, self.nominal_n)
-        # With so many bits the costs are exact integers, see `weighted`.
-        one = 1 << min(weighted.BITS, (34 - ceil(log2(self.n_features))) // 2)
-        found = weighted.cluster(
-            np.rint(noisy.centres * one).astype(np.int64),
-            weighted.parts_of(weights),
+        found = weighted.best_centres(
+            noisy.centres,
+            weights,
             self.n_clusters,
             public_seed=self.public_seed,
             restarts=_RESTARTS,
         )
-        _, squares = nearest(noisy.centres, found / one)
+        _, squares = nearest(noisy.centres, found)
         within = float((weights * (noisy.squares + squares)).sum()) / self.nominal_n
-        return self._with_centres(following, replace(known, within=within), found / one)
+        return self._with_centres(following, replace(known, within=within), found)
 
     def _move_centres(
         self, at: _Round, following: _Round, known: FinderKnown, released: Mapping[str, NoisyBlock]

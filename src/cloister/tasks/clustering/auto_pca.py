@@ -14,10 +14,10 @@ from cloister.core.arrays import Floats, GridState, Integers, Records, State
 from cloister.protocol.task import Block, NoisyBlock, Rows
 from cloister.tasks.clipped import (
     bin_numbers,
-    clip_in_place,
     clip_to_unit,
     differences,
     sum_clipped,
+    sum_moments_near,
 )
 from cloister.tasks.clustering.auto_mean import TYPICAL, around
 from cloister.tasks.clustering.auto_rounds import (
@@ -48,7 +48,6 @@ from cloister.tasks.moments import (
     SQUARE,
     n_products,
     products,
-    sum_products,
     unpack_products,
 )
 from cloister.tasks.shrinkage import empirical_bayes, james_stein
@@ -234,12 +233,11 @@ class Directions(Route):
             case "radius":
                 return self._count_distances(state, records)
             case "gram":
-                shift = sum_clipped(records, state["mean"], radius, self.one)
-                gram = np.zeros(n_products(self.n_features), dtype=np.int64)
-                for columns in differences(records, state["mean"]):
-                    clip_in_place(columns.T, radius, 1 << GRAM_BITS)
-                    gram += sum_products(columns.T)
-                return np.concatenate([shift, gram])
+                reach = np.array([radius])
+                shift, _, gram = sum_moments_near(
+                    records, state["mean"][None], reach, self.one, reach, 1 << GRAM_BITS
+                )
+                return np.concatenate([shift.ravel(), gram.ravel()])
         if not state["detected"].any():
             return self.sum_of_mean(state, records, self.n_cells)
         counts = np.zeros(self.n_cells, dtype=np.int64)

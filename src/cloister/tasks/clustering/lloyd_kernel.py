@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from cloister.core.arrays import Floats, Integers, Records
-from cloister.core.compiled import has_distances, near_sums, nearest_of
+from cloister.core.compiled import has_distances, near_sums, nearest_of, two_nearest_of
 from cloister.core.errors import PlanError
 
 _CHUNK_BYTES = 1 << 20  # the distances and one-hot rows of a chunk fit the cache
@@ -129,6 +129,10 @@ def two_nearest(
     least, more : ndarray of shape (n_samples,), int64
         The squared distances to them.
     """
+    one = _largest(records)
+    if has_distances(records, centres, one):
+        first, second, least, more = two_nearest_of(records, centres, one=one)
+        return first, second, least, more
     slots, weights = _slots(len(centres)), _weights(centres)
     chunk = max(256, _CHUNK_BYTES // (8 * (len(centres) + records.shape[1])))
     parts = [np.zeros((4, 0), dtype=np.int64)]

@@ -7,6 +7,8 @@ that an int64 holds. So neither the order of addition nor a tie depends on the l
 
 from __future__ import annotations
 
+from math import ceil, log2
+
 import numpy as np
 
 from cloister.core.arrays import Floats, Integers
@@ -17,6 +19,7 @@ BITS = 16
 ONE = 1 << BITS
 WHOLE = 1 << 26  # costs in up to seven columns stay below 2**63
 _TRIALS = 4  # candidates per centre in greedy seeding
+_FEW_STEPS = 10
 _PLACES, _LOSERS = 32, 6  # candidate positions, and candidate centres to move there
 _PAYS = 0.02  # smallest saving by a moved centre, as a share of a cluster's cost
 
@@ -62,6 +65,36 @@ def cluster(
     starts = (seeded(points, masses, n_clusters, rng) for _ in range(restarts))
     candidates = [lloyd(points, masses, start) for start in starts]
     return repaired(points, masses, min(candidates, key=lambda c: cost(points, masses, c)))
+
+
+def best_centres(
+    points: Floats, weights: Floats, n_clusters: int, *, public_seed: int, restarts: int
+) -> Floats:
+    """Return :func:`cluster` of points with real coordinates, which are rounded to a lattice."""
+    steps, unit = _in_steps(points)
+    masses = parts_of(weights)
+    found = cluster(steps, masses, n_clusters, public_seed=public_seed, restarts=restarts)
+    return np.asarray(found * unit)
+
+
+def many_centres(points: Floats, weights: Floats, n_clusters: int, *, public_seed: int) -> Floats:
+    """Return centres of weighted points where any good ones do: one start, and a few steps.
+
+    There are as many points with a weight as there are clusters at least, or points are repeated.
+    """
+    steps, unit = _in_steps(points[weights > 0])
+    if len(steps) <= n_clusters:
+        return np.asarray(steps[np.arange(n_clusters) % len(steps)] * unit)
+    masses = parts_of(weights[weights > 0])
+    start = seeded(steps, masses, n_clusters, public_generator(public_seed, "restarts"))
+    return np.asarray(lloyd(steps, masses, start, _FEW_STEPS) * unit)
+
+
+def _in_steps(points: Floats) -> tuple[Integers, float]:
+    """Return points on a lattice whose costs are exact, and its step."""
+    bits = min(BITS, (34 - ceil(log2(points.shape[1]))) // 2)
+    unit = float(np.abs(points).max()) / (1 << bits) or 1.0
+    return np.rint(points / unit).astype(np.int64), unit
 
 
 def seeded(

@@ -69,7 +69,8 @@ def after(
 # --- Records --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("k", [1, 2, 5, 8])
+@pytest.mark.usefixtures("each_instruction_set")
+@pytest.mark.parametrize("k", [1, 2, 5, 8, 40])
 def test_the_two_nearest_centres_are_those_of_all_distances(k: int) -> None:
     generator = np.random.default_rng(k)
     records = generator.integers(-6, 7, (3000, 3)).astype(np.int32)  # many ties

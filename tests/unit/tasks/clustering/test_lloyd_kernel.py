@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cloister.core import compiled
 from cloister.core.errors import PlanError
-from cloister.tasks.clipped import sum_clipped_near
+from cloister.tasks.clipped import sum_clipped_near, sum_moments_near
 from cloister.tasks.clustering.kmeans import MAX_CENTRE_NORM
 from cloister.tasks.clustering.lloyd_kernel import (
     _largest,
@@ -317,7 +317,7 @@ def test_sizes_that_would_not_be_exact_are_refused_with_the_way_out(
         check_exact(k, d, bits, reach)
 
 
-@pytest.mark.parametrize("step", ["sum", "labels", "clipped"])
+@pytest.mark.parametrize("step", ["sum", "labels", "clipped", "moments"])
 def test_no_array_of_all_pairs_is_made(step: str) -> None:
     import tracemalloc
 
@@ -330,6 +330,9 @@ def test_no_array_of_all_pairs_is_made(step: str) -> None:
         "sum": lambda: sum_near_centres(records, centres, **options),
         "labels": lambda: nearest_centres(records, centres),
         "clipped": lambda: sum_clipped_near(records, centres, np.full(k, 9), 65536),
+        "moments": lambda: sum_moments_near(
+            records, centres, np.full(k, 9), 65536, np.full(k, 9), 4096
+        ),
     }
     tracemalloc.start()
     steps[step]()
