@@ -20,6 +20,7 @@ from cloister_lab.experiments import (
     select_k,
     subcluster_figures,
     table3,
+    verdicts,
 )
 from cloister_lab.experiments.run import Experiment
 
@@ -37,6 +38,7 @@ _WHAT = {
     "subcluster": "SubCluster's Fig. 3 and 4: gap to Lloyd's loss, published and private variants",
     "maxcover": "Max cover's figure: objective by k on MNIST's test images and 64 Gaussians",
     "coverage": "how often the noise intervals of centres and sizes hold their target",
+    "verdicts": "whether intervals and verdicts of clusters hold the answer of k-means",
     "coefficients": "whether intervals of regression coefficients hold scikit-learn's, "
     "table by table",
     "select-k": "which number of clusters is chosen from released counts",
@@ -63,6 +65,7 @@ _RUN = {
     "subcluster": (subcluster_figures.units, subcluster_figures.figures, 5, 400),
     "maxcover": (maxcover_figure.units, maxcover_figure.figures, 10, 800),
     "coverage": (coverage.units, coverage.figures, 30, 1800),
+    "verdicts": (verdicts.units, verdicts.figures, 10, 20 * 60),
     "coefficients": (coefficients.units, coefficients.figures, 5, 300),
     "select-k": (select_k.units, select_k.figures, 5, 1200),
     "classify": (classify.units, classify.figures, 10, 10 * 60),

@@ -21,6 +21,7 @@ from cloister.privacy.noise import DiscreteNoise
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import Floats, Task
 from cloister.tasks import installed
+from cloister.tasks.clustering.kmeans import FastLloyd
 from cloister_lab import metrics as measures
 from cloister_lab.curator import METHODS as CURATORS
 from cloister_lab.experiments.datasets import BUNDLED, SUFFIXES, Dataset, load
@@ -100,8 +101,6 @@ def plan_of(
         raise PlanError(f"methods must be among {list(TASKS)}, got {method!r}.")
     task = TASKS[method]
     papers = _PAPER_OPTIONS.get(method, {}) if data.convention == "fastlloyd-paper" else {}
-    if method == "fastlloyd":  # the published method has no estimation after its rounds
-        papers = {**papers, "estimate": False}
     budget = Budget(epsilon, delta_of(data, method)) if task.private else None
     options = {"n_clusters": data.n_clusters, **papers, **options}
     return plan_for(task, data, budget, seed, silos, **options)
@@ -111,6 +110,8 @@ def plan_for(
     task: type[Task], data: Dataset, budget: Budget | None, seed: int, silos: int, **options: Any
 ) -> Plan:
     """Write a plan of any task over a table; all options are the task's own."""
+    if task is FastLloyd:  # the published method has no estimation after its rounds
+        options = {"estimate": False, **options}
     return make_plan(
         task,
         data.schema,
