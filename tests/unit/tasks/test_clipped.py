@@ -86,7 +86,7 @@ def moments_by_hand(
 
 @given(cases(), st.sampled_from([1, 4096, 1 << 20]))
 def test_moments_are_their_definition_to_the_last_bit(case: tuple, fine: int) -> None:
-    records, centres, radii, unit = case
+    records, centres, radii, _ = case
     reach = radii[::-1].copy()  # another radius than that of the sums
     sums, counts, moments = sum_moments_near(*case, reach, fine)
     assert (sums.tolist(), counts.tolist()) == by_hand(*case)

@@ -47,6 +47,8 @@ from cloister.tasks.state import decode_state, encode_state
 _BOX, _HISTOGRAM = 0.08, 0.45  # share of the budget, and share of the rest of the budget
 _EDGE_BINS = 32  # bins of a column
 _TAIL, _LOST = 0.03, 0.5  # largest loss at an end of a column: share of all records, of a cluster
+_BIN_NOISE = 0.59  # largest noise of a bin's count, over the records that may be cut
+_DRIFT_OF_BIN = 0.6  # records of a bin that may be cut, in deviations of their noise
 _LEAST_BINS = 2  # of a box; a narrower box is extended by a bin on either side
 _FINENESS = 9.0  # noise of a cluster's count that a cell's count should have
 _FEWEST, _MOST = 5, 60  # cells of a cluster
@@ -98,7 +100,7 @@ class GridRoute(Route):
         """True if a first round finds the box; False if noise would hide the columns' tails."""
         if self.whole_box:
             return False
-        return 2 * sqrt(self.n_features) * self.noise_std(_BOX) <= self._tail
+        return sqrt(self.n_features) * self.noise_std(_BOX) <= _BIN_NOISE * self._tail
 
     @cached_property
     def _tail(self) -> float:
@@ -254,7 +256,11 @@ class GridRoute(Route):
 
         def cut(counts: Floats) -> float:
             full = np.cumsum(counts)[: len(room)] > room
-            return step * (int(full.argmax()) if full.any() else len(room))
+            few = int(full.argmax()) if full.any() else len(room)
+            # Noise may leave no room in a loose box. Where counts rise, their sums less a drift
+            # have a minimum.
+            sums = np.cumsum(counts - _DRIFT_OF_BIN * noise_std)[: len(room)]
+            return step * max(few, int(np.append(0.0, sums).argmin()))
 
         low = -1 + np.array([cut(counts) for counts in noisy])
         high = 1 - np.array([cut(counts[::-1]) for counts in noisy])

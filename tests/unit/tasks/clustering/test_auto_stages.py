@@ -263,11 +263,31 @@ def test_the_projection_is_the_nearest_point_of_the_simplex(
     assert (noisy[found == 0] <= moved.min() + 1e-6).all()
 
 
-@pytest.mark.parametrize(("noise", "has"), [(0.99, True), (1.01, False)])
+@pytest.mark.parametrize(("noise", "has"), [(1.17, True), (1.19, False)])
 def test_a_box_is_cut_where_the_noise_of_its_bins_is_below_a_tail(noise: float, has: bool) -> None:
-    """A bin for each of 9 columns has noise in the sum of three times one's; twice that is held."""
+    """In 9 columns a bin has three times the noise of one; it may be 0.59 of the tail."""
     route = SimpleNamespace(whole_box=False, n_features=9, noise_std=lambda _: noise, _tail=6.0)
     assert GridRoute.has_box.func(route) is has  # type: ignore[attr-defined]
+
+
+def test_a_loose_box_is_cut_where_counts_rise_though_noise_hides_the_tail() -> None:
+    """Records are in the bins 12 to 19 of 32; the noise of 12 empty bins exceeds the tail."""
+    task, route = grid_task(15, 2, 5000)
+    known = route._known(on_grid(task, task.start()))
+    counts = np.zeros((2, 32))
+    counts[:, 12:20] = 625.0
+    noise_std = 85.0
+    lows, highs = [], []
+    for seed in range(50):
+        noisy = counts + np.random.default_rng(seed).normal(size=counts.shape) * noise_std
+        cut = route._box(known, noisy, noise_std)
+        lows.append(cut.box_low)
+        highs.append(cut.box_high)
+    # The ends of the records are -1/4 and 1/4; a bin is 1/16.
+    assert np.mean(np.abs(np.array(lows) + 0.25) <= 1 / 16) > 0.7
+    assert np.mean(np.abs(np.array(highs) - 0.25) <= 1 / 16) > 0.7
+    assert np.mean(np.array(lows) <= -0.25) >= 0.98
+    assert np.mean(np.array(highs) >= 0.25) >= 0.98
 
 
 def test_a_route_of_the_whole_box_has_no_round_that_finds_a_smaller_one() -> None:
