@@ -19,6 +19,7 @@ from cloister.core.errors import PlanError
 # that of a square. 7 / 5 is just below sqrt(2) and keeps the bound an integer.
 SQUARE, PRODUCT = 5, 7
 _NORM_BITS = 24  # of a contribution; leaves room in the ring for 2**32 records in 100 silos
+_ALIKE = 1e-6  # relative difference that rounding may make
 _LABEL_VALUES = 1 << 16  # the cache of a core holds as many floats
 _CHUNK_VALUES = 1 << 20  # the sum of 256 times as many products of 24 bits is below 2**53
 
@@ -140,3 +141,15 @@ def unpack_products(sums: Floats, n_features: int) -> Floats:
     """Return the symmetric matrix that :func:`sum_products` packed; shape (..., d, d)."""
     upper = upper_half(n_features)
     return symmetric(sums / np.where(upper[0] == upper[1], SQUARE, PRODUCT))
+
+
+def with_one_sign(vectors: Floats) -> Floats:
+    """Return vectors, along the last axis, whose sign is the same on all machines.
+
+    The sign of an eigenvector is arbitrary. Its largest entry becomes positive: of entries that
+    are equal but for rounding, the first.
+    """
+    sizes = np.abs(vectors)
+    at = (sizes >= (1 - _ALIKE) * sizes.max(axis=-1, keepdims=True)).argmax(axis=-1)
+    signs = np.sign(np.take_along_axis(vectors, at[..., None], axis=-1))
+    return np.asarray(vectors * signs)

@@ -52,6 +52,7 @@ from cloister.tasks.moments import (
     products,
     products_by_label,
     unpack_products,
+    with_one_sign,
 )
 from cloister.tasks.state import decode_state, encode_state
 
@@ -512,9 +513,7 @@ def exchanged(noisy: Noisy) -> tuple[Floats, Floats]:
     """
     centres, squares, counts = noisy.centres.copy(), noisy.squares.copy(), noisy.counts
     variances, vectors = np.linalg.eigh(noisy.moments)
-    widest = vectors[:, :, -1]
-    largest = np.abs(widest).argmax(axis=1)[:, None]
-    widest = widest * np.sign(np.take_along_axis(widest, largest, axis=1))  # on all machines
+    widest = with_one_sign(vectors[:, :, -1])
     # The largest eigenvalue of the noise alone is near this edge.
     edge = 2 * noisy.moment_noise * sqrt(noisy.axes.shape[1] / 2)
     gains = _SPLIT * np.maximum(variances[:, -1] - edge, 0)

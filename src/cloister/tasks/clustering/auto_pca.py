@@ -49,6 +49,7 @@ from cloister.tasks.moments import (
     n_products,
     products,
     unpack_products,
+    with_one_sign,
 )
 from cloister.tasks.shrinkage import empirical_bayes, james_stein
 from cloister.tasks.state import decode_state, encode_state
@@ -320,9 +321,7 @@ class Directions(Route):
         scale = radius**2 / self.nominal_n / (1 << 2 * GRAM_BITS)
         gram = unpack_products(released["gram"].values.astype(np.float64) * scale, d)
         variances, vectors = np.linalg.eigh(gram - np.outer(shift, shift))
-        variances, vectors = variances[::-1], vectors[:, ::-1]
-        largest = np.abs(vectors).argmax(axis=0)
-        vectors = vectors * np.sign(vectors[largest, np.arange(d)])  # one sign on all machines
+        variances, vectors = variances[::-1], with_one_sign(vectors.T[::-1]).T
 
         edge = 2 * sqrt(d) * released["gram"].noise_std / PRODUCT * scale
         bulk = max(float(np.median(variances)), 0.0) if d >= 8 else 0.0

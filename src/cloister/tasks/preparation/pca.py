@@ -30,7 +30,14 @@ from cloister.tasks.columns import Encoding, columns_of, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import INTERVALS, number_of
 from cloister.tasks.intervals import ratio_interval, round_up, size_interval
-from cloister.tasks.moments import PRODUCT, SQUARE, n_products, sum_products, unpack_products
+from cloister.tasks.moments import (
+    PRODUCT,
+    SQUARE,
+    n_products,
+    sum_products,
+    unpack_products,
+    with_one_sign,
+)
 from cloister.tasks.options import Keep, build_task
 from cloister.tasks.preparation.standardise import Reach
 
@@ -219,12 +226,8 @@ class PCA(Gaussian):
         scale = self._scale(max(float(before["count"][0]), 1.0, float(before["count_noise"][0])))
         moments = unpack_products(block.values.astype(np.float64) * scale, self.width)
         values, vectors = np.linalg.eigh(moments)
-        first = vectors.T[::-1][: self.n_components]
-        at = np.abs(first).argmax(axis=1)
-        # The sign of an eigenvector is arbitrary; all parties make the largest entry positive.
-        first = first * np.sign(first[np.arange(len(first)), at])[:, None]
         return {
-            "components": first,
+            "components": with_one_sign(vectors.T[::-1][: self.n_components]),
             "variances": values[::-1][: self.n_components],
             "total": np.array([max(float(np.trace(moments)), float(values[-1]))]),
             "spread": round_up(self._half_width(block.noise_std * scale), self.frac_bits),
