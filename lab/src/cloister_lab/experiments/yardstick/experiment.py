@@ -1,0 +1,385 @@
+"""Cells of the yardstick: a task on a table at a size and an epsilon, its units and its page."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import isnan, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cloister import Budget
+from cloister.app.forecast import forecast_of
+from cloister.app.job import make_plan
+from cloister.core.errors import CloisterError
+from cloister.core.randomness import public_generator
+from cloister.data.schema import Schema
+from cloister.privacy.budget import default_delta
+from cloister.protocol.plan import Plan
+from cloister.tasks import installed
+from cloister.testing import rerun
+from cloister_lab.experiments.records import (
+    Key,
+    TidyRow,
+    load_tidy,
+    not_measured,
+    prose,
+    write_page,
+    write_table,
+)
+from cloister_lab.experiments.run import Settings, Unit, command_of, units_of
+from cloister_lab.experiments.yardstick import crosses, models, numbers, tables, times
+from cloister_lab.experiments.yardstick.models import ELSEWHERE
+from cloister_lab.experiments.yardstick.readings import Judge, Question, Reading, Release, readings
+from cloister_lab.experiments.yardstick.tables import Table
+from cloister_lab.experiments.yardstick.tally import (
+    PLANNED,
+    Row,
+    as_cells,
+    failure,
+    from_cells,
+    is_known,
+    needs_again,
+    off_plan,
+    rows_of,
+    alarms_of,
+)
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+JUDGES: dict[str, Judge] = {
+    judge.task: judge for family in (numbers, crosses, times, models) for judge in family.JUDGES
+}
+"""The judge of each task."""
+
+SIZES, EPSILONS = (400, 2000, 8000), (0.5, 1.0, 4.0)
+SMALL_SIZES, SMALL_EPSILONS = (2000,), (1.0,)
+RUNS, SMALL_RUNS, RUNS_AGAIN = 100, 5, 400
+_CELL = ("task", "dataset", "records", "epsilon")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A task on draws of a table.
+
+    Parameters
+    ----------
+    n : int
+        Records of a draw.
+    again : bool
+        Runs with fresh noise and draws.
+    """
+
+    task: str
+    table: Table
+    n: int
+    epsilon: float
+    runs: int
+    again: bool = False
+
+    def generator(self, purpose: str, run: int) -> np.random.Generator:
+        """Return the generator of a run."""
+        again = "again" if self.again else "first"
+        name = self.task, self.table.name, self.n, f"{self.epsilon:g}", again
+        return public_generator("yardstick", *name, purpose, run)
+
+
+# --- One cell -------------------------------------------------------------------------------------
+
+
+def plan_of(question: Question, cell: Cell) -> Plan:
+    """Return the plan of a question; a row is the unit of privacy."""
+    return make_plan(
+        installed()[cell.task],
+        Schema(dataset=cell.table.name, unit="row", columns=question.columns),
+        ["silo"],
+        budget=Budget(cell.epsilon, default_delta(cell.n)),
+        nominal_n=cell.n,
+        **question.options,
+    )
+
+
+def release_of(
+    plan: Plan, question: Question, frame: DataFrame, rng: np.random.Generator
+) -> Release:
+    """Return a release about records, with simulated noise; a reader moves values to bounds."""
+    values = frame[[column.name for column in question.columns]].to_numpy(float)
+    low, high = (np.array([getattr(c, end) for c in question.columns]) for end in ("min", "max"))
+    records = plan.grid.encode(np.clip(values, low, high))
+    return Release(plan, forecast_of(plan), rerun(plan, records, rng))
+
+
+def measure(cell: Cell) -> list[Row]:
+    """Run a cell: a row for each number, each test, and one for the cell with its refusals."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # libraries warn of collinear or separated draws
+        return _measured(cell)
+
+
+def _measured(cell: Cell) -> list[Row]:
+    judge = JUDGES[cell.task]
+    population = judge.prepared(tables.read(cell.table), cell.table)
+    question = judge.asks(cell.table, cell.n)
+    try:
+        plan = plan_of(question, cell)
+    except CloisterError as error:
+        said = f"plan: {error}"
+        return [Row("", "cell", cell.runs, 0, 0, refused=cell.runs, sentence=said)]
+    of_population = judge.textbook(population, cell.table)
+    found: list[list[Reading]] = []
+    released: list[Mapping[str, float]] = []
+    exact: list[Mapping[str, float]] = []
+    said, refused = "", 0
+    for run in range(cell.runs):
+        rng = cell.generator("draw", run)
+        frame = tables.draw(population, cell.table, cell.n, rng)
+        try:
+            release = release_of(plan, question, frame, rng)
+        except CloisterError as error:
+            said, refused = f"result: {error}", refused + 1
+            continue
+        of_draw = judge.textbook(frame, cell.table)
+        size = len(frame) / len(population)
+        found.append(readings(judge.released(release), of_draw, of_population, size))
+    for run in range(cell.runs if judge.null else 0):
+        p_values = _under_null(judge, cell, plan, question, population, run)
+        if p_values is not None:
+            released.append(p_values[0])
+            exact.append(p_values[1])
+    made = len(found)
+    summary = Row("", "cell", cell.runs, made, made, refused=refused, sentence=said)
+    return [summary, *rows_of(found), *alarms_of(released, exact)]
+
+
+def _under_null(
+    judge: Judge, cell: Cell, plan: Plan, question: Question, population: DataFrame, run: int
+) -> tuple[Mapping[str, float], Mapping[str, float]] | None:
+    """Return released and exact p-values where no column depends on those that are permuted."""
+    assert judge.null is not None
+    assert judge.p_values is not None
+    assert judge.exact is not None
+    rng = cell.generator("null", run)
+    frame = tables.draw(population, cell.table, cell.n, rng)
+    moved, order = list(judge.null(cell.table)), rng.permutation(len(frame))
+    frame = frame.assign(**{name: frame[name].to_numpy()[order] for name in moved})
+    try:
+        release = release_of(plan, question, frame, rng)
+    except CloisterError:
+        return None
+    return judge.p_values(release), judge.exact(frame, cell.table)
+
+
+# --- The experiment -------------------------------------------------------------------------------
+
+
+def units(settings: Settings) -> list[Unit]:
+    """Return the cells of all tables at hand, and those whose coverage was low once more.
+
+    Cells to be run again are read from the rows that are stored, so a second call has them.
+    """
+    chosen = tables.chosen(settings.only)
+    present = [table for table in chosen if not table.absent]
+    able = {task: judge for task, judge in JUDGES.items() if not judge.absent}
+    reasons = [*(table.absent for table in chosen), *(judge.absent for judge in JUDGES.values())]
+    lacking = [reason for reason in reasons if reason]
+    runs = settings.runs(RUNS, SMALL_RUNS)
+    low = _low(load_tidy(settings.out / "runs.csv"))
+    made = [
+        unit
+        for table in present
+        for unit in units_of(
+            run_cell,
+            task=[task for task, judge in able.items() if judge.suits(table)],
+            table=[table],
+            n=SIZES if settings.full else SMALL_SIZES,
+            epsilon=EPSILONS if settings.full else SMALL_EPSILONS,
+            runs=[runs],
+        )
+    ]
+    again = [
+        unit
+        for table in present
+        for task, name, n, epsilon in low
+        if name == table.name and task in able
+        for unit in units_of(
+            run_cell,
+            task=[task],
+            table=[table],
+            n=[n],
+            epsilon=[epsilon],
+            runs=[RUNS_AGAIN],
+            again=[True],
+        )
+    ]
+    return [*made, *again, *(Unit(reason, partial(skip, reason)) for reason in lacking)]
+
+
+def _low(rows: Sequence[TidyRow]) -> list[tuple[str, str, int, float]]:
+    """Return the cells of the first runs that have a number of low coverage."""
+    found = {
+        (
+            str(row["task"]),
+            str(row["dataset"]),
+            int(row["records"] or 0),
+            float(row["epsilon"] or 0),
+        )
+        for row in rows
+        if row["again"] == 0 and needs_again(from_cells(row))
+    }
+    return sorted(found)
+
+
+def run_cell(
+    task: str, table: Table, n: int, epsilon: float, runs: int, again: bool = False
+) -> list[TidyRow]:
+    """Return the rows of a cell."""
+    cell = Cell(task, table, n, epsilon, runs, again)
+    return [_line(cell, row) for row in measure(cell)]
+
+
+def skip(reason: str) -> list[TidyRow]:
+    """Return a row that says what is left out, and why."""
+    cell = Cell("", Table("", "", "", "seen", (), ()), 0, 0.0, 0)
+    return [_line(cell, Row("", "cell", 0, 0, 0), skipped=reason)]
+
+
+def _line(cell: Cell, row: Row, skipped: str | None = None) -> TidyRow:
+    return {
+        "task": cell.task,
+        "dataset": cell.table.name,
+        "look": cell.table.look,
+        "persons": int(bool(cell.table.person)),
+        "records": cell.n,
+        "epsilon": cell.epsilon,
+        "again": int(cell.again),
+        **as_cells(row),
+        "skipped": skipped,
+    }
+
+
+# --- The page -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A row of the first runs with its verdict."""
+
+    line: TidyRow
+    row: Row
+    failure: str
+
+
+def judged(rows: Sequence[TidyRow]) -> list[Judged]:
+    """Return the rows of the first runs with their verdicts."""
+    again = {_key(line): from_cells(line) for line in rows if line["again"] == 1}
+    found = []
+    for line in rows:
+        if line["again"] == 0 and not line["skipped"]:
+            row = from_cells(line)
+            found.append(Judged(line, row, failure(row, again.get(_key(line)))))
+    return found
+
+
+def _key(line: TidyRow) -> Key:
+    return tuple(line[name] for name in (*_CELL, "name", "kind"))
+
+
+def figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
+    """Write the page, and the rows that fail as a table."""
+    found = judged(rows)
+    failed = [_failed(each) for each in found if each.failure]
+    page = write_page(out / "yardstick.md", as_lines(rows, command_of("yardstick", out)))
+    return [page, write_table(out / "yardstick-failed.csv", failed)] if failed else [page]
+
+
+def as_lines(rows: Sequence[TidyRow], command: str) -> list[str]:
+    """Return the page of results."""
+    found = judged(rows)
+    sums = [_summary(*key, of) for key, of in _by_task(found)]
+    failed = [_failed(each) for each in found if each.failure and not _elsewhere(each)]
+    refusals = [_refused(each) for each in found if each.row.refused]
+    looks = " and ".join(sorted({str(each.line["look"]) for each in found}))
+    datasets = ", ".join(dict.fromkeys(str(each.line["dataset"]) for each in found))
+    return [
+        *prose("yardstick", sums, command=command, looks=looks, datasets=datasets, planned=PLANNED),
+        *prose("yardstick-failed", failed, failed=len(failed)),
+        *(prose("yardstick-refused", refusals) if refusals else []),
+        *not_measured(rows, "{skipped}"),
+    ]
+
+
+def _elsewhere(each: Judged) -> bool:
+    return each.line["task"] in ELSEWHERE
+
+
+def _by_task(found: Sequence[Judged]) -> Iterator[tuple[tuple[str, str], list[Judged]]]:
+    """Yield the rows of each task and kind, by task."""
+    groups: dict[tuple[str, str], list[Judged]] = {}
+    for each in found:
+        groups.setdefault((str(each.line["task"]), each.row.kind), []).append(each)
+    cells = {task: of for (task, kind), of in groups.items() if kind == "cell"}
+    for (task, kind), of in groups.items():
+        alone = all(each.row.refused == each.row.runs for each in cells.get(task, []))
+        if kind != "cell" or alone:
+            yield (task, kind), [*of, *(cells.get(task, []) if kind != "cell" else [])]
+
+
+def _summary(task: str, kind: str, of: Sequence[Judged]) -> dict[str, Any]:
+    own = [each.row for each in of if each.row.kind == kind != "cell" and is_known(each.row)]
+    cells = [each for each in of if each.row.kind == "cell"]
+    coverage, width = ([getattr(row, name) for row in own] for name in ("coverage", "width"))
+    planned = [row for row in own if not isnan(row.delivered)]
+    return {
+        "task": f"{task} *" if task in ELSEWHERE else task,
+        "kind": kind,
+        "cells": len(cells),
+        "rows": len(own),
+        "worst": _least(coverage),
+        "median": _median(coverage),
+        "widest": _most(width),
+        "width": _median(width),
+        "unknown": _median([row.unknown for row in own]),
+        "refused": sum(each.row.refused for each in cells),
+        "off": f"{sum(map(off_plan, planned))} of {len(planned)}" if planned else None,
+        "failed": sum(bool(each.failure) for each in of),
+    }
+
+
+def _numbers(values: Sequence[float]) -> list[float]:
+    return [value for value in values if not isnan(value)]
+
+
+def _least(values: Sequence[float]) -> float | None:
+    return min(_numbers(values), default=None)
+
+
+def _most(values: Sequence[float]) -> float | None:
+    return max(_numbers(values), default=None)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    kept = _numbers(values)
+    return float(np.median(kept)) if kept else None
+
+
+def _failed(each: Judged) -> dict[str, Any]:
+    line, row = each.line, each.row
+    return {
+        **{name: line[name] for name in _CELL},
+        **{"name": row.name, "kind": row.kind, "failure": each.failure},
+        **{"coverage": _known(row.coverage), "width": _known(row.width)},
+    }
+
+
+def _known(value: float = nan) -> float | None:
+    return None if isnan(value) else value
+
+
+def _refused(each: Judged) -> dict[str, Any]:
+    row = each.row
+    return {**{n: each.line[n] for n in _CELL}, "refused": row.refused, "sentence": row.sentence}
