@@ -26,13 +26,13 @@ from cloister_lab.experiments.yardstick.readings import Figure, Judge, Reading, 
 from cloister_lab.experiments.yardstick.tables import TABLES, Table, category, draw, flag, number
 from cloister_lab.experiments.yardstick.tally import (
     Row,
+    alarms_of,
     as_cells,
     failure,
     from_cells,
     needs_again,
     off_plan,
     rows_of,
-    alarms_of,
 )
 
 _TABLE = Table(

@@ -39,6 +39,7 @@ from cloister_lab.experiments.yardstick.tables import Table
 from cloister_lab.experiments.yardstick.tally import (
     PLANNED,
     Row,
+    alarms_of,
     as_cells,
     failure,
     from_cells,
@@ -46,7 +47,6 @@ from cloister_lab.experiments.yardstick.tally import (
     needs_again,
     off_plan,
     rows_of,
-    alarms_of,
 )
 
 if TYPE_CHECKING:
