@@ -18,6 +18,7 @@ from cloister_lab.experiments.yardstick.readings import (
     Question,
     Release,
     Target,
+    Tests,
     column_of,
     figures,
     levels_of,
@@ -323,9 +324,7 @@ def _baskets(frame: DataFrame, table: Table) -> Mapping[str, Target]:
 JUDGES = (
     Judge(
         *("tabulate", _divided, _asks_cross, _tabulate, _cross, ("statsmodels",)),
-        null=lambda table: (table.outcome,),
-        p_values=_released_tests,
-        exact=_exact_tests,
+        tests=Tests(lambda table: (table.outcome,), _released_tests, _exact_tests),
     ),
     Judge(
         "scorecard",

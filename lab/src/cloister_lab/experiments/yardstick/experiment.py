@@ -34,7 +34,14 @@ from cloister_lab.experiments.records import (
 from cloister_lab.experiments.run import Settings, Unit, command_of, units_of
 from cloister_lab.experiments.yardstick import crosses, models, numbers, tables, times
 from cloister_lab.experiments.yardstick.models import ELSEWHERE
-from cloister_lab.experiments.yardstick.readings import Judge, Question, Reading, Release, readings
+from cloister_lab.experiments.yardstick.readings import (
+    Judge,
+    Question,
+    Reading,
+    Release,
+    Tests,
+    readings,
+)
 from cloister_lab.experiments.yardstick.tables import Table
 from cloister_lab.experiments.yardstick.tally import (
     PLANNED,
@@ -132,8 +139,6 @@ def _measured(cell: Cell) -> list[Row]:
         return [Row("", "cell", cell.runs, 0, 0, refused=cell.runs, sentence=said)]
     of_population = judge.textbook(population, cell.table)
     found: list[list[Reading]] = []
-    released: list[Mapping[str, float]] = []
-    exact: list[Mapping[str, float]] = []
     said, refused = "", 0
     for run in range(cell.runs):
         rng = cell.generator("draw", run)
@@ -146,32 +151,35 @@ def _measured(cell: Cell) -> list[Row]:
         of_draw = judge.textbook(frame, cell.table)
         size = len(frame) / len(population)
         found.append(readings(judge.released(release), of_draw, of_population, size))
-    for run in range(cell.runs if judge.null else 0):
-        p_values = _under_null(judge, cell, plan, question, population, run)
-        if p_values is not None:
-            released.append(p_values[0])
-            exact.append(p_values[1])
     made = len(found)
     summary = Row("", "cell", cell.runs, made, made, refused=refused, sentence=said)
-    return [summary, *rows_of(found), *alarms_of(released, exact)]
+    alarms = _alarms(judge.tests, cell, plan, question, population) if judge.tests else []
+    return [summary, *rows_of(found), *alarms]
 
 
-def _under_null(
-    judge: Judge, cell: Cell, plan: Plan, question: Question, population: DataFrame, run: int
-) -> tuple[Mapping[str, float], Mapping[str, float]] | None:
-    """Return released and exact p-values where no column depends on those that are permuted."""
-    assert judge.null is not None
-    assert judge.p_values is not None
-    assert judge.exact is not None
-    rng = cell.generator("null", run)
-    frame = tables.draw(population, cell.table, cell.n, rng)
-    moved, order = list(judge.null(cell.table)), rng.permutation(len(frame))
-    frame = frame.assign(**{name: frame[name].to_numpy()[order] for name in moved})
-    try:
-        release = release_of(plan, question, frame, rng)
-    except CloisterError:
-        return None
-    return judge.p_values(release), judge.exact(frame, cell.table)
+def _alarms(
+    tests: Tests, cell: Cell, plan: Plan, question: Question, population: DataFrame
+) -> list[Row]:
+    """Return a row for each test, on draws whose null hypothesis is true."""
+    released: list[Mapping[str, float]] = []
+    exact: list[Mapping[str, float]] = []
+    for run in range(cell.runs):
+        rng = cell.generator("null", run)
+        frame = tables.draw(population, cell.table, cell.n, rng)
+        frame = permuted(frame, tests.moved(cell.table), rng)
+        try:
+            release = release_of(plan, question, frame, rng)
+        except CloisterError:
+            continue  # the draws above count refusals
+        released.append(tests.p_values(release))
+        exact.append(tests.exact(frame, cell.table))
+    return alarms_of(released, exact)
+
+
+def permuted(frame: DataFrame, columns: Sequence[str], rng: np.random.Generator) -> DataFrame:
+    """Return records in which no other column depends on some columns."""
+    order = rng.permutation(len(frame))
+    return frame.assign(**{name: frame[name].to_numpy()[order] for name in columns})
 
 
 # --- The experiment -------------------------------------------------------------------------------
@@ -300,40 +308,48 @@ def figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
 def as_lines(rows: Sequence[TidyRow], command: str) -> list[str]:
     """Return the page of results."""
     found = judged(rows)
-    sums = [_summary(*key, of) for key, of in _by_task(found)]
     failed = [_failed(each) for each in found if each.failure and not _elsewhere(each)]
     refusals = [_refused(each) for each in found if each.row.refused]
-    looks = " and ".join(sorted({str(each.line["look"]) for each in found}))
-    datasets = ", ".join(dict.fromkeys(str(each.line["dataset"]) for each in found))
+    values = {
+        "command": command,
+        "planned": PLANNED,
+        "looks": " and ".join(sorted({str(each.line["look"]) for each in found})),
+        "datasets": _listed(found),
+        "persons": _listed([each for each in found if each.line["persons"]]),
+    }
     return [
-        *prose("yardstick", sums, command=command, looks=looks, datasets=datasets, planned=PLANNED),
+        *prose("yardstick", _by_task(found), **values),
         *prose("yardstick-failed", failed, failed=len(failed)),
         *(prose("yardstick-refused", refusals) if refusals else []),
         *not_measured(rows, "{skipped}"),
     ]
 
 
+def _listed(found: Sequence[Judged]) -> str | None:
+    return ", ".join(dict.fromkeys(str(each.line["dataset"]) for each in found)) or None
+
+
 def _elsewhere(each: Judged) -> bool:
     return each.line["task"] in ELSEWHERE
 
 
-def _by_task(found: Sequence[Judged]) -> Iterator[tuple[tuple[str, str], list[Judged]]]:
-    """Yield the rows of each task and kind, by task."""
-    groups: dict[tuple[str, str], list[Judged]] = {}
+def _by_task(found: Sequence[Judged]) -> Iterator[dict[str, Any]]:
+    """Yield the summary of each task and kind; a task that always refuses has one line, too."""
+    tasks: dict[str, list[Judged]] = {}
     for each in found:
-        groups.setdefault((str(each.line["task"]), each.row.kind), []).append(each)
-    cells = {task: of for (task, kind), of in groups.items() if kind == "cell"}
-    for (task, kind), of in groups.items():
-        alone = all(each.row.refused == each.row.runs for each in cells.get(task, []))
-        if kind != "cell" or alone:
-            yield (task, kind), [*of, *(cells.get(task, []) if kind != "cell" else [])]
+        tasks.setdefault(str(each.line["task"]), []).append(each)
+    for task, of in tasks.items():
+        kinds = dict.fromkeys(each.row.kind for each in of if each.row.kind != "cell")
+        for kind in kinds or ("-",):
+            yield _summary(task, kind, of)
 
 
 def _summary(task: str, kind: str, of: Sequence[Judged]) -> dict[str, Any]:
-    own = [each.row for each in of if each.row.kind == kind != "cell" and is_known(each.row)]
-    cells = [each for each in of if each.row.kind == "cell"]
-    coverage, width = ([getattr(row, name) for row in own] for name in ("coverage", "width"))
-    planned = [row for row in own if not isnan(row.delivered)]
+    own = [each for each in of if each.row.kind == kind]
+    shown = [each.row for each in own if is_known(each.row)]
+    cells = [each.row for each in of if each.row.kind == "cell"]
+    coverage, width = ([getattr(row, name) for row in shown] for name in ("coverage", "width"))
+    planned = [row for row in shown if not isnan(row.delivered)]
     return {
         "task": f"{task} *" if task in ELSEWHERE else task,
         "kind": kind,
@@ -343,10 +359,10 @@ def _summary(task: str, kind: str, of: Sequence[Judged]) -> dict[str, Any]:
         "median": _median(coverage),
         "widest": _most(width),
         "width": _median(width),
-        "unknown": _median([row.unknown for row in own]),
-        "refused": sum(each.row.refused for each in cells),
+        "unknown": _median([each.row.unknown for each in own]),
+        "refused": sum(row.refused for row in cells),
         "off": f"{sum(map(off_plan, planned))} of {len(planned)}" if planned else None,
-        "failed": sum(bool(each.failure) for each in of),
+        "failed": sum(bool(each.failure) for each in own),
     }
 
 

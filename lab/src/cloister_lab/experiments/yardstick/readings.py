@@ -138,6 +138,25 @@ def _prepared(frame: DataFrame, _: Table) -> DataFrame:
 
 
 @dataclass(frozen=True)
+class Tests:
+    """How the tests of a task are judged where their null hypothesis is true.
+
+    Parameters
+    ----------
+    moved : function of a table
+        Columns whose rows are permuted together, so that no other column depends on them.
+    p_values : function of a release
+        The released p-values by name.
+    exact : function of records and a table
+        The same without noise, by the call of a library.
+    """
+
+    moved: Callable[[Table], tuple[str, ...]]
+    p_values: Callable[[Release], Mapping[str, float]]
+    exact: Callable[[DataFrame, Table], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
 class Judge:
     """How the releases of a task are judged.
 
@@ -155,12 +174,8 @@ class Judge:
         Packages of the textbook that the laboratory does not depend on.
     prepared : function of records and a table
         Records with columns that the question needs, such as predictions of a model.
-    null : function of a table, optional
-        Columns whose rows are permuted together to make a null hypothesis true.
-    p_values : function of a release, optional
-        The released p-values by name.
-    exact : function of records and a table, optional
-        The same without noise, by the call of a library.
+    tests : Tests, optional
+        How its tests are judged.
     """
 
     task: str
@@ -170,9 +185,7 @@ class Judge:
     textbook: Callable[[DataFrame, Table], Mapping[str, Target]]
     needs: Sequence[str] = ()
     prepared: Callable[[DataFrame, Table], DataFrame] = _prepared
-    null: Callable[[Table], tuple[str, ...]] | None = None
-    p_values: Callable[[Release], Mapping[str, float]] | None = None
-    exact: Callable[[DataFrame, Table], Mapping[str, float]] | None = None
+    tests: Tests | None = None
 
     @property
     def absent(self) -> str:

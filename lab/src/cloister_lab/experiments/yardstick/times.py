@@ -14,6 +14,7 @@ from cloister_lab.experiments.yardstick.readings import (
     Question,
     Release,
     Target,
+    Tests,
     column_of,
     design_of,
     figures,
@@ -152,15 +153,14 @@ JUDGES = (
         "survival",
         lambda table: _has_times(table) and bool(table.group),
         *(_asks_curves, _curves, _kaplan_meier, ("lifelines",)),
-        null=lambda table: (table.group,),
-        p_values=_released_log_rank,
-        exact=_log_rank,
+        tests=Tests(lambda table: (table.group,), _released_log_rank, _log_rank),
     ),
     Judge(
         *("cox", _has_times, _asks_hazards, _hazards, _partial_likelihood, ("lifelines",)),
-        null=lambda table: tuple(column.name for column in _times(table)),
-        p_values=_released_score,
-        exact=_likelihood_ratio,
+        tests=Tests(
+            lambda table: tuple(column.name for column in _times(table)),
+            *(_released_score, _likelihood_ratio),
+        ),
     ),
 )
 """The judges of this family."""
