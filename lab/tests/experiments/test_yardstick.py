@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf, isnan, nan
@@ -291,3 +292,9 @@ def test_the_page_names_what_fails(population: pd.DataFrame) -> None:
     assert "| count | made | 2000 | 1 | x | noise | width 2.00 |" in text
     assert "| count | noise | 1 | 1 | 1.000 | 1.000 | 2.00 | 2.00 | 0.00 | 0 | - | 1 |" in text
     assert "other: nothing not installed" in text
+
+
+def test_units_can_be_sent_to_other_processes() -> None:
+    unit = experiment.units_of(run_cell, task=["count"], table=[_TABLE], n=[9], epsilon=[1.0])[0]
+    copied = pickle.loads(pickle.dumps(unit))  # noqa: S301  # our own bytes
+    assert copied.work.keywords["table"].columns == _TABLE.columns

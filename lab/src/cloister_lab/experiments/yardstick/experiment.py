@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import isnan, nan
@@ -148,7 +149,10 @@ def _measured(cell: Cell) -> list[Row]:
         except CloisterError as error:
             said, refused = f"result: {error}", refused + 1
             continue
-        of_draw = judge.textbook(frame, cell.table)
+        try:
+            of_draw = judge.textbook(frame, cell.table)
+        except ValueError:  # such as a model without convergence: nothing to compare with
+            continue
         size = len(frame) / len(population)
         found.append(readings(judge.released(release), of_draw, of_population, size))
     made = len(found)
@@ -172,7 +176,8 @@ def _alarms(
         except CloisterError:
             continue  # the draws above count refusals
         released.append(tests.p_values(release))
-        exact.append(tests.exact(frame, cell.table))
+        with suppress(ValueError):  # without convergence the exact test has no answer
+            exact.append(tests.exact(frame, cell.table))
     return alarms_of(released, exact)
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from math import inf, isfinite, log
+from math import inf, isfinite, log, nan
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from cloister.core.arrays import Results
+from cloister.core.arrays import Floats, Results
 from cloister.core.display import Estimate
 from cloister.data.schema import Column
 from cloister.protocol.plan import Plan
@@ -294,6 +294,11 @@ def readings(
                 Reading(figure.name, kind, figure.estimate, *ends, float(target), planned, known)
             )
     return made
+
+
+def first_of(values: Floats, name: str) -> dict[str, float]:
+    """Return a number by its name; of no values, as for a test without an answer, not a number."""
+    return {name: float(values[0]) if len(values) else nan}
 
 
 def names_of(columns: Sequence[Column]) -> list[str]:

@@ -18,6 +18,7 @@ from cloister_lab.experiments.yardstick.readings import (
     column_of,
     design_of,
     figures,
+    first_of,
     levels_of,
     library,
 )
@@ -94,7 +95,7 @@ def _kaplan_meier(frame: DataFrame, table: Table) -> dict[str, Target]:
 
 
 def _released_log_rank(release: Release) -> dict[str, float]:
-    return {"log-rank": float(release.results["log_rank_p"][0])}
+    return first_of(release.results["log_rank_p"], "log-rank")
 
 
 def _log_rank(frame: DataFrame, table: Table) -> dict[str, float]:
@@ -141,7 +142,7 @@ def _partial_likelihood(frame: DataFrame, table: Table) -> dict[str, Target]:
 
 
 def _released_score(release: Release) -> dict[str, float]:
-    return {"score": float(release.results["score_p"][0])}
+    return first_of(release.results["score_p"], "score")
 
 
 def _likelihood_ratio(frame: DataFrame, table: Table) -> dict[str, float]:
