@@ -54,6 +54,7 @@ from cloister_lab.experiments.yardstick.tally import (
     is_known,
     needs_again,
     off_plan,
+    pending,
     rows_of,
 )
 
@@ -285,6 +286,7 @@ class Judged:
     line: TidyRow
     row: Row
     failure: str
+    pending: bool
 
 
 def judged(rows: Sequence[TidyRow]) -> list[Judged]:
@@ -293,8 +295,8 @@ def judged(rows: Sequence[TidyRow]) -> list[Judged]:
     found = []
     for line in rows:
         if line["again"] == 0 and not line["skipped"]:
-            row = from_cells(line)
-            found.append(Judged(line, row, failure(row, again.get(_key(line)))))
+            row, fresh = from_cells(line), again.get(_key(line))
+            found.append(Judged(line, row, failure(row, fresh), pending(row, fresh)))
     return found
 
 
@@ -313,7 +315,7 @@ def figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
 def as_lines(rows: Sequence[TidyRow], command: str) -> list[str]:
     """Return the page of results."""
     found = judged(rows)
-    failed = [_failed(each) for each in found if each.failure and not _elsewhere(each)]
+    failed = [each for each in found if each.failure and not _elsewhere(each)]
     refusals = [_refused(each) for each in found if each.row.refused]
     values = {
         "command": command,
@@ -324,10 +326,22 @@ def as_lines(rows: Sequence[TidyRow], command: str) -> list[str]:
     }
     return [
         *prose("yardstick", _by_task(found), **values),
-        *prose("yardstick-failed", failed, failed=len(failed)),
+        *prose("yardstick-failed", _named(failed), failed=len(failed)),
         *(prose("yardstick-refused", refusals) if refusals else []),
         *not_measured(rows, "{skipped}"),
     ]
+
+
+def _named(failed: Sequence[Judged]) -> Iterator[dict[str, Any]]:
+    """Yield a line for each task, table and kind, which names its numbers that fail."""
+    lines: dict[Key, dict[str, list[str]]] = {}
+    for each in failed:
+        place = f"{each.failure} at {each.line['records']}, {each.line['epsilon']:g}"
+        key = (each.line["task"], each.line["dataset"], each.row.kind)
+        lines.setdefault(key, {}).setdefault(each.row.name, []).append(place)
+    for (task, dataset, kind), of in lines.items():
+        names = "; ".join(f"{name} ({', '.join(places)})" for name, places in of.items())
+        yield {"task": task, "dataset": dataset, "kind": kind, "names": names}
 
 
 def _listed(found: Sequence[Judged]) -> str | None:
@@ -367,6 +381,7 @@ def _summary(task: str, kind: str, of: Sequence[Judged]) -> dict[str, Any]:
         "unknown": _median([each.row.unknown for each in own]),
         "refused": sum(row.refused for row in cells),
         "off": f"{sum(map(off_plan, planned))} of {len(planned)}" if planned else None,
+        "pending": sum(each.pending for each in own),
         "failed": sum(bool(each.failure) for each in own),
     }
 

@@ -150,19 +150,22 @@ def needs_again(row: Row) -> bool:
     return row.known >= FEWEST and row.coverage < LOW
 
 
+def pending(row: Row, again: Row | None) -> bool:
+    """Return whether runs with fresh noise must decide on a row, and are not there."""
+    return needs_again(row) and again is None
+
+
 def failure(row: Row, again: Row | None = None) -> str:
-    """Return how a row fails, or an empty text.
+    """Return how a row fails, or an empty text; low coverage alone is no failure yet.
 
     Parameters
     ----------
     again : Row, optional
-        The same number in runs with fresh noise, which decide on a coverage that was low.
+        The same number in runs with fresh noise, which decide if the coverage was low.
     """
     if row.known < FEWEST:
         return ""
-    if needs_again(row):
-        if again is None or again.known < FEWEST:
-            return f"coverage {row.coverage:.3f}, to be run again"
+    if needs_again(row) and again is not None:
         if row.kind == "test":
             alarms = 1 - again.coverage
             # Without an exact test the comparison is with not a number, and false.
@@ -170,7 +173,8 @@ def failure(row: Row, again: Row | None = None) -> str:
                 return f"type I error {alarms:.3f}"
         elif again.coverage < LOW_AGAIN:
             return f"coverage {again.coverage:.3f}"
-    return f"width {row.width:.2f}" if row.width > WIDE else ""
+    width = (again or row).width
+    return f"width {width:.2f}" if width > WIDE else ""
 
 
 def off_plan(row: Row) -> bool:
