@@ -1,0 +1,345 @@
+"""Counts in tables: shares, tests, odds ratios, scorecards, class shares, baskets, synthesis."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cloister.core.derived import displays_of
+from cloister.core.display import Display, Estimate, Heatmap
+from cloister.core.display import Table as Shown
+from cloister.data.schema import Column
+from cloister_lab.experiments.yardstick.readings import (
+    Figure,
+    Judge,
+    Question,
+    Release,
+    Target,
+    Tests,
+    column_of,
+    figures,
+    levels_of,
+    library,
+    names_of,
+    shares_of,
+    shown,
+)
+from cloister_lab.experiments.yardstick.tables import Table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_SHARE = (0.0, 1.0)
+
+
+def _displays(release: Release) -> tuple[Display, ...]:
+    return displays_of(release.plan.task, release.results, release.plan.columns)
+
+
+# --- Tabulate -------------------------------------------------------------------------------------
+
+
+def _divided(table: Table) -> bool:
+    return bool(table.group and table.outcome)
+
+
+def _pair(table: Table) -> tuple[Column, Column]:
+    return column_of(table, table.group), column_of(table, table.outcome)
+
+
+def _asks_cross(table: Table, _: int) -> Question:
+    group, outcome = _pair(table)
+    square = len(levels_of(group)) == 2
+    options = {
+        "tables": ((group.name, outcome.name),),
+        "means": tuple(names_of(table.numbers)),
+        "by": (group.name,),
+        "tests": ("chi2", "trend", *(("odds_ratio", "relative_risk") if square else ())),
+    }
+    return Question((group, outcome, *table.numbers), options)
+
+
+def _cells(group: list[str], outcome: list[str]) -> list[str]:
+    return [f"{a}, {b}" for a in group for b in outcome]
+
+
+def _tabulate(release: Release) -> list[Figure]:
+    results, columns, task = release.results, release.plan.columns, release.plan.task
+    words = task.labels  # type: ignore[attr-defined]  # of this task
+    group, outcome = ([f"{columns[j]}={label}" for label in words[j]] for j in (0, 1))
+    cells = _cells(group, outcome)
+    counts, shares = (release.planned(f"{of}_half_width") for of in ("count", "share"))
+    found = figures(
+        results, "table_1.counts", [f"count {c}" for c in cells], planned=counts, total=True
+    )
+    part = "table_1.shares"
+    found += figures(results, part, [f"share {c}" for c in cells], planned=shares, box=_SHARE)
+    found += figures(results, "table_1.row_shares", [f"row share {c}" for c in cells], box=_SHARE)
+    for key in ("odds_ratio", "relative_risk"):
+        if f"table_1.{key}" in results:
+            (ratio,) = figures(results, f"table_1.{key}", [f"log {key.replace('_', ' ')}"])
+            found.append(ratio.logged)
+    labels = [f"records {level}" for level in group]
+    found += figures(results, "group_counts", labels, total=True)
+    for i, name in enumerate(columns[2:]):
+        ends = ("", "_low", "_high", "_population_low", "_population_high")
+        means = {f"mean{end}": results[f"means{end}"][:, i] for end in ends}
+        width = release.planned("mean_half_width", i)
+        labels = [f"mean {name} {level}" for level in group]
+        found += figures(means, "mean", labels, planned=width)
+    return found
+
+
+def _crosstab(frame: DataFrame, table: Table) -> Any:
+    """Return counts by pandas, with a row and a column for each cell of the codebook."""
+    group, outcome = _pair(table)
+    found = library("pandas").crosstab(frame[group.name], frame[outcome.name])
+    rows, columns = (np.arange(len(levels_of(each)), dtype=float) for each in (group, outcome))
+    return found.reindex(index=rows, columns=columns, fill_value=0).to_numpy().astype(float)
+
+
+def _cross(frame: DataFrame, table: Table) -> dict[str, Target]:
+    """Return counts by pandas, and odds ratio and relative risk by statsmodels."""
+    group, outcome = _pair(table)
+    counts = _crosstab(frame, table)
+    rows, totals = levels_of(group), counts.sum(axis=1)
+    found: dict[str, Target] = {}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        within = counts / totals[:, None]
+    for name, count, share in zip(
+        _cells(rows, levels_of(outcome)), counts.ravel(), within.ravel(), strict=True
+    ):
+        found[f"count {name}"] = float(count)
+        found[f"share {name}"] = float(count / counts.sum())
+        found[f"row share {name}"] = float(share)
+    for code, level in enumerate(rows):
+        found[f"records {level}"] = float(totals[code])
+        of_level = frame[frame[group.name] == code]
+        found |= {f"mean {n} {level}": float(of_level[n].mean()) for n in names_of(table.numbers)}
+    if counts.shape == (2, 2):
+        # The second column over the second row, compared to the first row.
+        of = library("statsmodels.stats.contingency_tables").Table2x2(counts[::-1, ::-1])
+        found["log odds ratio"] = float(of.log_oddsratio)
+        found["log relative risk"] = float(of.log_riskratio)
+    return found
+
+
+def _released_tests(release: Release) -> dict[str, float]:
+    tests = ("chi2", "trend", "odds_ratio", "relative_risk")
+    found = {test: release.results.get(f"table_1.{test}_p") for test in tests}
+    return {test: float(p[0]) for test, p in found.items() if p is not None}
+
+
+def _exact_tests(frame: DataFrame, table: Table) -> dict[str, float]:
+    """Return p-values by SciPy and statsmodels; Wald's for the two ratios."""
+    counts = _crosstab(frame, table)
+    full = counts[counts.sum(axis=1) > 0]  # an empty row has no degree of freedom
+    tables = library("statsmodels.stats.contingency_tables")
+    found = {
+        "chi2": library("scipy.stats").chi2_contingency(full, correction=False).pvalue,
+        "trend": tables.Table(counts, shift_zeros=False).test_ordinal_association().pvalue,
+    }
+    if counts.shape == (2, 2):
+        square = tables.Table2x2(counts)
+        found["odds_ratio"] = square.log_oddsratio_pvalue()
+        found["relative_risk"] = square.log_riskratio_pvalue()
+    return {test: float(p) for test, p in found.items()}
+
+
+# --- Scorecard ------------------------------------------------------------------------------------
+
+
+def _asks_scorecard(table: Table, _: int) -> Question:
+    columns = [column for column in table.numbers if column.name in table.cuts]
+    group = [column_of(table, table.group)] if table.group else []
+    outcome = column_of(table, table.outcome)
+    options = {"target": outcome.name, "edges": dict(table.cuts)}
+    return Question((*columns, *group, outcome), options)
+
+
+def _bins(table: Table) -> dict[str, tuple[float, ...]]:
+    """Return the inner edges of each characteristic; those of a category part its codes."""
+    asked = _asks_scorecard(table, 0).columns[:-1]
+    codes = {c.name: tuple(np.arange(1, len(levels_of(c))) - 0.5) for c in asked if c.words}
+    return {
+        column.name: table.cuts.get(column.name, codes.get(column.name, ())) for column in asked
+    }
+
+
+def _scorecard(release: Release) -> list[Figure]:
+    results, found = release.results, []
+    for i, name in enumerate(release.plan.columns[:-1]):
+        part, bins = f"column_{i + 1}.", len(results[f"column_{i + 1}.woe"])
+        for key, title in (("woe", "weight of evidence"), ("rate", "event rate")):
+            labels = [f"{title} {name} {k + 1}" for k in range(bins)]
+            box = (-20.0, 20.0) if key == "woe" else _SHARE
+            found += figures(results, part + key, labels, box=box)
+        for key, box in (("iv", (0.0, 16.0)), ("ks", _SHARE), ("gini", (-1.0, 1.0))):
+            if part + key in results:
+                found += figures(results, part + key, [f"{key} {name}"], box=box)
+    return found
+
+
+def _card(frame: DataFrame, table: Table) -> dict[str, Target]:
+    """Return measures of bins: weights and information by their definition, for want of a library.
+
+    Kolmogorov-Smirnov is SciPy's, Gini from scikit-learn's area under the curve.
+    """
+    metrics, stats = library("sklearn.metrics"), library("scipy.stats")
+    event = frame[table.outcome].to_numpy() == 1
+    found: dict[str, Target] = {}
+    for name, edges in _bins(table).items():
+        bins = np.searchsorted(edges, frame[name].to_numpy(), side="right")
+        shares = [
+            np.bincount(bins[of], minlength=len(edges) + 1) / of.sum() for of in (~event, event)
+        ]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            woe = np.log(shares[0] / shares[1])
+            parts = np.where(shares[0] == shares[1], 0.0, (shares[0] - shares[1]) * woe)
+        for k in range(len(edges) + 1):
+            inside = bins == k
+            found[f"weight of evidence {name} {k + 1}"] = float(woe[k])
+            found[f"event rate {name} {k + 1}"] = (
+                float(event[inside].mean()) if inside.any() else 0.0
+            )
+        found[f"iv {name}"] = float(parts.sum())
+        found[f"ks {name}"] = float(stats.ks_2samp(bins[event], bins[~event]).statistic)
+        found[f"gini {name}"] = 2 * float(metrics.roc_auc_score(event, bins)) - 1
+    return found
+
+
+# --- Naive Bayes and synthesis --------------------------------------------------------------------
+
+
+def _asks_classes(table: Table, _: int) -> Question:
+    return Question((*table.numbers, *table.words), {"target": table.outcome})
+
+
+def _classes(release: Release) -> list[Figure]:
+    results, task = release.results, release.plan.task
+    labels: tuple[str, ...] = task.classes  # type: ignore[attr-defined]  # of this task
+    planned = release.planned("class_count_half_width")
+    margins = {
+        "count": results["class_counts"],
+        "count_half_width": results["class_count_half_width"],
+    }
+    found = figures(margins, "count", [f"count {label}" for label in labels], planned=planned)
+    named = [f"share {label}" for label in labels]
+    return found + figures(results, "class_prior", named, box=_SHARE)
+
+
+def _class_shares(frame: DataFrame, table: Table) -> dict[str, Target]:
+    counts = frame[table.outcome].value_counts()
+    found: dict[str, Target] = {}
+    for code in (0, 1):
+        count = float(counts.get(float(code), 0))
+        found |= {f"count {code}": count, f"share {code}": count / len(frame)}
+    return found
+
+
+def _asks_words(table: Table, _: int) -> Question:
+    return Question(table.words)
+
+
+def _margins(release: Release) -> list[Figure]:
+    """Return the released shares of levels, as the report shows them."""
+    found = []
+    for display in _displays(release):
+        if isinstance(display, Heatmap) and display.title.endswith("released and synthetic"):
+            column = display.title.split(":")[0]
+            released, _ = display.numbers()
+            for label, cell in zip(display.estimate.labels[1], released[1], strict=True):
+                found.append(shown(f"share {column}={label}", cell))
+    return found
+
+
+def _level_shares(frame: DataFrame, table: Table) -> dict[str, Target]:
+    return {**shares_of(frame, table.words)}
+
+
+# --- Baskets --------------------------------------------------------------------------------------
+
+
+def _items(table: Table) -> tuple[Column, ...]:
+    return tuple(column for column in table.words if column.type == "boolean")
+
+
+def _asks_items(table: Table, _: int) -> Question:
+    return Question(_items(table))
+
+
+def _set_name(text: str) -> str:
+    return " + ".join(sorted(text.split(" + ")))
+
+
+def _rule_name(left: str, right: str) -> str:
+    return f"{_set_name(left)} → {_set_name(right)}"
+
+
+def _rules(release: Release) -> list[Figure]:
+    """Return the sets and rules that the report shows."""
+    found: list[Figure] = []
+    for display in _displays(release):
+        if not isinstance(display, Shown):
+            continue
+        for label, *cells in display.rows:
+            for heading, cell in zip(display.headings[1:], cells, strict=True):
+                if isinstance(label, str) and isinstance(cell, Estimate):
+                    found += _of_rule(label, heading, cell)
+    return found
+
+
+def _of_rule(label: str, heading: str, cell: Estimate) -> Iterator[Figure]:
+    """Yield a number of a set or a rule; the support of a rule is that of a set."""
+    left, arrow, right = label.partition(" → ")
+    if not arrow:
+        yield shown(f"{heading} {_set_name(label)}", cell)
+    elif heading == "lift":
+        yield shown(f"log lift {_rule_name(left, right)}", cell).logged
+    elif heading != "support":
+        yield shown(f"{heading} {_rule_name(left, right)}", cell)
+
+
+def _baskets(frame: DataFrame, table: Table) -> Mapping[str, Target]:
+    """Return supports and rules by mlxtend; what it does not list is 0."""
+    mined = library("mlxtend.frequent_patterns")
+    baskets = frame[names_of(_items(table))].astype(bool)
+    sets = mined.apriori(baskets, min_support=0.5 / len(frame), use_colnames=True, max_len=3)
+    found: defaultdict[str, Target] = defaultdict(float)
+    for support, items in zip(sets["support"], sets["itemsets"], strict=True):
+        found[f"support {_set_name(' + '.join(items))}"] = float(support)
+    rules = mined.association_rules(sets, metric="confidence", min_threshold=0.0)
+    parts = ["antecedents", "consequents", "confidence", "lift", "leverage"]
+    for left, right, confidence, lift, leverage in rules[parts].itertuples(index=False):
+        name = _rule_name(" + ".join(left), " + ".join(right))
+        found[f"confidence {name}"] = float(confidence)
+        found[f"log lift {name}"] = float(np.log(lift))
+        found[f"leverage {name}"] = float(leverage)
+    return found
+
+
+JUDGES = (
+    Judge(
+        *("tabulate", _divided, _asks_cross, _tabulate, _cross, ("statsmodels",)),
+        tests=Tests(lambda table: (table.outcome,), _released_tests, _exact_tests),
+    ),
+    Judge(
+        "scorecard",
+        lambda table: bool(table.outcome and table.cuts),
+        *(_asks_scorecard, _scorecard, _card),
+    ),
+    Judge(
+        *("naive-bayes", lambda table: bool(table.outcome), _asks_classes, _classes),
+        _class_shares,
+    ),
+    Judge(
+        "synthesise",
+        lambda table: len(table.words) > 1,
+        *(_asks_words, _margins, _level_shares),
+    ),
+    Judge("apriori", lambda table: table.items, _asks_items, _rules, _baskets, ("mlxtend",)),
+)
+"""The judges of this family."""

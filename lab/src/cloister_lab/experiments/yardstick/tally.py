@@ -1,0 +1,182 @@
+"""From readings of many runs to rows, and from a row to its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan, nan
+
+import numpy as np
+
+from cloister_lab.experiments.records import TidyRow, number
+from cloister_lab.experiments.yardstick.readings import Reading
+
+LOW, LOW_AGAIN = 0.93, 0.90
+"""Coverage below the first is measured again with fresh noise, and must then reach the second."""
+WIDE = 1.7
+"""Greatest width over the width that would have been needed."""
+PLANNED = 1.5
+"""Greatest factor between the planned and the delivered width."""
+TYPE_ONE, BEYOND_EXACT = 0.075, 0.01
+"""Greatest share of false alarms of a test at 5 %, or above that of the exact test."""
+FEWEST = 20
+"""Fewest known numbers of a row that is judged."""
+_ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the runs of a cell say of one number.
+
+    Parameters
+    ----------
+    kind : {"noise", "population", "test", "cell"}
+        A test has p-values; a row of a cell counts its refusals.
+    runs : int
+        How often it was released, or asked for.
+    known : int
+        How often the release gave an interval.
+    held : int
+        How often that held the target, or how often a test did not reject.
+    half, needed : float
+        Mean half-width, and the 95 % quantile of the error.
+    planned : float
+        Half-width of the forecast.
+    exact : float
+        Share of rejections of the exact test on the same records.
+    """
+
+    name: str
+    kind: str
+    runs: int
+    known: int
+    held: int
+    half: float = nan
+    needed: float = nan
+    planned: float = nan
+    exact: float = nan
+    refused: int = 0
+    sentence: str = ""
+
+    @property
+    def coverage(self) -> float:
+        """Share of known intervals that hold the target, or of tests that do not reject."""
+        return self.held / self.known if self.known else nan
+
+    @property
+    def unknown(self) -> float:
+        """Share of runs without an interval."""
+        return 1 - self.known / self.runs if self.runs else nan
+
+    @property
+    def width(self) -> float:
+        """Half-width over the one that would have held the target in 95 % of the runs."""
+        return self.half / self.needed if self.needed > 0 else nan
+
+    @property
+    def delivered(self) -> float:
+        """Half-width over the planned one."""
+        return self.half / self.planned if self.planned > 0 else nan
+
+
+def rows_of(runs: Sequence[Sequence[Reading]]) -> list[Row]:
+    """Return a row for each number and kind, in the order of their first reading."""
+    found: dict[tuple[str, str], list[Reading]] = {}
+    for run in runs:
+        for reading in run:
+            found.setdefault((reading.name, reading.kind), []).append(reading)
+    return [_row(name, kind, of) for (name, kind), of in found.items()]
+
+
+def _row(name: str, kind: str, of: Sequence[Reading]) -> Row:
+    known = [reading for reading in of if reading.known]
+    if not known:
+        return Row(name, kind, len(of), 0, 0)
+    return Row(
+        name,
+        kind,
+        len(of),
+        len(known),
+        sum(reading.held for reading in known),
+        half=float(np.mean([reading.half for reading in known])),
+        needed=float(np.quantile([reading.error for reading in known], 0.95)),
+        planned=known[0].planned or nan,
+    )
+
+
+def alarms_of(
+    released: Sequence[Mapping[str, float]], exact: Sequence[Mapping[str, float]]
+) -> list[Row]:
+    """Return a row for each test, from p-values on records whose null hypothesis is true."""
+    names = dict.fromkeys(name for run in released for name in run)
+    made = []
+    for name in names:
+        p = [run[name] for run in released if name in run]
+        known = [value for value in p if not isnan(value)]
+        held = sum(value > _ALPHA for value in known)
+        alarms = [run[name] <= _ALPHA for run in exact if name in run]
+        share = float(np.mean(alarms)) if alarms else nan
+        made.append(Row(name, "test", len(p), len(known), held, exact=share))
+    return made
+
+
+def as_cells(row: Row) -> dict[str, str | int | float | None]:
+    """Return a row as fields of a file, where what is not a number is empty."""
+    return {
+        name: None if isinstance(value, float) and isnan(value) else value
+        for name, value in vars(row).items()
+    }
+
+
+def from_cells(cells: TidyRow) -> Row:
+    """Return the row that a line of a file holds."""
+    runs, known, held, refused = (
+        int(cells[key] or 0) for key in ("runs", "known", "held", "refused")
+    )
+    half, needed, planned, exact = (
+        number(cells, key) for key in ("half", "needed", "planned", "exact")
+    )
+    name, kind, sentence = (str(cells[key] or "") for key in ("name", "kind", "sentence"))
+    return Row(name, kind, runs, known, held, half, needed, planned, exact, refused, sentence)
+
+
+def is_known(row: Row) -> bool:
+    """Return whether a row has enough intervals to show its coverage and width."""
+    return row.known >= min(FEWEST, row.runs)
+
+
+def needs_again(row: Row) -> bool:
+    """Return whether the coverage of a row calls for fresh noise."""
+    return row.known >= FEWEST and row.coverage < LOW
+
+
+def pending(row: Row, again: Row | None) -> bool:
+    """Return whether runs with fresh noise must decide on a row, and are not there."""
+    return needs_again(row) and again is None
+
+
+def failure(row: Row, again: Row | None = None) -> str:
+    """Return how a row fails, or an empty text; low coverage alone is no failure yet.
+
+    Parameters
+    ----------
+    again : Row, optional
+        The same number in runs with fresh noise, which decide if the coverage was low.
+    """
+    if row.known < FEWEST:
+        return ""
+    if needs_again(row) and again is not None:
+        if row.kind == "test":
+            alarms = 1 - again.coverage
+            # Without an exact test the comparison is with not a number, and false.
+            if alarms > TYPE_ONE and not alarms <= again.exact + BEYOND_EXACT:
+                return f"type I error {alarms:.3f}"
+        elif again.coverage < LOW_AGAIN:
+            return f"coverage {again.coverage:.3f}"
+    width = (again or row).width
+    return f"width {width:.2f}" if width > WIDE else ""
+
+
+def off_plan(row: Row) -> bool:
+    """Return whether the delivered width is far from the planned one."""
+    return not isnan(row.delivered) and not 1 / PLANNED <= row.delivered <= PLANNED

@@ -1,0 +1,167 @@
+"""Survival curves, medians, rates, the log-rank test, and hazard ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cloister.data.schema import Column
+from cloister_lab.experiments.yardstick.readings import (
+    Figure,
+    Judge,
+    Question,
+    Release,
+    Target,
+    Tests,
+    column_of,
+    design_of,
+    figures,
+    first_of,
+    levels_of,
+    library,
+)
+from cloister_lab.experiments.yardstick.tables import Table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_PLACES = (0.25, 0.5, 0.75)  # of the released times, where a curve is read
+
+
+def _has_times(table: Table) -> bool:
+    return table.time is not None
+
+
+def _times(table: Table) -> tuple[Column, Column]:
+    assert table.time is not None
+    assert table.event is not None
+    return table.time, table.event
+
+
+def _asks_curves(table: Table, _: int) -> Question:
+    time, event = _times(table)
+    group = column_of(table, table.group)
+    options = {"time": time.name, "event": event.name, "by": group.name}
+    return Question((time, event, group), options)
+
+
+def _curves(release: Release) -> list[Figure]:
+    results, task = release.results, release.plan.task
+    groups: tuple[str, ...] = task.groups  # type: ignore[attr-defined]  # of this task
+    edges = results["edges"]
+    planned = release.planned("survival_half_width")
+    found = []
+    for i, group in enumerate(groups):
+        for part in _PLACES:
+            at = round(part * (len(edges) - 1))
+            ends = ("", "_low", "_high", "_population_low", "_population_high")
+            value = {f"survival{end}": results[f"survival{end}"][i, [at]] for end in ends}
+            label = f"curve at {part:g} of the times, {group}"
+            place = [float(edges[at])]
+            found += figures(value, "survival", [label], at=place, planned=planned, box=(0.0, 1.0))
+    for key in ("median", "rate"):
+        found += figures(results, key, [f"{key}, {group}" for group in groups])
+    names = [f"log rate ratio, {group}" for group in groups[1:]]
+    return found + [each.logged for each in figures(results, "rate_ratio", names)]
+
+
+def _by_group(frame: DataFrame, table: Table) -> Iterator[tuple[str, DataFrame]]:
+    group = column_of(table, table.group)
+    for code, level in enumerate(levels_of(group)):
+        yield level.split("=", 1)[1], frame[frame[group.name] == code]
+
+
+def _kaplan_meier(frame: DataFrame, table: Table) -> dict[str, Target]:
+    """Return curves and medians by lifelines, and events over person-time by our own formula."""
+    time, event = (column.name for column in _times(table))
+    found: dict[str, Target] = {}
+    first = np.nan
+    for i, (group, own) in enumerate(_by_group(frame, table)):
+        fitted = library("lifelines").KaplanMeierFitter().fit(own[time], own[event])
+
+        def curve(place: float, fitted: Any = fitted) -> float:
+            return float(fitted.predict(place))
+
+        found |= {f"curve at {part:g} of the times, {group}": curve for part in _PLACES}
+        rate = float(own[event].sum() / own[time].sum())
+        found |= {f"median, {group}": float(fitted.median_survival_time_), f"rate, {group}": rate}
+        if i:
+            found[f"log rate ratio, {group}"] = float(np.log(rate / first))
+        else:
+            first = rate
+    return found
+
+
+def _released_log_rank(release: Release) -> dict[str, float]:
+    return first_of(release.results["log_rank_p"], "log-rank")
+
+
+def _log_rank(frame: DataFrame, table: Table) -> dict[str, float]:
+    time, event = (frame[column.name] for column in _times(table))
+    test = library("lifelines.statistics").multivariate_logrank_test
+    return {"log-rank": float(test(time, frame[table.group], event).p_value)}
+
+
+# --- Cox ------------------------------------------------------------------------------------------
+
+
+def _covariates(table: Table) -> tuple[Column, ...]:
+    return (*table.numbers, *table.words)
+
+
+def _asks_hazards(table: Table, n: int) -> Question:
+    time, event = _times(table)
+    options = {"time": time.name, "event": event.name, "nominal_events": round(table.events * n)}
+    return Question((time, event, *_covariates(table)), options)
+
+
+def _hazards(release: Release) -> list[Figure]:
+    """Return coefficients; those marked as attenuated have no valid interval."""
+    results, task = release.results, release.plan.task
+    names: tuple[str, ...] = task.names  # type: ignore[attr-defined]  # of this task
+    found = figures(results, "coef", [f"coefficient {name}" for name in names])
+    marked = results["attenuated"] > 0
+    return [
+        Figure(f.name, f.estimate, f.noise, f.population, known=not mark)
+        for f, mark in zip(found, marked, strict=True)
+    ]
+
+
+def _cox(frame: DataFrame, table: Table) -> Any:
+    time, event = (column.name for column in _times(table))
+    design = design_of(frame, _covariates(table), flags_as_numbers=True)
+    whole = design.assign(**{time: frame[time], event: frame[event]})
+    return library("lifelines").CoxPHFitter().fit(whole, time, event)
+
+
+def _partial_likelihood(frame: DataFrame, table: Table) -> dict[str, Target]:
+    """Return coefficients by lifelines, with Efron's ties."""
+    return {f"coefficient {name}": float(b) for name, b in _cox(frame, table).params_.items()}
+
+
+def _released_score(release: Release) -> dict[str, float]:
+    return first_of(release.results["score_p"], "score")
+
+
+def _likelihood_ratio(frame: DataFrame, table: Table) -> dict[str, float]:
+    return {"score": float(_cox(frame, table).log_likelihood_ratio_test().p_value)}
+
+
+JUDGES = (
+    Judge(
+        "survival",
+        lambda table: _has_times(table) and bool(table.group),
+        *(_asks_curves, _curves, _kaplan_meier, ("lifelines",)),
+        tests=Tests(lambda table: (table.group,), _released_log_rank, _log_rank),
+    ),
+    Judge(
+        *("cox", _has_times, _asks_hazards, _hazards, _partial_likelihood, ("lifelines",)),
+        tests=Tests(
+            lambda table: tuple(column.name for column in _times(table)),
+            *(_released_score, _likelihood_ratio),
+        ),
+    ),
+)
+"""The judges of this family."""
