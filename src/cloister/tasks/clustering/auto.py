@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 _FEW_CLUSTERS, _COLUMNS, _MANY_COLUMNS, _ALL = 60.0, 8.0, 3.0, 150.0
 
 _LOOK, _SUMS = 0.045, 0.08  # shares of the budget of the two rounds after the path
+_LEAST_MOVE = 2.0  # the last centres of the path have less noise than those rounds
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class Auto(Clustering, Gaussian):
         path = finder if _permits(finder) else route
         if not can_determine(k, d, n, self.mu, _LOOK):
             return path
-        estimation = Estimation(k, d, self.frac_bits, _LOOK, (_SUMS,))
+        estimation = Estimation(k, d, self.frac_bits, _LOOK, (_SUMS,), _LEAST_MOVE)
         # Shares divide the squared GDP parameter.
         left = replace(path, mu=self.mu * sqrt(1 - estimation.share))
         return EstimatedRoute(left, estimation)

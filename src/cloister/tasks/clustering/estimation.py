@@ -73,6 +73,9 @@ class Estimation:
         Share of the budget of each look.
     sums : tuple of float
         Share of each round of sums.
+    least_move : float
+        Squared move below which a centre stays, in the square that noise alone would have. It is
+        larger if the path ends with less noise than these rounds have.
     """
 
     n_clusters: int
@@ -80,6 +83,7 @@ class Estimation:
     frac_bits: int
     look: float
     sums: tuple[float, ...]
+    least_move: float = 1.0
 
     @property
     def rounds(self) -> int:
@@ -208,7 +212,8 @@ class Estimation:
         target = np.clip(centres + response.move(steps, _MOVES), -1, 1)
         noise = (response.amplified(errors**2, _MOVES) ** 2).sum(axis=1)
         moves = target - centres
-        kept = np.maximum(0, 1 - noise / np.maximum((moves**2).sum(axis=1), 1e-12))
+        squares = np.maximum((moves**2).sum(axis=1), 1e-12)
+        kept = np.maximum(0, 1 - self.least_move * noise / squares)
         moves *= kept[:, None]
         moved = centres + moves
 
