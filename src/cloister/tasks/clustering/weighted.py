@@ -7,7 +7,7 @@ that an int64 holds. So neither the order of addition nor a tie depends on the l
 
 from __future__ import annotations
 
-from math import ceil, log2
+from math import ceil, frexp, ldexp, log2
 
 import numpy as np
 
@@ -47,7 +47,8 @@ def cluster(
 
     Parameters
     ----------
-    points : ndarray of shape (n_points, n_features), at most seven columns, steps of the lattice
+    points : ndarray of shape (n_points, n_features), steps of the lattice
+        At most seven columns, or a coarser lattice: see :func:`best_centres`.
     masses : ndarray of shape (n_points,), >= 0, at least one positive
     n_clusters : int
     public_seed : int
@@ -80,7 +81,7 @@ def best_centres(
 def many_centres(points: Floats, weights: Floats, n_clusters: int, *, public_seed: int) -> Floats:
     """Return centres of weighted points where any good ones do: one start, and a few steps.
 
-    There are as many points with a weight as there are clusters at least, or points are repeated.
+    If fewer points than clusters have a weight, these points are repeated.
     """
     steps, unit = _in_steps(points[weights > 0])
     if len(steps) <= n_clusters:
@@ -93,7 +94,8 @@ def many_centres(points: Floats, weights: Floats, n_clusters: int, *, public_see
 def _in_steps(points: Floats) -> tuple[Integers, float]:
     """Return points on a lattice whose costs are exact, and its step."""
     bits = min(BITS, (34 - ceil(log2(points.shape[1]))) // 2)
-    unit = float(np.abs(points).max()) / (1 << bits) or 1.0
+    # A power of two, which the last bits of a coordinate do not change: all parties use the same.
+    unit = ldexp(1.0, frexp(float(np.abs(points).max()))[1] - bits)
     return np.rint(points / unit).astype(np.int64), unit
 
 

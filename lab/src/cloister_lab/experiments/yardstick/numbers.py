@@ -122,7 +122,7 @@ def _below(ordered: Floats, place: float) -> float:
 
 def _describe(release: Release) -> list[Figure]:
     results, task = release.results, release.plan.task
-    kinds = task.categories  # type: ignore[attr-defined]
+    kinds = task.categories  # type: ignore[attr-defined]  # of this task
     named = list(zip(_columns(release), kinds, strict=True))
     levels = [f"share {name}={label}" for name, labels in named for label in labels]
     numbers = [name for name, labels in named if not labels]
