@@ -538,6 +538,16 @@ def test_tasks_are_listed_with_what_they_promise(capsys: Said) -> None:
     assert {"sensitive", "min_support", "max_size"} <= set(tasks["apriori"]["options"])
 
 
+def test_plan_finds_the_epsilon_of_a_wanted_margin(capsys: Said, ward: Path) -> None:
+    asked = ["plan", "--schema", "ward.toml", "--nominal-n", "120", "--task", "count"]
+    assert main([*asked, "--want", "result=20", "--json"]) == 0
+    told = document(capsys)
+    assert told["forecast"]["half_width"][0] <= 20
+    assert 0.1 < told["plan"]["budget"]["epsilon"] < 1
+    assert main([*asked, "--want", "result=20", "--epsilon", "1"]) != 0
+    assert "--epsilon is what --want finds" in capsys.readouterr().err
+
+
 def test_plan_shows_cost_rounds_bytes_error_and_odds_without_a_record(
     capsys: Said, ward: Path
 ) -> None:

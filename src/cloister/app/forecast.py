@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
 
 from cloister.app.text import number
 from cloister.core.arrays import Results
 from cloister.core.display import Table
+from cloister.core.errors import PlanError
 from cloister.data.schema import Schema
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.tasks.options import epsilon_for
 
+_EPSILONS = [k * 10.0**d for d in (-4, -3, -2, -1, 0) for k in range(10, 100)] + [100.0]
 _CLEAR_SUM = 5.0  # least ratio of the sum of equal records to its noise
 
 
@@ -46,6 +51,62 @@ def expected(plan: Plan) -> tuple[Table, ...]:
     if others:
         tables.append(Table("Expected error (95 % of the noise)", ("of", "error"), tuple(others)))
     return tuple(tables)
+
+
+def wanted_budget(
+    plan_for: Callable[[Budget], Plan], delta: float, want: Mapping[str, float]
+) -> Budget:
+    """Return the least budget whose plan is expected to have the wanted margins of error.
+
+    Parameters
+    ----------
+    plan_for : function of a budget
+    want : mapping of a forecast's name, without ``half_width``, to a 95 % half-width
+        In the units of the forecast; of a forecast with several values, the largest counts.
+
+    Returns
+    -------
+    Budget
+        Its epsilon has two digits and is between 0.001 and 100.
+
+    Raises
+    ------
+    PlanError
+        If the task has no such forecast, or no epsilon up to 100 is enough.
+    """
+    largest = Budget(_EPSILONS[-1], delta)
+    known = _margins(plan_for(largest))
+    if not want or (unknown := want.keys() - known.keys()):
+        given = ", ".join(sorted(unknown)) if want else "nothing"
+        offered = ", ".join(known) or "none, as this task has no forecast"
+        raise PlanError(f"want must name forecasts of the task ({offered}), got {given}.")
+    if wrong := [name for name, width in want.items() if not 0 < width < math.inf]:
+        raise PlanError(f"want must be a positive margin of error, got {want[wrong[0]]:g}.")
+
+    def is_enough(epsilon: float) -> bool:
+        try:
+            found = _margins(plan_for(Budget(epsilon, delta)))
+        except PlanError:  # too little for any plan of the task
+            return False
+        return all(found.get(name, math.inf) <= width for name, width in want.items())
+
+    at = bisect_left(_EPSILONS, True, key=is_enough)
+    if at == len(_EPSILONS):
+        name, width = next((name, width) for name, width in want.items() if not known[name] <= width)
+        raise PlanError(
+            f"want {name}={width:g} needs more than epsilon {_EPSILONS[-1]:g}, at which it would "
+            f"be ± {number(known[name])}; ask for a larger margin or use more "
+            "records."
+        )
+    return Budget(_EPSILONS[at], delta)
+
+
+def _margins(plan: Plan) -> dict[str, float]:
+    """Return the largest margin of error of each forecast, by its short name."""
+    return {
+        name.removesuffix("half_width").strip("_") or "result": float(np.max(values))
+        for name, values in forecast_of(plan).items()
+    }
 
 
 def plan_warnings(plan: Plan, schema: Schema, *, sized: bool = True) -> tuple[str, ...]:

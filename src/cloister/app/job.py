@@ -13,6 +13,7 @@ from math import sqrt
 from typing import Any, Self
 
 from cloister.app.encoded_options import decode_options, encode_options
+from cloister.app.forecast import wanted_budget
 from cloister.app.in_process import OnRound, SiloRecords, check_records, content_of, run_plan
 from cloister.app.payment import Account
 from cloister.app.question import hash_of, question_of
@@ -172,6 +173,12 @@ class Job:
         )
         return plan.with_question(hash_of(question_of(plan, self.schema)))
 
+    def wanted(self, want: Mapping[str, float], nominal_n: int) -> Plan:
+        """Return the plan with the least epsilon for wanted margins of error."""
+        delta = default_delta(nominal_n) if self.delta is None else self.delta
+        budget = wanted_budget(lambda budget: self.plan_for(budget, nominal_n), delta, want)
+        return self.plan_for(budget, nominal_n)
+
     def loss_notices(self, records: SiloRecords) -> list[str]:
         """Return a sentence for each source that has excluded rows.
 
@@ -268,7 +275,8 @@ def make_plan(
     schema: Schema,
     silos: Iterable[str],
     *,
-    budget: Budget | None,
+    budget: Budget | None = None,
+    want: Mapping[str, float] | None = None,
     nominal_n: int,
     columns: Iterable[str] | None = None,
     frac_bits: int = 16,
@@ -278,8 +286,11 @@ def make_plan(
 
     Parameters
     ----------
-    budget : Budget or None
+    budget : Budget, optional
         None for a task that is not private.
+    want : mapping of str to float, optional
+        Wanted 95 % half-widths in place of a budget, see
+        :func:`~cloister.app.forecast.wanted_budget`.
     options
         Fields of :class:`Trust`, and options of the task.
 
@@ -295,6 +306,10 @@ def make_plan(
         frac_bits=frac_bits,
         trust=trust,
     )
+    if want is not None:
+        if budget is not None:
+            raise PlanError("budget and want both define the noise; give one of them.")
+        return job.wanted(want, nominal_n)
     return job.plan_for(budget, nominal_n)
 
 

@@ -17,6 +17,7 @@ from cloister.cli.options import (
     add_trust_arguments,
     chosen_task,
     job_of,
+    refuse_given,
 )
 from cloister.cli.output import Output
 from cloister.core.display import Table
@@ -31,6 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--silos", type=_silo_names, default="3", metavar="N|A,B,C", help="number or names of silos"
     )
+    parser.add_argument(
+        "--want",
+        type=_margin,
+        action="append",
+        metavar="NAME=MARGIN",
+        help="wanted margin of error of a forecast, in place of --epsilon; repeatable",
+    )
     add_trust_arguments(parser, "local for one silo, else group; jobs submit prefers pairwise")
     add_kmeans_arguments(parser, required=False)
     add_task_arguments(parser, required=False)
@@ -40,13 +48,22 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     schema = Schema.load(args.schema)
     task, options = chosen_task(args)
     # From public facts only, so it costs nothing.
-    plan = job_of(args, task, schema, args.silos, options).plan
+    job = job_of(args, task, schema, args.silos, options)
+    if args.want:
+        refuse_given(args.epsilon is not None, "--epsilon is what --want finds")
+    plan = job.wanted(dict(args.want), args.nominal_n) if args.want else job.plan
     if not plan.budget:
         out.warn(f"NOT PRIVATE: task {plan.task.name!r} releases exact values.")
     for warning in plan_warnings(plan, schema):
         out.warn(warning)
     _show(plan, out)
     return _document(plan)
+
+
+def _margin(text: str) -> tuple[str, float]:
+    """Return a forecast's name and its wanted margin of error."""
+    name, _, margin = text.partition("=")
+    return name, float(margin)
 
 
 def _silo_names(text: str) -> tuple[str, ...]:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cloister.app.forecast import category_warnings, size_warnings
+from cloister.app.forecast import _margins, category_warnings, size_warnings
 from cloister.app.job import make_plan
 from cloister.cli import main
+from cloister.core.errors import PlanError
 from cloister.data.schema import Column, Schema, schema_of
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
@@ -164,3 +165,38 @@ def test_a_delta_that_would_allow_to_release_a_record_is_doubted() -> None:
 
     assert "delta 0.001 is not below 1 / nominal_n" in said(1e-3)
     assert "delta" not in said(1e-4)
+
+
+@pytest.mark.parametrize("name", ["count", "describe", "survival", "tabulate", "pca", "auto"])
+def test_a_wanted_margin_leads_to_the_least_epsilon_that_gives_it(name: str) -> None:
+    task, example = TASKS[name], example_of(TASKS[name])
+    schema = schema_of(example.columns)
+    asked = {"nominal_n": 3000, **example.options}
+    plan = make_plan(task, schema, ["here"], budget=Budget(1.0, 1e-6), **asked)
+    key, margin = next(iter(_margins(plan).items()))
+    found = make_plan(task, schema, ["here"], want={key: margin}, **asked)
+    assert found.budget is not None
+    assert 0.9 <= found.budget.epsilon <= 1.0
+    assert _margins(found)[key] <= margin
+    tighter = make_plan(task, schema, ["here"], want={key: margin / 2}, **asked)
+    assert tighter.budget is not None
+    assert tighter.budget.epsilon > 1.5
+
+
+@pytest.mark.parametrize(
+    ("want", "said"),
+    [
+        ({}, "must name forecasts of the task"),
+        ({"median": 1.0}, "got median"),
+        ({"result": -1.0}, "positive margin"),
+        ({"result": 1e-9}, "needs more than epsilon 100"),
+    ],
+)
+def test_a_wanted_margin_that_cannot_be_is_refused(want: dict[str, float], said: str) -> None:
+    schema = schema_of(example_of(TASKS["count"]).columns)
+    with pytest.raises(PlanError, match=said):
+        make_plan(TASKS["count"], schema, ["here"], want=want, nominal_n=1000)
+    with pytest.raises(PlanError, match="give one of them"):
+        make_plan(
+            TASKS["count"], schema, ["a"], want=want, budget=Budget(1.0, 1e-6), nominal_n=1000
+        )
