@@ -13,11 +13,13 @@ from cloister.core.arrays import Results
 from cloister.core.display import Table
 from cloister.core.errors import PlanError
 from cloister.data.schema import Schema
+from cloister.privacy.accounting import attacker_odds
 from cloister.privacy.budget import Budget
 from cloister.protocol.plan import Plan
 from cloister.tasks.options import epsilon_for
 
 _EPSILONS = [k * 10.0**d for d in (-4, -3, -2, -1, 0) for k in range(10, 100)] + [100.0]
+_LARGE_ODDS = 0.9  # an attacker's; 0.5 is a blind guess
 _CLEAR_SUM = 5.0  # least ratio of the sum of equal records to its noise
 
 
@@ -92,7 +94,9 @@ def wanted_budget(
 
     at = bisect_left(_EPSILONS, True, key=is_enough)
     if at == len(_EPSILONS):
-        name, width = next((name, width) for name, width in want.items() if not known[name] <= width)
+        name, width = next(
+            (name, width) for name, width in want.items() if not known[name] <= width
+        )
         raise PlanError(
             f"want {name}={width:g} needs more than epsilon {_EPSILONS[-1]:g}, at which it would "
             f"be ± {number(known[name])}; ask for a larger margin or use more "
@@ -114,7 +118,8 @@ def plan_warnings(plan: Plan, schema: Schema, *, sized: bool = True) -> tuple[st
 
     A plan that is not `sized`, made without a number of records, has no warning of its size.
     """
-    return (*(size_warnings(plan) if sized else ()), *category_warnings(plan, schema))
+    sizes = size_warnings(plan) if sized else ()
+    return (*sizes, *privacy_warnings(plan), *category_warnings(plan, schema))
 
 
 def size_warnings(plan: Plan) -> tuple[str, ...]:
@@ -127,7 +132,7 @@ def size_warnings(plan: Plan) -> tuple[str, ...]:
         return ()
     task_warnings = getattr(plan.task, "plan_warnings", None)
     about_size = tuple(task_warnings(plan, forecast_of(plan))) if task_warnings else ()
-    return (*(about_size or _of_sums(plan, plan.budget)), *_of_delta(plan, plan.budget))
+    return about_size or tuple(_of_sums(plan, plan.budget))
 
 
 def category_warnings(plan: Plan, schema: Schema) -> tuple[str, ...]:
@@ -139,12 +144,22 @@ def category_warnings(plan: Plan, schema: Schema) -> tuple[str, ...]:
     return (warning_of(names),) if warning_of and names else ()
 
 
-def _of_delta(plan: Plan, budget: Budget) -> Iterator[str]:
+def privacy_warnings(plan: Plan) -> tuple[str, ...]:
+    """Return warnings of a budget whose guarantee says little."""
+    budget, found = plan.budget, []
+    if budget is None:
+        return ()
     if budget.delta * plan.nominal_n >= 1:
-        yield (
+        found.append(
             f"delta {budget.delta:g} is not below 1 / nominal_n, so the guarantee would allow the "
             "release of a whole record; omit delta for a smaller one."
         )
+    if (odds := attacker_odds(plan.events())) > _LARGE_ODDS:
+        found.append(
+            f"epsilon {budget.epsilon:g} is large: an attacker may guess in {odds:.0%} of cases "
+            "correctly whether a record is in the data; choose a smaller one."
+        )
+    return tuple(found)
 
 
 def _of_sums(plan: Plan, budget: Budget) -> Iterator[str]:

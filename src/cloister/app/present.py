@@ -82,11 +82,39 @@ def present(release: Release, *, comparison: Table | None = None) -> Presentatio
         cost=_cost(release),
         reliability=summary.reliability or _reliability(displays),
         warnings=warnings_of(release),
-        remarks=summary.remarks,
+        remarks=(*summary.remarks, *doubts_of(release)),
         displays=displays,
         course=course(release.history, 2 * grid.half_range) if course else (),
         comparison=comparison,
     )
+
+
+def doubts_of(release: Release) -> tuple[str, ...]:
+    """Return a warning if the released number of records is far from `nominal_n`."""
+    nominal_n, results = release.plan.nominal_n, release.results
+    # A pipeline puts the name of a step before the name of a number.
+    names = (key for end in _COUNTS for key in results if key.split(".")[-1] == end)
+    name = next((key for key in names if _margin_of(key) in results), None)
+    if name is None:
+        return ()
+    counted, numbers = float(results[name].sum()), results[name].size
+    # The noises of several counts are independent, so their half-widths add in squares.
+    margin = float(results[_margin_of(name)][0]) * np.sqrt(numbers)
+    if nominal_n / _FAR - margin <= counted <= nominal_n * _FAR + margin:
+        return ()
+    return (
+        f"nominal_n is {nominal_n:,}, but about {max(counted, 0):,.0f} records were counted, so "
+        "the plan and its forecast do not fit the data; correct nominal_n for the next release, "
+        "or look for records that were left out.",
+    )
+
+
+def _margin_of(name: str) -> str:
+    return f"{name.removesuffix('s')}_half_width"
+
+
+_COUNTS = ("count", "records", "class_counts")  # results with a half-width
+_FAR = 1.25  # ratio of both numbers; nominal_n may be rounded
 
 
 def _units(plan: Plan) -> str:
@@ -149,28 +177,31 @@ def _cost(result: Release) -> str:
 
 
 def _reliability(displays: tuple[Display, ...]) -> str:
-    """Return a sentence with the number of values that differ from zero beyond the noise.
+    """Return a sentence with the number of values that differ from no effect.
 
     The values are those of the tables, or of the pictures if the tables have no interval.
     """
     rows = [row for table in displays if isinstance(table, Table) for row in table.rows]
-    distinct = _distinct(cell for row in rows for cell in row if isinstance(cell, Estimate))
+    told = [cell for row in rows for cell in row if isinstance(cell, Estimate)]
     mark = "; they have a question mark"
-    if not distinct.size:
-        drawn = (one.estimate for one in displays if isinstance(one, Bars | Heatmap | Curve))
-        distinct, mark = _distinct(drawn), ""  # a picture shows where 0 is
+    if not _distinct(told).size:
+        told = [one.estimate for one in displays if isinstance(one, Bars | Heatmap | Curve)]
+        mark = ""  # a picture shows where 0 is
+    distinct = _distinct(told)
     if not (n := distinct.size):
         return "No number of this result has an interval."
+    beyond = "sampling and noise" if any(one.population for one in told) else "the privacy noise"
+    null = "0, or 1 of a ratio," if any(one.null for one in told) else "0"
     if distinct.all():
-        return f"All {n} estimates differ from zero beyond the privacy noise."
+        return f"All {n} estimates differ from {null} beyond {beyond}."
     unclear = n - int(distinct.sum())
-    return f"{unclear} of {n} estimates do not differ from zero beyond the privacy noise{mark}."
+    return f"{unclear} of {n} estimates do not differ from {null} beyond {beyond}{mark}."
 
 
 def _distinct(estimates: Iterable[Estimate]) -> Flags:
-    """Return a flag of each number with an interval: True for those beyond the noise."""
+    """Return a flag of each number with an interval: True for those that differ from no effect."""
     flags = [np.zeros(0, dtype=bool)]
     for one in estimates:
         known = ~(np.isnan(one.low) & np.isnan(one.high)) | (one.distinct is not None)
-        flags.append(np.ravel(one.distinct_from_noise)[np.ravel(known)])
+        flags.append(np.ravel(one.is_distinct)[np.ravel(known)])
     return np.concatenate(flags)

@@ -26,10 +26,10 @@ from cloister.protocol.plan import Plan, noun_of
 
 _LARGE, _SMALL = 1e7, 1e-4  # beyond these a number is shown with an exponent
 UNCLEAR = " ?"
-"""Mark of a number that does not differ from zero beyond its noise."""
+"""Mark of a number that does not differ from that of no effect."""
 UNCLEAR_NOTE = (
-    "A question mark: the number does not differ from zero beyond the privacy noise; for a "
-    "cluster: noise alone could have produced it."
+    "A question mark: the interval, of the population if there is one, holds 0, or 1 of a ratio, "
+    "so there may be no effect; for a cluster: noise alone could have produced it."
 )
 _MOST_NAMES = 30  # of columns, since a catalogue has thousands
 _POPULATION = "population 95 %"
@@ -243,7 +243,7 @@ def cell_text(cell: Cell) -> str:
         case str():
             return cell
         case Estimate():
-            return estimate_text(cell) + UNCLEAR * (not cell.distinct_from_noise)
+            return estimate_text(cell) + UNCLEAR * (not cell.is_distinct)
         case _:
             return number(float(cell))
 

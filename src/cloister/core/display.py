@@ -17,6 +17,8 @@ from cloister.core.deprecated import resolve
 Interval = tuple[Floats, Floats]
 ENDS = ("_population_low", "_population_high")
 """The suffixes of a result that holds an end of a population interval."""
+_RATIOS = ("odds_ratio", "hazard_ratio", "rate_ratio", "relative_risk", "selection_ratio")
+_RATIOS += ("opportunity_ratio", "lift")  # results whose value without an effect is 1
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,9 @@ class Estimate:
     margin : ndarray of the same shape, optional
         Half the width of a symmetric interval, which is written as ``value ± margin``.
     distinct : ndarray of the same shape, bool, optional
-        True for values beyond the noise, if the criterion is not the difference from zero.
+        True for values beyond the noise, if the criterion is not the difference from `null`.
+    null : float
+        The value without an effect: 1 for a ratio.
     axes, labels : tuple
         A name, and the names of all places, for each axis.
     unit : str
@@ -48,6 +52,7 @@ class Estimate:
     population: Interval | None = field(default=None, kw_only=True)
     margin: Floats | None = field(default=None, kw_only=True)
     distinct: Flags | None = field(default=None, kw_only=True)
+    null: float = field(default=0.0, kw_only=True)
     axes: tuple[str, ...] = field(default=(), kw_only=True)
     labels: tuple[tuple[str, ...], ...] = field(default=(), kw_only=True)
     unit: str = field(default="", kw_only=True)
@@ -57,6 +62,8 @@ class Estimate:
         """Return the estimate that results hold under a name and its suffixes."""
         low, high, *wide = (results.get(name + end) for end in ("_low", "_high", *ENDS))
         bare = np.full_like(results[name], np.nan)
+        if name.rpartition(".")[2].endswith(_RATIOS):
+            more = {"null": 1.0, **more}
         return cls(
             results[name],
             bare if low is None else low,
@@ -85,16 +92,17 @@ class Estimate:
         return tuple(float(np.asarray(part).item()) for part in parts)
 
     @property
-    def distinct_from_noise(self) -> Flags:
-        """True for values beyond the noise: by `distinct`, or if 0 is outside the interval."""
+    def is_distinct(self) -> Flags:
+        """True for values that differ from `null`: beyond sampling if that is known, and noise."""
         if self.distinct is not None:
             return self.distinct
         # By the margin, since rounding of value - margin could move an end across 0.
         if self.margin is not None:
-            return np.asarray((self.margin == 0) | (np.abs(self.values) > self.margin))
-        # An interval of no width is exact. One of nan holds no 0, so a bare value has no mark.
-        within = np.logical_and(self.low <= 0, self.high >= 0)
-        return np.asarray((self.low == self.high) | np.logical_not(within))
+            return np.asarray((self.margin == 0) | (np.abs(self.values - self.null) > self.margin))
+        # An interval of no width is exact. One of nan holds no null, so a bare value has no mark.
+        low, high = self.population or (self.low, self.high)
+        within = np.logical_and(low <= self.null, self.null <= high)
+        return np.asarray((low == high) | np.logical_not(within))
 
     def __getitem__(self, at: Any) -> Self:
         """Return a slice of all arrays, without names of places."""
@@ -105,6 +113,7 @@ class Estimate:
             population=self.population and (self.population[0][at], self.population[1][at]),
             margin=None if self.margin is None else self.margin[at],
             distinct=None if self.distinct is None else self.distinct[at],
+            null=self.null,
             unit=self.unit,
         )
 
@@ -318,7 +327,7 @@ class Summary:
     result : str
         The result in one sentence.
     reliability : str
-        The values that differ from zero beyond the noise.
+        The values that differ from no effect.
     remarks : tuple of str
         Reasons not to rely on the values, without a capital letter and a full stop.
     """

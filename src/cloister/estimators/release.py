@@ -14,12 +14,14 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloister.app.forecast import category_warnings, privacy_warnings, size_warnings
 from cloister.app.job import Job
 from cloister.app.payment import Account
+from cloister.app.present import doubts_of
 from cloister.app.progress import round_bar
 from cloister.app.release import Release
 from cloister.core.display import Display
-from cloister.core.errors import PlanError, UncountedWarning
+from cloister.core.errors import AccuracyWarning, PlanError, PrivacyWarning, UncountedWarning
 from cloister.data.loss import check_max_loss
 from cloister.data.schema import Schema
 from cloister.estimators.results import ReleaseMixin
@@ -93,9 +95,23 @@ def release(
         frac_bits=spending.frac_bits,
         max_loss=spending.max_loss,
     )
+    _warn_before(job)
     # A fit may take minutes, for example over large files.
     with round_bar() as on_round:
-        return job.run(data.records, account=spending.account(), on_round=on_round, noise=noise)
+        found = job.run(data.records, account=spending.account(), on_round=on_round, noise=noise)
+    for doubt in doubts_of(found):
+        warnings.warn(doubt, AccuracyWarning, stacklevel=4)
+    return found
+
+
+def _warn_before(job: Job) -> None:
+    """Warn of a plan as the command line does, before anything is spent."""
+    # A plan without a nominal number of records is for the fewest, so its size says nothing.
+    accuracy = size_warnings(job.plan) if job.nominal_n is not None else ()
+    for text in (*accuracy, *category_warnings(job.plan, job.schema)):
+        warnings.warn(text, AccuracyWarning, stacklevel=5)
+    for text in privacy_warnings(job.plan):
+        warnings.warn(text, PrivacyWarning, stacklevel=5)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister.app.forecast import _margins, category_warnings, size_warnings
+from cloister.app.forecast import _margins, category_warnings, privacy_warnings, size_warnings
 from cloister.app.job import make_plan
 from cloister.cli import main
 from cloister.core.errors import PlanError
@@ -158,13 +158,19 @@ def test_a_delta_that_would_allow_to_release_a_record_is_doubted() -> None:
         budget = Budget(8.0, delta)
         schema = schema_of(example.columns)
         return " ".join(
-            size_warnings(
+            privacy_warnings(
                 make_plan(TASKS["count"], schema, ["here"], budget=budget, nominal_n=1000)
             )
         )
 
     assert "delta 0.001 is not below 1 / nominal_n" in said(1e-3)
-    assert "delta" not in said(1e-4)
+    assert said(1e-4) == ""
+
+
+def test_an_epsilon_that_protects_little_is_doubted() -> None:
+    for epsilon, is_large in ((8.0, False), (100.0, True)):
+        doubts = privacy_warnings(plan_of("count", epsilon, 1000))
+        assert any(f"epsilon {epsilon:g} is large" in doubt for doubt in doubts) == is_large
 
 
 @pytest.mark.parametrize("name", ["count", "describe", "survival", "tabulate", "pca", "auto"])

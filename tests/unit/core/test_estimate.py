@@ -36,7 +36,7 @@ def test_cells_are_the_numbers_in_order_with_all_that_is_known_of_them() -> None
     cells = list(grid(distinct=np.arange(6).reshape(2, 3) > 2).cells())
     assert [cell.value for cell in cells] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     assert cells[4].numbers == (4.0, 3.0, 5.0, 2.0, 6.0)
-    assert [bool(cell.distinct_from_noise) for cell in cells] == [
+    assert [bool(cell.is_distinct) for cell in cells] == [
         False,
         False,
         False,
@@ -53,7 +53,7 @@ def test_a_margin_and_its_two_ends_say_the_same_of_0(value: float, margin: float
     found = around(value, margin)
     assert found.numbers == (value, value - margin, value + margin)
     if margin and value - margin < value + margin:
-        assert bool(found.distinct_from_noise) == bool(between(*found.numbers).distinct_from_noise)
+        assert bool(found.is_distinct) == bool(between(*found.numbers).is_distinct)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_margin_and_its_two_ends_say_the_same_of_0(value: float, margin: float
     ],
 )
 def test_a_number_is_clear_if_0_is_outside_or_its_task_says_so(cell: Estimate, clear: bool) -> None:
-    assert bool(cell.distinct_from_noise) is clear
+    assert bool(cell.is_distinct) is clear
 
 
 def test_one_margin_is_that_of_all_values() -> None:

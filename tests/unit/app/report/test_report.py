@@ -536,8 +536,8 @@ def test_no_line_promises_what_the_run_does_not_keep(answer: Callable[[], Releas
 def test_a_centre_at_zero_is_known_and_one_of_noise_is_not() -> None:
     """0 means nothing to a centre: the size of its cluster says whether it is there."""
     at_zero, of_noise = (interval(0.0, -0.1, 0.1, distinct=known) for known in (True, False))
-    assert (at_zero.distinct_from_noise, of_noise.distinct_from_noise) == (True, False)
-    assert not interval(0.0, -0.1, 0.1).distinct_from_noise
+    assert (at_zero.is_distinct, of_noise.is_distinct) == (True, False)
+    assert not interval(0.0, -0.1, 0.1).is_distinct
 
 
 @pytest.mark.parametrize(("name", "says"), [("linear", "A model that predicts"), ("count", "All")])
