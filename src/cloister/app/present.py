@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cloister.app.release import Release
-from cloister.app.text import attacker_sentence, cell_text, number, warnings_of
+from cloister.app.text import attacker_sentence, cell_text, estimate_text, number, warnings_of
 from cloister.core.arrays import Flags
 from cloister.core.derived import displays_of
-from cloister.core.display import Bars, Curve, Display, Estimate, Heatmap, Summary, Table
+from cloister.core.display import Bars, Cell, Curve, Display, Estimate, Heatmap, Summary, Table
 from cloister.protocol.plan import Plan, noun_of
 from cloister.protocol.task import Classifier, Regressor, pipeline_steps
 
@@ -61,31 +61,45 @@ class Presentation:
 def present(release: Release, *, comparison: Table | None = None) -> Presentation:
     """Return the presentation of a release, a function of released values.
 
-    A task may have two members for this. ``summary(results, nominal_n, units)`` returns sentences
-    that replace the default ones, and ``course(history, ranges)`` figures of the rounds. `units`
-    is the name of the records, `ranges` the widths of the columns.
+    A task may have two members for this. ``summary(results, columns, nominal_n, units)`` returns
+    sentences that replace the default ones, and ``course(history, ranges)`` figures of the rounds.
+    `units` is the name of the records, `ranges` the widths of the columns.
     """
     plan, results = release.plan, release.results
     displays = displays_of(plan.task, results, plan.columns)
     *_, last = pipeline_steps(plan.task)
     summarise, course = getattr(last, "summary", None), getattr(last, "course", None)
-    summary = summarise(results, plan.nominal_n, _units(plan)) if summarise else Summary()
+    # A pipeline may replace columns; the sentences are those of its last step.
+    columns = getattr(plan.task, "last_step_columns", plan.columns)
+    summary = Summary()
+    if summarise:
+        summary = summarise(results, columns, plan.nominal_n, _units(plan))
     # The state of a pipeline is on the grid of its last step, not on that of the records.
     grid = getattr(plan.task, "last_step_grid", plan.grid)
     return Presentation(
         title=summary.title or _title(plan),
         # The most specific sentence that the task allows.
-        result=summary.result
+        result=_said(summary.result)
         or _model(plan)
         or _first_number(displays)
         or _first_sentence(plan.task.describe()),
         cost=_cost(release),
-        reliability=summary.reliability or _reliability(displays),
+        reliability=_said(summary.reliability) or _reliability(displays),
         warnings=warnings_of(release),
         remarks=(*summary.remarks, *doubts_of(release)),
         displays=displays,
         course=course(release.history, 2 * grid.half_range) if course else (),
         comparison=comparison,
+    )
+
+
+def _said(parts: str | tuple[Cell, ...]) -> str:
+    """Return text and numbers as one text; a number has its population interval if it has one."""
+    if isinstance(parts, str):
+        return parts
+    return "".join(
+        estimate_text(part.of_population) if isinstance(part, Estimate) else cell_text(part)
+        for part in parts
     )
 
 

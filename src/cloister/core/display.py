@@ -14,11 +14,15 @@ import numpy as np
 from cloister.core.arrays import Flags, Floats, Results
 from cloister.core.deprecated import resolve
 
+NOT_KNOWN = "not known"
+"""The text of a value that is not a number."""
 Interval = tuple[Floats, Floats]
 ENDS = ("_population_low", "_population_high")
 """The suffixes of a result that holds an end of a population interval."""
-_RATIOS = ("odds_ratio", "hazard_ratio", "rate_ratio", "relative_risk", "selection_ratio")
-_RATIOS += ("opportunity_ratio", "lift")  # results whose value without an effect is 1
+_RATIOS = (  # results whose value without an effect is 1
+    *("odds_ratio", "hazard_ratio", "rate_ratio", "relative_risk"),
+    *("selection_ratio", "opportunity_ratio", "lift"),
+)
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class Estimate:
         """Return the estimate that results hold under a name and its suffixes."""
         low, high, *wide = (results.get(name + end) for end in ("_low", "_high", *ENDS))
         bare = np.full_like(results[name], np.nan)
-        if name.rpartition(".")[2].endswith(_RATIOS):
+        if name.endswith(_RATIOS):
             more = {"null": 1.0, **more}
         return cls(
             results[name],
@@ -103,6 +107,14 @@ class Estimate:
         low, high = self.population or (self.low, self.high)
         within = np.logical_and(low <= self.null, self.null <= high)
         return np.asarray((low == high) | np.logical_not(within))
+
+    @property
+    def of_population(self) -> Self:
+        """The same values with the population interval alone; unchanged without one."""
+        if self.population is None:
+            return self
+        low, high = self.population
+        return type(self)(self.values, low, high, null=self.null, unit=self.unit)
 
     def __getitem__(self, at: Any) -> Self:
         """Return a slice of all arrays, without names of places."""
@@ -324,8 +336,8 @@ class Summary:
     ----------
     title : str
         Title of the report.
-    result : str
-        The result in one sentence.
+    result : str, or tuple of text and numbers
+        The result in one or two sentences. Numbers are written with their intervals.
     reliability : str
         The values that differ from no effect.
     remarks : tuple of str
@@ -333,8 +345,8 @@ class Summary:
     """
 
     title: str = ""
-    result: str = ""
-    reliability: str = ""
+    result: str | tuple[Cell, ...] = ""
+    reliability: str | tuple[Cell, ...] = ""
     remarks: tuple[str, ...] = ()
 
 

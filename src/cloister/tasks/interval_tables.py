@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from cloister.core.arrays import Floats, Results
-from cloister.core.display import Bars, Curve, Estimate, Table, around
+from cloister.core.display import NOT_KNOWN, Bars, Cell, Curve, Estimate, Table, around
 from cloister.tasks.population import POPULATION_NOTE
 
 INTERVALS = "[ , ] are 95 % confidence intervals (privacy noise only)."
@@ -20,6 +20,21 @@ def number_of(results: Results, name: str, i: int = 0) -> Estimate:
     """Return the i-th number of a result with its intervals."""
     estimate = Estimate.of(results, name)
     return estimate[np.unravel_index(i, estimate.values.shape)]
+
+
+def p_value(p: float) -> str:
+    """Return the text of a p-value; noise leaves no meaning to more digits."""
+    if np.isnan(p):
+        return NOT_KNOWN
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def listing(parts: Iterable[Sequence[Cell]]) -> tuple[Cell, ...]:
+    """Return parts of a sentence with commas between them."""
+    joined: list[Cell] = []
+    for part in parts:
+        joined += [*([", "] if joined else []), *part]
+    return tuple(joined)
 
 
 def cells_of(results: Results, name: str) -> list[Estimate]:

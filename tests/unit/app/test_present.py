@@ -49,7 +49,9 @@ class Talking(Count):
     def category_warning(self, names: Sequence[str]) -> str:
         return f"{' '.join(names)} is not counted."
 
-    def summary(self, results: Results, nominal_n: int, units: str) -> Summary:
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
         few = results["count"][0] < nominal_n
         return Summary(f"The {units}", remarks=("some are missing",) if few else ())
 

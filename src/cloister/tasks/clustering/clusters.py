@@ -291,7 +291,9 @@ class Clustering:
         """Return the displays of :func:`.centres.centre_displays`."""
         return centre_displays(results, columns)
 
-    def summary(self, results: Results, nominal_n: int, units: str) -> Summary:
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
         """Summarise the number of clusters, their sizes, and those distinct from the noise."""
         k = len(results["centres"])
         many = _NUMERALS[k] if k < len(_NUMERALS) else f"{k:,}"
