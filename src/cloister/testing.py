@@ -34,6 +34,7 @@ from cloister.protocol.journal import Journal
 from cloister.protocol.keys import cohort_hash
 from cloister.protocol.messages import BEFORE, Deal, Message, Reply, result_hash
 from cloister.protocol.plan import Plan
+from cloister.protocol.progress import results_at
 from cloister.protocol.rows import kept, sum_of_rows
 from cloister.protocol.session import Transport, run_rounds
 from cloister.protocol.task import NoisyBlock, PublicFacts, Task, has_rows, records_in_box
@@ -533,7 +534,7 @@ def rerun(
         exact = task.contribute(t, state, records) * weight
         noised = plan.decode(t, exact + _noise(plan, t, rng))
         state = _on_grid(task, task.update(t, state, noised))
-    return task.results(state, plan.grid)
+    return results_at(plan, state)
 
 
 def _noise(plan: Plan, t: int, rng: np.random.Generator) -> Integers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,17 @@ from cloister.app.release import Release
 from cloister.app.text import attacker_sentence, cell_text, estimate_text, number, warnings_of
 from cloister.core.arrays import Flags
 from cloister.core.derived import displays_of
-from cloister.core.display import Bars, Cell, Curve, Display, Estimate, Heatmap, Summary, Table
+from cloister.core.display import (
+    ENDS,
+    Bars,
+    Cell,
+    Curve,
+    Display,
+    Estimate,
+    Heatmap,
+    Summary,
+    Table,
+)
 from cloister.protocol.plan import Plan, noun_of
 from cloister.protocol.task import Classifier, Regressor, pipeline_steps
 
@@ -104,6 +114,20 @@ def _said(parts: str | tuple[Cell, ...]) -> str:
 
 
 def doubts_of(release: Release) -> tuple[str, ...]:
+    """Return warnings of units with several records, and of a wrong number of records."""
+    return (*_of_units(release), *_of_size(release))
+
+
+def _of_units(release: Release) -> Iterator[str]:
+    plan = release.plan
+    if plan.group_size > 1 and any(name.endswith(ENDS) for name in release.results):
+        yield (
+            f"one {noun_of(plan.unit)} may have {plan.group_size} records, so population intervals "
+            "are as wide as if all of them said the same, and p-values are not known."
+        )
+
+
+def _of_size(release: Release) -> tuple[str, ...]:
     """Return a warning if the released number of records is far from `nominal_n`."""
     nominal_n, results = release.plan.nominal_n, release.results
     # A pipeline puts the name of a step before the name of a number.

@@ -19,7 +19,7 @@ NOT_KNOWN = "not known"
 Interval = tuple[Floats, Floats]
 ENDS = ("_population_low", "_population_high")
 """The suffixes of a result that holds an end of a population interval."""
-_RATIOS = (  # results whose value without an effect is 1
+_RATIOS = (
     *("odds_ratio", "hazard_ratio", "rate_ratio", "relative_risk"),
     *("selection_ratio", "opportunity_ratio", "lift"),
 )
@@ -66,7 +66,7 @@ class Estimate:
         """Return the estimate that results hold under a name and its suffixes."""
         low, high, *wide = (results.get(name + end) for end in ("_low", "_high", *ENDS))
         bare = np.full_like(results[name], np.nan)
-        if name.endswith(_RATIOS):
+        if is_ratio(name):
             more = {"null": 1.0, **more}
         return cls(
             results[name],
@@ -149,6 +149,11 @@ class Estimate:
             far = other.population or (low, high)
             ends = np.minimum(ends[0], far[0]), np.maximum(ends[1], far[1])
         return type(self)(self.values, low, high, population=ends)
+
+
+def is_ratio(name: str) -> bool:
+    """Return True for the name of a result whose value without an effect is 1."""
+    return name.endswith(_RATIOS)
 
 
 def around(values: Floats | float, margin: Floats | float, **more: Any) -> Estimate:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from cloister.core.arrays import GridState, Results, State
+from cloister.core.units import for_units
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Words, to_bytes, to_integers, to_words
 from cloister.protocol.plan import Plan
@@ -47,7 +48,8 @@ def results_at(plan: Plan, state: GridState) -> Results:
 
     A task without a state before the first round has no results of that state either.
     """
-    return plan.task.results(state, plan.grid) if state else {}
+    results = plan.task.results(state, plan.grid) if state else {}
+    return for_units(results, plan.group_size)
 
 
 def words_of(plan: Plan, sums: Iterable[ReleasedSum]) -> bytes:

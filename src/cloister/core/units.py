@@ -1,0 +1,78 @@
+"""Population intervals and tests for records of which several belong to one unit of privacy.
+
+Rows of one person are not drawn independently. If a unit has at most g rows, the variance of a sum
+over units is at most g times that of as many independent rows, by the inequality of Cauchy and
+Schwarz. It is that large if all rows of a unit say the same. So sampling errors are multiplied by
+the square root of g, and a p-value, which assumes independent rows, is not known.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cloister.core.arrays import Floats, Results
+from cloister.core.display import ENDS, is_ratio
+
+_P_VALUES = ("p", "_p", "_holm")
+
+
+def for_units(results: Results, rows: int) -> Results:
+    """Return results whose intervals and tests hold for units of at most `rows` records."""
+    if rows == 1:
+        return results
+    found = dict(results)
+    for name, values in results.items():
+        last = name.rpartition(".")[2]
+        if last == _P_VALUES[0] or last.endswith(_P_VALUES[1:]):
+            found[name] = np.full_like(values, np.nan)
+        if not f"_{last}".endswith(ENDS[0]):
+            continue
+        # The ends of a single result have no name before them.
+        stem = name[: len(name) - len(ENDS[0]) + 1]
+        low, high = _noise_of(stem, results)
+        ends = values, results[f"{stem}{ENDS[1][1:]}"]
+        wide = _widened(low, high, *ends, rows, logarithms=is_ratio(stem.rstrip("_")))
+        found |= {f"{stem}{end[1:]}": array for end, array in zip(ENDS, wide, strict=True)}
+    return found
+
+
+def _noise_of(stem: str, results: Results) -> tuple[Floats, Floats]:
+    """Return the ends of the noise interval of the result whose ends begin with `stem`."""
+    if f"{stem}low" in results:
+        return results[f"{stem}low"], results[f"{stem}high"]
+    value, margin = results[stem.rstrip("_")], results[f"{stem}half_width"]
+    return value - margin, value + margin
+
+
+def _widened(
+    low: Floats,
+    high: Floats,
+    wide_low: Floats,
+    wide_high: Floats,
+    rows: int,
+    *,
+    logarithms: bool,
+) -> tuple[Floats, Floats]:
+    """Return population ends with sampling errors multiplied by the root of `rows`.
+
+    Noise and sampling errors are independent, so the squares of their half-widths add.
+    """
+    parts = (low, high, wide_low, wide_high)
+    if logarithms:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            parts = tuple(np.log(part) for part in parts)  # type: ignore[assignment]
+    low, high, wide_low, wide_high = parts
+    with np.errstate(invalid="ignore"):  # an infinite end stays infinite
+        middle, factor = (low + high) / 2, np.sqrt(rows)
+        below = np.sqrt(np.maximum((middle - wide_low) ** 2 - (middle - low) ** 2, 0.0))
+        above = np.sqrt(np.maximum((wide_high - middle) ** 2 - (high - middle) ** 2, 0.0))
+        ends = (
+            middle - np.hypot(middle - low, factor * below),
+            middle + np.hypot(high - middle, factor * above),
+        )
+    known = [
+        np.where(np.isfinite(end), end, old)
+        for end, old in zip(ends, (wide_low, wide_high), strict=True)
+    ]
+    least, most = (np.exp(end) for end in known) if logarithms else known
+    return least, most
