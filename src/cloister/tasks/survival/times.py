@@ -1,11 +1,11 @@
-"""Public cells of follow-up time: the ticks of a column with a step, or fine cells at every scale."""
+"""Public cells of time: the ticks of a column with a step, or fine cells at every scale."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
 from math import ceil, floor
-from typing import Annotated, Self
+from typing import Annotated
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from cloister.tasks.columns import codes, grid_of, position
 MOST_CELLS = 4096
 _FIRST_OCTAVE, _OCTAVE = 1024, 64  # cells in the upper half of the horizon; least in any octave
 _OCTAVES = 12
-_MOST_WORDS = 1 << 17
+_MOST_WORDS = 1 << 17  # of a release
 _TINY = 1e-9  # relative; of a number of ticks
 
 
@@ -70,11 +70,10 @@ class Horizon:
                 "narrower bounds."
             )
 
-    @classmethod
-    def of(cls, column: PublicColumn, tau: float | None, tables: int, frac_bits: int) -> Self:
-        """Return the cells of a column of times, for a number of tables of at most 2**17 sums."""
-        most = min(MOST_CELLS, _MOST_WORDS // tables - 1)
-        return cls(column.low, column.high, tau or column.high, column.step, most, frac_bits)
+    @staticmethod
+    def most_for(tables: int) -> int:
+        """Return the largest number of cells for a number of tables of exits."""
+        return min(MOST_CELLS, _MOST_WORDS // tables - 1)
 
     @property
     def one(self) -> int:
@@ -85,7 +84,7 @@ class Horizon:
     def _joined(self) -> tuple[Floats, int]:
         """Ticks of a column with a step, and how many a cell joins."""
         first, last = ceil(self.low / self.step - _TINY), floor(self.tau / self.step + _TINY)
-        ticks = np.arange(first, last + 1) * self.step
+        ticks = np.arange(first, last + 1, dtype=np.float64) * self.step
         ticks = ticks[ticks < self.high]  # a record at the bound is beyond
         return ticks, max(1, -(-len(ticks) // self.most))
 
