@@ -242,13 +242,12 @@ class Survival(Gaussian):
         dict
             ``times``, the ends of the cells, of shape (cells,), data units. ``survival`` of shape
             (groups, cells), the share without the event at these times, not a number where too few
-            are at risk for the noise: the curve of each group has ``usable`` times. ``at_risk`` of
-            shape (groups, cells) and ``records`` of each group, with ``records_half_width``.
-            ``exits`` of shape (groups, 2, cells + 1) are the noisy numbers that leave with the
-            event and without it, the last ones beyond the horizon.
+            are at risk for the noise: the curve of each group has ``usable`` times. ``records`` of
+            each group, with ``records_half_width``.
 
-            ``at``, the stated times. ``stated_survival`` and ``restricted_mean``, the mean time
-            without the event up to each of these times, of shape (groups, times). ``median``
+            ``at``, the stated times. ``stated_survival``, ``stated_at_risk``, the number of records
+            followed beyond each of these times, and ``restricted_mean``, the mean time without the
+            event up to it, of shape (groups, times). ``median``
             is the first time after which half had the event, infinite if that is not reached.
             ``rate`` is the number of events per unit of time, and ``rate_ratio`` that of each group
             over the first. With groups there are ``log_rank``, ``log_rank_p`` (both empty if not
@@ -268,13 +267,12 @@ class Survival(Gaussian):
         half_width = INTERVAL_95["gaussian"] * found[0].risk_noise[0]
         results = {
             "times": self.horizon.ends,
-            "exits": exits,
-            "at_risk": np.stack([curve.at_risk[:-1] for curve in found]),
             "usable": np.array([float(curve.usable) for curve in found]),
             "records": np.array([float(curve.at_risk[0]) for curve in found]),
             "records_half_width": np.array([half_width]),
             "at": np.array(self.at),
             **survival.named("survival"),
+            "stated_at_risk": np.stack([curve.at_risk[at + 1] for curve in found]),
             **_at(survival, at).named("stated_survival"),
             **_stacked(means).named("restricted_mean"),
             **_stacked([curve.quantile(self.horizon) for curve in found]).named("median"),
@@ -348,17 +346,25 @@ class Survival(Gaussian):
         shares, means = (
             Estimate.of(results, name) for name in ("stated_survival", "restricted_mean")
         )
+        margin = float(results["records_half_width"][0])
         rows = tuple(
             (
                 *([name] if len(self.groups) > 1 else []),
                 float(at),
+                around(float(results["stated_at_risk"][g, i]), margin),
                 _or_unknown(shares[g, i]),
                 _or_unknown(means[g, i]),
             )
             for g, name in enumerate(self.groups)
             for i, at in enumerate(self.at)
         )
-        headings = ("group", time, f"share without {event}", f"mean {time} without it until then")
+        headings = (
+            "group",
+            time,
+            "followed beyond",
+            f"share without {event}",
+            f"mean {time} without it until then",
+        )
         note = f"{WITH_POPULATION} {UNKNOWN}: the curve ends before this time."
         first = len(self.groups) == 1
         return Table("Shares at stated times", headings[first:], rows, note)
