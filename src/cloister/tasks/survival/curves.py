@@ -304,10 +304,11 @@ class Curve:
         last = self.usable
         sampling = (later[:last] ** 2 * np.maximum(self.hazard, 0) * self._weight).sum()
         ends = [_Z * np.sqrt(variance) for variance in (noise, noise + sampling)]
-        (low, high), population = (
-            (np.array(max(value - end, 0.0)), np.array(min(value + end, upto))) for end in ends
+        # The sum may fall by noise, so its mean may exceed what is possible.
+        whole = Estimate(
+            value, value - ends[0], value + ends[0], population=(value - ends[1], value + ends[1])
         )
-        return Estimate(np.array(value), low, high, population=population)
+        return whole.mapped(lambda part: np.clip(part, 0.0, upto))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ MOST_CELLS = 4096
 _FIRST_OCTAVE, _OCTAVE = 1024, 64  # cells in the upper half of the horizon; least in any octave
 _OCTAVES = 12
 _MOST_WORDS = 1 << 17  # of a release
-_TINY = 1e-9  # relative; of a number of ticks
+_TINY = 1e-9  # of a tick, for the rounding of a quotient
 
 
 def followed(columns: Sequence[PublicColumn], time: str, event: str) -> tuple[int, int]:
@@ -81,19 +81,19 @@ class Horizon:
         return 1 << self.frac_bits
 
     @cached_property
-    def _joined(self) -> tuple[Floats, int]:
-        """Ticks of a column with a step, and how many a cell joins."""
+    def _joined(self) -> tuple[Floats, Floats]:
+        """First and last tick of each cell of a column with a step."""
         first, last = ceil(self.low / self.step - _TINY), floor(self.tau / self.step + _TINY)
-        ticks = np.arange(first, last + 1, dtype=np.float64) * self.step
-        ticks = ticks[ticks < self.high]  # a record at the bound is beyond
-        return ticks, max(1, -(-len(ticks) // self.most))
+        last = min(last, ceil(self.high / self.step - _TINY) - 1)  # at the bound: beyond all cells
+        each = max(1, -(-(last - first + 1) // self.most))
+        ticks = np.arange(first, last + 1, each, dtype=np.float64)
+        return ticks * self.step, np.minimum(ticks + (each - 1), last) * self.step
 
     @cached_property
     def ends(self) -> Floats:
         """The last time of each cell, data units; shape (cells,)."""
         if self.step:
-            ticks, each = self._joined
-            return np.unique(np.append(ticks[each - 1 :: each], ticks[-1:]))
+            return self._joined[1]
         octaves: list[Floats] = []
         for k in range(_OCTAVES):
             cells = max(_FIRST_OCTAVE >> k, _OCTAVE)
@@ -111,8 +111,7 @@ class Horizon:
     def starts(self) -> Floats:
         """The first time of each cell: its first tick, or the end of the cell before it."""
         if self.step:
-            ticks, each = self._joined
-            return ticks[::each]
+            return self._joined[0]
         return np.append(self.low, self.ends[:-1])
 
     @cached_property
