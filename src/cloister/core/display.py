@@ -285,6 +285,8 @@ class Curve:
         are not a number. The population interval is a wider band.
     chosen : float, optional
         The marked place.
+    steps : bool
+        If True, a value holds from its place to the next one; otherwise values are joined.
     """
 
     title: str
@@ -292,6 +294,7 @@ class Curve:
     estimate: Estimate
     note: str = ""
     chosen: float | None = None
+    steps: bool = False
     absent: ClassVar[str] = ""  # an empty cell, since curves may have many gaps
 
     @property

@@ -82,6 +82,9 @@ class Column(_Contract):
     categories : sequence of str, at least 2, only for a category
         All categories of the codebook; category i has the number i, from 0. Any other text in a
         cell counts as missing.
+    step : float > 0, data units, only for a number
+        Every value is a multiple of it: 3 for quarterly visits in months, 0.5 for half points.
+        Integers have the step 1. Other values are not rounded to it.
     measure : str
         Unit of measure, free text. All silos must agree on it.
     missing : {"drop", "min", "max", "midpoint"} or float in [min, max]
@@ -99,6 +102,7 @@ class Column(_Contract):
     type: Literal["number", "integer", "boolean", "category", "date"]
     min: Bound
     max: Bound
+    step: Annotated[float, Field(gt=0, le=_LARGEST, allow_inf_nan=False)] | None = None
     measure: str = ""
     missing: str | float = "drop"
     out_of_range: Literal["clip", "drop"] = "clip"
@@ -143,6 +147,8 @@ class Column(_Contract):
             raise ValueError("a boolean has the bounds 0 and 1; remove min and max.")
         if self.format and self.type != "date":
             raise ValueError('format is valid only for type = "date"; remove it.')
+        if self.step is not None and self.type != "number":
+            raise ValueError('step is valid only for type = "number"; remove it.')
         self._check_categories()
         self._check_spellings()
         self._check_missing()
@@ -212,7 +218,8 @@ class Column(_Contract):
     def public(self) -> PublicColumn:
         """The public part of the column, which a task may use."""
         names = ("0", "1") if self.type == "boolean" else self.categories
-        return PublicColumn(self.name, self.min, self.max, names)
+        step = 1.0 if self.type == "integer" else self.step or 0.0
+        return PublicColumn(self.name, self.min, self.max, names, step)
 
 
 class Schema(_Contract):
@@ -446,6 +453,8 @@ class Schema(_Contract):
             # Only a category has the key, so that digests from before categories stay valid.
             if not column["categories"]:
                 del column["categories"]
+            if column["step"] is None:  # likewise, as only some numbers have a step
+                del column["step"]
         return {"schema": _FORMAT, **agreed}
 
     def digest(self) -> str:
@@ -634,6 +643,8 @@ def _toml_keys(column: Column) -> dict[str, Any]:
     values = column.model_dump()
     for key in ("min", "max") if column.categories else ("categories",):
         del values[key]
+    if column.step is None:
+        del values["step"]
     return {key: value for key, value in values.items() if value or key not in _OF_FILES}
 
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 # Suffixes of the results with the ends of each kind of interval.
 _KINDS = {"noise": ("_low", "_high"), "population": ENDS}
-_CURVES, _NUMBERS = ("survival", "cumulative_hazard"), ("median", "rate", "rate_ratio")
+_CURVES, _STATED = ("survival", "cumulative_hazard"), ("stated_survival", "restricted_mean")
+_NUMBERS = ("median", "rate", "rate_ratio")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -33,12 +34,14 @@ class DPKaplanMeier(PrivateEstimator):
     time, event, by : str
         Columns with the follow-up time, a boolean for the event at its end, and optionally the
         groups, each with a separate curve.
-    tau, edges, intervals
-        As for :class:`~cloister.tasks.survival.survival.Survival`: the public horizon, and the
-        intervals of time up to it.
+    tau : float, optional
+        The public horizon of all curves; the largest time by default.
+    at : sequence of float
+        Times at which shares and restricted means are stated; quarters of the horizon by default.
     bounds : Schema
         A schema with a column of numbers from 0 and a boolean. The largest time should be above the
-        longest follow-up, because a record at the bound counts as followed beyond it.
+        longest follow-up, because a record at the bound counts as followed beyond it. Times that
+        are integers, or have a `step`, are kept as they are.
     epsilon, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 
@@ -46,8 +49,9 @@ class DPKaplanMeier(PrivateEstimator):
     ----------
     survival_, cumulative_hazard_ : DataFrame
         The share without the event, by Kaplan and Meier, and minus its logarithm. One row for each
-        edge of an interval and one column for each group. NaN if too few records are at risk for
-        the noise.
+        public time and one column for each group. NaN if too few records are at risk for the noise.
+    stated_survival_, restricted_mean_ : DataFrame
+        The share at the times of `at`, and the mean time without the event up to each of them.
     median_, rate_, rate_ratio_ : Series
         Values of each group. A median is infinite if it is not reached. A rate is the number of
         events per unit of time. Ratios are relative to the first group.
@@ -77,12 +81,16 @@ class DPKaplanMeier(PrivateEstimator):
     event: str
     by: str | None = None
     tau: float | None = None
-    edges: Sequence[float] = ()
-    intervals: int | None = None
+    at: Sequence[float] = ()
+
+    def _options(self, data: Any) -> dict[str, Any]:
+        # A tuple, because a plan is immutable.
+        return {**super()._options(data), "at": tuple(self.at)}
 
     def _keep(self, result: Release) -> None:
         super()._keep(result)
-        self.survival_, self.cumulative_hazard_ = (self._curves(name) for name in _CURVES)
+        for name in (*_CURVES, *_STATED):
+            setattr(self, f"{name}_", self._curves(name))
         for name in _NUMBERS:
             # With the groups as index, which the results do not have.
             setattr(self, f"{name}_", self.interval(of=name)["value"])
@@ -94,20 +102,23 @@ class DPKaplanMeier(PrivateEstimator):
         ----------
         kind : {"population", "noise"}
             Intervals for the population of the records, or for the value without noise.
-        of : {"survival", "cumulative_hazard", "median", "rate", "rate_ratio"}
-            Curves have one row for each edge and columns (group, end). The others have one row for
-            each group; ratios are relative to the first group.
+        of : {"survival", "cumulative_hazard", "stated_survival", "restricted_mean", "median", \
+"rate", "rate_ratio"}
+            The first four have one row for each time and columns (group, end). The others have one
+            row for each group; ratios are relative to the first group.
         """
         import pandas as pd
 
         names = [of + end for end in ("", *_KINDS.get(kind, ()))]
-        if len(names) < 3 or of not in (*_CURVES, *_NUMBERS):
+        if len(names) < 3 or of not in (*_CURVES, *_STATED, *_NUMBERS):
             raise PlanError(
                 "kind must be noise or population, and of must be one of "
-                f"{', '.join((*_CURVES, *_NUMBERS))}, got {kind!r} and {of!r}."
+                f"{', '.join((*_CURVES, *_STATED, *_NUMBERS))}, got {kind!r} and {of!r}."
             )
         ends = ("value", "low", "high")
-        if of in _CURVES:
+        if of == "cumulative_hazard":  # the upper end of the share is the lower end of the hazard
+            names[1:] = names[:0:-1]
+        if of not in _NUMBERS:
             curves = {end: self._curves(name) for end, name in zip(ends, names, strict=True)}
             joined = pd.concat(curves, axis=1).swaplevel(axis=1)
             return joined[[(group, end) for group in self._groups for end in ends]]
@@ -116,13 +127,18 @@ class DPKaplanMeier(PrivateEstimator):
         return pd.DataFrame(values, self._groups[of == "rate_ratio" :])
 
     def predict(self, times: Any) -> pd.DataFrame:
-        """Return the share without the event at some times; NaN if it is not known."""
+        """Return the share without the event at some times; NaN if it is not known.
+
+        A share holds from one public time to the next.
+        """
         import pandas as pd
 
-        at, edges = np.atleast_1d(np.asarray(times, dtype=np.float64)), self.survival_.index
+        at, known = np.atleast_1d(np.asarray(times, dtype=np.float64)), self.survival_
+        place = np.searchsorted(known.index, at, side="right")
+        outside = ~((at >= 0) & (at <= cast(Survival, self._own_task).tau))
         shares: dict[str, Floats] = {
-            str(group): np.interp(at, edges, curve, left=np.nan, right=np.nan)
-            for group, curve in self.survival_.items()
+            str(group): np.where(outside, np.nan, np.append(1.0, curve)[place])
+            for group, curve in known.items()
         }
         return pd.DataFrame(shares, pd.Index(at, name=self.time))
 
@@ -131,13 +147,16 @@ class DPKaplanMeier(PrivateEstimator):
         return list(cast(Survival, self._own_task).groups)
 
     def _curves(self, name: str) -> pd.DataFrame:
+        """Return values by time and group; hazards follow from shares."""
         import pandas as pd
 
         results = self.result_.results
-        # Beyond the usable edges too few records are at risk, so a curve would show only noise.
-        hidden = np.arange(len(results["edges"])) > results["usable"][:, None]
-        values = np.where(hidden, np.nan, results[name])
-        return pd.DataFrame(values.T, pd.Index(results["edges"], name=self.time), self._groups)
+        times = results["at" if name.startswith(_STATED) else "times"]
+        values = results[name.replace("cumulative_hazard", "survival")]
+        if name.startswith("cumulative_hazard"):
+            with np.errstate(divide="ignore"):  # the hazard of a share of 0 is infinite
+                values = -np.log(values)
+        return pd.DataFrame(values.T, pd.Index(times, name=self.time), self._groups)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -136,12 +136,15 @@ class PublicColumn:
         The box; for a column of categories, the codes of the first and the last.
     categories : tuple of str
         Empty for a column of numbers; ``("0", "1")`` for a boolean.
+    step : float, data units, >= 0
+        Every value is a multiple of it, for example 1 for integers; 0 if any number is possible.
     """
 
     name: str
     low: float
     high: float
     categories: tuple[str, ...] = ()
+    step: float = 0.0
 
     @property
     def levels(self) -> int:

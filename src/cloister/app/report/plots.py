@@ -196,15 +196,17 @@ def _curve(display: Curve) -> Figure:
         np.clip(np.atleast_2d(v), -_FAR, _FAR)  # keeps nan, which is drawn as a gap
         for v in (*_with_ends(display), *(display.estimate.population or ()))
     )
-    size = 4 if len(places) <= 60 else 0
+    size = 4 if len(places) <= 60 and not display.steps else 0
     for i, (row, colour) in enumerate(zip(values, cycle(_COLOURS))):
         for ends, alpha in (((low, high), 0.22), (wide, 0.1)):
             if ends:
-                axes.fill_between(
-                    places, ends[0][i], ends[1][i], color=colour, alpha=alpha, linewidth=0
-                )
+                band = {"color": colour, "alpha": alpha, "linewidth": 0}
+                step = "post" if display.steps else None
+                axes.fill_between(places, ends[0][i], ends[1][i], step=step, **band)
         name = display.names[i] if display.names else None
-        axes.plot(places, row, color=colour, linewidth=1.4, marker="o", markersize=size, label=name)
+        style = "steps-post" if display.steps else "default"
+        line = {"drawstyle": style, "linewidth": 1.4, "marker": "o", "markersize": size}
+        axes.plot(places, row, color=colour, label=name, **line)
     if len(display.names) > 1:
         axes.legend(frameon=False)
     if display.chosen is not None:

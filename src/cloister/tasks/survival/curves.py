@@ -1,195 +1,372 @@
-"""Survival curves, rates and tests from a noisy table of exits, by post-processing.
+"""Survival curves, rates and tests from noisy exits in fine cells of time, by post-processing.
 
-The table ``exits`` has the shape ``(..., K + 1, 2)``. For each of K intervals of time it holds the
-numbers of records that left with the event and without it (censored). Intervals are open on the
-left and closed on the right; the first begins at 0. **The last row counts the records followed to
-the end of all intervals**, with or without a later event: it has one number, and 0. Numbers have
-independent Gaussian noise of one deviation, in records, and may be negative. The number at risk is
-a sum over later rows, so that a record adds 1 to one number for every K.
+The array ``exits`` of shape ``(2, cells + 1)`` holds the noisy numbers of records that left in each
+cell of time, with the event and without it (censored). The last cell is for records beyond all
+cells. Numbers come from :func:`~cloister.tasks.survival.running.decoded`, so each sum over later
+cells has little noise. Records that are censored in a cell are at risk in it, as in textbooks.
 
-Curves are an :class:`~cloister.core.display.Estimate` at the K + 1 edges, the first of them 0, and
-linear between edges. The noise interval is for the result of the same formula on the exact table.
-The population interval also holds sampling (Greenwood's variance). A curve is unknown where the
-number at risk is not well above its noise. From the first such interval on, the curve keeps its
-last value, its interval extends to the farthest possible value, and pictures end.
+A single cell has more noise than events. So the events of a **block**, a run of cells, are taken
+as released, and the monotone regression of all sums distributes them over the cells of the block.
+A block holds enough events for the noise, and a block is one cell if there are few cells.
 
 References
 ----------
 .. [KM58] Kaplan and Meier, "Nonparametric estimation from incomplete observations", JASA 53, 1958.
 .. [G26] Greenwood, "The natural duration of cancer", Reports on Public Health 33, 1926.
-.. [NA] Nelson, "Theory and applications of hazard plotting for censored failure data",
-   Technometrics 14, 1972, and Aalen, "Nonparametric inference for a family of counting processes",
-   Annals of Statistics 6, 1978.
+.. [BC82] Brookmeyer and Crowley, "A confidence interval for the median survival time", Biometrics
+   38, 1982.
 .. [M66] Mantel, "Evaluation of survival data and two new rank order statistics arising in its
    consideration", Cancer Chemotherapy Reports 50, 1966: the log-rank test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from cloister.core.arrays import Flags, Floats, Integers
+from cloister.core.arrays import Floats, Integers
 from cloister.core.display import Estimate
-from cloister.core.errors import PlanError
-from cloister.protocol.task import INTERVAL_95, PublicColumn
-from cloister.tasks.columns import position
+from cloister.protocol.task import COUNT_BITS, INTERVAL_95
 from cloister.tasks.intervals import fieller
-from cloister.tasks.tables.inference import NO_BOUND, odds_ratio
+from cloister.tasks.survival import running
+from cloister.tasks.survival.times import Horizon
+from cloister.tasks.tables.inference import odds_ratio
 
 CLEAR = 3.5
 """A curve continues while the number at risk exceeds this many deviations of its noise."""
-CLEAR_TEST = 2.0
-"""A test uses an interval while the number at risk in all groups exceeds this many deviations."""
-_LEAST_HAZARD, _MOST_HAZARD = -0.5, 0.95  # of one interval, so that log(1 - hazard) is finite
+_BLOCKS = 200  # most blocks of a curve; fewer cells than that are their own blocks
+_EVENTS = 8.0  # least number of events in a block, in deviations of a released sum
+_MOST_BIAS = 0.02  # of a block, so that the correction stays small where little is known
+_LEAST_HAZARD, _MOST_HAZARD = -0.5, 0.95  # of one cell, so that log(1 - hazard) is finite
+_PLACES = 120  # at which the variance is computed; it is interpolated between them
 _Z = INTERVAL_95["gaussian"]
 _TINY = 1e-12
 
 
-def followed(columns: Sequence[PublicColumn], time: str, event: str) -> tuple[int, int]:
-    """Return the indices of the columns of follow-up time and of the event."""
-    i, j = position(columns, time, "time"), position(columns, event, "event")
-    if columns[i].levels or columns[i].low < 0:
-        raise PlanError(f"time must be a numeric column whose min is at least 0, got {time!r}.")
-    if columns[j].categories != ("0", "1"):
-        raise PlanError(f"event must be a boolean column, got {event!r}.")
-    return i, j
+@dataclass(frozen=True)
+class Curve:
+    """The curve of one group.
 
-
-def word_of(row: Integers, event: Integers, intervals: int) -> Integers:
-    """Return the index of the number of a table to which each record adds 1."""
-    # The last row has a single number, for records with and without a later event.
-    return np.asarray(2 * row + ((event == 0) & (row < intervals)))
-
-
-def table_of(words: Floats) -> Floats:
-    """Return the table of exits, (..., K + 1, 2), from its 2 K + 1 numbers."""
-    whole = np.concatenate([words, np.zeros_like(words[..., :1])], axis=-1)
-    return whole.reshape(*words.shape[:-1], -1, 2)
-
-
-def at_risk(exits: Floats, noise: float) -> tuple[Floats, Floats]:
-    """Return the number at risk in each interval, (..., K), and the deviation of its noise, (K,).
-
-    Half of the records that are censored in an interval count as being at risk in it.
+    Parameters
+    ----------
+    exits : ndarray of shape (2, cells + 1)
+    noise : float
+        Deviation of the noise in a released sum, in records.
+    blocks : int or None
+        Most blocks; None for no limit but the noise.
     """
-    # Sums over later rows: a table of numbers at risk would have K times the squared norm.
-    still = np.cumsum(exits.sum(axis=-1)[..., ::-1], axis=-1)[..., :0:-1]
-    words = 2.0 * np.arange(exits.shape[-2], 1, -1) - 1
-    return still - exits[..., :-1, 1] / 2, noise * np.sqrt(words)
+
+    exits: Floats
+    noise: float
+    blocks: int | None = _BLOCKS
+
+    @cached_property
+    def at_risk(self) -> Floats:
+        """Released number at risk at each cell, and of the records beyond all cells."""
+        return np.cumsum(self.exits.sum(axis=0)[::-1])[::-1]
+
+    @cached_property
+    def risk_noise(self) -> Floats:
+        """Deviation of the noise of each number at risk: that of a running sum, twice."""
+        entries = running.column(self._cells + 1) / (1 << COUNT_BITS)
+        return np.asarray(self.noise * np.sqrt(2 * np.cumsum(entries**2))[::-1])
+
+    @property
+    def _cells(self) -> int:
+        return int(self.exits.shape[1]) - 1
+
+    @cached_property
+    def _monotone(self) -> tuple[Floats, Floats]:
+        """Monotone regressions of the events before each cell, and of the numbers at risk."""
+        from scipy.optimize import isotonic_regression
+
+        before = np.append(0.0, np.cumsum(self.exits[0, :-1]))
+        events = np.maximum(isotonic_regression(before).x, 0.0)
+        risk = isotonic_regression(self.at_risk, increasing=False).x
+        return events, np.maximum(risk, _TINY)
+
+    @cached_property
+    def usable(self) -> int:
+        """Number of cells, from the first on, after which enough records are still at risk."""
+        events, risk = self._monotone
+        left = risk[:-1] - np.diff(events)
+        clear = left > np.maximum(CLEAR * self.risk_noise[:-1], 1.0)
+        return int(np.logical_and.accumulate(clear).sum())
+
+    @cached_property
+    def cuts(self) -> Integers:
+        """First cell of each block, and the end of the last block."""
+        last = self.usable
+        if self.blocks is not None and self._cells <= self.blocks:
+            return np.arange(last + 1)
+        events = self._monotone[0][: last + 1]
+        least = _EVENTS * self.noise
+        if self.blocks is not None:
+            least = max(least, events[-1] / self.blocks)
+        cuts = [0]
+        while True:
+            level = np.searchsorted(events, events[cuts[-1]] + max(least, _TINY))
+            if level >= last:
+                break
+            # The middle of a level of the regression: where a level begins, the noise is high.
+            end = np.searchsorted(events, events[level], side="right")
+            cuts.append(int(min(max((level + end) // 2, cuts[-1] + 1), last - 1)))
+        return np.unique([*cuts, last])
+
+    @cached_property
+    def _block(self) -> Integers:
+        """The block of each usable cell."""
+        return np.repeat(np.arange(len(self.cuts) - 1), np.diff(self.cuts))
+
+    def _within(self, steps: Floats) -> Floats:
+        """Return the shares of usable cells in the total of their block."""
+        steps = steps[: self.usable]
+        totals = np.bincount(self._block, steps, minlength=len(self.cuts) - 1)[self._block]
+        equal = 1 / np.diff(self.cuts)[self._block]
+        return np.where(totals > 0, steps / np.where(totals > 0, totals, 1.0), equal)
+
+    @cached_property
+    def _shares(self) -> tuple[Floats, Floats]:
+        """Share of a block's events in each cell, and of its exits in the cells before."""
+        events, risk = self._monotone
+        leaving = self._within(-np.diff(risk))
+        before = np.cumsum(leaving) - leaving - self._block
+        return self._within(np.diff(events)), np.maximum(before, 0.0)
+
+    @cached_property
+    def events(self) -> Floats:
+        """Events in each usable cell."""
+        last, whole = self.usable, self.exits[0]
+        of_blocks = np.bincount(self._block, whole[:last], minlength=len(self.cuts) - 1)
+        return np.asarray(of_blocks[self._block] * self._shares[0])
+
+    def within_blocks(self, sums: Floats) -> Floats:
+        """Return numbers at risk in usable cells, between those at the ends of blocks."""
+        first, end = sums[..., self.cuts[:-1]], sums[..., self.cuts[1:]]
+        return np.asarray(
+            first[..., self._block] + (end - first)[..., self._block] * self._shares[1]
+        )
+
+    @cached_property
+    def risk(self) -> Floats:
+        """Records at risk in each usable cell, at least one."""
+        least = np.maximum(self.risk_noise[self.cuts[:-1]], 1.0)[self._block]
+        return np.maximum(self.within_blocks(self.at_risk), least)
+
+    @cached_property
+    def hazard(self) -> Floats:
+        """Hazard of each usable cell; it may be negative."""
+        # Not cut at 0: sums of noisy hazards are unbiased, sums of hazards cut at 0 are not.
+        return np.clip(self.events / self.risk, _LEAST_HAZARD, _MOST_HAZARD)
+
+    @cached_property
+    def _weight(self) -> Floats:
+        """Derivative of a cell's ``-log(1 - hazard)`` by its events."""
+        return np.asarray(1 / (self.risk * (1 - np.maximum(self.hazard, 0.0))))
+
+    @cached_property
+    def block_noise(self) -> tuple[Floats, Floats, Floats]:
+        """Of each block: variance of events, covariance with the number at risk, its variance."""
+        own, later = (np.zeros((len(self.cuts) - 1, self._cells + 1)) for _ in range(2))
+        for b, (first, end) in enumerate(zip(self.cuts, self.cuts[1:], strict=False)):
+            own[b, first:end] = later[b, first:] = 1.0
+        own, later = (self.noise * running.weights_of(part) for part in (own, later))
+        both = (own**2).sum(axis=1), (own * later).sum(axis=1), 2 * (later**2).sum(axis=1)
+        return both
+
+    @cached_property
+    def _summed_hazard(self) -> Floats:
+        """Minus the logarithm of the curve after each usable cell; noise may make it fall."""
+        if not self.usable:
+            return np.zeros(0)
+        steps = -np.log1p(-self.hazard)
+        # The mean error of a block by the noise of its events and of its number at risk.
+        of_events, both, of_risk = self.block_noise
+        first, blocks = self.cuts[:-1], len(self.cuts) - 1
+        risk = self.risk[first]
+        hazard = np.bincount(self._block, self.hazard, minlength=blocks)
+        curved = (self._shares[0] / (1 - np.maximum(self.hazard, 0.0))) ** 2
+        curved = np.bincount(self._block, curved, minlength=blocks)
+        error = (hazard * of_risk - both + of_events * curved / 2) / risk**2
+        steps[self.cuts[1:] - 1] -= np.clip(error, -_MOST_BIAS, _MOST_BIAS)
+        return np.asarray(np.cumsum(steps))
+
+    @cached_property
+    def cumulative_hazard(self) -> Floats:
+        """Minus the logarithm of the curve after each usable cell; it never falls."""
+        from scipy.optimize import isotonic_regression
+
+        if not self.usable:
+            return np.zeros(0)
+        return np.maximum(isotonic_regression(self._summed_hazard).x, 0.0)
+
+    @cached_property
+    def _places(self) -> Integers:
+        """Usable cells at which variances are computed."""
+        last = self.usable
+        if last <= _PLACES:
+            return np.arange(last)
+        hazard = self.cumulative_hazard
+        rising = np.searchsorted(hazard, np.linspace(0, hazard[-1], _PLACES // 2))
+        even = np.linspace(0, last - 1, _PLACES // 2).astype(np.int64)
+        return np.unique(np.clip(np.concatenate([rising, even]), 0, last - 1))
+
+    @cached_property
+    def _moved(self) -> Floats:
+        """Change of the cumulative hazard up to each cell by a record at risk in all of it."""
+        moved = np.cumsum(self.hazard * self._weight)
+        return np.append(moved, np.full(self._cells + 1 - len(moved), moved[-1:].sum()))
+
+    @cached_property
+    def deviations(self) -> tuple[Floats, Floats]:
+        """Deviation of the cumulative hazard by noise, and with sampling [G26]_.
+
+        Notes
+        -----
+        Let ``w_i`` be the derivative of step i by its events, and ``a_t`` the sum of ``h w`` up to
+        t. A record that leaves in cell i was at risk before, so the sum up to t has the derivative
+        ``-a_min(i, t)`` by it, and ``w_i`` more if it has the event in a cell ``i <= t``.
+        """
+        places, last = self._places, self.usable
+        if not last:
+            return np.zeros(0), np.zeros(0)
+        cells = np.arange(self._cells + 1)
+        without = -self._moved[np.minimum(cells, places[:, None])]
+        own = np.append(self._weight, np.zeros(len(cells) - last))
+        with_event = without + (cells <= places[:, None]) * own
+        of_noise = self.variance(with_event, without)
+        sampling = np.cumsum(np.maximum(self.hazard, 0) * self._weight)
+        every = np.interp(np.arange(last), places, of_noise)
+        return np.sqrt(every), np.sqrt(every + sampling)
+
+    def variance(self, by_events: Floats, by_censored: Floats) -> Floats:
+        """Return the variance by noise of statistics with some derivatives by the exits."""
+        parts = (running.weights_of(part) for part in (by_events, by_censored))
+        return np.asarray(self.noise**2 * sum((part**2).sum(axis=-1) for part in parts))
+
+    def survival(self) -> Estimate:
+        """Return the share without the event after each cell [KM58]_; NaN if it is not known."""
+        value = self.cumulative_hazard
+        ends = [(value - _Z * std, value + _Z * std) for std in self.deviations]
+        whole = Estimate(value, *ends[0], population=ends[1])
+        alive = whole.mapped(lambda part: np.exp(-np.maximum(part, 0.0)))
+        assert alive.population is not None
+        turned = Estimate(alive.values, alive.high, alive.low, population=alive.population[::-1])
+        unknown = np.full(self._cells - self.usable, np.nan)
+        return turned.mapped(lambda part: np.concatenate([part, unknown]))
+
+    def quantile(self, horizon: Horizon, part: float = 0.5) -> Estimate:
+        """Return the first time after which a part had the event [BC82]_; infinite if unknown."""
+        level, last = -np.log1p(-part) - _TINY, self.usable
+        value = self.cumulative_hazard
+
+        def reached(hazard: Floats, times: Floats) -> float:
+            above = np.flatnonzero(hazard >= level)
+            return float(times[above[0]]) if len(above) else np.inf
+
+        def left(hazard: Floats) -> float:
+            # One cell after the last that may be below the level.
+            below = np.flatnonzero(hazard < level)
+            after = int(below[-1]) + 1 if len(below) else 0
+            return float(horizon.ends[after]) if after < last else np.inf
+
+        lows, highs = [], []
+        for std in self.deviations:
+            latest = float(horizon.ends[last - 1]) if last else horizon.low
+            lows.append(min(reached(value + _Z * std, horizon.starts), latest))
+            highs.append(left(value - _Z * std))
+        found = reached(value, horizon.middles)
+        noise, population = (
+            (np.array(low), np.array(high)) for low, high in zip(lows, highs, strict=True)
+        )
+        return Estimate(np.array(found), *noise, population=population)
+
+    def restricted_mean(self, horizon: Horizon, upto: float) -> Estimate:
+        """Return the mean time without the event up to a time; NaN if the curve ends before it."""
+        cells = int(np.searchsorted(horizon.ends, upto, side="right"))
+        if cells > self.usable:
+            unknown = np.array(np.nan)
+            return Estimate(unknown, unknown, unknown, population=(unknown, unknown))
+        at = np.append(horizon.middles[:cells], upto)
+        # Of the sum itself, since monotone regression and the bound 0 would move the mean.
+        alive = np.exp(-self._summed_hazard[:cells])
+        value = at[0] + alive @ np.diff(at)
+        # The area after a cell changes with the cumulative hazard there.
+        area = alive * np.diff(at)
+        later = np.append(area[::-1].cumsum()[::-1], np.zeros(self._cells + 1 - cells))
+        moved = np.append(area * self._moved[:cells], np.zeros(self._cells + 1 - cells)).cumsum()
+        before = np.append(0.0, moved[:-1])
+        without = later * self._moved + before
+        own = np.append(self._weight, np.zeros(len(later) - self.usable))
+        noise = float(self.variance(without - later * own, without))
+        last = self.usable
+        sampling = (later[:last] ** 2 * np.maximum(self.hazard, 0) * self._weight).sum()
+        ends = [_Z * np.sqrt(variance) for variance in (noise, noise + sampling)]
+        # The sum may fall by noise, so its mean may exceed what is possible.
+        whole = Estimate(
+            value, value - ends[0], value + ends[0], population=(value - ends[1], value + ends[1])
+        )
+        return whole.mapped(lambda part: np.clip(part, 0.0, upto))
 
 
-def usable(risk: Floats, std: Floats, clear: float = CLEAR) -> Flags:
-    """Return the mask of intervals, from the first on, whose number at risk is above its noise."""
-    return np.logical_and.accumulate(risk > np.maximum(clear * std, 1.0), axis=-1)
+@dataclass(frozen=True)
+class _Followed:
+    """Events and follow-up time of a group, with variances and the covariance of both."""
+
+    events: float
+    time: float
+    noise: Floats  # (variance of events, of time, covariance)
+    sampling: Floats
+
+    @classmethod
+    def of(cls, exits: Floats, noise: float, times: Floats) -> _Followed:
+        counted = np.append(np.ones(len(times) - 1), 0.0)
+        own, both = noise * running.weights_of(np.stack([counted, times]))
+        events = max(float(exits[0] @ counted), 0.0)
+        time, squares = float(exits.sum(axis=0) @ times), float(exits.sum(axis=0) @ times**2)
+        # Events and times of a record go together, and so do their sums over a sample.
+        together = max(float(exits[0] @ (counted * times)), 0.0)
+        return cls(
+            float(exits[0] @ counted),
+            time,
+            np.array([own @ own, 2 * both @ both, own @ both]),
+            np.array([events, max(squares, 0.0), together]),
+        )
 
 
-def hazards(exits: Floats, noise: float) -> tuple[Floats, Floats]:
-    """Return the hazard of each interval, and the number at risk, at least 1."""
-    # Not cut at 0: sums of noisy hazards are unbiased, sums of hazards cut at 0 are not.
-    risk = np.maximum(*np.broadcast_arrays(*at_risk(exits, noise)))
-    risk = np.maximum(risk, 1.0)
-    return np.clip(exits[..., :-1, 0] / risk, _LEAST_HAZARD, _MOST_HAZARD), risk
+def rates(exits: Floats, noise: float, times: Floats) -> tuple[Estimate, Estimate]:
+    """Return events per unit of time of each group, and their ratios to the first group.
 
-
-def kaplan_meier(exits: Floats, noise: float) -> Estimate:
-    """Return the share of the records without the event at each edge [KM58]_; (..., K + 1).
-
-    The value never rises. The ends of its intervals may, since each edge has a separate interval.
+    Parameters
+    ----------
+    exits : ndarray of shape (groups, 2, cells + 1)
+    times : ndarray of shape (cells + 1,), data units
+        Follow-up time of a record in each cell. It is exact for cells that are ticks.
     """
-    alive = cumulative_hazard(exits, noise).mapped(lambda part: np.exp(-part))
-    assert alive.population is not None
-    return Estimate(alive.values, alive.high, alive.low, population=alive.population[::-1])
+    groups = [_Followed.of(own, noise, times) for own in exits]
+    events, time = (np.array([getattr(g, name) for g in groups]) for name in ("events", "time"))
+    of_noise = np.array([group.noise for group in groups]).T
+    of_both = of_noise + np.array([group.sampling for group in groups]).T
+    noisy, wide = (fieller(events, time, *v, box=(0.0, np.inf)) for v in (of_noise, of_both))
+    # At least one record over the whole horizon, since noise may leave less.
+    value = np.maximum(events, 0) / np.maximum(time, times[-1])
+    estimate = Estimate(value, *noisy, population=wide)
+    # A ratio of rates is events x time over time x events, the products of an odds ratio.
+    numbers = np.stack([events, time], axis=-1)
+    pairs = np.stack([numbers[1:], np.broadcast_to(numbers[0], numbers[1:].shape)], axis=1)
 
+    def ratios(variances: Floats) -> Estimate:
+        own = np.sqrt(variances[:2]).T
+        deviations = np.stack([own[1:], np.broadcast_to(own[0], own[1:].shape)], axis=1)
+        first = np.broadcast_to(variances[2, 0], variances[2, 1:].shape)
+        return odds_ratio(pairs, deviations, 0.0, np.stack([variances[2, 1:], first], axis=-1))[0]
 
-def cumulative_hazard(exits: Floats, noise: float) -> Estimate:
-    """Return minus the logarithm of the curve at each edge; shape (..., K + 1).
-
-    The sum of hazards [NA]_ estimates the same, but misses half of their squares in wide intervals.
-
-    Notes
-    -----
-    A step is ``-log(1 - h)``, and its derivative by its events is ``w = 1 / (R (1 - h))``. Let
-    ``a_i`` be the sum of ``h w`` up to i: with more at risk each earlier step is smaller. For
-    ``i <= t`` the sum up to an interval t has the derivative ``w_i - a_i`` by the events of
-    interval i, and ``h_i w_i / 2 - a_i`` by its censored records. For later intervals both are
-    ``-a_t``.
-    """
-    from scipy.optimize import isotonic_regression
-
-    hazard, risk = hazards(exits, noise)
-    weight = 1 / (risk * (1 - hazard))
-    moved = np.cumsum(hazard * weight, axis=-1)
-    own = (weight - moved) ** 2 + (hazard * weight / 2 - moved) ** 2
-    later = 2 * np.arange(hazard.shape[-1], 0, -1) - 1
-    of_noise = noise**2 * (np.cumsum(own, axis=-1) + later * moved**2)
-    of_noise = of_noise + _doubt(exits, risk) ** 2
-    of_both = of_noise + np.cumsum(np.maximum(hazard, 0) * weight, axis=-1)  # [G26]_
-    # Hazards may be negative, so the sum may fall; isotonic regression makes the value monotone.
-    # The intervals keep the sum itself, whose noise is known.
-    total = np.cumsum(-np.log1p(-hazard), axis=-1)
-    last = usable(*at_risk(exits, noise)).sum(axis=-1, keepdims=True)
-    smooth = total.copy()
-    for at in np.ndindex(total.shape[:-1]):
-        if end := int(last[at][0]):
-            weights = 1 / (of_both[at][:end] + _TINY)
-            smooth[at][:end] = isotonic_regression(total[at][:end], weights=weights).x
-
-    def held(values: Floats, beyond: float | None = None) -> Floats:
-        padded = np.concatenate([np.zeros_like(values[..., :1]), values], axis=-1)
-        index = np.arange(padded.shape[-1])
-        kept: Floats = np.take_along_axis(padded, np.minimum(index, last), axis=-1)
-        return kept if beyond is None else np.where(index <= last, kept, beyond)
-
-    noisy, wide = (
-        (held(total - _Z * np.sqrt(v)), held(total + _Z * np.sqrt(v), np.inf))
-        for v in (of_noise, of_both)
+    narrow, whole = ratios(of_noise), ratios(of_both)
+    return estimate, Estimate(
+        narrow.values, narrow.low, narrow.high, population=(whole.low, whole.high)
     )
-    whole = Estimate(held(smooth), *noisy, population=wide)
-    return whole.mapped(lambda part: np.maximum(part, 0.0))
-
-
-def _doubt(exits: Floats, risk: Floats) -> Floats:
-    """Return the possible error of the sum due to different exit times within intervals.
-
-    Half of the censored are at risk if events and censoring have the same density in an interval.
-    If both densities continue their slopes, the number at risk changes by a twelfth of the slopes'
-    difference.
-    """
-    events, censored = np.moveaxis(exits[..., :-1, :], -1, 0)
-    if events.shape[-1] < 2:
-        return np.zeros_like(events)
-    slopes = np.gradient(exits[..., :-1, :], axis=-2)
-    slope_difference = censored * slopes[..., 0] - events * slopes[..., 1]
-    return np.asarray(np.cumsum(slope_difference / (12 * risk**2), axis=-1))
-
-
-def quantile(edges: Floats, survival: Estimate, last: Integers, part: float = 0.5) -> Estimate:
-    """Return the time when a part of the records had the event, (groups,); infinite if unknown.
-
-    `survival` has the shape (groups, K + 1), and `last` is the number of :func:`usable` intervals.
-    A lower end is at most the last usable edge.
-    """
-    usable_edges = np.arange(len(edges)) <= last[:, None]
-
-    def crossing(curve: Floats) -> Floats:
-        below = (curve <= 1 - part) & usable_edges
-        after = np.maximum(below.argmax(axis=1), 1)[:, None]
-        left, right = (np.take_along_axis(curve, after - k, axis=1) for k in (1, 0))
-        share = (left - (1 - part)) / np.maximum(left - right, _TINY)
-        time = edges[after - 1] + share * (edges[after] - edges[after - 1])
-        return np.where(below.any(axis=1), time[:, 0], np.inf)
-
-    def ends(low: Floats, high: Floats) -> tuple[Floats, Floats]:
-        # Ends may rise again: the upper end of the time is after the last edge above the level.
-        final = np.maximum.accumulate(np.where(usable_edges, high, 0.0)[:, ::-1], axis=1)[:, ::-1]
-        return np.minimum(crossing(low), edges[last]), crossing(final)
-
-    assert survival.population is not None
-    wide = ends(*survival.population)
-    return Estimate(crossing(survival.values), *ends(survival.low, survival.high), population=wide)
 
 
 @dataclass(frozen=True)
@@ -197,18 +374,17 @@ class LogRank:
     """The log-rank test of two or more groups.
 
     `excess` are the events of each group but the first, minus the events expected if all groups
-    were alike. `covariance` is that of sampling and noise, and `intervals` the number of intervals
-    used.
+    were alike. `covariance` is that of sampling and noise, and `until` the number of cells used.
     """
 
     excess: Floats
     covariance: Floats
-    intervals: int
+    until: int
 
     @property
     def testable(self) -> bool:
-        """True if at least one interval is used and the covariance has full rank."""
-        return self.intervals > 0 and bool(np.linalg.eigvalsh(self.covariance)[0] > _TINY)
+        """True if at least one cell is used and the covariance has full rank."""
+        return self.until > 0 and bool(np.linalg.eigvalsh(self.covariance)[0] > _TINY)
 
     @property
     def statistic(self) -> float:
@@ -224,74 +400,36 @@ class LogRank:
 
 
 def log_rank(exits: Floats, noise: float) -> LogRank:
-    """Compare groups [M66]_ whose exits have the shape (groups, K + 1, 2), including the noise.
+    """Compare groups [M66]_ whose exits have the shape (groups, 2, cells + 1), including the noise.
 
     Notes
     -----
     ``U_g = sum_j d_gj - D_j p_gj``, where ``p_gj`` is the share of group g in the records at risk.
-    Its derivative by the events of group a in interval i is ``(g is a) - p_gi``. As these were at
-    risk before, the sum of ``D_j ((g is a) - p_gj) / R_j`` up to i is subtracted.
+    Its derivative by the events of group a in cell i is ``(g is a) - p_gi``. As these were at risk
+    before, the sum of ``D_j ((g is a) - p_gj) / R_j`` up to i is subtracted. The test continues
+    while enough records of all groups together are at risk.
     """
-    risk, std = at_risk(exits, noise)
-    used = np.append(usable(risk, std, CLEAR_TEST).all(axis=0), False)
-    risk = np.where(used, np.pad(risk, ((0, 0), (0, 1))), 1.0)
-    whole, events = risk.sum(axis=0), exits[..., 0] * used
-    total, part = events.sum(axis=0), risk / whole
-    excess = (events - total * part).sum(axis=1)[1:]
-    change = (np.eye(len(risk))[1:, :, None] - part[1:, None, :]) * used
-    before = np.cumsum(total / whole * change, axis=2)
-    slopes = np.stack([change - before, total / (2 * whole) * change - before])
-    slopes[1, ..., -1] = 0  # beyond the horizon the second number is 0 and has no noise
-    room = np.clip((whole - total) / np.maximum(whole - 1, _TINY), 0, 1)
+    groups = len(exits)
+    # Blocks by the noise alone: a limit on their number would bias the test without noise.
+    whole = Curve(exits.sum(axis=0), noise * np.sqrt(groups), blocks=None)
+    last, total, risk = whole.usable, whole.events, whole.risk
+    later = exits.sum(axis=1)[:, ::-1].cumsum(axis=1)[:, ::-1]
+    at_risk = whole.within_blocks(later)
+    part = at_risk / np.maximum(at_risk.sum(axis=0), 1.0)
+    excess = exits[:, 0, :last].sum(axis=1) - part @ total
+    # The mean error by the common noise of events and numbers at risk.
+    first = whole.cuts[:-1]
+    both = whole.block_noise[1] / groups / risk[first] if last else np.zeros(0)
+    excess += (both * (1 - groups * part[:, first])).sum(axis=1)
+    kept = np.clip(part, 0.0, 1.0)
+    drawn = total * np.clip((risk - total) / np.maximum(risk - 1, _TINY), 0.0, 1.0)
     # The hypergeometric variance of sampling; that of the noise follows from the gradient.
-    drawn = np.maximum(total, 0) * room * part[1:] * change[:, 1:]
-    covariance = drawn.sum(axis=2) + noise**2 * np.einsum("sgak,shak->gh", slopes, slopes)
-    return LogRank(excess, covariance, int(used.sum()))
-
-
-def rates(exits: Floats, edges: Floats, noise: float) -> tuple[Estimate, Estimate]:
-    """Return events per unit of time of each group, and their ratios to the first group.
-
-    Parameters
-    ----------
-    exits : ndarray of shape (groups, K + 1, 2)
-    edges : ndarray of shape (K + 1,), data units
-
-    Notes
-    -----
-    The follow-up time of a record is the middle of its row, moved by the slope that neighbouring
-    rows show. The sum of these times and the sum of the moves are sums of noisy numbers. The second
-    sum counts as one more deviation of the first. For the population interval the events are a
-    Poisson number and the time is fixed. Its noise is correlated with that of the events.
-    """
-    lengths, middles = np.diff(edges), (edges[1:] + edges[:-1]) / 2
-    moves = np.zeros_like(middles)
-    if len(moves) > 1:
-        moves = np.gradient(np.diag(1 / lengths), middles, axis=1) @ lengths**3 / 12
-    times, leaving = np.append(middles + moves, edges[-1]), exits.sum(axis=2)
-    events, time = exits[:, :-1, 0].sum(axis=1), leaving @ times
-    of_events, covariance = noise**2 * len(moves), noise**2 * float(times[:-1].sum())
-    of_time = noise**2 * float(2 * times @ times - times[-1] ** 2)
-    of_time = of_time + (leaving[:, :-1] @ moves) ** 2
-    noisy, wide = (
-        fieller(events, time, of_events + sampled, of_time, covariance, box=(0.0, np.inf))
-        for sampled in (0.0, np.maximum(events, 0))
-    )
-    # At least one record over the whole horizon, since noise may leave less.
-    value = np.maximum(events, 0) / np.maximum(time, edges[-1])
-    estimate = Estimate(value, *noisy, population=wide)
-    pairs, deviations = (
-        np.stack([part[1:], np.broadcast_to(part[0], part[1:].shape)], axis=1)
-        for part in (
-            np.stack([events, time], axis=1),
-            np.sqrt(np.stack([np.full_like(of_time, of_events), of_time], axis=1)),
-        )
-    )
-    # A ratio of rates is events x time over time x events, the products of an odds ratio.
-    ratios, _ = odds_ratio(pairs, deviations, np.array([1.0, 0.0]), covariance)
-    return estimate, ratios.mapped(lambda part: np.where(part < NO_BOUND, part, np.inf))
-
-
-def usual_intervals(nominal_n: int, groups: int, noise: float) -> int:
-    """Return a number of intervals in [4, 60]; the more noise, the fewer."""
-    return int(np.clip(round((nominal_n / (groups * max(noise, _TINY))) ** 0.4), 4, 60))
+    sampling = np.diag(kept @ drawn) - (kept * drawn) @ kept.T
+    change = np.eye(groups)[1:, :, None] - part[1:, None, :]
+    before = np.cumsum(total / risk * change, axis=2)
+    rest = exits.shape[2] - last
+    before = np.concatenate([before, np.repeat(before[..., -1:], rest, axis=2)], axis=2)
+    change = np.pad(change, ((0, 0), (0, 0), (0, rest)))
+    slopes = running.weights_of(np.stack([change - before, -before])) if last else before[None]
+    of_noise = noise**2 * np.einsum("sgak,shak->gh", slopes, slopes)
+    return LogRank(excess[1:], sampling[1:, 1:] + of_noise, last)

@@ -9,10 +9,9 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import sqrt
 from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 import numpy as np
@@ -31,26 +30,29 @@ from cloister.protocol.task import (
     PublicColumn,
     PublicFacts,
 )
-from cloister.tasks.columns import codes, grid_of, in_cache, position
+from cloister.tasks.columns import codes, in_cache, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
 from cloister.tasks.interval_tables import WITH_POPULATION, number_of
-from cloister.tasks.options import build_task, noise_multiplier_for, require_budget
+from cloister.tasks.options import build_task, require_budget
 from cloister.tasks.state import decode_state, encode_state
-from cloister.tasks.survival import curves
+from cloister.tasks.survival import curves, running
+from cloister.tasks.survival.times import Horizon, followed
 
 if TYPE_CHECKING:
     from cloister.protocol.plan import Plan
 
-_MOST_WORDS = 1 << 17
 _CLEAR_CURVE = 0.25  # largest half-width of a curve in its middle without a warning
 _EVERYBODY = "all records"
+_MOST_STATED = 20  # times of the table of shares
+_DRAWN = 240  # most places of a picture of curves
+_PARTS = (0.25, 0.5, 0.75, 1.0)  # of the horizon, where shares are stated by default
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Sums:
-    """The public state, in records."""
+    """The public state: the released sums as they are, in records."""
 
-    exits: Floats
+    sums: Floats
     noise: float = 0.0
 
 
@@ -63,18 +65,19 @@ class Survival(Gaussian):
     time, event, by : int, or None for no groups
         Columns.
     groups : tuple of str
-    edges : tuple of float, ascending
-        Ends of intervals, in the units of the column `time`; the first begins at 0, the last ends
-        at the horizon. A record with a longer follow-up is censored there.
-    low, high : float
-        Bounds of `time`. A record at `high` may have been clipped there, so that its event is not
-        counted.
+    low, high, step : float
+        Bounds and step of `time`, see :class:`~cloister.tasks.survival.times.Horizon`. A record at
+        `high` may have been clipped there, so that its event is not counted.
+    tau : float
+        The horizon of all curves; a record with a longer follow-up is censored there.
+    at : tuple of float, ascending
+        Times at which shares and restricted means are stated.
 
     Notes
     -----
-    Under add/remove of one record, the record leaves in one interval, so it adds 1 to one element
-    of the table. This holds for every number of intervals and groups. The numbers at risk are
-    summed after the release. docs/proofs/survival.md
+    Under add/remove of one record, the record leaves in one cell of one group. It adds the same
+    public column of integers, of which only the place depends on the record.
+    docs/proofs/survival.md
     """
 
     name: ClassVar[str] = "survival"
@@ -83,8 +86,8 @@ class Survival(Gaussian):
     rounds: ClassVar[int] = 1
 
     example: ClassVar[Example] = Example(
-        (PublicColumn("months", 0.0, 60.0), BOOLEAN, CATEGORY),
-        {"time": "months", "event": "smokes", "by": "work", "intervals": 4},
+        (PublicColumn("months", 0.0, 60.0, step=1.0), BOOLEAN, CATEGORY),
+        {"time": "months", "event": "smokes", "by": "work"},
     )
 
     @declared
@@ -95,24 +98,22 @@ class Survival(Gaussian):
         tau: Annotated[
             Positive | None, "public horizon of all curves; the largest time by default"
         ] = None
-        edges: Annotated[
+        at: Annotated[
             tuple[float, ...],
             Ascending,
-            "public ends of intervals before the horizon, instead of equal intervals",
+            "times at which shares are stated; quarters of the horizon by default",
         ] = ()
-        intervals: Annotated[
-            Annotated[int, Range(1, 1000)] | None,
-            "number of intervals of equal length; by default chosen from the noise",
-        ] = None
 
     n_features: Whole
     time: Annotated[int, Range(0)]
     event: Annotated[int, Range(0)]
     by: Annotated[int, Range(0)] | None = None
     groups: Annotated[tuple[str, ...], Length(1)]
-    edges: Annotated[tuple[float, ...], Length(1), Ascending]
     low: Annotated[float, Range(0)]
     high: float
+    step: Annotated[float, Range(0)] = 0.0
+    tau: Positive
+    at: Annotated[tuple[float, ...], Length(1, _MOST_STATED), Ascending]
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
@@ -121,24 +122,17 @@ class Survival(Gaussian):
             raise PlanError(
                 f"time, event and by must be different columns of {self.n_features}, got {used}."
             )
-        steps = np.diff([-(1 << self.frac_bits), *self._walls])
-        if not (self.low < self.edges[0] and self.edges[-1] <= self.high and (steps > 0).all()):
+        if not (self.low < self.at[0] and self.at[-1] <= self.horizon.tau):
             raise PlanError(
-                f"edges must rise strictly inside ({self.low:g}, {self.high:g}], by at least one "
-                f"grid step, the last at the horizon, got {len(self.edges)} from "
-                f"{self.edges[0]:g} to {self.edges[-1]:g}; raise the bounds or use fewer edges."
-            )
-        if (words := self._size) > _MOST_WORDS:
-            raise PlanError(
-                f"edges and groups must have at most {_MOST_WORDS} elements, got {words}; use "
-                "fewer intervals."
+                f"at must be times above {self.low:g} and up to the horizon, {self.tau:g}, got "
+                f"{', '.join(f'{time:g}' for time in self.at)}."
             )
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Design the intervals from public numbers."""
+        """Design the table from public numbers."""
         columns = facts.columns
-        place, event = curves.followed(columns, options.time, options.event)
+        place, event = followed(columns, options.time, options.event)
         by = None if options.by is None else position(columns, options.by, "by")
         time, groups = columns[place], (_EVERYBODY,) if by is None else columns[by].categories
         if not groups:
@@ -146,9 +140,8 @@ class Survival(Gaussian):
                 f"by must be a column of categories, got the numeric column {options.by!r}."
             )
         require_budget(facts.budget)
-        edges = _edges_of(
-            options, time, facts.nominal_n, len(groups), noise_multiplier_for(facts) or 0.0
-        )
+        tau = float(options.tau or time.high)
+        quarters = (time.low + part * (tau - time.low) for part in _PARTS)
         return build_task(
             cls,
             facts,
@@ -157,79 +150,76 @@ class Survival(Gaussian):
             event=event,
             by=by,
             groups=groups,
-            edges=edges,
             low=time.low,
             high=time.high,
+            step=time.step,
+            tau=tau,
+            at=tuple(map(float, options.at)) or tuple(quarters),
         )
 
     def describe(self) -> str:
         return (
             f"Silos count the records of {len(self.groups)} groups that leave with the event and "
-            f"without it, in each of {len(self.edges)} intervals of time. Curves, medians, rates "
-            "and tests are computed from these noisy numbers."
+            f"without it, in each of {len(self.horizon.ends)} cells of time, and sum these numbers "
+            "with public weights. Curves, medians, rates and tests are computed from the noisy "
+            "sums."
+        )
+
+    @cached_property
+    def horizon(self) -> Horizon:
+        """The public cells of time."""
+        return Horizon(
+            low=self.low,
+            high=self.high,
+            tau=self.tau,
+            step=self.step,
+            most=Horizon.most_for(2 * len(self.groups)),
+            frac_bits=self.frac_bits,
         )
 
     @property
-    def _size(self) -> int:
-        """Size of the table: for each group two numbers per interval, and one at the horizon."""
-        return len(self.groups) * (2 * len(self.edges) + 1)
-
-    @cached_property
-    def _walls(self) -> Integers:
-        """Ends of intervals in grid steps; a record on one is in the interval before it."""
-        grid = grid_of([PublicColumn("", self.low, self.high)], self.frac_bits)
-        return np.asarray(grid.encode(np.array(self.edges)[:, None])[:, 0], dtype=np.int64)
+    def _cells(self) -> int:
+        """Cells of time, and one for the records beyond."""
+        return len(self.horizon.ends) + 1
 
     def start(self) -> State:
         """Return the empty state before the round."""
-        return encode_state(_Sums(exits=self._table(np.zeros(self._size))))
-
-    def _table(self, numbers: Floats) -> Floats:
-        return curves.table_of(numbers.reshape(len(self.groups), -1))
+        return encode_state(_Sums(sums=np.zeros(self.blocks(0)[0].size)))
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return one block, the table of exits, with each record in one cell."""
-        return (Block.counting("exits", (self._size,), weight=1.0),)
+        """Return one block: for each group, sums of those who leave with the event and without."""
+        return (running.block_of("exits", 2 * len(self.groups), self._cells, 1.0),)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return the weighted numbers of exits in each interval, with and without the event."""
-        exits = np.zeros(self._size, np.int64)
+        """Return running sums of the numbers of exits in each cell, with and without the event."""
+        groups = len(self.groups)
+        exits = np.zeros((groups, 2, self._cells), np.int64)
         for part in in_cache(records):
-            exits += np.bincount(self._words_of(part), minlength=len(exits))
-        return exits << COUNT_BITS
-
-    def _words_of(self, records: Records) -> Integers:
-        """Return the index of each record's element in the table."""
-        q, walls = self.frac_bits, self._walls
-        steps = records[:, self.time].astype(np.int64)
-        event = codes(records[:, self.event], 2, q)
-        # A time at the top of the box may have been clipped to it, so its event may be later than
-        # the horizon. A censored record at the horizon was followed to the end of all intervals.
-        beyond = (steps >= 1 << q) | ((steps == walls[-1]) & (event == 0))
-        # Grid integers, so that a record adds to the same element on every machine.
-        row = np.where(beyond, len(walls), np.searchsorted(walls, steps, side="left"))
-        word = curves.word_of(row, event, len(walls))
-        if self.by is not None:
-            group = codes(records[:, self.by], len(self.groups), q)
-            word += group * (2 * len(walls) + 1)
-        return word
+            group = np.zeros(len(part), np.int64)
+            if self.by is not None:
+                group = codes(part[:, self.by], groups, self.frac_bits)
+            exits += self.horizon.exits(group, groups, part[:, self.time], part[:, self.event])
+        return running.encoded(exits).ravel()
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
-        """Return the noisy table in records."""
-        exits, noise = released["exits"].in_records()
-        return encode_state(_Sums(exits=self._table(exits), noise=noise))
+        """Return the noisy sums; 16 bits of the grid hold them exactly."""
+        sums, noise = released["exits"].in_records()
+        return encode_state(_Sums(sums=sums, noise=noise))
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the 95 % half-width of a number of records, and of a curve at half the horizon."""
         # An exponential curve that is at one half there, in a group of average size: no curve is
         # known before the release.
-        noise, edges = noise_std / (1 << COUNT_BITS), self._all_edges
-        left = 0.25 ** (edges / edges[-1]) * nominal_n / len(self.groups)
-        exits = np.append(-np.diff(left), left[-1])
-        curve = curves.kaplan_meier(np.stack([exits, np.zeros_like(exits)], axis=1), noise)
-        width = np.interp(edges[-1] / 2, edges, curve.high - curve.low)
+        noise, edges = noise_std / (1 << COUNT_BITS), np.append(self.low, self.horizon.ends)
+        share = (edges - self.low) / (self.tau - self.low)
+        left = 0.25**share * nominal_n / len(self.groups)
+        events = np.append(-np.diff(left), 0.0)
+        beyond = np.append(np.zeros(len(left) - 1), left[-1])
+        curve = curves.Curve(np.stack([events, beyond]), noise)
+        alive = curve.survival()
+        width = np.interp(0.5, share[1:], np.nan_to_num(alive.high - alive.low, nan=1.0))
         return {
-            "exits_half_width": np.array([INTERVAL_95["gaussian"] * noise]),
+            "records_half_width": np.array([INTERVAL_95["gaussian"] * curve.risk_noise[0]]),
             "survival_half_width": np.array([width / 2]),
         }
 
@@ -240,13 +230,9 @@ class Survival(Gaussian):
             yield (
                 f"epsilon {plan.budget.epsilon:g} is too small for {plan.nominal_n:,} records in "
                 f"{len(self.groups)} groups: the middle of a curve would have a margin of error of "
-                f"± {width:.0%}, and the curve would end early; use fewer groups or intervals, "
-                "more records or a larger epsilon."
+                f"± {width:.0%}, and the curve would end early; use fewer groups, more records or "
+                "a larger epsilon."
             )
-
-    @property
-    def _all_edges(self) -> Floats:
-        return np.array([0.0, *self.edges])
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return curves, medians, rates and the test.
@@ -254,74 +240,90 @@ class Survival(Gaussian):
         Returns
         -------
         dict
-            ``edges``, K + 1 of them, from 0 to the horizon. ``exits`` of shape (groups, K + 1, 2)
-            are the noisy numbers that leave with the event and without it, the last ones beyond
-            the horizon. They have ``exits_half_width``. ``at_risk`` has shape (groups, K).
-            ``usable`` is the number of each group's intervals before too few are at risk for the
-            noise; later values of a curve are held.
+            ``times``, the ends of the cells, of shape (cells,), data units. ``survival`` of shape
+            (groups, cells), the share without the event at these times, not a number where too few
+            are at risk for the noise: the curve of each group has ``usable`` times. ``records`` of
+            each group, with ``records_half_width``.
 
-            ``survival`` and ``cumulative_hazard`` are at the edges. ``median`` is the time at which
-            half had the event, infinite if that is not reached. ``rate`` is the number of events
-            per unit of time, and ``rate_ratio`` that of each group over the first. With groups
-            there are ``log_rank``, ``log_rank_p`` (both empty if not testable) and
-            ``log_rank_intervals``. Curves, medians, rates and ratios have both intervals.
+            ``at``, the stated times. ``stated_survival``, ``stated_at_risk``, the number of records
+            followed beyond each of these times, and ``restricted_mean``, the mean time without the
+            event up to it, of shape (groups, times). ``median``
+            is the first time after which half had the event, infinite if that is not reached.
+            ``rate`` is the number of events per unit of time, and ``rate_ratio`` that of each group
+            over the first. With groups there are ``log_rank``, ``log_rank_p`` (both empty if not
+            testable) and ``log_rank_until``, the last time of the test. Curves, means, medians,
+            rates and ratios have both intervals.
         """
-        sums, edges = decode_state(_Sums, state, self.frac_bits), self._all_edges
-        risk, std = curves.at_risk(sums.exits, sums.noise)
-        usable = curves.usable(risk, std).sum(axis=-1)
-        survival = curves.kaplan_meier(sums.exits, sums.noise)
-        from_least = np.array([self.low, *self.edges])  # no time is below the minimum of the column
-        rates, ratios = curves.rates(sums.exits, from_least, sums.noise)
+        public, cells = decode_state(_Sums, state, self.frac_bits), self._cells
+        exits = running.decoded(public.sums.reshape(-1, 2, cells))
+        found = [curves.Curve(own, public.noise) for own in exits]
+        survival = _stacked([curve.survival() for curve in found])
+        at = np.searchsorted(self.horizon.ends, self.at, side="right") - 1
+        means = [
+            _stacked([curve.restricted_mean(self.horizon, time) for time in self.at])
+            for curve in found
+        ]
+        rates, ratios = curves.rates(exits, public.noise, self.horizon.middles)
+        half_width = INTERVAL_95["gaussian"] * found[0].risk_noise[0]
         results = {
-            "edges": edges,
-            "exits": sums.exits,
-            "exits_half_width": np.array([INTERVAL_95["gaussian"] * sums.noise]),
-            "at_risk": risk,
-            "usable": usable.astype(np.float64),
+            "times": self.horizon.ends,
+            "usable": np.array([float(curve.usable) for curve in found]),
+            "records": np.array([float(curve.at_risk[0]) for curve in found]),
+            "records_half_width": np.array([half_width]),
+            "at": np.array(self.at),
             **survival.named("survival"),
-            **curves.cumulative_hazard(sums.exits, sums.noise).named("cumulative_hazard"),
-            **curves.quantile(edges, survival, usable).named("median"),
+            "stated_at_risk": np.stack([curve.at_risk[at + 1] for curve in found]),
+            **_at(survival, at).named("stated_survival"),
+            **_stacked(means).named("restricted_mean"),
+            **_stacked([curve.quantile(self.horizon) for curve in found]).named("median"),
             **rates.named("rate"),
             **ratios.named("rate_ratio"),
         }
         if len(self.groups) > 1:
-            test = curves.log_rank(sums.exits, sums.noise)
+            test = curves.log_rank(exits, public.noise)
             statistics = [test.statistic, test.p] if test.testable else []
             results["log_rank"], results["log_rank_p"] = (
                 np.array(statistics[:1]),
                 np.array(statistics[1:]),
             )
-            results["log_rank_intervals"] = np.array([float(test.intervals)])
+            until = self.horizon.ends[test.until - 1] if test.until else self.low
+            results["log_rank_until"] = np.array([until])
         return results
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return the curves, the groups and the test."""
+        """Return the groups, shares at stated times, the curves and the test."""
         time, event = columns[self.time], columns[self.event]
-        picture = self._picture(results, f"Share still without the event: {event}", time)
-        return (picture, self._group_table(results, time, event), *self._test_table(results))
+        return (
+            self._group_table(results, time, event),
+            self._stated_table(results, time, event),
+            self._picture(results, f"Share still without the event: {event}", time),
+            *self._test_table(results, time),
+        )
 
     def _picture(self, results: Results, title: str, time: str) -> Curve:
-        edges = results["edges"]
-        # NaN, not the held value: a flat line would look like a group without events.
-        hidden = np.arange(len(edges)) > results["usable"][:, None]
-        alive = Estimate.of(results, "survival").mapped(lambda end: np.where(hidden, np.nan, end))
-        labels = (self.groups, ())
+        times = results["times"]
+        shown = np.unique(np.linspace(0, len(times) - 1, _DRAWN).round().astype(int))
+        alive = _at(Estimate.of(results, "survival"), shown)
+        if times[0] > self.low:  # everybody is without the event at the start
+            alive, places = alive.mapped(_from_one), np.append(self.low, times[shown])
+        else:
+            places = times[shown]
         return Curve(
             title,
-            edges,
-            replace(alive, axes=("", time), labels=labels, unit="share of the records"),
+            places,
+            replace(alive, axes=("", time), labels=(self.groups, ()), unit="share of the records"),
             "A curve ends where too few are at risk for the noise. The inner band is a 95 % "
             "confidence interval (privacy noise only), the outer one includes sampling.",
+            steps=True,
         )
 
     def _group_table(self, results: Results, time: str, event: str) -> Table:
         """Return records, median and rate of each group."""
-        # The number of records is a sum of 2 K + 1 independent noisy numbers.
-        margin = float(results["exits_half_width"][0]) * sqrt(2 * len(self.edges) + 1)
+        margin = float(results["records_half_width"][0])
         rows = [
             (
                 name,
-                around(results["exits"][g].sum(), margin),
+                around(results["records"][g], margin),
                 number_of(results, "median", g),
                 number_of(results, "rate", g),
                 number_of(results, "rate_ratio", g - 1) if g else "1",
@@ -339,38 +341,77 @@ class Survival(Gaussian):
         note = f"{WITH_POPULATION} A median of ∞ is not reached before the curve ends."
         return Table("Groups", headings[:last], tuple(row[:last] for row in rows), note)
 
-    def _test_table(self, results: Results) -> tuple[Table, ...]:
+    def _stated_table(self, results: Results, time: str, event: str) -> Table:
+        """Return the share without the event, and the restricted mean, at stated times."""
+        shares, means = (
+            Estimate.of(results, name) for name in ("stated_survival", "restricted_mean")
+        )
+        margin = float(results["records_half_width"][0])
+        rows = tuple(
+            (
+                *([name] if len(self.groups) > 1 else []),
+                float(at),
+                around(float(results["stated_at_risk"][g, i]), margin),
+                _or_unknown(shares[g, i]),
+                _or_unknown(means[g, i]),
+            )
+            for g, name in enumerate(self.groups)
+            for i, at in enumerate(self.at)
+        )
+        headings = (
+            "group",
+            time,
+            "followed beyond",
+            f"share without {event}",
+            f"mean {time} without it until then",
+        )
+        note = f"{WITH_POPULATION} {UNKNOWN}: the curve ends before this time."
+        first = len(self.groups) == 1
+        return Table("Shares at stated times", headings[first:], rows, note)
+
+    def _test_table(self, results: Results, time: str) -> tuple[Table, ...]:
         if len(self.groups) < 2:
             return ()
         testable = results["log_rank"].size > 0
         value, p = (results[name] for name in ("log_rank", "log_rank_p"))
         rows: tuple[tuple[str, str | float], ...] = (
-            ("intervals used", f"{results['log_rank_intervals'][0]:.0f} of {len(self.edges)}"),
+            (f"until {time}", float(results["log_rank_until"][0])),
             (
                 f"chi-square ({len(self.groups) - 1})",
-                float(value[0]) if testable else "not testable",
+                float(value[0]) if testable else UNKNOWN,
             ),
-            ("p-value", float(p[0]) if testable else "not testable"),
+            ("p-value", float(p[0]) if testable else UNKNOWN),
         )
         note = "The variance includes the noise, so that noise alone is not significant."
         return (Table("Do the curves differ? Log-rank test", ("", "value"), rows, note),)
 
 
-def _edges_of(
-    options: Survival.Options, time: PublicColumn, nominal_n: int, groups: int, noise: float
-) -> tuple[float, ...]:
-    """Return the ends of intervals: the given edges and the horizon, or equal parts of it."""
-    horizon = options.tau or time.high
-    if options.edges:
-        if options.intervals is not None:
-            raise PlanError("edges and intervals both define the intervals; give one of them.")
-        if options.edges[-1] >= horizon:
-            raise PlanError(
-                f"edges must be below the horizon, {horizon:g}, got {options.edges[-1]:g}; give "
-                "the horizon as tau."
-            )
-        return (*map(float, options.edges), float(horizon))
-    n = options.intervals or curves.usual_intervals(nominal_n, groups, noise)
-    equal = (np.arange(1, n) * (horizon / n)).tolist()
-    # An interval below the minimum of `time` would hold no record.
-    return (*(end for end in equal if end > time.low), float(horizon))
+UNKNOWN = "not known"
+
+
+def _or_unknown(cell: Estimate) -> Estimate | str:
+    return UNKNOWN if np.isnan(cell.value) else cell
+
+
+def _stacked(parts: Sequence[Estimate]) -> Estimate:
+    """Return estimates of one shape as one estimate with a first axis for them."""
+
+    def joined(arrays: Iterable[Floats]) -> Floats:
+        return np.stack(list(map(np.asarray, arrays)))
+
+    values, low, high = (joined(getattr(p, name) for p in parts) for name in _ARRAYS)
+    wide = [joined(p.population[end] for p in parts if p.population) for end in (0, 1)]
+    return Estimate(values, low, high, population=(wide[0], wide[1]))
+
+
+_ARRAYS = ("values", "low", "high")
+
+
+def _at(survival: Estimate, cells: Integers) -> Estimate:
+    """Return shares at the ends of some cells; 1 for a cell of -1, before the first end."""
+    alive = survival.mapped(_from_one)
+    return alive[:, np.asarray(cells) + 1]
+
+
+def _from_one(shares: Floats) -> Floats:
+    return np.concatenate([np.ones_like(shares[..., :1]), shares], axis=-1)

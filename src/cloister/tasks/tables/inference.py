@@ -156,24 +156,27 @@ def trend(table: Floats, s: float | Floats) -> Tested:
 
 
 def odds_ratio(
-    table: Floats, s: float | Floats, sampled: float | Floats = 1.0, together: float = 0.0
+    table: Floats, s: float | Floats, sampled: float = 1.0, together: float | Floats = 0.0
 ) -> tuple[Estimate, Tested]:
     """Return ``(a d) / (b c)`` of noisy tables ``[[a, b], [c, d]]``, and the test that it is 1.
 
     Parameters
     ----------
-    s, sampled : float or ndarray that broadcasts to the table
-        Deviation of the noise, and 1 where a cell is a Poisson number, 0 where it varies by noise
-        alone.
-    together : float
-        Covariance of the noise of both cells of a row.
+    s : float or ndarray that broadcasts to the table
+        Deviation of the noise.
+    sampled : {1, 0}
+        1 if cells are Poisson numbers, 0 if they vary by noise alone.
+    together : float or ndarray of shape (..., 2)
+        Covariance of the noise of both cells of each row.
 
     Returns
     -------
     Estimate and Tested, without the last two axes
         An upper end of ``NO_BOUND`` means that there is no upper bound.
     """
-    shared = (table.prod(axis=-1).sum(axis=-1) - together) * together
+    first, second = np.moveaxis(np.broadcast_to(together, table.shape[:-1]), -1, 0)
+    products = np.moveaxis(table.prod(axis=-1), -1, 0)
+    shared = products[0] * second + products[1] * first - first * second
     return _of_cells(_ODDS, table, s, sampled, _WALLS, shared)
 
 
@@ -298,7 +301,7 @@ def _of_cells(
     forms: Floats,
     table: Floats,
     s: float | Floats,
-    sampled: float | Floats,
+    sampled: float,
     walls: Bounds,
     shared: Floats | float = 0.0,
 ) -> tuple[Estimate, Tested]:

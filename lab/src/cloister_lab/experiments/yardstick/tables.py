@@ -95,6 +95,11 @@ def number(name: str, low: float, high: float) -> Column:
     return Column(name=name, type="number", min=float(low), max=float(high))
 
 
+def whole(name: str, low: float, high: float) -> Column:
+    """Return a column of whole numbers with public bounds, such as days."""
+    return Column(name=name, type="integer", min=float(low), max=float(high))
+
+
 def flag(name: str, yes: str = "1", no: str = "0") -> Column:
     """Return a yes-no column, with the words of both answers."""
     spellings: dict[str, tuple[str, ...]] = {"true": (yes,), "false": (no,)}
@@ -496,7 +501,7 @@ TABLES: tuple[Table, ...] = (
         (number("priors", 0, 50), number("age", 150, 1000), number("tserved", 0, 300)),
         flags("black alcohol drugs married felon workprg property"),
         group="black",
-        time=number("durat", 0, 84),
+        time=whole("durat", 0, 84),
         event=flag("cens", "0", "1"),
         events=0.4,
     ),
@@ -509,7 +514,7 @@ TABLES: tuple[Table, ...] = (
             category("un_continent_name", "Africa|Americas|Asia|Europe|Oceania"),
         ),
         group="democracy",
-        time=number("duration", 0, 50),
+        time=whole("duration", 0, 50),
         event=flag("observed"),
         events=0.8,
     ),
@@ -532,7 +537,7 @@ TABLES: tuple[Table, ...] = (
             category("fac_rx", "Obs|Lev|Lev+5FU"),
         ),
         group="fac_rx",
-        time=number("time", 0, 3600),
+        time=whole("time", 0, 3600),
         event=flag("event"),
         events=0.5,
     ),
@@ -542,7 +547,7 @@ TABLES: tuple[Table, ...] = (
         (number("num_age", 18, 70), number("num_beck", 0, 63), number("num_ndrugtx", 0, 50)),
         flags("fac_treat fac_site"),
         group="fac_treat",
-        time=number("time", 0, 1200),
+        time=whole("time", 0, 1200),
         event=flag("event"),
         events=0.8,
     ),
@@ -552,7 +557,7 @@ TABLES: tuple[Table, ...] = (
         (number("num_age", 0, 100), number("num_begin", 0, 48)),
         (category("fac_disease", "other|hypert|renal|diabetes|congen"),),
         group="fac_disease",
-        time=number("time", 0, 48),
+        time=whole("time", 0, 48),
         event=flag("event"),
         events=0.25,
     ),
@@ -562,7 +567,7 @@ TABLES: tuple[Table, ...] = (
         (number("num_age", 18, 65), number("num_reprate", 0, 3), number("num_tenure", 0, 45)),
         flags("fac_ui", "yes", "no"),
         group="fac_ui",
-        time=number("time", 0, 30),
+        time=whole("time", 0, 30),
         event=flag("event"),
         events=0.6,
     ),
@@ -575,7 +580,7 @@ TABLES: tuple[Table, ...] = (
             category("fac_ca", "no|yes|metastatic"),
         ),
         group="fac_ca",
-        time=number("time", 0, 2000),
+        time=whole("time", 0, 2000),
         event=flag("event"),
         events=0.7,
     ),
@@ -585,7 +590,7 @@ TABLES: tuple[Table, ...] = (
         (number("num_age", 0, 240),),
         (category("fac_stage", "1|2|3|4"), flag("fac_histol", "2", "1")),
         group="fac_histol",
-        time=number("time", 0, 6000),
+        time=whole("time", 0, 6000),
         event=flag("event"),
         events=0.15,
     ),
@@ -608,7 +613,7 @@ TABLES: tuple[Table, ...] = (
         ),
         (flag("fac_sex", "2", "1"),),
         group="fac_sex",
-        time=number("time", 0, 12_000),
+        time=whole("time", 0, 12_000),
         event=flag("event"),
         events=0.3,
     ),
@@ -618,7 +623,7 @@ TABLES: tuple[Table, ...] = (
         (number("num_ageR", 0, 100),),
         (flag("fac_sexR", "male", "female"), flag("fac_graft")),
         group="fac_graft",
-        time=number("time", 0, 7000),
+        time=whole("time", 0, 7000),
         event=flag("event"),
         events=0.15,
     ),
@@ -638,7 +643,7 @@ TABLES: tuple[Table, ...] = (
         (number("num_age", 0, 100), number("num_wbc", 0, 500), number("num_tpi", -10, 10)),
         flags("fac_sex"),
         group="fac_sex",
-        time=number("time", 0, 5000),
+        time=whole("time", 0, 5000),
         event=flag("event"),
         events=0.8,
     ),
@@ -648,7 +653,7 @@ TABLES: tuple[Table, ...] = (
         (number("num_age", 40, 100), number("num_wt", 50, 160), number("num_hg", 0, 25)),
         (flag("fac_stage", "4", "3"), *flags("fac_hx fac_bm")),
         group="fac_stage",
-        time=number("time", 0, 80),
+        time=whole("time", 0, 80),
         event=flag("event"),
         events=0.7,
     ),
@@ -671,7 +676,7 @@ TABLES: tuple[Table, ...] = (
         (number("num_bwt", 300, 1600), number("num_gest", 20, 42), number("num_apg1", 0, 10)),
         (flag("fac_inout", "transported", "born at Duke"),),
         group="fac_inout",
-        time=number("time", 0, 365),
+        time=whole("time", 0, 365),
         event=flag("event"),
         events=0.2,
     ),

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _PLACES = (0.25, 0.5, 0.75)  # of the released times, where a curve is read
+_HALF = 1  # of the default times at which restricted means are stated: half the horizon
+_ENDS = ("", "_low", "_high", "_population_low", "_population_high")
 
 
 def _has_times(table: Table) -> bool:
@@ -50,19 +52,21 @@ def _asks_curves(table: Table, _: int) -> Question:
 def _curves(release: Release) -> list[Figure]:
     results, task = release.results, release.plan.task
     groups: tuple[str, ...] = task.groups  # type: ignore[attr-defined]  # of this task
-    edges = results["edges"]
+    times = results["times"]
     planned = release.planned("survival_half_width")
     found = []
     for i, group in enumerate(groups):
         for part in _PLACES:
-            at = round(part * (len(edges) - 1))
-            ends = ("", "_low", "_high", "_population_low", "_population_high")
-            value = {f"survival{end}": results[f"survival{end}"][i, [at]] for end in ends}
+            at = round(part * (len(times) - 1))
+            value = {f"survival{end}": results[f"survival{end}"][i, [at]] for end in _ENDS}
             label = f"curve at {part:g} of the times, {group}"
-            place = [float(edges[at])]
+            place = [float(times[at])]
             found += figures(value, "survival", [label], at=place, planned=planned, box=(0.0, 1.0))
     for key in ("median", "rate"):
         found += figures(results, key, [f"{key}, {group}" for group in groups])
+    half = {f"mean{end}": results[f"restricted_mean{end}"][:, _HALF] for end in _ENDS}
+    names = [f"restricted mean, {group}" for group in groups]
+    found += figures(half, "mean", names, at=[float(results["at"][_HALF])] * len(groups))
     names = [f"log rate ratio, {group}" for group in groups[1:]]
     return found + [each.logged for each in figures(results, "rate_ratio", names)]
 
@@ -84,7 +88,12 @@ def _kaplan_meier(frame: DataFrame, table: Table) -> dict[str, Target]:
         def curve(place: float, fitted: Any = fitted) -> float:
             return float(fitted.predict(place))
 
+        def mean(upto: float, fitted: Any = fitted) -> float:
+            restricted = library("lifelines.utils").restricted_mean_survival_time
+            return float(restricted(fitted, upto))
+
         found |= {f"curve at {part:g} of the times, {group}": curve for part in _PLACES}
+        found[f"restricted mean, {group}"] = mean
         rate = float(own[event].sum() / own[time].sum())
         found |= {f"median, {group}": float(fitted.median_survival_time_), f"rate, {group}": rate}
         if i:
