@@ -217,7 +217,7 @@ class DPPCA(_Preparing):
     _task: ClassVar[type[Task]] = PCA
 
     n_components: int = field(kw_only=False)
-    clip: float = 0.3
+    clip: float = 2.0
     reach: float = 4.0
     whiten: bool = False
 
