@@ -11,16 +11,13 @@ References
 .. [AKMV19] Amin, Kulesza, Munoz Medina and Vassilvitskii, "Bounding user contributions: a
    bias-variance trade-off in differential privacy", ICML 2019: the best clip lies where as many
    records exceed it as the noise amounts to.
-.. [W12] Weyl's inequality: an eigenvalue changes at most by the largest eigenvalue of the noise.
-.. [V18] Vershynin, "High-dimensional probability", 2018, theorems 5.2.2 and 7.2.11 (Gaussian
-   concentration; comparison of Sudakov and Fernique): the size of the eigenvalues of noise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from math import floor, isqrt, log, sqrt
+from math import floor, isqrt, sqrt
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
@@ -43,7 +40,7 @@ from cloister.tasks.clipped import chunks, clip_to_unit
 from cloister.tasks.columns import Encoding, columns_of, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import INTERVALS, number_of
-from cloister.tasks.intervals import fieller, ratio_interval, round_up, size_interval
+from cloister.tasks.intervals import ratio_interval, round_up, size_interval
 from cloister.tasks.moments import (
     PRODUCT,
     SQUARE,
@@ -53,19 +50,17 @@ from cloister.tasks.moments import (
     with_one_sign,
 )
 from cloister.tasks.options import Keep, build_task
+from cloister.tasks.preparation.eigenvalues import Eigenvalues
 from cloister.tasks.preparation.standardise import Reach
 
 _MEAN, _LENGTHS, _PRODUCTS, _SQUARES = 0.1, 0.1, 0.4, 0.4  # shares of the budget
 _LENGTH_BINS = 32  # of the lengths of records; each is 2**(1/4) times as long as the next
-_BEYOND = 10.0  # records beyond the radius, for each record that the noise amounts to
+_BEYOND = 10.0  # records beyond the radius, over the noise in records: a shortened one turns little
 _UNIT_BITS = 12  # bits of the length of a record at the radius
 _WEIGHT_BITS = 14  # bits of a component's entries in the projection of records
 _MOST_WIDTH = 512  # keeps the sums of a projection below 2**53
+_UNKNOWN = 2.0**32  # noise of what is not released yet: above any number of records
 _LEAST = 2.0**-6  # smallest deviation as a divisor of records
-_Z = INTERVAL_95["gaussian"]
-_SURE = 2.58  # deviations; with the lower end at _Z of it, two ends together hold in 97 of 100
-_SPREAD = _Z / sqrt(2)  # a length of normal numbers exceeds sqrt(p) by it with 2.5 % probability
-_TAIL = sqrt(2 * log(1 / 0.025))  # a concentrated variable exceeds it with 2.5 % probability
 
 
 @declared
@@ -177,11 +172,11 @@ class PCA(Gaussian):
 
     def describe(self) -> str:
         return (
-            f"The count and the sum of all records are released with noise, then how many records "
-            f"have which distance from the mean, then the sums of {n_products(self.width)} "
-            f"products of {self.width} numbers and categories about their mean; they give "
-            f"{self.n_components} principal components. The sums of squares along these give their "
-            "variances, and each silo then projects its records onto them."
+            "The count and the sum of all records are released with noise, then the numbers of "
+            f"records at {_LENGTH_BINS} ranges of distance from their mean. The sums of "
+            f"{n_products(self.width)} products of {self.width} numbers and categories about the "
+            f"mean give {self.n_components} principal components. The sums of squares along these "
+            "give their variances. Each silo then projects its records onto the components."
         )
 
     def start(self) -> State:
@@ -189,8 +184,9 @@ class PCA(Gaussian):
         m, p = self.n_components, self.width
         return {
             **{name: np.zeros(p) for name in ("mean", "mean_low", "mean_high", "spectrum")},
-            **{name: np.zeros(1) for name in ("count", "count_noise", "products_noise")},
-            **{"squares": np.zeros(m + 1), "squares_noise": np.zeros(1)},
+            **{name: np.zeros(1) for name in ("count", "count_noise")},
+            **{name: np.array([_UNKNOWN]) for name in ("products_noise", "squares_noise")},
+            "squares": np.zeros(m + 1),
             "components": np.eye(m, p),
             "radius": np.ones(1),
         }
@@ -243,9 +239,13 @@ class PCA(Gaussian):
         if t == 1:
             return {**before, "radius": self._radius(state["mean"], block)}
         if t == 2:
-            return {**before, **self._components(block)}
+            return {**before, **self._components(block, before["count"])}
         squares, noise = block.in_records(2 * _UNIT_BITS)
-        return {**before, "squares": squares, "squares_noise": self._noise(noise)}
+        return {
+            **before,
+            "squares": squares,
+            "squares_noise": self._with_rounding(noise, before["count"]),
+        }
 
     def _mean(self, block: NoisyBlock) -> dict[str, Floats]:
         totals, std = block.in_records(self.frac_bits)
@@ -278,9 +278,9 @@ class PCA(Gaussian):
         return np.maximum(np.floor(self._longest(mean) * steps), 1).astype(np.int64)
 
     def _radius(self, mean: Integers, block: NoisyBlock) -> Floats:
-        """Return the radius beyond which about as many records lie as the noise amounts to.
+        """Return the radius beyond which few records lie, in proportion to the noise.
 
-        There, noise and shortening change the moments least [AKMV19]_.
+        There, noise and shortening together change the components least [AKMV19]_.
         """
         counts, std = block.in_records()
         beyond = np.cumsum(counts) - counts
@@ -291,23 +291,29 @@ class PCA(Gaussian):
         limit = max(1, floor(min(self.clip, 2.0) * self._half_diagonal * one))
         return np.minimum(self._radii(mean)[[last]], limit) / one
 
-    def _components(self, block: NoisyBlock) -> dict[str, Floats]:
+    def _components(self, block: NoisyBlock, count: Floats) -> dict[str, Floats]:
         products, noise = block.in_records(2 * _UNIT_BITS)
         values, vectors = np.linalg.eigh(unpack_products(products, self.width))
         return {
             "components": with_one_sign(vectors.T[::-1][: self.n_components]),
             "spectrum": values[::-1],
-            "products_noise": self._noise(noise / PRODUCT),
+            "products_noise": self._with_rounding(noise / PRODUCT, count),
         }
 
-    def _noise(self, noise_std: float) -> Floats:
-        return round_up(np.array([noise_std]), self.frac_bits)
+    def _with_rounding(self, noise_std: float, count: Floats) -> Floats:
+        """Return the deviation of noise and of rounded lengths, which have ``2**-12`` at most."""
+        rounding = np.sqrt(np.maximum(count, 0)) / (1 << _UNIT_BITS)
+        return round_up(np.hypot(noise_std, rounding), self.frac_bits)
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the half-width of an explained variance, in squares of half a box."""
-        squares = len(self._encoding.used)  # of the longest distance from the middle
+        """Return the half-width of an explained variance, in squares of half a box.
+
+        It grows with the largest distance from the mean. Each mean is assumed at a quarter of half
+        the box from its middle.
+        """
+        squares = len(self._encoding.used) * (1 + 1 / 4) ** 2
         noise = noise_std / 4**_UNIT_BITS * squares / max(nominal_n, 1)
-        return {"explained_variance_half_width": np.array([_Z * noise])}
+        return {"explained_variance_half_width": np.array([INTERVAL_95["gaussian"] * noise])}
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return mean, components and explained variances.
@@ -319,8 +325,8 @@ class PCA(Gaussian):
             (n_components, width): numbers from -1 to 1 over the box of their column, categories 0
             or 1. ``explained_variance`` and ``explained_variance_ratio`` of shape (n_components,)
             and ``total_variance`` of shape (1,), in the squares of these units, each with ``_low``
-            and ``_high``. ``scale``, the divisor of coordinates. ``count`` and
-            ``count_half_width``, in records.
+            and ``_high``. ``radius`` to which records are shortened for the components alone.
+            ``scale``, the divisor of coordinates. ``count`` and ``count_half_width``, in records.
 
         Notes
         -----
@@ -328,93 +334,29 @@ class PCA(Gaussian):
         interval holds this variance and the eigenvalue of the records' covariance.
         """
         real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-        found = self._variances(real, (self._longest(state["mean"]) / (1 << self.frac_bits)) ** 2)
+        one = {name: float(value[0]) for name, value in real.items() if value.shape == (1,)}
+        longest = (self._longest(state["mean"]) / (1 << self.frac_bits)) ** 2
+        mean, components = real["mean"], real["components"]
+        found = Eigenvalues(
+            count=one["count"],
+            count_std=one["count_noise"],
+            squares=real["squares"] * longest,
+            squares_std=one["squares_noise"] * longest,
+            spectrum=real["spectrum"] * one["radius"] ** 2,
+            products_std=one["products_noise"] * one["radius"] ** 2,
+            places=np.append(components @ mean, np.linalg.norm(mean)),
+            longest=longest,
+        ).intervals()
         positive = np.sqrt(np.maximum(found["explained_variance"], _LEAST**2))
         return {
             **{name: real[name] for name in ("mean", "mean_low", "mean_high", "components")},
+            "radius": real["radius"],
             **found,
             # One scale for all components keeps distances, a scale for each one removes them.
             "scale": positive if self.whiten else np.full(len(positive), positive.max()),
             "count": real["count"],
-            "count_half_width": np.array([size_interval(float(real["count_noise"][0]))]),
+            "count_half_width": np.array([size_interval(one["count_noise"])]),
         }
-
-    def _variances(self, real: State, longest: float) -> dict[str, Floats]:
-        """Return variances and their intervals; `longest` is the largest squared length."""
-        m, p = self.n_components, self.width
-        less, count_noise = float(real["count"][0]) - 1, float(real["count_noise"][0])
-        n = max(less, 1.0, count_noise)
-        squares, noise = real["squares"] * longest, float(real["squares_noise"][0]) * longest
-        # Squares about the noisy mean exceed those about the mean by that of its noise.
-        places = np.append(real["components"] @ real["mean"], np.linalg.norm(real["mean"]))
-        moved = (count_noise / n) ** 2 * (np.append(np.ones(m), p) + places**2)
-        sums = np.append(squares[:m], squares.sum()) - moved * n  # along each component, of all
-        var = noise**2 * np.append(np.ones(m), m + 1) + 2 * (moved * n) ** 2
-        most = ((count_noise / n) * (sqrt(p) + _SPREAD)) ** 2 * (1 + places[-1] ** 2)
-        least, below, above = self._turned(real, n, squares, noise / n, most)
-        low, high = fieller(sums, less, var, count_noise**2, box=(0.0, longest))
-        low = np.clip(np.maximum(low + moved - below, least) - most, 0, longest)
-        high = np.clip(high + above, low, longest)
-        values = np.clip(sums / n, low, high)
-        ends = fieller(sums[:m], sums[-1], var[:m], var[-1], noise**2, box=(0.0, 1.0))
-        total = max(float(values[-1]), 4.0**-self.frac_bits)
-        share_low = np.clip(ends[0] - below[:m] / total, 0, 1)
-        share_high = np.clip(ends[1] + above[:m] / total, 0, 1)
-        return {
-            "explained_variance": values[:m],
-            "explained_variance_low": low[:m],
-            "explained_variance_high": high[:m],
-            "explained_variance_ratio": np.clip(values[:m] / total, share_low, share_high),
-            "explained_variance_ratio_low": share_low,
-            "explained_variance_ratio_high": share_high,
-            "total_variance": values[m:],
-            "total_variance_low": low[m:],
-            "total_variance_high": high[m:],
-        }
-
-    def _turned(
-        self, real: State, n: float, squares: Floats, std: float, most: float
-    ) -> tuple[Floats, Floats, Floats]:
-        """Return how far the eigenvalues may lie from the variances along the components.
-
-        Returns
-        -------
-        least : ndarray of shape (n_components + 1,)
-            Lower ends of the eigenvalues, and of their sum, from the moments of shortened records.
-            These are at most those of whole records.
-        below, above : ndarray of shape (n_components + 1,)
-            Largest difference to the eigenvalue, if that is smaller or larger; 0 of the sum.
-        """
-        m, p = self.n_components, self.width
-        scale = float(real["radius"][0]) ** 2 / n
-        spectrum, s = real["spectrum"] * scale, float(real["products_noise"][0]) * scale
-        # Squares are packed with the factor 5, products with 7: 7/5 is below sqrt(2).
-        one_std, trace_std = sqrt(2) * s, sqrt(2 * p) * s
-        # Of the moments, shortening takes what whole records have more along each component, and
-        # along all those before or after it. The noises of a variance and of a turn add in
-        # squares, so one deviation of the second is enough.
-        taken = squares / n - np.append(spectrum[:m], spectrum[m:].sum())
-        own = np.maximum(taken + np.hypot(std, one_std), 0)
-        words = np.arange(1, m + 2)
-        before = np.maximum(np.cumsum(taken) + std * np.sqrt(words), 0)
-        after = np.maximum(np.cumsum(taken[::-1]) + std * np.sqrt(words), 0)[::-1]
-        count_std = float(real["count_noise"][0]) / n
-        gaps = spectrum[:-1] - spectrum[1:] - sqrt(2) * one_std
-        beside = s * sqrt(p - 1) + most / 2
-        k = len(gaps[:m])
-        above = _turn(gaps[:m], own[:k], after[1 : k + 1], beside)
-        below = _turn(gaps[: m - 1], before[: m - 1], own[1:m], beside)
-        # Noise lengthens the first eigenvalues, by turning them and along them.
-        longer = np.append(_turn(gaps, 0.0, 0.0, s * (sqrt(p - 1) + _SPREAD)), 0.0)
-        weyl = s * (2 * sqrt(p) + _TAIL * sqrt(2))
-        kept = np.append(spectrum, spectrum.sum())
-        margin = np.append(np.minimum(weyl, _SURE * one_std + longer), _SURE * trace_std)
-        least = kept - np.hypot(margin, _SURE * kept * count_std)
-        return (
-            least[[*range(m), -1]],
-            np.concatenate([[0.0], below, [0.0]]),
-            np.append(above, np.zeros(m + 1 - k)),
-        )
 
     def transform(self, results: Results, records: Records) -> Records:
         """Return coordinates along the components, and the columns in `keep`."""
@@ -458,16 +400,6 @@ class PCA(Gaussian):
         )
 
 
-def _turn(gap: Floats, upper: Floats | float, lower: Floats | float, beside: float) -> Floats:
-    """Return by how much eigenvalues differ from the diagonal of ``[[gap, 0], [0, 0]]`` and more.
-
-    That is a positive matrix of diagonal `upper`, `lower`, and a number of `beside` off it.
-    """
-    middle = gap + upper - lower
-    off = np.sqrt(upper * lower) + beside
-    return np.asarray((np.hypot(middle, 2 * off) - middle) / 2)
-
-
 def _lengths(away: Integers, radii: Integers) -> Integers:
     """Count the records in each bin of lengths; the first is beyond the second of the radii."""
     squares = np.einsum("ij,ij->i", away, away)  # whole numbers
@@ -482,7 +414,7 @@ def squares_along(vectors: Integers, components: Integers, bits: int) -> Integer
     Parameters
     ----------
     vectors : ndarray of shape (n_samples, width), int64
-        At most ``2**13`` long.
+        At most ``2**12`` long.
     components : ndarray of shape (n_components, width), int64
         In steps of ``2**-bits``, at most 1.
 
@@ -493,7 +425,7 @@ def squares_along(vectors: Integers, components: Integers, bits: int) -> Integer
     """
     # Products of whole numbers below 2**53, so that no other record can change them.
     along = vectors.astype(np.float64) @ components.T.astype(np.float64)
-    wanted = np.square(np.rint(along / (1 << bits)).astype(np.int64))
+    wanted = np.rint(np.square(along / (1 << bits))).astype(np.int64)
     rest = np.einsum("ij,ij->i", vectors, vectors)
     left = np.maximum(rest[:, None] - np.cumsum(wanted, axis=1), 0)
     ends = np.column_stack([rest, left])
