@@ -100,9 +100,11 @@ class Eigenvalues:
         values = np.clip(sums / n, low, high)
 
         ends = fieller(sums[:m], sums[-1], var[:m], var[-1], self.squares_std**2, box=(0.0, 1.0))
-        total = max(float(values[m]), 2.0**-32 * self.longest)
-        share_low = np.clip(ends[0] - below[:m] / total, 0, 1)
-        share_high = np.clip(ends[1] + above[:m] / total, 0, 1)
+        tiny = 2.0**-32 * self.longest
+        total, least, most = np.maximum([values[m], low[m], high[m]], tiny)
+        share_low = np.maximum(ends[0] - below[:m] / total, low[:m] / most)
+        share_high = np.minimum(ends[1] + above[:m] / total, high[:m] / least)
+        share_low, share_high = np.clip([share_low, np.maximum(share_low, share_high)], 0, 1)
         return {
             "explained_variance": values[:m],
             "explained_variance_low": low[:m],

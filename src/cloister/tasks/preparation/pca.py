@@ -1,7 +1,7 @@
 """Private principal components: a noisy mean, lengths about it, second moments and squares.
 
-The second moments are of records that are shortened to a radius. They give the components alone.
-The variances are of whole records, along the components.
+Records are shortened to a radius for the second moments, which give the components. The squares of
+whole records along the components give the variances.
 
 References
 ----------
@@ -9,8 +9,8 @@ References
    privacy-preserving principal component analysis", STOC 2014, algorithm 1: noise on every entry
    of the matrix of second moments.
 .. [AKMV19] Amin, Kulesza, Munoz Medina and Vassilvitskii, "Bounding user contributions: a
-   bias-variance trade-off in differential privacy", ICML 2019: the best clip lies where as many
-   records exceed it as the noise amounts to.
+   bias-variance trade-off in differential privacy", ICML 2019: the best clip is exceeded by
+   as many records as the noise amounts to.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ class PCA(Gaussian):
         return np.maximum(np.floor(self._longest(mean) * steps), 1).astype(np.int64)
 
     def _radius(self, mean: Integers, block: NoisyBlock) -> Floats:
-        """Return the radius beyond which few records lie, in proportion to the noise.
+        """Return the radius that few records exceed, in proportion to the noise.
 
         There, noise and shortening together change the components least [AKMV19]_.
         """
