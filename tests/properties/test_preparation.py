@@ -42,7 +42,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "statistics, covariance": ("statistics", {"covariance": True}),
     "standardise": ("standardise", {}),
     "pca": ("pca", {"n_components": 3}),
-    "pca, whitened": ("pca", {"keep": ["work", "age"], "whiten": True, "clip": 2.0}),
+    "pca, whitened": ("pca", {"keep": ["work", "age"], "whiten": True, "clip": 0.1}),
     "pipeline": ("pipeline", {"steps": [*STEPS, ["fastlloyd", {"n_clusters": 2, "rounds": 2}]]}),
 }
 names = pytest.mark.parametrize("name", KINDS)
@@ -105,6 +105,23 @@ def test_the_bound_holds_on_coarser_and_finer_grids(name: str, frac_bits: int) -
     plan = planned(name, frac_bits=frac_bits)
     table = some_records(rng, 20, 1 << frac_bits)
     check_task(plan.task, [table[:6]], states(plan, table, rng, 1.0))
+
+
+@pytest.mark.parametrize("name", [k for k in KINDS if "pca" in k])
+@given(seed=st.integers(0, 2**32), bits=st.integers(1, 62))
+def test_the_bounds_of_components_hold_in_any_hostile_state(
+    name: str, seed: int, bits: int
+) -> None:
+    """A state may be forged: any mean, radius and components, also lengthened or repeated ones."""
+    rng = np.random.default_rng(seed)
+    plan = planned(name)
+    state = {
+        key: rng.integers(-(1 << bits), 1 << bits, value.shape)
+        for key, value in Progress(plan).state.items()
+    }
+    if rng.random() < 0.5:
+        state["components"][:] = state["components"][0]
+    check_task(plan.task, [some_records(rng, 4)], [state])
 
 
 @pytest.mark.parametrize("name", [k for k in KINDS if k != "pipeline" and "pca" not in k])

@@ -182,8 +182,8 @@ class DPPCA(_Preparing):
     """Transform records to coordinates along private principal components.
 
     Numeric columns are first scaled by half their range, and each category of a schema becomes a
-    column of 0 and 1. A smaller `clip` gives less noise, but a value that is too small hides
-    directions.
+    column of 0 and 1. Records are shortened to a radius for the components, but not for the
+    variances. A noisy histogram of distances gives the radius, at most `clip`.
 
     Parameters
     ----------
@@ -198,9 +198,10 @@ class DPPCA(_Preparing):
         Components of the scaled columns and the categories.
     mean_ : ndarray of shape (n_entries,), in the same units
     explained_variance_, explained_variance_ratio_ : ndarray of shape (n_components,)
-        Variances in the squares of these units.
-    explained_variance_interval_ : ndarray of shape (n_components, 2)
-        Ends of simultaneous intervals of all components, with coverage above 95 % over the noise.
+        Variances in the squares of these units, with the divisor n - 1, and their shares.
+    explained_variance_interval_, explained_variance_ratio_interval_ : ndarray
+        Ends of the 95 % intervals over the noise, of shape (n_components, 2). They hold the
+        values of scikit-learn's ``PCA`` on the same scaled records.
     scale_ : ndarray of shape (n_components,)
         Divisors of the coordinates.
 
@@ -217,7 +218,7 @@ class DPPCA(_Preparing):
     _task: ClassVar[type[Task]] = PCA
 
     n_components: int = field(kw_only=False)
-    clip: float = 0.3
+    clip: float = 2.0
     reach: float = 4.0
     whiten: bool = False
 
@@ -225,8 +226,9 @@ class DPPCA(_Preparing):
         super()._keep(result)
         names = ("mean", "components", "explained_variance", "explained_variance_ratio", "scale")
         self._set({f"{name}_": name for name in names})
-        ends = _ends(result.results, "explained_variance", ("_low", "_high"))
-        self.explained_variance_interval_ = ends
+        results, ends = result.results, ("_low", "_high")
+        self.explained_variance_interval_ = _ends(results, "explained_variance", ends)
+        self.explained_variance_ratio_interval_ = _ends(results, "explained_variance_ratio", ends)
 
     def inverse_transform(self, X: Any) -> Floats:
         """Return the approximation by the components, data units; only for tables of numbers."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer, load_wine
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.decomposition import PCA as Exact
 
 from cloister import Budget, Column, PlanError, Schema, make_plan
@@ -24,6 +24,7 @@ from cloister.protocol.task import INTERVAL_95, Classifier, PublicColumn, Regres
 from cloister.tasks import TASKS
 from cloister.tasks.moments import products_norm_squared
 from cloister.tasks.preparation.discretise import _edges
+from cloister.tasks.preparation.pca import squares_along
 from cloister.tasks.preparation.quantiles import (
     _crossing,
     _first,
@@ -320,16 +321,27 @@ def test_a_part_of_a_state_has_its_own_names_and_no_others() -> None:
 # --- principal components
 
 
-def test_records_are_shortened_to_the_root_of_their_columns_where_a_category_counts_twice() -> None:
-    for clip, length in ((1.0, 2.0), (0.5, 1.0), (3.0, 4.0), (0.3, 0.6)):  # of 1 + 1 + 2 squares
-        task = planned("pca", schema_of(MIXED), clip=clip).task
-        assert task._radius == int(length * (1 << 16))  # type: ignore[attr-defined]
+def test_clip_limits_the_radius_to_a_share_of_a_root_where_a_category_counts_twice() -> None:
+    X = np.random.default_rng(1).uniform([0, 0, 0], [100, 200, 2.9], (500, 3)) // 1
+    for clip, length in ((0.5, 1.0), (0.3, 0.6)):  # of 1 + 1 + 2 squares
+        result = exact("pca", schema_of(MIXED), X, clip=clip)
+        assert result.results["radius"] == int(length * (1 << 16)) / (1 << 16)
+
+
+def test_the_radius_falls_where_few_records_lie_beyond_it_in_proportion_to_noise() -> None:
+    rng = np.random.default_rng(2)
+    near, far = rng.normal(0, 0.05, (5000, 3)), rng.uniform(-1, 1, (20, 3))
+    it = planned("pca", toy_schema(3), epsilon=4.0, nominal_n=5020)
+    for records, wanted in ((near, (0.1, 0.3)), (np.tile(far, (250, 1)), (0.8, 3.0))):
+        grid = it.grid.encode(np.concatenate([records, far]))
+        radius = run_plan(it, {"a": [grid]}, noise=SimulatedNoise(0)).results["radius"]
+        assert wanted[0] < radius[0] < wanted[1]
 
 
 def test_components_without_noise_are_those_of_scikit_learn() -> None:
     X = load_breast_cancer().data
     schema = numbers_schema(X.min(axis=0), X.max(axis=0))
-    result = exact("pca", schema, X, n_components=4, clip=2.0)
+    result = exact("pca", schema, X, n_components=4)
     found, grid = result.results, result.plan.grid
     Z = grid.normalise(X)
     wanted = Exact(4).fit(Z)
@@ -338,13 +350,9 @@ def test_components_without_noise_are_those_of_scikit_learn() -> None:
     )
     cosines = np.linalg.svd(found["components"] @ wanted.components_.T)[1]
     np.testing.assert_allclose(cosines, 1, atol=1e-4)
-    of_all = len(X) / (len(X) - 1)  # scikit-learn divides by one less
-    np.testing.assert_allclose(
-        found["explained_variance"] * of_all, wanted.explained_variance_, rtol=2e-3
-    )
-    np.testing.assert_allclose(
-        found["explained_variance_ratio"], wanted.explained_variance_ratio_, rtol=5e-3
-    )
+    for name in ("explained_variance", "explained_variance_ratio"):
+        np.testing.assert_allclose(found[name], getattr(wanted, f"{name}_"), rtol=5e-4)
+    np.testing.assert_allclose(found["total_variance"], Z.var(axis=0, ddof=1).sum(), rtol=1e-4)
     task = result.plan.task
     assert isinstance(task, Transformer)
     changed = task.transform(found, grid.encode(X))
@@ -369,13 +377,47 @@ def test_the_interval_of_a_variance_is_not_of_width_zero() -> None:
     X = np.random.default_rng(0).uniform(-1, 1, (2000, 2))
     it = planned("pca", toy_schema(2), epsilon=1e6, n_components=2)
     result = run_plan(it, {"a": [it.grid.encode(X)]}, noise=SimulatedNoise(0))
-    assert (result.results["explained_variance_half_width"] > 0).all()
+    found = result.results
+    assert (found["explained_variance_low"] < found["explained_variance_high"]).all()
+
+
+def test_variances_are_of_whole_records_however_short_those_of_the_components_are() -> None:
+    X = load_iris().data
+    schema = numbers_schema(X.min(axis=0), X.max(axis=0))
+    result = exact("pca", schema, X, n_components=2, clip=0.05)
+    Z, found = result.plan.grid.normalise(X), result.results
+    along = np.var(Z @ found["components"].T, axis=0, ddof=1)
+    np.testing.assert_allclose(found["explained_variance"], along, rtol=1e-3)
+    values = Exact(2).fit(Z).explained_variance_
+    assert (found["explained_variance_low"] <= values + 1e-4).all()
+    assert (values <= found["explained_variance_high"] + 1e-4).all()
+
+
+@pytest.mark.parametrize("wide", [1, 1 << 16])
+def test_squares_along_any_components_add_up_to_squared_lengths(wide: int) -> None:
+    rng = np.random.default_rng(wide)
+    vectors = rng.integers(-2000, 2001, (300, 4))
+    turned = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    found = squares_along(vectors, np.rint(turned[:3] * wide).astype(np.int64), 16)
+    assert found.min() >= 0
+    np.testing.assert_array_equal(found.sum(axis=1), np.square(vectors).sum(axis=1))
+    if wide > 1:
+        np.testing.assert_allclose(found[:, 0], (vectors @ turned[0]) ** 2, atol=4000)
+
+
+def test_a_count_within_its_noise_leaves_every_variance_unknown() -> None:
+    it = planned("pca", toy_schema(2), epsilon=0.1, n_components=2, nominal_n=50)
+    X = np.random.default_rng(0).uniform(-1, 1, (3, 2))
+    found = run_plan(it, {"a": [it.grid.encode(X)]}, noise=SimulatedNoise(3)).results
+    assert found["count"] < found["count_half_width"]
+    assert (found["explained_variance_low"] == 0).all()
+    assert (found["explained_variance_high"] >= 2).all()
 
 
 def test_white_coordinates_have_one_deviation_each() -> None:
     X = load_wine().data
     schema = numbers_schema(X.min(axis=0), X.max(axis=0))
-    result = exact("pca", schema, X, n_components=3, clip=2.0, whiten=True, reach=5.0)
+    result = exact("pca", schema, X, n_components=3, whiten=True, reach=5.0)
     task = result.plan.task
     assert isinstance(task, Transformer)
     changed = task.transform(result.results, result.plan.grid.encode(X)) / (1 << 16) * 5
@@ -521,7 +563,7 @@ def test_a_report_is_in_the_units_of_the_last_step(tmp_path: Path) -> None:
 def test_a_budget_too_small_is_told_with_what_would_fit() -> None:
     steps = [("standardise", {}), ("pca", {}), ("fastlloyd", {"n_clusters": 2})]
     with pytest.raises(
-        PlanError, match=r"budget too small for step 2, 'pca'.*'fastlloyd' alone"
+        PlanError, match=r"budget too small for step 1, 'standardise'.*'fastlloyd' alone"
     ) as caught:
         planned("pipeline", toy_schema(8), epsilon=0.2, nominal_n=200, steps=steps)
     words = str(caught.value)

@@ -146,8 +146,13 @@ def _description(frame: DataFrame, table: Table) -> dict[str, Target]:
 def _pca(release: Release) -> list[Figure]:
     many = len(release.results["explained_variance"])
     names = [f"explained variance {i + 1}" for i in range(many)]
+    shares = [f"share of the total {i + 1}" for i in range(many)]
     planned = release.planned("explained_variance_half_width")
-    return figures(release.results, "explained_variance", names, planned=planned)
+    return [
+        *figures(release.results, "explained_variance", names, planned=planned),
+        *figures(release.results, "explained_variance_ratio", shares, box=(0.0, 1.0)),
+        *figures(release.results, "total_variance", ["total variance"]),
+    ]
 
 
 def _components(frame: DataFrame, table: Table) -> dict[str, Target]:
@@ -155,10 +160,14 @@ def _components(frame: DataFrame, table: Table) -> dict[str, Target]:
     low, high = (np.array([getattr(c, end) for c in table.numbers]) for end in ("min", "max"))
     scaled = 2 * (frame[names_of(table.numbers)].to_numpy() - low) / (high - low) - 1
     model = library("sklearn.decomposition").PCA().fit(scaled)
-    return {
-        f"explained variance {i + 1}": float(value)
-        for i, value in enumerate(model.explained_variance_)
+    named = {
+        "explained variance": model.explained_variance_,
+        "share of the total": model.explained_variance_ratio_,
     }
+    found: dict[str, Target] = {"total variance": float(model.explained_variance_.sum())}
+    for name, values in named.items():
+        found |= {f"{name} {i + 1}": float(value) for i, value in enumerate(values)}
+    return found
 
 
 def _outliers(release: Release) -> list[Figure]:
