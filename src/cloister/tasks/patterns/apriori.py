@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
-from math import ceil, comb, isqrt, sqrt
+from math import ceil, comb, hypot, isqrt, sqrt
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -42,6 +42,7 @@ from cloister.tasks.patterns.association import (
     displays_of,
     itemsets_frame,
     itemsets_of,
+    relative_error,
     rules_frame,
     rules_of,
 )
@@ -65,10 +66,10 @@ _WHOLE = 16  # parts of a full candidate; a squared part is the unit of a load
 _LEAST_UNIT = 8  # parts of a candidate that is far from the minimum
 _BASKETS_SHARE = 0.03  # of the budget, for the number of baskets
 _LOAD_SHARE = 0.02  # of the budget, for the histogram of loads of one level
-_MISSING_SHARE = 0.15  # of a level's budget for supports, for what baskets beyond the limit lack
+_MISSING_SHARE = 0.25  # of a level's budget for supports, for what baskets beyond the limit lack
 _GAINS = (2, 64)  # least and greatest factor of what a basket lacks
 _LEVEL_SHARES = {1: (1.0,), 2: (0.2, 0.8), 3: (0.15, 0.5, 0.35)}  # of the rest, for supports
-_BASKET_SIZES = (2, 12)  # minimum and maximum of the default limit in the first round
+_BASKET_SIZES = (4, 12)  # minimum and maximum of the default limit in the first round
 _FIRST_NOISE = 0.35  # noise of an item's count, as a share of the minimum
 _TIMES_MEAN = 2.0  # a basket counts in full up to so many times the mean load
 _SMALL_NOISE = 0.05  # noise of a count, as a share of the minimum
@@ -123,14 +124,8 @@ class Level:
 
     @property
     def gain(self) -> int:
-        """Factor of what a basket lacks; up to ``(1 + 1 / gain)**2`` times the bound it is exact.
-
-        With few candidates this holds for every possible basket.
-        """
-        least, greatest = _GAINS
-        most = int((self.unit**2).sum())  # the load of a basket with all candidates
-        beyond = sqrt(max(most / max(self.bound, 1), 1.0)) - 1
-        return greatest if beyond * greatest <= 1 else max(least, int(1 / beyond))
+        """Factor of what a basket lacks, in the second sum."""
+        return _gain(self.bound, int((self.unit**2).sum()))
 
 
 def _items(entry: str | int | tuple[str | int, ...], facts: PublicFacts) -> tuple[int, ...]:
@@ -166,8 +161,8 @@ class Apriori(Gaussian):
     sets in large baskets (:func:`~cloister.tasks.patterns.supports.mended`).
 
     For each size there are three blocks of L2 norm 1: supports, what they lack, and loads. The
-    first round also counts the baskets. The bound ``B`` is public state. A contribution is scaled to norm 1 for any ``B``, so the
-    sensitivity depends on the plan alone.
+    first round also counts the baskets. The bound ``B`` is public state. A contribution is scaled
+    to norm 1 for any ``B``, so the sensitivity depends on the plan alone.
     """
 
     name: ClassVar[str] = "apriori"
@@ -453,10 +448,10 @@ class Apriori(Gaussian):
         edges, bound = load_edges(self.slots(size)), level.bound / _WHOLE**2
         counts, std = histogram.in_records(_FINE)
         loads = np.arange(edges[-1], dtype=np.float64)
-        kept = np.minimum(loads, bound if self.limit == "truncate" else np.sqrt(loads * bound))
-        # Of a cut candidate nothing is added; the counted ones stand for it.
+        cut = self.limit == "truncate"
+        kept = np.minimum(loads, bound if cut else np.sqrt(loads * bound))
         lacks = loads - kept
-        return heavy_of(load_law(counts, edges, std), edges, std, kept, lacks, level.gain)
+        return heavy_of(load_law(counts, edges, std), edges, std, kept, lacks, level.gain, cut)
 
     def _support_of(self, level: Level, sets: Integers) -> Floats:
         """Return the supports of counted sets, 0 for others."""
@@ -544,10 +539,13 @@ class Apriori(Gaussian):
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the expected margin of error of a counted support, as a share of all baskets.
 
-        It assumes the limit of the first round, `basket_size`.
+        It assumes the limit of the first round, `basket_size`, and no basket far beyond it.
         """
         full = _WHOLE * _adds_in_full(self.basket_size * _WHOLE**2)
-        return {"half_width": np.array([INTERVAL_95["gaussian"] * noise_std / full / nominal_n])}
+        gain = _gain(self.basket_size, self.n_features)
+        missing = sqrt((1 - _MISSING_SHARE) / _MISSING_SHARE) / gain
+        std = noise_std / full * hypot(1.0, missing)
+        return {"half_width": np.array([INTERVAL_95["gaussian"] * std / nominal_n])}
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return all counted sets that may be released, as shares of all baskets.
@@ -556,9 +554,9 @@ class Apriori(Gaussian):
         -------
         mapping
             ``baskets``, the noisy number of baskets, and ``baskets_half_width``, that of its 95 %
-            interval, shape (1,). ``sets`` of shape (n_sets, max_size), with indices of items, and -1 after a smaller set. For each set
-            ``support``, the best estimate, ``counted``, the noisy support as counted, and
-            ``half_width``, that of its 95 % interval.
+            interval, shape (1,). ``sets`` of shape (n_sets, max_size), with indices of items, and
+            -1 after a smaller set. For each set ``support``, the best estimate, ``counted``, the
+            noisy support as counted, and ``half_width``, that of its 95 % interval.
         """
         baskets = self._baskets(state)
         number = max(baskets.number, 1.0)
@@ -595,7 +593,8 @@ class Apriori(Gaussian):
         """Return tables of the frequent sets and of the rules of a release."""
         itemsets = itemsets_of(results, plan.columns, self.min_support)
         least = {"min_confidence": self.min_confidence, "min_lift": self.min_lift}
-        rules = rules_of(itemsets, float(results["baskets"][0]), **least)
+        spread = relative_error(results)
+        rules = rules_of(itemsets, float(results["baskets"][0]), spread=spread, **least)
         tables = {"itemsets": itemsets_frame(itemsets), "rules": rules_frame(rules)}
         for table in tables.values():
             for column in table.columns.intersection(["items", "antecedent", "consequent"]):
@@ -663,6 +662,17 @@ def _adds(load: Integers, bound: int) -> Integers:
 def _adds_in_full(bound: int) -> float:
     """Return the contribution of a full basket for each part of a candidate."""
     return float(_adds(np.zeros(1, np.int64), bound)[0])
+
+
+def _gain(bound: int, most: int) -> int:
+    """Return the factor of what a basket lacks; `most` is the load with all candidates.
+
+    The second sum is exact up to the load ``(1 + 1 / gain)**2 * bound``. If there are few
+    candidates, no basket has more.
+    """
+    least, greatest = _GAINS
+    beyond = sqrt(max(most / max(bound, 1), 1.0)) - 1
+    return greatest if beyond * greatest <= 1 else max(least, int(1 / beyond))
 
 
 def _whole(load: Integers) -> Integers:
