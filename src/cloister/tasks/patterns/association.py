@@ -1,7 +1,7 @@
 """Association rules and their measures from released supports of itemsets; all post-processing.
 
 Measures are computed from the estimated supports. Their intervals are those of the same measures
-of the counted supports.
+of the counted supports, extended to the estimate.
 
 References
 ----------
@@ -35,7 +35,7 @@ _MOST_ROWS = 60  # of a table in the report; the result has all rows
 _MOST_EDGES = 24  # more edges make the graph unreadable
 _NOTE = (
     "Shares of all baskets. The 95 % intervals cover the exact support, also of sets in large "
-    "baskets; the estimate also uses the supports of subsets, so it may be outside."
+    "baskets. The estimate also uses the supports of subsets, so it may be far from the middle."
 )
 
 
@@ -62,14 +62,15 @@ class Itemset:
 
     @property
     def low(self) -> float:
-        """Lower end of the interval, cut at 0."""
-        return max(0.0, self.counted - self.half_width)
+        """Lower end of the interval, cut at 0; at most the estimate."""
+        return min(self.support, max(0.0, self.counted - self.half_width))
 
     @property
     def high(self) -> float:
-        """Upper end of the interval, cut at 0 and at `most`, unless that is below the lower end."""
-        high = min(1.0, max(0.0, self.counted + self.half_width))
-        return min(self.most, high) if self.low < self.most else high
+        """Upper end of the interval, cut at 1 and at a possible `most`; at least the estimate."""
+        high = min(1.0, self.counted + self.half_width)
+        possible = self.counted - self.half_width < self.most
+        return max(self.support, min(high, self.most) if possible else high)
 
     def noise(self, spread: float) -> float:
         """Return the margin of error without that of the number of baskets.
@@ -191,7 +192,7 @@ def _rule(both: Itemset, left: Itemset, right: Itemset, baskets: float, spread: 
             both.support / chance if chance else 0.0,
             *(both.counted, noises[0], counted, divisor, baskets),
         ),
-        between(both.support - chance, max(-1.0, leverage - wide), min(1.0, leverage + wide)),
+        _held(both.support - chance, max(-1.0, leverage - wide), min(1.0, leverage + wide)),
     )
 
 
@@ -206,7 +207,12 @@ def _ratio(
         count_std=margin / _Z,
         box=(0.0, most),
     )
-    return between(value, float(low[0, 0]), float(high[0, 0]))
+    return _held(value, float(low[0, 0]), float(high[0, 0]))
+
+
+def _held(value: float, low: float, high: float) -> Estimate:
+    """Return an estimate with an interval that also holds the estimate itself."""
+    return between(value, min(low, value), max(high, value))
 
 
 def itemsets_frame(itemsets: Sequence[Itemset]) -> pd.DataFrame:
