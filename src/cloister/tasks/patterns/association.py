@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 _Z = INTERVAL_95["gaussian"]
 _SURELY = 1.5  # half-widths of a subset up to which a set may have support: 99.7 %, on one side
+# A set is shown because its noisy support is d deviations above the minimum, so z deviations are
+# needed below it: P(Z > z) = 0.025 P(Z > z - d), and at most 2.81.
+_SHOWN = {1.5: 2.81, 2.0: 2.33, 2.5: 2.08, 3.0: 2.0, 3.5: _Z}
 _MOST_ROWS = 60  # of a table in the report; the result has all rows
 _MOST_EDGES = 24  # more edges make the graph unreadable
 _NOTE = (
@@ -52,6 +55,8 @@ class Itemset:
         of the largest baskets with the set.
     most : float in [0, 1]
         The upper end of the intervals of its subsets, at a higher level.
+    shown : float, >= 1
+        Factor of the margin below `counted`, because noise helped to show the set.
     """
 
     items: tuple[str, ...]
@@ -59,11 +64,12 @@ class Itemset:
     counted: float
     half_width: float
     most: float = 1.0
+    shown: float = 1.0
 
     @property
     def low(self) -> float:
         """Lower end of the interval, cut at 0; at most the estimate."""
-        return min(self.support, max(0.0, self.counted - self.half_width))
+        return min(self.support, max(0.0, self.counted - self.shown * self.half_width))
 
     @property
     def high(self) -> float:
@@ -122,7 +128,7 @@ def itemsets_of(
     ]
     ends = {frozenset(s.items): s.counted + _SURELY * s.half_width for s in counted}
     itemsets = [
-        replace(s, most=min(1.0, *_of_subsets(s, ends)))
+        replace(s, most=min(_of_subsets(s, ends)), shown=_shown(s, min_support))
         for s in counted
         if s.support >= min_support
     ]
@@ -134,6 +140,19 @@ def _of_subsets(itemset: Itemset, ends: Mapping[frozenset[str], float]) -> list[
     sizes = range(1, len(itemset.items))
     subsets = (frozenset(part) for n in sizes for part in combinations(itemset.items, n))
     return [1.0, *(max(0.0, ends[part]) for part in subsets if part in ends)]
+
+
+def _shown(itemset: Itemset, min_support: float) -> float:
+    """Return the factor of the lower margin of a set that is shown above a minimum.
+
+    Lee, Sun, Sun and Taylor, "Exact post-selection inference", Annals of Statistics 2016, section
+    5 (an interval given a threshold); Andrews, Kitagawa and McCloskey, "Inference on winners",
+    Quarterly Journal of Economics 2024, section IV (its greatest width).
+    """
+    if not (min_support > 0 and itemset.half_width > 0):
+        return 1.0
+    above = (itemset.support - min_support) / (itemset.half_width / _Z)
+    return float(np.interp(above, list(_SHOWN), list(_SHOWN.values()))) / _Z
 
 
 def relative_error(results: Results) -> float:
@@ -177,37 +196,39 @@ def _rule(both: Itemset, left: Itemset, right: Itemset, baskets: float, spread: 
     """
     chance = left.support * right.support
     counted = left.counted * right.counted
-    noises = both.noise(spread), left.noise(spread), right.noise(spread)
+    beside = left.noise(spread), right.noise(spread)
     # First order: the noise of the product of the two supports.
-    product = hypot(left.counted * noises[2], right.counted * noises[1])
+    product = hypot(left.counted * beside[1], right.counted * beside[0])
+    rest = hypot(product, (both.counted - 2 * counted) * spread)
+    own = both.noise(spread)
+    low, high = (hypot(width, rest) for width in (both.shown * own, own))
     leverage = both.counted - counted
-    wide = hypot(noises[0], product, (both.counted - 2 * counted) * spread)
-    divisor = hypot(product, counted * spread)
     return Rule(
         left.items,
         right.items,
         between(both.support, both.low, both.high),
-        _ratio(both.support / left.support, both.counted, noises[0], left.counted, noises[1], 1.0),
+        _ratio(both, both.support / left.support, spread, (left.counted, beside[0]), 1.0),
         _ratio(
+            both,
             both.support / chance if chance else 0.0,
-            *(both.counted, noises[0], counted, divisor, baskets),
+            *(spread, (counted, hypot(product, counted * spread)), baskets),
         ),
-        _held(both.support - chance, max(-1.0, leverage - wide), min(1.0, leverage + wide)),
+        _held(both.support - chance, max(-1.0, leverage - low), min(1.0, leverage + high)),
     )
 
 
 def _ratio(
-    value: float, whole: float, half_width: float, divisor: float, margin: float, most: float
+    both: Itemset, value: float, spread: float, divisor: tuple[float, float], most: float
 ) -> Estimate:
-    """Return a ratio of supports with Fieller's interval, cut to its possible values."""
+    """Return a ratio to a support and its margin, with Fieller's interval within the possible."""
     low, high = ratio_interval(
-        np.array([[whole]]),
-        np.array([divisor]),
-        sum_std=half_width / _Z,
-        count_std=margin / _Z,
+        np.full((1, 2), both.counted),
+        np.array(divisor[:1]),
+        sum_std=both.noise(spread) / _Z * np.array([both.shown, 1.0]),
+        count_std=divisor[1] / _Z,
         box=(0.0, most),
     )
-    return _held(value, float(low[0, 0]), float(high[0, 0]))
+    return _held(value, float(low[0, 0]), float(high[0, 1]))
 
 
 def _held(value: float, low: float, high: float) -> Estimate:
