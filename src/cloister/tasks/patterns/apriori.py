@@ -66,8 +66,10 @@ _WHOLE = 16  # parts of a full candidate; a squared part is the unit of a load
 _LEAST_UNIT = 8  # parts of a candidate that is far from the minimum
 _BASKETS_SHARE = 0.03  # of the budget, for the number of baskets
 _LOAD_SHARE = 0.02  # of the budget, for the histogram of loads of one level
-_MISSING_SHARE = 0.25  # of a level's budget for supports, for what baskets beyond the limit lack
-_GAINS = (2, 64)  # least and greatest factor of what a basket lacks
+_MISSING_SHARE = (
+    0.25  # of a level's budget for supports, for the shortfall of baskets beyond the limit
+)
+_GAINS = (2, 64)  # least and greatest factor of a basket's shortfall
 _LEVEL_SHARES = {1: (1.0,), 2: (0.2, 0.8), 3: (0.15, 0.5, 0.35)}  # of the rest, for supports
 _BASKET_SIZES = (4, 12)  # minimum and maximum of the default limit in the first round
 _FIRST_NOISE = 0.35  # noise of an item's count, as a share of the minimum
@@ -124,7 +126,7 @@ class Level:
 
     @property
     def gain(self) -> int:
-        """Factor of what a basket lacks, in the second sum."""
+        """Factor of the shortfall of a basket, in the second sum."""
         return _gain(self.bound, int((self.unit**2).sum()))
 
 
@@ -185,7 +187,7 @@ class Apriori(Gaussian):
         )
         basket_size: Annotated[
             Whole | None,
-            "items of a basket that count in full; 2 to 12, chosen from the noise by default",
+            "items of a basket that count in full; 4 to 12, chosen from the noise by default",
         ] = None
         min_confidence: Annotated[AtLeastZero, "minimum confidence of displayed rules"] = 0.0
         min_lift: Annotated[AtLeastZero, "minimum lift of displayed rules"] = 1.0
@@ -295,7 +297,7 @@ class Apriori(Gaussian):
         return decode_state(Level, part_of(state, f"{size}."), self.frac_bits)
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return blocks of supports, of what heavy baskets lack, of loads, and first of baskets.
+        """Return blocks of supports, of their shortfall, of loads, and first of baskets.
 
         The contribution of a basket to each has a norm of at most 1.
         """
@@ -364,7 +366,7 @@ class Apriori(Gaussian):
         return _adds(np.minimum(load, bound) if self.limit == "truncate" else load, bound)
 
     def _lacks(self, load: Integers, level: Level) -> Integers:
-        """Return `gain` times what a basket lacks for each part of a counted candidate.
+        """Return `gain` times a basket's shortfall for each part of a counted candidate.
 
         It is at most the contribution itself, so it has no larger norm.
         """
@@ -665,7 +667,7 @@ def _adds_in_full(bound: int) -> float:
 
 
 def _gain(bound: int, most: int) -> int:
-    """Return the factor of what a basket lacks; `most` is the load with all candidates.
+    """Return the factor of a basket's shortfall; `most` is the load with all candidates.
 
     The second sum is exact up to the load ``(1 + 1 / gain)**2 * bound``. If there are few
     candidates, no basket has more.

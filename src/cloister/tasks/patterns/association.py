@@ -145,9 +145,9 @@ def _of_subsets(itemset: Itemset, ends: Mapping[frozenset[str], float]) -> list[
 def _shown(itemset: Itemset, min_support: float) -> float:
     """Return the factor of the lower margin of a set that is shown above a minimum.
 
-    Lee, Sun, Sun and Taylor, "Exact post-selection inference", Annals of Statistics 2016, section
-    5 (an interval given a threshold); Andrews, Kitagawa and McCloskey, "Inference on winners",
-    Quarterly Journal of Economics 2024, section IV (its greatest width).
+    The interval given a threshold is that of Lee, Sun, Sun and Taylor, "Exact post-selection
+    inference", Annals of Statistics 2016. Its greatest length is that of Andrews, Kitagawa and
+    McCloskey, "Inference on winners", Quarterly Journal of Economics 2024.
     """
     if not (min_support > 0 and itemset.half_width > 0):
         return 1.0

@@ -93,8 +93,8 @@ class Heavy:
     Parameters
     ----------
     factor, spread : float
-        Mean of what a candidate of theirs lacks over what the second sum has of it, and its
-        deviation. The factor is at least 1, and 1 if the sum has all of it.
+        Mean shortfall of a candidate of theirs over the part in the second sum, and its deviation.
+        The factor is at least 1, and 1 if that sum has all of it.
     error : float
         Deviation of the factor, by the noise of the histogram.
     scatter : float
