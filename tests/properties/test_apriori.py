@@ -97,7 +97,12 @@ def plain_sums(task: Apriori, t: int, state: GridState, records: np.ndarray) -> 
     unit, bound, sets = (state[f"{size}.{name}"] >> 16 for name in ("unit", "bound", "sets"))
     limit, unit, sets = int(bound.ravel()[0]), unit.tolist(), sets.tolist()
     live = [c for c in range(slots) if unit[c] > 0]
-    supports, heavy, edges = [0] * slots, [0] * slots, load_edges(slots)
+    supports, missing, edges = [0] * slots, [0] * slots, load_edges(slots)
+    # The least whole number g >= 2 with (1 + 1 / (g + 1))**2 * limit < most, or 64.
+    most, limit = sum(unit[c] ** 2 for c in live), max(limit, 1)
+    gain = 2
+    while gain < 64 and (gain + 2) ** 2 * limit >= (gain + 1) ** 2 * most:
+        gain += 1
     loads = [0] * (len(edges) - 1)
     rng = public_generator("apriori", task.public_seed)
     weights = rng.integers(1, 1 << 20, task.n_features).tolist()
@@ -105,10 +110,12 @@ def plain_sums(task: Apriori, t: int, state: GridState, records: np.ndarray) -> 
     for record in records.tolist():
         held = [c for c in live if all(record[item] > 0 for item in sets[c])]
         load = sum(unit[c] ** 2 for c in held)
-        place = sum(edge <= -(-load // 256) for edge in edges) - 1
+        place = sum(edge <= max((load + 128) // 256, min(load, 1)) for edge in edges) - 1
         loads[place] += 1 << 20
-        is_heavy = load > limit
-        if task.limit == "truncate" and is_heavy:
+        full = isqrt((1 << 40) // limit)
+        lacks = full - isqrt((1 << 40) // max(load, limit))
+        if task.limit == "truncate" and load > limit:
+            lacks = (load - limit) * full // limit
             start = sum(w for w, cell in zip(weights, record, strict=True) if cell > 0)
             start = start * 2_654_435_761 % (1 << 32) % len(circle)
             counted, room = [], limit
@@ -119,11 +126,11 @@ def plain_sums(task: Apriori, t: int, state: GridState, records: np.ndarray) -> 
                         break
                     counted.append(c)
             held, load = counted, limit
-        adds = isqrt((1 << 40) // max(load, limit, 1))
+        adds = isqrt((1 << 40) // max(load, limit))
         for c in held:
             supports[c] += adds * unit[c]
-            heavy[c] += adds * unit[c] * is_heavy
-    return supports + heavy + loads
+            missing[c] += min(gain * lacks, adds) * unit[c]
+    return supports + missing + loads + ([] if t else [len(records) << 20])
 
 
 @pytest.mark.parametrize("limit", LIMITS)
@@ -153,7 +160,7 @@ def test_more_candidates_of_one_unit_than_a_byte_counts_are_counted() -> None:
     task = Apriori(n_features=300, max_size=1)
     records = np.full((3, 300), 1 << 16, dtype=np.int32)
     state = {name: round_to_grid(v, 16) for name, v in task.start().items()}
-    loads = task.contribute(0, state, records)[600:]
+    loads = task.contribute(0, state, records)[600:-1]
     edges = load_edges(300)
     assert loads.nonzero()[0].tolist() == [sum(edge <= 300 for edge in edges) - 1]
 
@@ -164,24 +171,37 @@ def test_a_large_basket_nearly_reaches_the_bound_so_no_noise_is_wasted(limit: st
     full = np.full((1, ITEMS), 1 << 16, dtype=np.int32)
     for state in states(task):
         for t in range(task.rounds):
-            supports, heavy, loads = task.blocks(t)
-            added = task.contribute(t, state, full).astype(object)
-            first, last = supports.size, supports.size + heavy.size
-            assert (added[:first] ** 2).sum() > 0.75 * supports.l2_squared
-            assert (added[first:last] ** 2).sum() > 0.75 * heavy.l2_squared
-            assert (added[last:] ** 2).sum() == loads.l2_squared
+            added, at = task.contribute(t, state, full).astype(object), 0
+            for block in task.blocks(t):
+                part, at = added[at : at + block.size], at + block.size
+                assert (part**2).sum() > 0.75 * block.l2_squared
+                if block.name in ("loads", "baskets"):
+                    assert (part**2).sum() == block.l2_squared
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_a_basket_within_the_limit_adds_nothing_to_the_supports_of_heavy_ones(limit: str) -> None:
+def test_a_basket_within_the_limit_lacks_nothing(limit: str) -> None:
     task = task_of(limit)
     table = baskets(200)
     state = {name: round_to_grid(v, 16) for name, v in task.start().items()}
     sizes = (table > 0).sum(axis=1)
     for rows, none in ((table[sizes <= 2], True), (table[sizes > 2], False)):
         parts = task.contribute(0, state, rows)
-        every, heavy = parts[:ITEMS], parts[ITEMS : 2 * ITEMS]
-        np.testing.assert_array_equal(heavy, 0 * every if none else every)
+        every, missing = parts[:ITEMS], parts[ITEMS : 2 * ITEMS]
+        assert (missing <= every).all()
+        assert missing.any() != none
+
+
+def test_what_is_counted_and_what_is_missing_are_together_the_exact_supports() -> None:
+    """Up to 2.25 times the limit, whichever baskets hold an item."""
+    task = task_of(basket_size=4)
+    state = {name: round_to_grid(v, 16) for name, v in task.start().items()}
+    table = baskets(500, often=0.6)
+    table[:, 0] = np.where((table > 0).sum(axis=1) > 5, 1 << 16, -(1 << 16))
+    parts = task.contribute(0, state, table)
+    full, gain = 16 * isqrt((1 << 40) // (4 * 256)), 2  # of a limit of 4 in 8
+    both = parts[:ITEMS] / full + parts[ITEMS : 2 * ITEMS] / (gain * full)
+    np.testing.assert_allclose(both, (table > 0).sum(axis=0), rtol=1e-4)
 
 
 def test_weighing_down_a_large_basket_loses_less_than_leaving_out_candidates() -> None:

@@ -19,6 +19,7 @@ from cloister.tasks.patterns.association import (
     Rule,
     itemsets_frame,
     itemsets_of,
+    relative_error,
     rules_frame,
     rules_of,
 )
@@ -70,7 +71,8 @@ class RuleSet(ReleasedModel):
         """The rules between frequent sets that reach the minimums, largest lift first."""
         # Rules follow from released supports, so these limits need no budget.
         minimums = {name: getattr(self._task, name) for name in ("min_confidence", "min_lift")}
-        return rules_of(self.itemsets, self.baskets, **minimums)
+        spread = relative_error(self.result.results)
+        return rules_of(self.itemsets, self.baskets, spread=spread, **minimums)
 
     @property
     def baskets(self) -> float:
@@ -113,11 +115,11 @@ def mine_rules(
 
     Parameters
     ----------
-    X : table of 0 and 1, path, Baskets, SqlQuery, or list of these; or list of baskets
+    X : table of 0 and 1, path, Baskets, SqlQuery, list of baskets, or list of these
         One row for each basket and one column for each item; a list has one element per silo. A
-        list of lists or sets of items is the baskets of one silo. Use
-        :class:`cloister.data.Baskets` for files with lines of items, for tables with one item per
-        row, and for baskets of several silos.
+        list of lists or sets of items is the baskets of one silo, and a list of these has one for
+        each silo. Use :class:`cloister.data.Baskets` for files with lines of items and for tables
+        with one item per row.
     catalogue : Schema, sequence of str, or path of a file with an item on each line
         The public items. By default the header of the tables, which is then public. Baskets have no
         header, and their items are not public.
@@ -164,21 +166,25 @@ def mine_rules(
 
 
 def _with_baskets(X: Any) -> Any:
-    """Return :class:`Baskets` for a list of lists or sets of items in memory.
+    """Return :class:`Baskets` for baskets in memory, or one for each silo of a list of silos.
 
-    Several silos must be a list of Baskets. Nested lists without an item could be silos or baskets,
-    and the number of silos is public.
+    A basket is a list or set of items, so a list of lists of these is a list of silos. Nested lists
+    without an item are one silo, because the number of silos is public.
     """
     if not isinstance(X, list | tuple) or not X or not all(isinstance(p, _BASKET) for p in X):
         return X
-    if any(isinstance(item, _BASKET) for basket in X for item in basket):
-        raise PlanError(
-            "silos of baskets in memory must be a list of Baskets, one for each silo; write "
-            "[Baskets(first), Baskets(second)]."
-        )
-    named = any(isinstance(item, str) for basket in X for item in basket)
+    inside = [item for part in X for item in part]
+    baskets = [isinstance(item, _BASKET) for item in inside]
+    items = [item for part in inside for item in (part if isinstance(part, _BASKET) else [part])]
     # Rows without any text are rows of 0 and 1 of a table.
-    return Baskets(X) if named or not any(map(len, X)) else X
+    if items and not any(isinstance(item, str) for item in items):
+        return X
+    if any(baskets) and not all(baskets):
+        raise PlanError(
+            "X must be the baskets of one silo, or one list of baskets for each silo; got a list "
+            "of both."
+        )
+    return [Baskets(list(silo)) for silo in X] if items and any(baskets) else Baskets(X)
 
 
 # Sets too, because a basket has no order.

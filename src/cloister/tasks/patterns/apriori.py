@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
-from math import ceil, comb, isqrt, sqrt
+from math import ceil, comb, hypot, isqrt, sqrt
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -42,10 +42,11 @@ from cloister.tasks.patterns.association import (
     displays_of,
     itemsets_frame,
     itemsets_of,
+    relative_error,
     rules_frame,
     rules_of,
 )
-from cloister.tasks.patterns.supports import Heavy, load_edges, load_law, mended, shrink
+from cloister.tasks.patterns.supports import Heavy, heavy_of, load_edges, load_law, mended, shrink
 from cloister.tasks.state import decode_state, encode_state, part_of, prefixed
 
 if TYPE_CHECKING:
@@ -63,10 +64,14 @@ Items = Annotated[int, Range(1, 10_000), Hint("exclude items that are not of int
 _FINE = 20  # a basket's norm is 2**20, so that the noise is on a fine lattice
 _WHOLE = 16  # parts of a full candidate; a squared part is the unit of a load
 _LEAST_UNIT = 8  # parts of a candidate that is far from the minimum
-_LOAD_SHARE = 0.03  # of the budget, for the histogram of loads of one level
-_HEAVY_SHARE = 0.15  # of a level's budget for supports, for baskets beyond the limit
+_BASKETS_SHARE = 0.03  # of the budget, for the number of baskets
+_LOAD_SHARE = 0.02  # of the budget, for the histogram of loads of one level
+_MISSING_SHARE = (
+    0.25  # of a level's budget for supports, for the shortfall of baskets beyond the limit
+)
+_GAINS = (2, 64)  # least and greatest factor of a basket's shortfall
 _LEVEL_SHARES = {1: (1.0,), 2: (0.2, 0.8), 3: (0.15, 0.5, 0.35)}  # of the rest, for supports
-_BASKET_SIZES = (2, 12)  # minimum and maximum of the default limit in the first round
+_BASKET_SIZES = (4, 12)  # minimum and maximum of the default limit in the first round
 _FIRST_NOISE = 0.35  # noise of an item's count, as a share of the minimum
 _TIMES_MEAN = 2.0  # a basket counts in full up to so many times the mean load
 _SMALL_NOISE = 0.05  # noise of a count, as a share of the minimum
@@ -119,6 +124,11 @@ class Level:
         """True for each used slot."""
         return self.unit > 0
 
+    @property
+    def gain(self) -> int:
+        """Factor of the shortfall of a basket, in the second sum."""
+        return _gain(self.bound, int((self.unit**2).sum()))
+
 
 def _items(entry: str | int | tuple[str | int, ...], facts: PublicFacts) -> tuple[int, ...]:
     """Return a sensitive set as indices of items; a single name is a set of one item."""
@@ -147,14 +157,14 @@ class Apriori(Gaussian):
     -----
     With "weight", a basket of load ``l`` has the weight ``min(1, sqrt(B / l))`` in the supports of
     its candidates. The load is their number, with smaller weights far from the minimum. With
-    "truncate" the weight is 1 or 0. The contributions of baskets beyond the limit are also summed
-    separately. A public factor for each level, from a noisy histogram of loads, compensates their
-    weights. So intervals cover the exact support, also of sets in large baskets
-    (:func:`~cloister.tasks.patterns.supports.mended`).
+    "truncate" the weight is 1 or 0. A second sum has what the weights of heavy baskets lack, set by
+    set. It is exact up to at least ``2.25 B``. For larger loads a factor of each level, from a
+    noisy histogram of loads, compensates the rest. So intervals cover the exact support, also of
+    sets in large baskets (:func:`~cloister.tasks.patterns.supports.mended`).
 
-    For each size there are three blocks of L2 norm 1: supports, those in heavy baskets, and loads.
-    The bound ``B`` is public state. A contribution is scaled to norm 1 for any ``B``, so the
-    sensitivity depends on the plan alone.
+    For each size there are three blocks of L2 norm 1: supports, what they lack, and loads. The
+    first round also counts the baskets. The bound ``B`` is public state. A contribution is scaled
+    to norm 1 for any ``B``, so the sensitivity depends on the plan alone.
     """
 
     name: ClassVar[str] = "apriori"
@@ -177,7 +187,7 @@ class Apriori(Gaussian):
         )
         basket_size: Annotated[
             Whole | None,
-            "items of a basket that count in full; 2 to 12, chosen from the noise by default",
+            "items of a basket that count in full; 4 to 12, chosen from the noise by default",
         ] = None
         min_confidence: Annotated[AtLeastZero, "minimum confidence of displayed rules"] = 0.0
         min_lift: Annotated[AtLeastZero, "minimum lift of displayed rules"] = 1.0
@@ -287,50 +297,49 @@ class Apriori(Gaussian):
         return decode_state(Level, part_of(state, f"{size}."), self.frac_bits)
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return blocks of supports, of those in heavy baskets, and of loads.
+        """Return blocks of supports, of their shortfall, of loads, and first of baskets.
 
         The contribution of a basket to each has a norm of at most 1.
         """
         one, slots = 1 << _FINE, self.slots(t + 1)
-        share = (1 - self.max_size * _LOAD_SHARE) * _LEVEL_SHARES[self.max_size][t]
-        l1, heavy = isqrt(slots * one**2) + 1, _HEAVY_SHARE * share
-        return (
-            Block("supports", (slots,), l1, one**2, share - heavy),
-            Block("heavy", (slots,), l1, one**2, heavy),
+        rest = 1 - _BASKETS_SHARE - self.max_size * _LOAD_SHARE
+        share = rest * _LEVEL_SHARES[self.max_size][t]
+        l1, missing = isqrt(slots * one**2) + 1, _MISSING_SHARE * share
+        blocks = (
+            Block("supports", (slots,), l1, one**2, share - missing),
+            Block("missing", (slots,), l1, one**2, missing),
             Block.counting("loads", (len(load_edges(slots)) - 1,), _LOAD_SHARE, one=one),
         )
+        return blocks if t else (*blocks, Block.counting("baskets", (1,), _BASKETS_SHARE, one=one))
 
     # --- The contribution of a basket -------------------------------------------------------------
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
-        """Return the candidates of each basket, those of heavy baskets, and the load."""
+        """Return the candidates of each basket, what they lack, its load, and first a count."""
         slots, level = self.slots(t + 1), self._level(state, t + 1)
         live, bound = level.used, level.bound
         sets, units = level.sets[live], level.unit[live]
         baskets = np.ascontiguousarray(records.T > 0)
         held = _all_of(baskets, sets)
         load = (units[:, None] ** 2 * held).sum(axis=0)
-        whole = -(-load // _WHOLE**2)  # rounded up: 0 only for a basket without candidates
-        bins = np.searchsorted(load_edges(slots), whole, side="right") - 1
+        bins = np.searchsorted(load_edges(slots), _whole(load), side="right") - 1
         heavy = load > bound
         if self.limit == "truncate" and len(sets):
             held[:, heavy] &= self._kept(baskets[:, heavy], sets, units, bound)
-            load = np.minimum(load, bound)
-        supports = np.zeros((len(records), slots), dtype=np.int64)
-        supports[:, live] = (held * units[:, None] * _adds(load, bound)).T
-        return (
-            Rows.dense(supports),
-            Rows.dense(supports * heavy[:, None]),
-            Rows.at([bins], [1 << _FINE]),
-        )
+        parts = held * units[:, None]
+        supports, missing = np.zeros((2, len(records), slots), dtype=np.int64)
+        supports[:, live] = (parts * self._adds(load, bound)).T
+        missing[:, live] = (parts * self._lacks(load, level)).T
+        rows = (Rows.dense(supports), Rows.dense(missing), Rows.at([bins], [1 << _FINE]))
+        return rows if t else (*rows, Rows.at([np.zeros_like(bins)], [1 << _FINE]))
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return supports of the candidates in all and in heavy baskets, and the loads."""
+        """Return supports of the candidates, what they lack, loads, and first the number."""
         slots, level = self.slots(t + 1), self._level(state, t + 1)
         live, bound = level.used, level.bound
         sets, units = level.sets[live], level.unit[live]
         edges, full = load_edges(slots), int(_adds_in_full(bound))
-        supports, in_heavy = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
+        supports, missing = np.zeros((2, slots), dtype=np.int64)
         loads = np.zeros(len(edges) - 1, dtype=np.int64)
         rows = min(max(1, _CHUNK_CELLS // max(1, len(sets))), _CHUNK_ROWS)
         for first in range(0, len(records), rows):
@@ -347,10 +356,26 @@ class Apriori(Gaussian):
             held = _all_of(_words(baskets), sets)
             if self.limit == "truncate" and len(sets):
                 held &= _words(self._kept(baskets, sets, units, bound))
-                load = np.minimum(load, bound)
-            in_heavy[live] += _sums(held, _adds(load, bound), full) * units
-        supports += in_heavy
-        return np.concatenate([supports, in_heavy, loads])
+            supports[live] += _sums(held, self._adds(load, bound), full) * units
+            missing[live] += _sums(held, self._lacks(load, level), full) * units
+        number = [] if t else [len(records) << _FINE]
+        return np.concatenate([supports, missing, loads, np.array(number, dtype=np.int64)])
+
+    def _adds(self, load: Integers, bound: int) -> Integers:
+        """Return the contribution of a basket for each part of a counted candidate."""
+        return _adds(np.minimum(load, bound) if self.limit == "truncate" else load, bound)
+
+    def _lacks(self, load: Integers, level: Level) -> Integers:
+        """Return `gain` times a basket's shortfall for each part of a counted candidate.
+
+        It is at most the contribution itself, so it has no larger norm.
+        """
+        bound = max(level.bound, 1)
+        added, full = self._adds(load, bound), int(_adds_in_full(bound))
+        # With "truncate", a counted candidate stands for those that are cut.
+        cut = np.maximum(load - bound, 0) * full // bound
+        lacks = cut if self.limit == "truncate" else full - added
+        return np.minimum(level.gain * lacks, added)
 
     def _kept(self, baskets: Flags, sets: Integers, units: Integers, bound: int) -> Flags:
         """Return True for the candidates of each basket that count, up to the bound.
@@ -380,38 +405,33 @@ class Apriori(Gaussian):
         """Return the estimates of this size and the candidates of the next; post-processing."""
         size = t + 1
         levels = [self._level(state, n) for n in range(1, self.max_size + 1)]
-        law = self._law(size, released["loads"])
-        baskets = self._recounted(self._baskets(state), law, released["loads"])
-        levels[t] = self._estimated(levels, size, law, released)
+        baskets = replace(self._baskets(state), levels=size)
+        if not t:
+            (number,), std = released["baskets"].in_records(_FINE)
+            baskets = Known(float(number), std, size)
+        levels[t] = self._estimated(levels, size, released)
         if size < self.max_size:
             noise_std = released["supports"].noise_std
             levels[size] = self._candidates(size + 1, levels, baskets.number, noise_std)
         return self._state(baskets, levels)
 
-    def _recounted(self, before: Known, law: Floats, loads: NoisyBlock) -> Known:
-        """Return the mean of the estimated numbers of baskets of all levels so far."""
-        n = before.levels + 1
-        # The law's sum may differ from the histogram's; the difference counts as an error.
-        noise = loads.noise_std / (1 << _FINE) * sqrt(len(loads.values) + 1)
-        misfit = law.sum() - loads.values.sum() / (1 << _FINE)
-        std = np.hypot(before.levels * before.std, np.hypot(noise, misfit)) / n
-        return Known((before.levels * before.number + law.sum()) / n, std, n)
-
     def _estimated(
-        self, levels: Sequence[Level], size: int, law: Floats, released: Mapping[str, NoisyBlock]
+        self, levels: Sequence[Level], size: int, released: Mapping[str, NoisyBlock]
     ) -> Level:
         """Return a level with its released supports."""
         level = levels[size - 1]
         live, sets = level.used, level.sets
         # The contribution of a full basket to each candidate, in fine units.
         full = np.where(live, level.unit, 1.0) * _adds_in_full(level.bound)
-        weighed, in_heavy = (
-            (np.where(live, part.values / full, 0.0), np.where(live, part.noise_std / full, 0.0))
-            for part in (released["supports"], released["heavy"])
+        weighed, missing = (
+            (np.where(live, part.values / unit, 0.0), np.where(live, part.noise_std / unit, 0.0))
+            for part, unit in (
+                (released["supports"], full),
+                (released["missing"], full * level.gain),
+            )
         )
-        estimates: dict[str, Any] = mended(
-            weighed, in_heavy, self._heavy(law, level.bound / _WHOLE**2)
-        )
+        heavy = self._heavy(level, size, released["loads"])
+        estimates: dict[str, Any] = mended(weighed, missing, heavy)
         support = estimates["count"].copy()
         if size > 1:
             counts, stds = estimates["count"][live], estimates["std"][live]
@@ -425,25 +445,15 @@ class Apriori(Gaussian):
             support = np.where(live, np.minimum(support, least), 0.0)
         return replace(level, support=support, **estimates)
 
-    def _law(self, size: int, loads: NoisyBlock) -> Floats:
-        """Return the estimated number of baskets with each load."""
-        scale = float(1 << _FINE)
-        edges = load_edges(self.slots(size))
-        return load_law(loads.values / scale, edges, loads.noise_std / scale)
-
-    def _heavy(self, law: Floats, bound: float) -> Heavy:
-        """Return the statistics of baskets that do not count in full, weighted by candidates."""
-        loads = np.arange(len(law), dtype=np.float64)
-        kept = np.minimum(loads, bound if self.limit == "truncate" else np.sqrt(loads * bound))
-        heavy = np.where(loads > bound, law * kept, 0.0)
-        counted, whole = float(heavy.sum()), float(law @ kept)
-        if not (counted > 0 and whole > 0):
-            return Heavy(1.0, 0.0, 0.0, 0.0)
-        up = loads / np.maximum(kept, 1e-12)  # the factor that compensates the weight
-        factor = float(heavy @ up) / counted
-        variance = float(heavy @ (up - factor) ** 2) / counted
-        baskets = float(law[loads > bound].sum())
-        return Heavy(factor, sqrt(max(variance, 0.0)), counted / whole, baskets)
+    def _heavy(self, level: Level, size: int, histogram: NoisyBlock) -> Heavy:
+        """Return the statistics of baskets that do not count in full."""
+        edges, bound = load_edges(self.slots(size)), level.bound / _WHOLE**2
+        counts, std = histogram.in_records(_FINE)
+        loads = np.arange(edges[-1], dtype=np.float64)
+        cut = self.limit == "truncate"
+        kept = np.minimum(loads, bound if cut else np.sqrt(loads * bound))
+        lacks = loads - kept
+        return heavy_of(load_law(counts, edges, std), edges, std, kept, lacks, level.gain, cut)
 
     def _support_of(self, level: Level, sets: Integers) -> Floats:
         """Return the supports of counted sets, 0 for others."""
@@ -531,10 +541,13 @@ class Apriori(Gaussian):
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
         """Return the expected margin of error of a counted support, as a share of all baskets.
 
-        It assumes the limit of the first round, `basket_size`.
+        It assumes the limit of the first round, `basket_size`, and no basket far beyond it.
         """
         full = _WHOLE * _adds_in_full(self.basket_size * _WHOLE**2)
-        return {"half_width": np.array([INTERVAL_95["gaussian"] * noise_std / full / nominal_n])}
+        gain = _gain(self.basket_size, self.n_features)
+        missing = sqrt((1 - _MISSING_SHARE) / _MISSING_SHARE) / gain
+        std = noise_std / full * hypot(1.0, missing)
+        return {"half_width": np.array([INTERVAL_95["gaussian"] * std / nominal_n])}
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return all counted sets that may be released, as shares of all baskets.
@@ -542,10 +555,10 @@ class Apriori(Gaussian):
         Returns
         -------
         mapping
-            ``baskets``, the noisy number of baskets, shape (1,). ``sets`` of shape
-            (n_sets, max_size), with indices of items, and -1 after a smaller set. For each set
-            ``support``, the best estimate, ``counted``, the noisy support as counted, and
-            ``half_width``, that of its 95 % interval.
+            ``baskets``, the noisy number of baskets, and ``baskets_half_width``, that of its 95 %
+            interval, shape (1,). ``sets`` of shape (n_sets, max_size), with indices of items, and
+            -1 after a smaller set. For each set ``support``, the best estimate, ``counted``, the
+            noisy support as counted, and ``half_width``, that of its 95 % interval.
         """
         baskets = self._baskets(state)
         number = max(baskets.number, 1.0)
@@ -564,6 +577,7 @@ class Apriori(Gaussian):
         error = np.hypot(table[:, -1], counted * baskets.std)
         return {
             "baskets": np.array([baskets.number]),
+            "baskets_half_width": np.array([INTERVAL_95["gaussian"] * baskets.std]),
             "sets": table[:, : self.max_size],
             "support": np.clip(table[:, -3] / number, 0.0, 1.0),
             "counted": counted,
@@ -581,7 +595,8 @@ class Apriori(Gaussian):
         """Return tables of the frequent sets and of the rules of a release."""
         itemsets = itemsets_of(results, plan.columns, self.min_support)
         least = {"min_confidence": self.min_confidence, "min_lift": self.min_lift}
-        rules = rules_of(itemsets, float(results["baskets"][0]), **least)
+        spread = relative_error(results)
+        rules = rules_of(itemsets, float(results["baskets"][0]), spread=spread, **least)
         tables = {"itemsets": itemsets_frame(itemsets), "rules": rules_frame(rules)}
         for table in tables.values():
             for column in table.columns.intersection(["items", "antecedent", "consequent"]):
@@ -651,8 +666,23 @@ def _adds_in_full(bound: int) -> float:
     return float(_adds(np.zeros(1, np.int64), bound)[0])
 
 
+def _gain(bound: int, most: int) -> int:
+    """Return the factor of a basket's shortfall; `most` is the load with all candidates.
+
+    The second sum is exact up to the load ``(1 + 1 / gain)**2 * bound``. If there are few
+    candidates, no basket has more.
+    """
+    least, greatest = _GAINS
+    beyond = sqrt(max(most / max(bound, 1), 1.0)) - 1
+    return greatest if beyond * greatest <= 1 else max(least, int(1 / beyond))
+
+
+def _whole(load: Integers) -> Integers:
+    """Return loads in full candidates, rounded; 0 only for a basket without candidates."""
+    return np.maximum((load + _WHOLE**2 // 2) // _WHOLE**2, load > 0)
+
+
 def _histogram(load: Integers, edges: tuple[int, ...]) -> Integers:
-    """Return the number of baskets in each bin of loads, in fine units; loads are rounded up."""
-    whole = -(-load // _WHOLE**2)
-    counts = np.bincount(whole, minlength=edges[-1])
+    """Return the number of baskets in each bin of loads, in fine units."""
+    counts = np.bincount(_whole(load), minlength=edges[-1])
     return np.asarray(np.add.reduceat(counts, edges[:-1]).astype(np.int64) << _FINE)

@@ -1,7 +1,7 @@
 """Association rules and their measures from released supports of itemsets; all post-processing.
 
 Measures are computed from the estimated supports. Their intervals are those of the same measures
-of the counted supports.
+of the counted supports, extended to the estimate.
 
 References
 ----------
@@ -13,10 +13,10 @@ of strong rules", 1991 (leverage).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
-from math import hypot
+from math import hypot, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,11 +30,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _Z = INTERVAL_95["gaussian"]
+_SURELY = 1.5  # half-widths of a subset up to which a set may have support: 99.7 %, on one side
+# A set is shown because its noisy support is d deviations above the minimum, so z deviations are
+# needed below it: P(Z > z) = 0.025 P(Z > z - d), and at most 2.81.
+_SHOWN = {1.5: 2.81, 2.0: 2.33, 2.5: 2.08, 3.0: 2.0, 3.5: _Z}
 _MOST_ROWS = 60  # of a table in the report; the result has all rows
 _MOST_EDGES = 24  # more edges make the graph unreadable
 _NOTE = (
     "Shares of all baskets. The 95 % intervals cover the exact support, also of sets in large "
-    "baskets; the estimate also uses the supports of subsets, so it may be outside."
+    "baskets. The estimate also uses the supports of subsets, so it may be far from the middle."
 )
 
 
@@ -47,24 +51,39 @@ class Itemset:
     support : float in [0, 1]
         The best estimate, as a share of all baskets.
     counted, half_width : float
-        The noisy support as counted, and its margin of error, by noise and by the unknown weights
-        of the large baskets with the set.
+        The noisy support as counted, and its margin of error, by noise and by the unknown loads
+        of the largest baskets with the set.
+    most : float in [0, 1]
+        The upper end of the intervals of its subsets, at a higher level.
+    shown : float, >= 1
+        Factor of the margin below `counted`, because noise helped to show the set.
     """
 
     items: tuple[str, ...]
     support: float
     counted: float
     half_width: float
+    most: float = 1.0
+    shown: float = 1.0
 
     @property
     def low(self) -> float:
-        """Lower end of the interval, cut at 0."""
-        return max(0.0, self.counted - self.half_width)
+        """Lower end of the interval, cut at 0; at most the estimate."""
+        return min(self.support, max(0.0, self.counted - self.shown * self.half_width))
 
     @property
     def high(self) -> float:
-        """Upper end of the interval, cut to [0, 1]."""
-        return min(1.0, max(0.0, self.counted + self.half_width))
+        """Upper end of the interval, cut at 1 and at a possible `most`; at least the estimate."""
+        high = min(1.0, self.counted + self.half_width)
+        possible = self.counted - self.half_width < self.most
+        return max(self.support, min(high, self.most) if possible else high)
+
+    def noise(self, spread: float) -> float:
+        """Return the margin of error without that of the number of baskets.
+
+        `spread` is the relative half-width of that number.
+        """
+        return sqrt(max(self.half_width**2 - (self.counted * spread) ** 2, 0.0))
 
 
 @dataclass(frozen=True)
@@ -102,26 +121,57 @@ def itemsets_of(
     `results` are those of "apriori", and `columns` is the catalogue. Sets with an estimated support
     below `min_support` are excluded.
     """
-    itemsets = []
     values = (results[name].tolist() for name in ("sets", "support", "counted", "half_width"))
-    for members, support, counted, half_width in zip(*values, strict=True):
-        items = tuple(columns[int(item)] for item in members if item >= 0)
-        if support >= min_support:
-            itemsets.append(Itemset(items, support, counted, half_width))
+    counted = [
+        Itemset(tuple(columns[int(item)] for item in members if item >= 0), *numbers)
+        for members, *numbers in zip(*values, strict=True)
+    ]
+    ends = {frozenset(s.items): s.counted + _SURELY * s.half_width for s in counted}
+    itemsets = [
+        replace(s, most=min(_of_subsets(s, ends)), shown=_shown(s, min_support))
+        for s in counted
+        if s.support >= min_support
+    ]
     return tuple(sorted(itemsets, key=lambda s: (len(s.items), -s.support)))
+
+
+def _of_subsets(itemset: Itemset, ends: Mapping[frozenset[str], float]) -> list[float]:
+    """Return the known ends of all proper subsets, each at least 0, and 1."""
+    sizes = range(1, len(itemset.items))
+    subsets = (frozenset(part) for n in sizes for part in combinations(itemset.items, n))
+    return [1.0, *(max(0.0, ends[part]) for part in subsets if part in ends)]
+
+
+def _shown(itemset: Itemset, min_support: float) -> float:
+    """Return the factor of the lower margin of a set that is shown above a minimum.
+
+    The interval given a threshold is that of Lee, Sun, Sun and Taylor, "Exact post-selection
+    inference", Annals of Statistics 2016. Its greatest length is that of Andrews, Kitagawa and
+    McCloskey, "Inference on winners", Quarterly Journal of Economics 2024.
+    """
+    if not (min_support > 0 and itemset.half_width > 0):
+        return 1.0
+    above = (itemset.support - min_support) / (itemset.half_width / _Z)
+    return float(np.interp(above, list(_SHOWN), list(_SHOWN.values()))) / _Z
+
+
+def relative_error(results: Results) -> float:
+    """Return the relative half-width of the number of baskets."""
+    return float(results["baskets_half_width"][0]) / max(float(results["baskets"][0]), 1.0)
 
 
 def rules_of(
     itemsets: Iterable[Itemset],
     baskets: float,
     *,
+    spread: float = 0.0,
     min_confidence: float = 0.0,
     min_lift: float = 0.0,
 ) -> tuple[Rule, ...]:
     """Return all rules within the sets that reach both minima, by descending lift.
 
     A rule requires its set, its antecedent and its consequent among the sets. A lift is at most
-    the number of baskets.
+    the number of baskets. `spread` is the relative half-width of that number.
     """
     by_items = {frozenset(s.items): s for s in itemsets}
     rules = []
@@ -133,40 +183,57 @@ def rules_of(
                 # A subset may be missing, if its noisy count is below `min_count`.
                 if antecedent is None or consequent is None or not antecedent.support:
                     continue
-                rule = _rule(both, antecedent, consequent, max(baskets, 1.0))
+                rule = _rule(both, antecedent, consequent, max(baskets, 1.0), spread)
                 if rule.confidence.value >= min_confidence and rule.lift.value >= min_lift:
                     rules.append(rule)
     return tuple(sorted(rules, key=lambda rule: -rule.lift.value))
 
 
-def _rule(both: Itemset, left: Itemset, right: Itemset, baskets: float) -> Rule:
-    """Return a rule with its measures; the three noises are independent."""
+def _rule(both: Itemset, left: Itemset, right: Itemset, baskets: float, spread: float) -> Rule:
+    """Return a rule with its measures; the three noises are independent.
+
+    The number of baskets cancels in a confidence. It is a factor of a lift.
+    """
     chance = left.support * right.support
     counted = left.counted * right.counted
+    beside = left.noise(spread), right.noise(spread)
     # First order: the noise of the product of the two supports.
-    spread = hypot(left.counted * right.half_width, right.counted * left.half_width)
-    wide = hypot(both.half_width, spread)
+    product = hypot(left.counted * beside[1], right.counted * beside[0])
+    rest = hypot(product, (both.counted - 2 * counted) * spread)
+    own = both.noise(spread)
+    low, high = (hypot(width, rest) for width in (both.shown * own, own))
     leverage = both.counted - counted
     return Rule(
         left.items,
         right.items,
         between(both.support, both.low, both.high),
-        _ratio(both.support / left.support, both, left.counted, left.half_width, 1.0),
-        _ratio(both.support / chance if chance else 0.0, both, counted, spread, baskets),
-        between(both.support - chance, max(-1.0, leverage - wide), min(1.0, leverage + wide)),
+        _ratio(both, both.support / left.support, spread, (left.counted, beside[0]), 1.0),
+        _ratio(
+            both,
+            both.support / chance if chance else 0.0,
+            *(spread, (counted, hypot(product, counted * spread)), baskets),
+        ),
+        _held(both.support - chance, max(-1.0, leverage - low), min(1.0, leverage + high)),
     )
 
 
-def _ratio(value: float, both: Itemset, divisor: float, half_width: float, most: float) -> Estimate:
-    """Return a ratio of supports with Fieller's interval, cut to its possible values."""
+def _ratio(
+    both: Itemset, value: float, spread: float, divisor: tuple[float, float], most: float
+) -> Estimate:
+    """Return a ratio to a support and its margin, with Fieller's interval within the possible."""
     low, high = ratio_interval(
-        np.array([[both.counted]]),
-        np.array([divisor]),
-        sum_std=both.half_width / _Z,
-        count_std=half_width / _Z,
+        np.full((1, 2), both.counted),
+        np.array(divisor[:1]),
+        sum_std=both.noise(spread) / _Z * np.array([both.shown, 1.0]),
+        count_std=divisor[1] / _Z,
         box=(0.0, most),
     )
-    return between(value, float(low[0, 0]), float(high[0, 0]))
+    return _held(value, float(low[0, 0]), float(high[0, 1]))
+
+
+def _held(value: float, low: float, high: float) -> Estimate:
+    """Return an estimate with an interval that also holds the estimate itself."""
+    return between(value, min(low, value), max(high, value))
 
 
 def itemsets_frame(itemsets: Sequence[Itemset]) -> pd.DataFrame:
@@ -211,7 +278,8 @@ def displays_of(
     """Return a table of frequent sets, a table of rules, and a graph of the rules."""
     itemsets = itemsets_of(results, columns, min_support)
     baskets = float(results["baskets"][0])
-    rules = rules_of(itemsets, baskets, min_confidence=min_confidence, min_lift=min_lift)
+    least = {"min_confidence": min_confidence, "min_lift": min_lift}
+    rules = rules_of(itemsets, baskets, spread=relative_error(results), **least)
     longest = max((len(s.items) for s in itemsets), default=1)
     each = max(1, _MOST_ROWS // longest)  # else small sets, which are frequent, fill the table
     by_size = [[s for s in itemsets if len(s.items) == n][:each] for n in range(1, longest + 1)]
