@@ -42,7 +42,7 @@ _ODDS, _RISKS = (  # the cells of 2 by 2 that are multiplied, in numerator and d
     np.array([[[int({i, j} in side) for j in range(4)] for i in range(4)] for side in pairs])
     for pairs in (([{0, 3}], [{1, 2}]), ([{0, 2}, {0, 3}], [{0, 2}, {1, 2}]))
 )
-_SMOOTHING = 0.5  # records added to each level, so that every level is possible
+_LEAST = 1e-6  # records of a level, so that none has a variance of 0
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,7 @@ def independence(table: Floats, s: float | Floats) -> Tested:
     independent, the cells of ``A Y B'`` have the covariance
     ``N (diag p - pp') x (diag q - qq') + s^2 (A A') x (B B')``. The quadratic form of its inverse
     is chi-squared with ``(r - 1)(c - 1)`` degrees. Both terms are diagonal in the same directions.
+    Without noise it is Pearson's statistic.
     """
     from scipy.special import chdtrc
 
@@ -142,7 +143,8 @@ def trend(table: Floats, s: float | Floats) -> Tested:
     """Test for a trend between rows and columns, whose levels are ordered.
 
     Levels have the scores 0, 1, 2, ... The statistic is a standard normal number if rows and
-    columns are independent. It is positive if higher rows go with higher columns.
+    columns are independent. It is positive if higher rows go with higher columns. Without noise it
+    is ``sqrt(n - 1)`` times the correlation of the scores, the linear-by-linear test.
     """
     size, *margins = _margins(table)
     scores = [np.arange(n, dtype=np.float64) for n in table.shape[-2:]]
@@ -150,7 +152,8 @@ def trend(table: Floats, s: float | Floats) -> Tested:
         score - (part * score).sum(axis=-1, keepdims=True)
         for part, score in zip(margins, scores, strict=True)
     )
-    sampled = size * (margins[0] * a**2).sum(axis=-1) * (margins[1] * b**2).sum(axis=-1)
+    sampled = (margins[0] * a**2).sum(axis=-1) * (margins[1] * b**2).sum(axis=-1)
+    sampled = sampled * size**2 / np.maximum(size - 1, 1.0)
     variance = sampled + np.square(s) * (a**2).sum(axis=-1) * (b**2).sum(axis=-1)
     return _normal(np.einsum("...i,...ij,...j->...", a, table, b), variance)
 
@@ -272,7 +275,7 @@ def holm(p: Floats) -> Floats:
 def _margins(table: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the size of noisy tables and the shares of rows and columns, all above 0."""
     size = np.maximum(table.sum(axis=(-2, -1)), 1.0)
-    margins = (shown(table.sum(axis=axis)) + _SMOOTHING for axis in (-1, -2))
+    margins = (np.maximum(shown(table.sum(axis=axis)), _LEAST) for axis in (-1, -2))
     rows, columns = (margin / margin.sum(axis=-1, keepdims=True) for margin in margins)
     return size, rows, columns
 
