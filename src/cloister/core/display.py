@@ -14,6 +14,8 @@ import numpy as np
 from cloister.core.arrays import Flags, Floats, Results
 from cloister.core.deprecated import resolve
 
+NOT_KNOWN = "not known"
+"""The text of a value that is not a number."""
 Interval = tuple[Floats, Floats]
 ENDS = ("_population_low", "_population_high")
 """The suffixes of a result that holds an end of a population interval."""
@@ -190,7 +192,7 @@ class Heatmap:
     estimate: Estimate
     note: str = ""
     shade: Floats | None = None
-    absent: str = "not a number"
+    absent: str = NOT_KNOWN
 
     @property
     def headings(self) -> tuple[str, ...]:
@@ -218,7 +220,7 @@ class Bars:
     title: str
     estimate: Estimate
     note: str = ""
-    absent: str = "not a number"
+    absent: str = NOT_KNOWN
 
     @property
     def names(self) -> tuple[str, ...]:

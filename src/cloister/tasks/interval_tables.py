@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from cloister.core.arrays import Floats, Results
-from cloister.core.display import Bars, Curve, Estimate, Table, around
+from cloister.core.display import NOT_KNOWN, Bars, Curve, Estimate, Table, around
 from cloister.tasks.population import POPULATION_NOTE
 
 INTERVALS = "[ , ] are 95 % confidence intervals (privacy noise only)."
@@ -38,7 +38,7 @@ def bars_of(
     ends = ([getattr(cell, end, np.nan) for cell in cells] for end in ("values", "low", "high"))
     # A chart draws NaN as a gap; the text in the gap comes from the first cell without a number.
     estimate = Estimate(*map(np.array, ends), labels=(tuple(names),), unit=unit)
-    absent = next((cell for cell in cells if isinstance(cell, str)), "not a number")
+    absent = next((cell for cell in cells if isinstance(cell, str)), NOT_KNOWN)
     return Bars(title, estimate, note, absent)
 
 

@@ -37,7 +37,7 @@ from cloister.core.errors import PlanError
 from cloister.protocol.task import INTERVAL_95, PublicColumn
 from cloister.tasks.columns import position
 from cloister.tasks.intervals import fieller
-from cloister.tasks.tables.inference import NO_BOUND, odds_ratio
+from cloister.tasks.tables.inference import odds_ratio
 
 CLEAR = 3.5
 """A curve continues while the number at risk exceeds this many deviations of its noise."""
@@ -289,7 +289,7 @@ def rates(exits: Floats, edges: Floats, noise: float) -> tuple[Estimate, Estimat
     )
     # A ratio of rates is events x time over time x events, the products of an odds ratio.
     ratios, _ = odds_ratio(pairs, deviations, np.array([1.0, 0.0]), covariance)
-    return estimate, ratios.mapped(lambda part: np.where(part < NO_BOUND, part, np.inf))
+    return estimate, ratios
 
 
 def usual_intervals(nominal_n: int, groups: int, noise: float) -> int:

@@ -34,10 +34,8 @@ from cloister.tasks.intervals import fieller
 from cloister.tasks.population import Bounds
 from cloister.tasks.scores import Variances, share_of
 
-NO_BOUND = 1e9
-"""The largest odds ratio or relative risk: an interval that ends here has no upper bound."""
 _Z = INTERVAL_95["gaussian"]
-_WALLS = (0.0, NO_BOUND)
+_WALLS = (0.0, np.inf)
 _ODDS, _RISKS = (  # the cells of 2 by 2 that are multiplied, in numerator and denominator
     np.array([[[int({i, j} in side) for j in range(4)] for i in range(4)] for side in pairs])
     for pairs in (([{0, 3}], [{1, 2}]), ([{0, 2}, {0, 3}], [{0, 2}, {1, 2}]))
@@ -174,7 +172,8 @@ def odds_ratio(
     Returns
     -------
     Estimate and Tested, without the last two axes
-        An upper end of ``NO_BOUND`` means that there is no upper bound.
+        An infinite value or upper end means that there is no upper bound. A value is not a number
+        if the noise interval holds all ratios.
     """
     shared = (table.prod(axis=-1).sum(axis=-1) - together) * together
     return _of_cells(_ODDS, table, s, sampled, _WALLS, shared)
@@ -229,9 +228,11 @@ def ratio_of_pairs(
         return np.maximum(found[0], least[0]), np.maximum(found[1], least[1]), found[2] + shared
 
     total = variances(both)
+    low, high = _half_line(top, below, variances(noise), walls)
     positive = below > 0
     value = np.where(positive, np.clip(top / np.where(positive, below, 1.0), *walls), walls[1])
-    estimate = Estimate(value, *_half_line(top, below, variances(noise), walls))
+    known = (low > walls[0]) | (high < walls[1])
+    estimate = Estimate(np.where(known, value, np.nan), low, high)
     found = replace(estimate, population=_half_line(top, below, total, walls)).joined(estimate)
     return found, _normal(top - below, total[0] + total[1] - 2 * np.asarray(total[2]))
 
@@ -318,11 +319,11 @@ def _half_line(top: Floats, below: Floats, variances: Variances, walls: Bounds) 
     # bound.
     var_top, var_below, covariance = variances
     low, high = fieller(top, below, var_top, var_below, covariance, box=walls)
-    box = 1 / walls[1], 1 / max(walls[0], 1 / NO_BOUND)
+    box = 1 / walls[1], 1 / walls[0] if walls[0] > 0 else np.inf
     _, last = fieller(below, top, var_below, var_top, covariance, box=box)
     unbounded = (below <= 0) | (below**2 <= _Z**2 * np.asarray(var_below))
-    bounded = (last > box[0]) & (last < box[1])
-    return np.where(unbounded & bounded, 1 / last, low), high
+    better = unbounded & (last > box[0]) & (last < box[1])
+    return np.where(better, 1 / np.where(better, last, 1.0), low), high
 
 
 def _normal(value: Floats, variance: Floats) -> Tested:
