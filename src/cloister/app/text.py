@@ -68,6 +68,8 @@ def between(value: float, low: float, high: float) -> str:
     """Return ``value [low, high]``, rounded to two significant digits of the half-width."""
     ends, half_width = (value, low, high), (high - low) / 2
     both = ("lower", low), ("upper", high)
+    if math.isnan(value) and low == 0 and high == math.inf:
+        return NOT_KNOWN  # all that a ratio can be
     # A ratio over noise has no bound, nor has a median of survival with too few events.
     if math.isfinite(low) != math.isfinite(high) and not math.isnan(low + high):
         texts = [f"no {side} bound" if math.isinf(end) else number(end) for side, end in both]

@@ -120,7 +120,9 @@ def test_independence_is_the_quadratic_form_of_its_covariance() -> None:
 
 @pytest.mark.parametrize("table", [TABLE, WORK, EMPTY])
 def test_trend_is_the_linear_by_linear_test(table: Floats) -> None:
-    row, column = (np.repeat(part.ravel(), table.ravel().astype(int)) for part in np.indices(table.shape))
+    row, column = (
+        np.repeat(part.ravel(), table.ravel().astype(int)) for part in np.indices(table.shape)
+    )
     exact = np.corrcoef(row, column)[0, 1] * np.sqrt(len(row) - 1)
     found = trend(table, TINY)
     assert found.statistic == pytest.approx(exact, rel=1e-6)
