@@ -56,10 +56,10 @@ def rates(
 @pytest.mark.parametrize("covariance", [False, True])
 def test_statistics_lie_in_their_intervals_95_times_of_100(covariance: bool) -> None:
     X = table()
-    truth: dict[str, Any] = {"mean": X.mean(axis=0), "variance": X.var(axis=0)}
-    truth["deviation"] = X.std(axis=0)
+    truth: dict[str, Any] = {"mean": X.mean(axis=0), "variance": X.var(axis=0, ddof=1)}
+    truth["deviation"] = X.std(axis=0, ddof=1)
     if covariance:
-        truth["covariance"] = np.cov(X.T, bias=True)
+        truth["covariance"] = np.cov(X.T)
     ends = {name: (value, f"{name}_low", f"{name}_high") for name, value in truth.items()}
     for name, rate in rates("statistics", ends, covariance=covariance).items():
         assert 0.90 <= rate.min() <= rate.max() <= 0.99, name
@@ -101,7 +101,7 @@ def test_standardised_columns_have_means_and_deviations_in_their_intervals() -> 
     X = table()
     truth = {
         "mean": (X.mean(axis=0), "mean_low", "mean_high"),
-        "deviation": (X.std(axis=0), "deviation_low", "deviation_high"),
+        "deviation": (X.std(axis=0, ddof=1), "deviation_low", "deviation_high"),
     }
     for name, rate in rates("standardise", truth).items():
         assert rate.min() >= 0.90, name
@@ -109,7 +109,7 @@ def test_standardised_columns_have_means_and_deviations_in_their_intervals() -> 
 
 def test_explained_variances_lie_in_their_intervals_all_at_once() -> None:
     X = table() / 10
-    values = np.linalg.eigvalsh(np.cov(X.T, bias=True))[::-1]
+    values = np.linalg.eigvalsh(np.cov(X.T))[::-1]
     ends = {"v": (values, "explained_variance_low", "explained_variance_high")}
     rate = rates("pca", ends, epsilon=2.0, n_components=3, clip=1.0)["v"]
     assert rate.min() >= 0.95

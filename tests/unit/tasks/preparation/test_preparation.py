@@ -13,7 +13,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.decomposition import PCA as Exact
 
-from cloister import Budget, Column, PlanError, Schema, make_plan
+from cloister import Budget, Column, PlanError, Schema, make_plan, run_job
 from cloister.app.in_process import run_plan
 from cloister.app.release import Release
 from cloister.app.report.page import write_report
@@ -278,15 +278,27 @@ def test_statistics_without_noise_are_numpys(covariance: bool) -> None:
     schema = numbers_schema(X.min(axis=0) - 1, X.max(axis=0) + 1)
     result = exact("statistics", schema, X, covariance=covariance)
     found, Z = result.results, on_grid(result.plan.grid, X)
-    spread = Z.std(axis=0)
+    spread = Z.std(axis=0, ddof=1)
     assert found["count"][0] == len(X)
     assert np.abs((found["mean"] - Z.mean(axis=0)) / spread).max() < 1e-3
     np.testing.assert_allclose(found["deviation"], spread, rtol=2e-3)
     np.testing.assert_allclose(found["variance"], spread**2, rtol=4e-3)
     if covariance:
-        wanted = np.cov(Z.T, bias=True)
+        wanted = np.cov(Z.T)
         assert np.abs((found["covariance"] - wanted) / np.outer(spread, spread)).max() < 2e-3
         np.testing.assert_allclose(found["correlation"], np.corrcoef(Z.T), atol=3e-3)
+
+
+def test_the_interval_of_a_deviation_holds_that_of_pandas_where_noise_is_small() -> None:
+    """A divisor of n would be 0.3 % too low, and outside."""
+    X = load_wine(as_frame=True).data.iloc[:, :5]
+    schema = numbers_schema(X.min() - 1, X.max() + 1)
+    data = {"one": [schema.grid().encode(X.to_numpy())]}
+    given = {"epsilon": 1e6, "nominal_n": len(X), "noise": SimulatedNoise(1)}
+    found = run_job(TASKS["statistics"], schema, data, **given).results
+    wide = found["deviation_high"] - found["deviation_low"]
+    assert (np.abs(found["deviation"] - X.std()) <= wide).all()  # four deviations of the noise
+    assert (np.abs(found["deviation"] - X.std(ddof=0)) > wide).all()
 
 
 def test_standardised_records_have_mean_zero_and_deviation_one() -> None:
@@ -299,7 +311,7 @@ def test_standardised_records_have_mean_zero_and_deviation_one() -> None:
         changed / (1 << 16)
     )
     np.testing.assert_allclose(Z.mean(axis=0), 0, atol=0.01)
-    np.testing.assert_allclose(Z.std(axis=0), 1, atol=0.01)
+    np.testing.assert_allclose(Z.std(axis=0, ddof=1), 1, atol=0.01)
 
 
 @pytest.mark.parametrize(("columns", "bits"), [(2, 10), (12, 8), (206, 6)])
