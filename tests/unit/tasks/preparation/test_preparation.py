@@ -25,6 +25,7 @@ from cloister.tasks import TASKS
 from cloister.tasks.moments import products_norm_squared
 from cloister.tasks.preparation.discretise import _edges
 from cloister.tasks.preparation.quantiles import (
+    Quantiles,
     _crossing,
     _first,
     _rising,
@@ -601,6 +602,23 @@ def test_what_cannot_work_is_refused_in_words(
 )
 def test_a_line_between_edges_crosses_zero_where_it_does(excess: list[float], zero: float) -> None:
     assert _crossing(np.array(excess), np.array([0.0, 4.0, 8.0])) == zero
+
+
+def test_shares_below_a_value_hold_where_cells_are_empty() -> None:
+    """Sums that rise are too low before an empty run of cells, and too high after it."""
+    rng, runs, n, noise = np.random.default_rng(4), 1500, 4**4, 8.0
+    exact = rng.multinomial(2000, rng.dirichlet(np.full(n, 0.3)))
+    task = Quantiles(n_features=1, used=(0,), levels=4, rounds=1)
+    truth, held = np.append(0, np.cumsum(exact))[64:256:64] / 2000, []
+    for _ in range(runs):
+        levels = [exact.reshape(1, 4**k, -1).sum(axis=2) for k in range(1, 5)]
+        counts = agreeing([level + rng.normal(0, noise, level.shape) for level in levels])
+        state = {"counts": counts, "walls": np.linspace(-1, 1, n + 1)[None], "noise": [noise]}
+        steps = {name: np.rint(np.array(v) * 2**16).astype(int) for name, v in state.items()}
+        found = task.results(steps, Grid([0.0], [1.0]))
+        low, high = (found[f"distribution_{end}"][0, 64:256:64] for end in ("low", "high"))
+        held.append((low <= truth) & (truth <= high))
+    assert 0.93 < np.mean(held) < 0.97  # the seed is fixed
 
 
 def test_a_rising_function_is_the_middle_of_those_around() -> None:
