@@ -42,7 +42,7 @@ def exact(rows: Floats) -> dict[str, Floats]:
     return {
         "shares": np.array(shares),
         "mean": numbers.mean(axis=0),
-        "deviation": numbers.std(axis=0),
+        "deviation": numbers.std(axis=0, ddof=1),
         "quantiles": np.quantile(numbers, probabilities, axis=0).T,
     }
 

@@ -58,10 +58,10 @@ def rates(
 @pytest.mark.parametrize("covariance", [False, True])
 def test_statistics_lie_in_their_intervals_95_times_of_100(covariance: bool) -> None:
     X = table()
-    truth: dict[str, Any] = {"mean": X.mean(axis=0), "variance": X.var(axis=0)}
-    truth["deviation"] = X.std(axis=0)
+    truth: dict[str, Any] = {"mean": X.mean(axis=0), "variance": X.var(axis=0, ddof=1)}
+    truth["deviation"] = X.std(axis=0, ddof=1)
     if covariance:
-        truth["covariance"] = np.cov(X.T, bias=True)
+        truth["covariance"] = np.cov(X.T)
     ends = {name: (value, f"{name}_low", f"{name}_high") for name, value in truth.items()}
     for name, rate in rates("statistics", ends, covariance=covariance).items():
         assert 0.90 <= rate.min() <= rate.max() <= 0.99, name
@@ -103,7 +103,7 @@ def test_standardised_columns_have_means_and_deviations_in_their_intervals() -> 
     X = table()
     truth = {
         "mean": (X.mean(axis=0), "mean_low", "mean_high"),
-        "deviation": (X.std(axis=0), "deviation_low", "deviation_high"),
+        "deviation": (X.std(axis=0, ddof=1), "deviation_low", "deviation_high"),
     }
     for name, rate in rates("standardise", truth).items():
         assert rate.min() >= 0.90, name

@@ -241,5 +241,6 @@ def _distinct(estimates: Iterable[Estimate]) -> Flags:
     flags = [np.zeros(0, dtype=bool)]
     for one in estimates:
         known = ~(np.isnan(one.low) & np.isnan(one.high)) | (one.distinct is not None)
+        known &= ~np.isnan(one.values)
         flags.append(np.ravel(one.is_distinct)[np.ravel(known)])
     return np.concatenate(flags)

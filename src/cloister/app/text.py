@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from cloister.app.release import Release
 from cloister.core.display import (
+    NOT_KNOWN,
     Bars,
     Cell,
     Curve,
@@ -45,7 +46,7 @@ def listed(names: Sequence[str]) -> str:
 def number(value: float) -> str:
     """Return a number with four significant digits, without an exponent where it is readable."""
     if not math.isfinite(value):
-        return "not a number" if math.isnan(value) else ("∞" if value > 0 else "-∞")
+        return NOT_KNOWN if math.isnan(value) else ("∞" if value > 0 else "-∞")
     if value and not _SMALL <= abs(value) < _LARGE:
         return f"{value:.3g}"
     decimals = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
@@ -66,9 +67,13 @@ def plus_minus(value: float, margin: float) -> str:
 def between(value: float, low: float, high: float) -> str:
     """Return ``value [low, high]``, rounded to two significant digits of the half-width."""
     ends, half_width = (value, low, high), (high - low) / 2
-    # A median of survival may have no upper bound: too few events were seen.
-    if high == math.inf and math.isfinite(low):
-        return f"{number(value)} [{number(low)}, no upper bound]"
+    both = ("lower", low), ("upper", high)
+    if math.isnan(value) and low == 0 and high == math.inf:
+        return NOT_KNOWN  # all that a ratio can be
+    # A ratio over noise has no bound, nor has a median of survival with too few events.
+    if math.isfinite(low) != math.isfinite(high) and not math.isnan(low + high):
+        texts = [f"no {side} bound" if math.isinf(end) else number(end) for side, end in both]
+        return "{} [{}, {}]".format(number(value), *texts)
     if not all(map(math.isfinite, ends)) or half_width <= 0:
         return number(value)
     places = _decimals(half_width, *ends)
@@ -243,7 +248,9 @@ def cell_text(cell: Cell) -> str:
         case str():
             return cell
         case Estimate():
-            return estimate_text(cell) + UNCLEAR * (not cell.is_distinct)
+            # A value that is not known is not near zero.
+            unclear = not (math.isnan(cell.value) or cell.is_distinct)
+            return estimate_text(cell) + UNCLEAR * unclear
         case _:
             return number(float(cell))
 
@@ -287,10 +294,11 @@ def _span(cell: Estimate) -> str:
     if cell.population is None:
         return ""
     *_, low, high = cell.numbers
-    # The interval's middle gives the right digits; the text keeps what follows the value.
-    return between(low if high == math.inf else (low + high) / 2, low, high).partition(" ")[
-        2
-    ] or number(low)
+    # A place inside gives the right digits; the text keeps what follows the value.
+    inside = (low + high) / 2 if math.isfinite(low + high) else 0.0
+    if math.isinf(low) and math.isinf(high):
+        return ""
+    return between(inside, low, high).partition(" ")[2] or number(low)
 
 
 def as_table(display: Display) -> Table:

@@ -216,7 +216,7 @@ class Heatmap:
     estimate: Estimate
     note: str = ""
     shade: Floats | None = None
-    absent: str = "not a number"
+    absent: str = NOT_KNOWN
 
     @property
     def headings(self) -> tuple[str, ...]:
@@ -244,7 +244,7 @@ class Bars:
     title: str
     estimate: Estimate
     note: str = ""
-    absent: str = "not a number"
+    absent: str = NOT_KNOWN
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -138,7 +138,7 @@ def _bars(display: Bars) -> Figure:
     n = len(display.names)
     figure, axes = _figure(7.2, 0.7 + 0.34 * n)
     places = np.arange(n, dtype=np.float64)
-    values, lows, highs = (_drawable(array) for array in _with_ends(display))
+    values, lows, highs = map(_drawable, _bounded(*_with_ends(display)))
     axes.barh(places, values, height=0.62, color=PALE, edgecolor=BLUE, linewidth=0.8)
     if (lows < highs).any():
         # Around the middle: a value may be outside its interval, where a bar would be negative.
@@ -159,6 +159,19 @@ def _bars(display: Bars) -> Figure:
     axes.axvline(0, color=MUTED, linewidth=0.8)
     axes.set_xlabel(display.estimate.unit)
     return figure
+
+
+def _bounded(values: Floats, lows: Floats, highs: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return bars whose intervals without a bound end at the edge of the picture."""
+    parts = np.concatenate([values, lows, highs])
+    finite = parts[np.isfinite(parts)]
+    edges = float(np.min(finite, initial=0)), float(np.max(finite, initial=0))
+    unknown = np.isinf(lows) & np.isinf(highs)
+    return (
+        np.where(values == np.inf, edges[1], values),
+        np.where(unknown, 0.0, np.maximum(lows, edges[0])),
+        np.where(unknown, 0.0, np.minimum(highs, edges[1])),
+    )
 
 
 def _scatter(display: Scatter) -> Figure:

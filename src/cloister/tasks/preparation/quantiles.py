@@ -211,22 +211,23 @@ class Quantiles(Gaussian):
         edges, counts, noise = real["walls"], real["counts"], float(real["noise"][0])
         estimate = quantiles_of(edges, counts, noise, self.probabilities)
         total = float(counts.sum(axis=1).mean())  # all trees count the same records
-        inner, _ = running_variance(self.levels)
-        spread = INTERVAL_95["gaussian"] * noise * np.sqrt(inner) / max(total, 1.0)
-        share = np.clip(_rising(_running(counts)) / max(total, 1.0), 0.0, 1.0)
+        # The ends are of raw sums, since those of sums that rise are biased where cells are empty.
+        sums, whole = _running(counts), max(total, 1.0)
+        share = np.clip(sums / whole, 0.0, 1.0)
+        spread = INTERVAL_95["gaussian"] * noise * np.sqrt(_variances(share, *counts.shape)) / whole
+        low, high = (np.clip(sums / whole + end, 0.0, 1.0) for end in (-spread, spread))
+        rising = np.clip(_rising(sums) / whole, low, high)
         centre, half = (scale[list(self.used), None] for scale in (grid.centre, grid.half_range))
         rounding = 2.0 ** -(self.frac_bits + 1)  # records were rounded to the grid on entry
         narrow = estimate.low, estimate.high
         ends = {"": narrow, "population_": estimate.population or narrow}
         positions = {"quantiles": estimate.values, "walls": edges}
-        for kind, (low, high) in ends.items():
-            positions[f"{kind}low"] = np.maximum(low - rounding, -1.0)
-            positions[f"{kind}high"] = np.minimum(high + rounding, 1.0)
+        for kind, (first, last) in ends.items():
+            positions[f"{kind}low"] = np.maximum(first - rounding, -1.0)
+            positions[f"{kind}high"] = np.minimum(last + rounding, 1.0)
         return {
             **{name: centre + half * position for name, position in positions.items()},
-            "distribution": share,
-            "distribution_low": np.clip(share - spread, 0.0, 1.0),
-            "distribution_high": np.clip(share + spread, 0.0, 1.0),
+            **Estimate(rising, low, high).named("distribution"),
             "count": np.array([total]),
             **self._half_widths(noise, total),
         }
@@ -335,6 +336,15 @@ def running_variance(depth: int) -> tuple[Floats, float]:
     return inner, n / float(factors[0])
 
 
+def _variances(shares: Floats, trees: int, n: int) -> Floats:
+    """Return the variances of n + 1 running sums less shares of the total, over that of a count.
+
+    Shares broadcast to the last axis. The total is the mean of all trees.
+    """
+    inner, of_total = running_variance(round(np.log(n) / np.log(BRANCHES)))
+    return np.asarray(inner + (np.linspace(0.0, 1.0, n + 1) - shares) ** 2 * of_total / trees)
+
+
 def _precisions(depth: int) -> Floats:
     """Return the factors of the normal equations: for the total, then level by level."""
     sizes = [BRANCHES ** (depth - level) for level in range(1, depth + 1)]
@@ -370,12 +380,10 @@ def quantiles_of(
     below a quantile of the population has the variance ``p (1-p) / n``.
     """
     trees, n = counts.shape
-    inner, of_total = running_variance(round(np.log(n) / np.log(BRANCHES)))
     share = np.array(probabilities)[:, None]
     sums = _running(counts)[:, None, :]
     gap = _rising(sums - share * sums[:, :, -1:])
-    # The gap subtracts a share of the total, whose estimate averages all trees.
-    variance = inner + (np.linspace(0.0, 1.0, n + 1) - share) ** 2 * of_total / trees
+    variance = _variances(share, trees, n)
     sampling = share * (1 - share) * max(float(counts.sum()) / trees, 1.0)
 
     def within(variance: Floats) -> tuple[Floats, Floats]:

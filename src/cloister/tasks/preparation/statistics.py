@@ -164,8 +164,9 @@ class Statistics(Gaussian):
 
         Notes
         -----
-        Variances divide by the number of records. The released covariance is the nearest matrix
-        without negative eigenvalues; its intervals are those of the original entries.
+        Variances and covariances divide by the number of records less one. The released covariance
+        is the nearest matrix without negative eigenvalues; its intervals are those of the original
+        entries.
         """
         real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
         noise, d = float(real["noise"][0]), len(self.used)
@@ -179,7 +180,7 @@ class Statistics(Gaussian):
             second = np.diag(products)[:d]
             mean = mean_interval(products[:d, d], products[d, d], second, var_product, var_square)
             both = _covariance(products, var_square, var_product)
-            covariances = _matrices(both, half)
+            covariances = _matrices(both, half, _of_sample(n))
             variance = both.mapped(np.diag)
         else:
             n, first, second = float(real["sums"][0]), *np.split(real["sums"][1:], 2)
@@ -187,7 +188,7 @@ class Statistics(Gaussian):
             mean = mean_interval(first, np.asarray(n), (second + n) / 2, noise**2, noise**2)
             variance = _variance(n, first, (second + n) / 2, noise**2)
         # The estimate of a variance is unbiased and may be negative.
-        variance = variance.mapped(lambda part: np.maximum(part, 0.0))
+        variance = variance.mapped(lambda part: np.maximum(part, 0.0) * _of_sample(n))
         return {
             "count": np.array([n]),
             "count_half_width": self._count_half_width(noise),
@@ -229,6 +230,11 @@ def nearest(values: NDArray[np.int64], bits: int) -> Integers:
     return (values + (1 << (bits - 1))) >> bits
 
 
+def _of_sample(n: float) -> float:
+    """Return ``n / (n - 1)``; fewer than two records count as two."""
+    return max(n, 2.0) / (max(n, 2.0) - 1)
+
+
 def _variance(n: float, first: Floats, second: Floats, noise: float) -> Estimate:
     """Return ``(n second - first^2) / n^2``, where `second` is half a sum plus half the count.
 
@@ -263,8 +269,8 @@ def _covariance(products: Floats, var_square: float, var_product: float) -> Esti
     )
 
 
-def _matrices(entries: Estimate, half: Floats) -> dict[str, Floats]:
-    """Return covariance and correlation with intervals, in data units."""
+def _matrices(entries: Estimate, half: Floats, factor: float) -> dict[str, Floats]:
+    """Return covariance, times a factor, and correlation with intervals, in data units."""
     values, vectors = np.linalg.eigh(entries.values)
     possible = entries.values
     if values[0] < 0:
@@ -272,7 +278,7 @@ def _matrices(entries: Estimate, half: Floats) -> dict[str, Floats]:
         # Removed negative eigenvalues increase variances, but in the box a variance is at most 1.
         most = np.sqrt(np.maximum(np.diag(possible), 1.0))
         possible = possible / np.outer(most, most)
-    scale = np.outer(half, half)
+    scale = factor * np.outer(half, half)
     variances = np.maximum(np.diag(possible), 1e-12)
     norm = np.sqrt(np.outer(variances, variances))
     correlation = np.clip(possible / norm, -1.0, 1.0)

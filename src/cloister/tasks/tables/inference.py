@@ -34,15 +34,13 @@ from cloister.tasks.intervals import fieller
 from cloister.tasks.population import Bounds
 from cloister.tasks.scores import Variances, share_of
 
-NO_BOUND = 1e9
-"""The largest odds ratio or relative risk: an interval that ends here has no upper bound."""
 _Z = INTERVAL_95["gaussian"]
-_WALLS = (0.0, NO_BOUND)
+_WALLS = (0.0, np.inf)
 _ODDS, _RISKS = (  # the cells of 2 by 2 that are multiplied, in numerator and denominator
     np.array([[[int({i, j} in side) for j in range(4)] for i in range(4)] for side in pairs])
     for pairs in (([{0, 3}], [{1, 2}]), ([{0, 2}, {0, 3}], [{0, 2}, {1, 2}]))
 )
-_SMOOTHING = 0.5  # records added to each level, so that every level is possible
+_LEAST = 1e-6  # records of a level, so that none has a variance of 0
 
 
 @dataclass(frozen=True)
@@ -124,6 +122,7 @@ def independence(table: Floats, s: float | Floats) -> Tested:
     independent, the cells of ``A Y B'`` have the covariance
     ``N (diag p - pp') x (diag q - qq') + s^2 (A A') x (B B')``. The quadratic form of its inverse
     is chi-squared with ``(r - 1)(c - 1)`` degrees. Both terms are diagonal in the same directions.
+    Without noise it is Pearson's statistic.
     """
     from scipy.special import chdtrc
 
@@ -142,7 +141,8 @@ def trend(table: Floats, s: float | Floats) -> Tested:
     """Test for a trend between rows and columns, whose levels are ordered.
 
     Levels have the scores 0, 1, 2, ... The statistic is a standard normal number if rows and
-    columns are independent. It is positive if higher rows go with higher columns.
+    columns are independent. It is positive if higher rows go with higher columns. Without noise it
+    is ``sqrt(n - 1)`` times the correlation of the scores, the linear-by-linear test.
     """
     size, *margins = _margins(table)
     scores = [np.arange(n, dtype=np.float64) for n in table.shape[-2:]]
@@ -150,7 +150,8 @@ def trend(table: Floats, s: float | Floats) -> Tested:
         score - (part * score).sum(axis=-1, keepdims=True)
         for part, score in zip(margins, scores, strict=True)
     )
-    sampled = size * (margins[0] * a**2).sum(axis=-1) * (margins[1] * b**2).sum(axis=-1)
+    sampled = (margins[0] * a**2).sum(axis=-1) * (margins[1] * b**2).sum(axis=-1)
+    sampled = sampled * size**2 / np.maximum(size - 1, 1.0)
     variance = sampled + np.square(s) * (a**2).sum(axis=-1) * (b**2).sum(axis=-1)
     return _normal(np.einsum("...i,...ij,...j->...", a, table, b), variance)
 
@@ -172,7 +173,8 @@ def odds_ratio(
     Returns
     -------
     Estimate and Tested, without the last two axes
-        An upper end of ``NO_BOUND`` means that there is no upper bound.
+        An infinite value or upper end means that there is no upper bound. A value is not a number
+        if the noise interval holds all ratios.
     """
     first, second = np.moveaxis(np.broadcast_to(together, table.shape[:-1]), -1, 0)
     products = np.moveaxis(table.prod(axis=-1), -1, 0)
@@ -229,9 +231,11 @@ def ratio_of_pairs(
         return np.maximum(found[0], least[0]), np.maximum(found[1], least[1]), found[2] + shared
 
     total = variances(both)
+    low, high = _half_line(top, below, variances(noise), walls)
     positive = below > 0
     value = np.where(positive, np.clip(top / np.where(positive, below, 1.0), *walls), walls[1])
-    estimate = Estimate(value, *_half_line(top, below, variances(noise), walls))
+    known = (low > walls[0]) | (high < walls[1])
+    estimate = Estimate(np.where(known, value, np.nan), low, high)
     found = replace(estimate, population=_half_line(top, below, total, walls)).joined(estimate)
     return found, _normal(top - below, total[0] + total[1] - 2 * np.asarray(total[2]))
 
@@ -275,7 +279,7 @@ def holm(p: Floats) -> Floats:
 def _margins(table: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the size of noisy tables and the shares of rows and columns, all above 0."""
     size = np.maximum(table.sum(axis=(-2, -1)), 1.0)
-    margins = (shown(table.sum(axis=axis)) + _SMOOTHING for axis in (-1, -2))
+    margins = (np.maximum(shown(table.sum(axis=axis)), _LEAST) for axis in (-1, -2))
     rows, columns = (margin / margin.sum(axis=-1, keepdims=True) for margin in margins)
     return size, rows, columns
 
@@ -318,11 +322,11 @@ def _half_line(top: Floats, below: Floats, variances: Variances, walls: Bounds) 
     # bound.
     var_top, var_below, covariance = variances
     low, high = fieller(top, below, var_top, var_below, covariance, box=walls)
-    box = 1 / walls[1], 1 / max(walls[0], 1 / NO_BOUND)
+    box = 1 / walls[1], 1 / walls[0] if walls[0] > 0 else np.inf
     _, last = fieller(below, top, var_below, var_top, covariance, box=box)
     unbounded = (below <= 0) | (below**2 <= _Z**2 * np.asarray(var_below))
-    bounded = (last > box[0]) & (last < box[1])
-    return np.where(unbounded & bounded, 1 / last, low), high
+    better = unbounded & (last > box[0]) & (last < box[1])
+    return np.where(better, 1 / np.where(better, last, 1.0), low), high
 
 
 def _normal(value: Floats, variance: Floats) -> Tested:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from math import ceil, inf
+from math import ceil
 
 import numpy as np
 
 from cloister.core.arrays import Flags, Floats, Results
-from cloister.core.display import Display, Estimate, Heatmap, Table, between
+from cloister.core.display import Display, Estimate, Heatmap, Table
 from cloister.tasks.interval_tables import WITH_POPULATION, bars_of, cells_of, number_of
 from cloister.tasks.state import part_of
-from cloister.tasks.tables.inference import NO_BOUND, least_shown
+from cloister.tasks.tables.inference import least_shown
 
 Sides = tuple[Sequence[str], Sequence[tuple[str, ...]]]
 """Names of the columns of a table, and of the levels of each."""
@@ -105,7 +105,5 @@ def _hidden(counts: Floats, noise: Floats, minimum: float) -> tuple[Flags, str, 
 
 
 def _ratio(cell: Estimate) -> Estimate:
-    """Return a ratio with infinite ends where it has no bound."""
-    value, low, high, *wide = (inf if end >= NO_BOUND else end for end in cell.numbers)
-    distinct = not low <= 1 <= high  # from 1, the ratio of equal groups, rather than from 0
-    return between(value, low, high, population=(wide[0], wide[1]), distinct=distinct)
+    """Return a ratio that is compared to 1, the ratio of equal groups, rather than to 0."""
+    return replace(cell, distinct=np.logical_not((cell.low <= 1) & (cell.high >= 1)))

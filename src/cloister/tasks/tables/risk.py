@@ -12,6 +12,9 @@ noise and sampling from the population interval. Such a number varies like chi-s
 like a normal number far from it. So an interval holds all values `t` within 1.96 deviations of the
 estimate, with the variance that the estimate would have at `t` [W27]_.
 
+**Not known.** A logarithm of a share needs a count above its noise. Without one the number is not
+known. Bins are not joined, since the divergence of fewer bins is another number.
+
 References
 ----------
 .. [W27] Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22,
@@ -29,39 +32,32 @@ from dataclasses import replace
 
 import numpy as np
 
-from cloister.core.arrays import Floats, Integers
+from cloister.core.arrays import Flags, Floats
 from cloister.core.display import Estimate, Interval
 from cloister.core.randomness import public_generator
 from cloister.protocol.task import INTERVAL_95
-from cloister.tasks.population import Bounds
+from cloister.tasks.intervals import above_noise
 from cloister.tasks.scores import share_of
 from cloister.tasks.tables.inference import ratio_of_pairs, relative_risk
 
-FARTHEST = 8.0
-"""The largest absolute weight of evidence; an interval that ends here has no bound on this side."""
-LARGEST = 16.0
-"""The largest information value or stability index."""
 _Z = INTERVAL_95["gaussian"]
-_CLEAR, _LEAST = 5.0, 10.0  # a pooled cell exceeds so many deviations of its noise, and records
-_HALF = 0.5  # least count of a cell in records, for a finite weight of evidence of an empty cell
+_CLEAR = 5.0  # deviations of the noise that both columns must exceed for a distance of them
+_HALF = 0.5  # records: a noisy count below it is one of none
 _DRAWS, _STEPS = 1000, 8
 
 
-def _unknown(value: float, low: float, high: float) -> Estimate:
-    """Return a number whose interval holds all possible values."""
-    values, *ends = (np.full(1, end) for end in (value, low, high))
-    return Estimate(values, *ends, population=(ends[0], ends[1]))
+def _unknown(low: float, high: float) -> Estimate:
+    """Return a number that is not known; its interval holds all possible values."""
+    value, *ends = (np.full(1, end) for end in (np.nan, low, high))
+    return Estimate(value, *ends, population=(ends[0], ends[1]))
+
+
+def clear(counts: Floats, s: float) -> Flags:
+    """Return True for each noisy count that is above its noise and above half a record."""
+    return above_noise(counts, max(_Z * s, _HALF))
 
 
 # Ratios of shares ---------------------------------------------------------------------------------
-
-
-def _ratio(cells: Floats, s: Floats, walls: Bounds) -> Estimate:
-    """Return the ratio of shares of tables, with a finite value where a cell is empty."""
-    (a, b), (c, d) = np.moveaxis(np.maximum(cells, _HALF), (-2, -1), (0, 1))
-    # Raw counts, since the floor of half a record would bias the interval.
-    found, _ = relative_risk(cells, s, walls)
-    return replace(found, values=np.clip(a / (a + b) * (c + d) / c, found.low, found.high))
 
 
 def weights_of_evidence(table: Floats, s: float) -> Estimate:
@@ -71,12 +67,19 @@ def weights_of_evidence(table: Floats, s: float) -> Estimate:
     ----------
     table : ndarray of shape (n_bins, 2)
         Counts without the event, and with it.
+
+    Returns
+    -------
+    Estimate of shape (n_bins,)
+        A value is not a number where a count is not above its noise. An infinite end means that
+        there is no bound on this side.
     """
     rest = table.sum(axis=0) - table
     noise = s * np.sqrt([1.0, len(table) - 1.0])  # the second column sums the noise of the others
-    walls = float(np.exp(-FARTHEST)), float(np.exp(FARTHEST))
-    found = _ratio(np.stack([table, rest], axis=-1), noise, walls).mapped(np.log)
-    return replace(found, values=np.clip(found.values, -FARTHEST, FARTHEST))
+    found, _ = relative_risk(np.stack([table, rest], axis=-1), noise)
+    with np.errstate(divide="ignore"):
+        found = found.mapped(np.log)
+    return replace(found, values=np.where(clear(table, s).all(axis=1), found.values, np.nan))
 
 
 def compared(counts: Floats, cut: int, s: float) -> dict[str, Estimate]:
@@ -96,7 +99,7 @@ def compared(counts: Floats, cut: int, s: float) -> dict[str, Estimate]:
     ends = (rates.low, rates.high), rates.population or (rates.low, rates.high)
     limits = [_difference(rates.values, *pair) for pair in ends]
     gaps = Estimate(rates.values[1:] - rates.values[0], *limits[0], population=limits[1])
-    ratios = _ratio(pairs, np.sqrt(noise), (1e-3, 1e3))
+    ratios, _ = relative_risk(pairs, np.sqrt(noise))
     return {"": rates, "_difference": gaps, "_ratio": ratios}
 
 
@@ -109,42 +112,18 @@ def _difference(value: Floats, low: Floats, high: Floats) -> Interval:
 # Divergences --------------------------------------------------------------------------------------
 
 
-def pools(table: Floats, s: float) -> Integers:
-    """Return the number of the pool of neighbouring bins that contains each bin, from 0.
-
-    A pool is closed as soon as both of its noisy counts are above 5 deviations of their noise and
-    above 10 records. The last bins join the previous pool, and pools join until both counts are
-    above half of that. The logarithm of a share needs counts well above their noise.
-    """
-    n, starts = len(table), [0]
-
-    def clear(end: int, part: float = 1.0) -> bool:
-        least = part * max(_CLEAR * s * np.sqrt(end - starts[-1]), _LEAST)
-        return bool((table[starts[-1] : end].sum(axis=0) > least).all())
-
-    for end in range(1, n + 1):
-        if clear(end):
-            starts.append(end)
-    starts = starts[:-1] or starts  # the last pool is empty or was not closed
-    while len(starts) > 1 and not clear(n, 0.5):
-        starts.pop()
-    return np.searchsorted(starts, np.arange(n), side="right") - 1
-
-
-def divergence(table: Floats, s: float) -> tuple[Estimate, Integers]:
-    """Return ``sum of (p - q) ln(p / q)`` of both columns, and the pools it is computed from.
+def divergence(table: Floats, s: float) -> Estimate:
+    """Return ``sum of (p - q) ln(p / q)`` of both columns.
 
     It is the information value of bins if the columns are records without the event and with it.
-    It is the population stability index if they are two populations [S06]_. The divergence of pools
-    is at most that of the bins. With a single pool the interval holds all possible values.
+    It is the population stability index if they are two populations [S06]_. It is not known, with
+    an interval of all possible values, if a count is not above its noise. Without records in a
+    cell it is infinite.
     """
-    pool = pools(table, s)
-    sizes = np.bincount(pool)
-    cells: Floats = np.stack([np.bincount(pool, table[:, k]) for k in (0, 1)], axis=1, dtype=float)
-    if len(sizes) < 2:
-        return _unknown(0.0, 0.0, LARGEST), pool
-    noise = np.repeat(sizes * s**2, 2).reshape(-1, 2)
-    value, gradient, curvature = _jeffreys(cells)
+    if not clear(table, s).all():
+        return _unknown(0.0, np.inf)
+    noise = np.full(table.shape, s**2)
+    value, gradient, curvature = _jeffreys(table)
 
     def around(variances: Floats) -> Estimate:
         spread = variances.T.ravel()
@@ -153,28 +132,28 @@ def divergence(table: Floats, s: float) -> tuple[Estimate, Integers]:
         # H is the curvature and V the variances: the bias is tr(HV)/2, and the variance at 0 is
         # tr(HVHV)/2, as of a quadratic form of normal errors.
         found = _convex(value, turned.trace() / 2, linear, least)
-        # The quadratic bound is too high where counts are near their noise.
-        return replace(found, low=np.minimum(found.low, _downhill(cells, variances)))
+        # The quadratic is too flat below, where counts rise, and above, where they fall.
+        low, high = (_along(table, variances, sign) for sign in (-1, 1))
+        return replace(found, low=np.minimum(found.low, low), high=np.maximum(found.high, high))
 
-    narrow, wide = around(noise), around(np.maximum(cells, 0.0) + noise)
+    narrow, wide = around(noise), around(table + noise)
     found = replace(narrow, population=(wide.low, wide.high))
-    return found.mapped(lambda part: np.clip(part, 0.0, LARGEST)), pool
+    return found.mapped(lambda part: np.maximum(part, 0.0))
 
 
-def _downhill(cells: Floats, variances: Floats) -> float:
-    """Return an approximation of the least divergence of counts within 1.96 deviations.
+def _along(cells: Floats, variances: Floats, sign: int) -> float:
+    """Return the divergence of counts 1.96 deviations away, up or down the gradient by `sign`.
 
-    It descends in short steps, since the gradient at the start overstates the descent of small
-    counts.
+    The way is in short steps, since the gradient of small counts changes with them.
     """
     for _ in range(_STEPS):
         _, gradient, _ = _jeffreys(cells)
-        falls = gradient.reshape(2, -1).T
-        deviation = float(np.sqrt((falls**2 * variances).sum()))
+        slopes = gradient.reshape(2, -1).T
+        deviation = float(np.sqrt((slopes**2 * variances).sum()))
         if deviation == 0:
             break
         # At least one record, where the logarithms are finite.
-        cells = np.maximum(cells - _Z / _STEPS * variances * falls / deviation, 1.0)
+        cells = np.maximum(cells + sign * _Z / _STEPS * variances * slopes / deviation, 1.0)
     return _jeffreys(cells)[0]
 
 
@@ -251,7 +230,7 @@ def kolmogorov(table: Floats, s: float) -> Estimate:
     """
     n, sizes = len(table), table.sum(axis=0)
     if (sizes <= _CLEAR * s * np.sqrt(n)).any():
-        return _unknown(0.0, 0.0, 1.0)
+        return _unknown(0.0, 1.0)
     shares = np.cumsum(table, axis=0)[:-1] / sizes
     gaps = shares[:, 0] - shares[:, 1]
     steps = (np.tri(n)[:-1, :, None] - shares[:, None]) / sizes * (1.0, -1.0)  # edge, bin, column
@@ -285,7 +264,7 @@ def gini(table: Floats, s: float) -> Estimate:
     """
     n = len(table)
     if (table.sum(axis=0) <= 0).any():
-        return _unknown(0.0, -1.0, 1.0)
+        return _unknown(-1.0, 1.0)
     # Numerator and denominator are bilinear in independent noisy columns, so both are unbiased.
     order, every = np.tri(n, k=-1) - np.tri(n, k=-1).T, np.ones((n, n))
     forms = [np.kron([[0, 0], [1, 0]], part) for part in (order, every)]

@@ -7,7 +7,7 @@ account for the noise (:mod:`cloister.tasks.tables.risk`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Annotated, ClassVar, Self
 
@@ -36,7 +36,7 @@ _RATES = {"selection": "Selected", "opportunity": "Selected of those without the
 _COMPARED = {"": "", "_difference": ", less that of {}", "_ratio": ", over that of {}"}
 _WOE = (
     "A weight of evidence is above 0 if a bin has a larger share of records without the event than "
-    f"of records with it; an end of {risk.FARTHEST:g} means no bound."
+    "of records with it."
 )
 _PSI = "By convention, an index below 0.1 is stable, and one above 0.25 is a shift."
 
@@ -163,15 +163,15 @@ class Scorecard(Tabulate):
             The i-th characteristic, from 1, has the prefix ``column_i.``. It has noisy ``counts``
             of shape (n_bins, 2), the event last, and ``noise``, their deviation, of shape (1,).
             Of shape (n_bins,) are ``woe``, the weight of evidence, and ``rate``, the share with the
-            event. ``pool`` of the same shape is the pool of each bin in the information value
-            ``iv``, which has shape (1,).
+            event. ``clear`` of the same shape is 1 if both counts of a bin are above their noise,
+            else 0. The information value ``iv`` of shape (1,) is known if all are.
 
             Numeric characteristics also have ``ks`` and ``gini`` of shape (1,). At ``edges``, in
             data units, ``below`` are the shares without and with the event below. ``gain`` is the
             share of events among the riskiest records, and ``reach`` their share of all records.
             These have n_bins + 1 entries.
 
-            With `over`, ``psi`` has shape (n_periods - 1,), and its pools ``psi_pool`` have shape
+            With `over`, ``psi`` has shape (n_periods - 1,), and its ``psi_clear`` has shape
             (n_periods - 1, n_bins). For groups, ``selection`` and ``opportunity`` have shape
             (n_groups,). Their ``_difference`` and ``_ratio`` to the first group have shape
             (n_groups - 1,).
@@ -186,10 +186,10 @@ class Scorecard(Tabulate):
             if i < n:
                 found |= prefixed(prefix, self._of_column(table[0], cells, s, grid))
             elif i < n + self.moving:
-                pairs = (cells[:, [0, k]] for k in range(1, cells.shape[1]))
+                pairs = [cells[:, [0, k]] for k in range(1, cells.shape[1])]
                 drifts = [
-                    {**drift.named("psi"), "psi_pool": pool[None].astype(np.float64)}
-                    for drift, pool in (risk.divergence(pair, s) for pair in pairs)
+                    {**risk.divergence(pair, s).named("psi"), "psi_clear": _clear(pair, s)[None]}
+                    for pair in pairs
                 ]
                 drift = {name: np.concatenate([one[name] for one in drifts]) for name in drifts[0]}
                 found |= prefixed(prefix, drift)
@@ -204,13 +204,12 @@ class Scorecard(Tabulate):
 
     def _of_column(self, j: int, table: Floats, s: float, grid: Grid) -> dict[str, Floats]:
         """Return the measures of a noisy table of a characteristic by the event."""
-        iv, pool = risk.divergence(table, s)
         found = {
             "woe": risk.weights_of_evidence(table, s),
             "rate": share_of(table[:, 1], table.sum(axis=1), s**2, 2 * s**2),
-            "iv": iv,
+            "iv": risk.divergence(table, s),
         }
-        more = {"counts": table, "noise": np.array([s]), "pool": pool.astype(np.float64)}
+        more = {"counts": table, "noise": np.array([s]), "clear": _clear(table, s)}
         if walls := self.walls[j]:  # separation needs ordered cells
             found |= {"ks": risk.kolmogorov(table, s), "gini": risk.gini(table, s)}
             found["below"] = risk.below(table, s)
@@ -239,20 +238,27 @@ class Scorecard(Tabulate):
             pictures += _curves(name, event, part) if "edges" in part else ()
         if self.moving:
             first, *others = labels[len(names)][1]
-            moved = {
-                f"{name}: {later}": cell
-                for name, part in of.items()
-                if "psi" in part
-                for later, cell in zip(others, cells_of(part, "psi"), strict=True)
-            }
-            title, note = f"Population stability index against {first}", f"{_PSI} {WITH_POPULATION}"
+            moved, unclear = dict[str, Estimate](), dict[str, list[str]]()
+            for (name, part), (cells, _) in zip(of.items(), labels, strict=False):
+                if "psi" in part:
+                    places = [f"{name}: {later}" for later in others]
+                    moved |= zip(places, cells_of(part, "psi"), strict=True)
+                    lost = (_unclear(cells, row) for row in part["psi_clear"])
+                    unclear |= zip(places, lost, strict=True)
+            title = f"Population stability index against {first}"
+            note = f"{_PSI} {_reason('index', unclear)}{WITH_POPULATION}"
             pictures.append(Table(title, ("", "index"), (*moved.items(),), note))
             pictures.append(bars_of("Population stability", moved, [*moved.values()]))
         if self.cut:
             pictures += self._groups(results, columns)
         headings = ("bin", "weight of evidence", f"share with {event}")
+        hidden = {
+            name: _unclear(cells, part["clear"])
+            for (name, part), (cells, _) in zip(of.items(), labels, strict=False)
+        }
+        note = f"{_reason('information value', hidden)}{WITH_POPULATION}"
         return (
-            Table("Characteristics", ("", *_MEASURES.values()), (*overview,), WITH_POPULATION),
+            Table("Characteristics", ("", *_MEASURES.values()), (*overview,), note),
             bars_of("Information value", names, [cells[0] for cells in worth]),
             Table("Bins", headings, (*bins,), f"{_WOE} {WITH_POPULATION}"),
             *pictures,
@@ -271,6 +277,22 @@ class Scorecard(Tabulate):
             ]
             yield Table(f"{heading} {title}, compared", ("", "share"), (*rows,), WITH_POPULATION)
             yield bars_of(f"{heading} {title}", names, cells_of(results, name))
+
+
+def _clear(table: Floats, s: float) -> Floats:
+    """Return 1 for each bin with both counts above their noise, else 0."""
+    return np.asarray(risk.clear(table, s).all(axis=1), dtype=np.float64)
+
+
+def _unclear(cells: Sequence[str], clear: Floats) -> list[str]:
+    """Return the names of bins with a count that is not above its noise."""
+    return [cell for cell, known in zip(cells, clear, strict=True) if not known]
+
+
+def _reason(number: str, unclear: Mapping[str, Sequence[str]]) -> str:
+    """Return a sentence with the bins for which a number is not known, or an empty text."""
+    lost = "; ".join(f"{name} ({', '.join(bins)})" for name, bins in unclear.items() if bins)
+    return f"The {number} is not known if a bin is not above its noise: {lost}. " * bool(lost)
 
 
 def _curves(name: str, event: str, part: Results) -> Iterator[Curve]:

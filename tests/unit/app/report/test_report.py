@@ -375,7 +375,7 @@ def test_odd_values_are_still_drawn(display: Display) -> None:
         (1e12, "1e+12"),
         (-0.5, "-0.5"),
         (float("inf"), "∞"),
-        (float("nan"), "not a number"),
+        (float("nan"), "not known"),
     ],
 )
 def test_numbers_have_four_digits(value: float, text: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.decomposition import PCA as Exact
 
-from cloister import Budget, Column, PlanError, Schema, make_plan
+from cloister import Budget, Column, PlanError, Schema, make_plan, run_job
 from cloister.app.in_process import run_plan
 from cloister.app.release import Release
 from cloister.app.report.page import write_report
@@ -26,6 +26,7 @@ from cloister.tasks.moments import products_norm_squared
 from cloister.tasks.preparation.discretise import _edges
 from cloister.tasks.preparation.pca import squares_along
 from cloister.tasks.preparation.quantiles import (
+    Quantiles,
     _crossing,
     _first,
     _rising,
@@ -279,15 +280,27 @@ def test_statistics_without_noise_are_numpys(covariance: bool) -> None:
     schema = numbers_schema(X.min(axis=0) - 1, X.max(axis=0) + 1)
     result = exact("statistics", schema, X, covariance=covariance)
     found, Z = result.results, on_grid(result.plan.grid, X)
-    spread = Z.std(axis=0)
+    spread = Z.std(axis=0, ddof=1)
     assert found["count"][0] == len(X)
     assert np.abs((found["mean"] - Z.mean(axis=0)) / spread).max() < 1e-3
     np.testing.assert_allclose(found["deviation"], spread, rtol=2e-3)
     np.testing.assert_allclose(found["variance"], spread**2, rtol=4e-3)
     if covariance:
-        wanted = np.cov(Z.T, bias=True)
+        wanted = np.cov(Z.T)
         assert np.abs((found["covariance"] - wanted) / np.outer(spread, spread)).max() < 2e-3
         np.testing.assert_allclose(found["correlation"], np.corrcoef(Z.T), atol=3e-3)
+
+
+def test_the_interval_of_a_deviation_holds_that_of_pandas_where_noise_is_small() -> None:
+    """A divisor of n would be 0.3 % too low, and outside."""
+    X = load_wine(as_frame=True).data.iloc[:, :5]
+    schema = numbers_schema(X.min() - 1, X.max() + 1)
+    data = {"one": [schema.grid().encode(X.to_numpy())]}
+    given = {"epsilon": 1e6, "nominal_n": len(X), "noise": SimulatedNoise(1)}
+    found = run_job(TASKS["statistics"], schema, data, **given).results
+    wide = found["deviation_high"] - found["deviation_low"]
+    assert (np.abs(found["deviation"] - X.std()) <= wide).all()  # four deviations of the noise
+    assert (np.abs(found["deviation"] - X.std(ddof=0)) > wide).all()
 
 
 def test_standardised_records_have_mean_zero_and_deviation_one() -> None:
@@ -300,7 +313,7 @@ def test_standardised_records_have_mean_zero_and_deviation_one() -> None:
         changed / (1 << 16)
     )
     np.testing.assert_allclose(Z.mean(axis=0), 0, atol=0.01)
-    np.testing.assert_allclose(Z.std(axis=0), 1, atol=0.01)
+    np.testing.assert_allclose(Z.std(axis=0, ddof=1), 1, atol=0.01)
 
 
 @pytest.mark.parametrize(("columns", "bits"), [(2, 10), (12, 8), (206, 6)])
@@ -631,6 +644,23 @@ def test_what_cannot_work_is_refused_in_words(
 )
 def test_a_line_between_edges_crosses_zero_where_it_does(excess: list[float], zero: float) -> None:
     assert _crossing(np.array(excess), np.array([0.0, 4.0, 8.0])) == zero
+
+
+def test_shares_below_a_value_hold_where_cells_are_empty() -> None:
+    """Sums that rise are too low before an empty run of cells, and too high after it."""
+    rng, runs, n, noise = np.random.default_rng(4), 1500, 4**4, 8.0
+    exact = rng.multinomial(2000, rng.dirichlet(np.full(n, 0.3)))
+    task = Quantiles(n_features=1, used=(0,), levels=4, rounds=1)
+    truth, held = np.append(0, np.cumsum(exact))[64:256:64] / 2000, []
+    for _ in range(runs):
+        levels = [exact.reshape(1, 4**k, -1).sum(axis=2) for k in range(1, 5)]
+        counts = agreeing([level + rng.normal(0, noise, level.shape) for level in levels])
+        state = {"counts": counts, "walls": np.linspace(-1, 1, n + 1)[None], "noise": [noise]}
+        steps = {name: np.rint(np.array(v) * 2**16).astype(int) for name, v in state.items()}
+        found = task.results(steps, Grid([0.0], [1.0]))
+        low, high = (found[f"distribution_{end}"][0, 64:256:64] for end in ("low", "high"))
+        held.append((low <= truth) & (truth <= high))
+    assert 0.93 < np.mean(held) < 0.97  # the seed is fixed
 
 
 def test_a_rising_function_is_the_middle_of_those_around() -> None:

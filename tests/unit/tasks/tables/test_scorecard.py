@@ -11,7 +11,8 @@ from sklearn.metrics import roc_auc_score
 
 from cloister import DPScorecard, PlanError, Schema, run_job
 from cloister.app.release import Release
-from cloister.app.text import as_table
+from cloister.app.report.page import render_report
+from cloister.app.text import as_table, cell_text
 from cloister.core.arrays import Floats
 from cloister.core.display import Bars, Curve
 from cloister.tasks.tables import risk
@@ -86,7 +87,7 @@ def test_without_noise_it_is_the_textbook() -> None:
             p, q = shares(moved[:, [0, k]])
             psi = ((p - q) * np.log(p / q)).sum()
             assert found[f"column_{i}.psi"][k - 1] == pytest.approx(psi)
-            assert found[f"column_{i}.psi_pool"][k - 1].tolist() == list(range(len(p)))
+            assert found[f"column_{i}.psi_clear"][k - 1].all()
     counts = pd.crosstab(band, table["default"]).to_numpy()
     below = np.vstack([np.zeros((1, 2)), np.cumsum(counts, axis=0) / counts.sum(axis=0)])
     np.testing.assert_allclose(found["column_1.below"], below)
@@ -164,22 +165,54 @@ def test_noise_does_not_make_convex_numbers_larger_on_average() -> None:
     for _ in range(300):
         noisy = shape + rng.normal(0, 20, shape.shape)
         p, q = shares(noisy)
-        iv, pool = risk.divergence(noisy, 20)
-        assert len(set(pool)) == 8
+        iv = risk.divergence(noisy, 20)
         values.append((iv.values[0], risk.kolmogorov(noisy, 20).values[0]))
         gap = np.abs(np.cumsum(p - q)).max()
         plain.append((((p - q) * np.log(p / q)).sum(), gap))
     assert (np.mean(values, axis=0) < 0.5 * np.mean(plain, axis=0)).all()
 
 
-def test_small_bins_are_pooled_with_their_neighbours() -> None:
-    table = np.array([[500.0, 90.0], [3.0, 1.0], [400.0, 80.0], [300.0, 2.0]])
-    assert risk.pools(table, 5.0).tolist() == [0, 1, 1, 1]
-    assert risk.pools(table, 1e3).tolist() == [0, 0, 0, 0]
-    below_zero = np.array([[500.0, 90.0], [400.0, 12.0], [3.0, -14.0]])  # as noise can make it
-    assert risk.pools(below_zero, 2.0).tolist() == [0, 0, 0]
-    found, _ = risk.divergence(table, 1e3)
-    assert (found.low[0], found.high[0]) == (0.0, risk.LARGEST)
+def test_the_information_value_is_that_of_the_bins_that_were_asked_for() -> None:
+    """Bins of few records are bins: joined with their neighbours, these tell 2.8."""
+    few = np.array([[112.0, 2.0], [107.0, 7.0], [99.0, 14.0], [38.0, 76.0], [1.0, 113.0]])
+    p, q = shares(few)
+    found = risk.divergence(few, 1e-6)
+    assert found.values == pytest.approx(((p - q) * np.log(p / q)).sum(), rel=1e-6)
+    assert found.low <= found.values <= found.high
+
+
+@pytest.mark.parametrize("s", [1e-6, 20.0])
+def test_an_information_value_without_an_answer_is_not_known(s: float) -> None:
+    """Neither 0, for a score that tells all, nor that of other bins."""
+    for table in ([[900.0, 0.0], [0.0, 300.0]], [[500.0, 90.0], [400.0, -14.0], [300.0, 60.0]]):
+        found = risk.divergence(np.array(table), s)
+        assert np.isnan(found.values)
+        assert (found.low, found.high) == (0.0, np.inf)
+    woe = risk.weights_of_evidence(np.array([[500.0, 90.0], [400.0, -1e-9], [300.0, 60.0]]), s)
+    assert np.isnan(woe.values).tolist() == [False, True, False]
+    assert woe.high[1] == np.inf
+    assert woe.low[1] > 0
+    assert np.isnan(risk.gini(np.zeros((3, 2)), s).values)
+    assert np.isnan(risk.kolmogorov(np.zeros((3, 2)), s).values)
+
+
+def test_the_report_names_the_bins_for_which_a_number_is_not_known() -> None:
+    table = loans()
+    table.loc[table["year"] == 1, "year"] = 0
+    edges = {"score": (310.0, 540.0, 600.0)}
+    options = {**EVERYTHING, "edges": edges, "characteristics": ("score", "home")}
+    result = released(table, **options)
+    results = result.results
+    assert np.isnan(results["column_1.iv"]).all()
+    assert np.isnan(results["column_1.psi"][0])
+    assert np.isfinite(results["column_2.iv"]).all()
+    assert results["column_1.clear"].tolist() == [0, 1, 1, 1]
+    pages = {one.title: as_table(one) for one in result.plan.task.displays(results, SCHEMA.names)}
+    assert "is not above its noise: score (below 310)" in pages["Characteristics"].note
+    assert cell_text(pages["Characteristics"].rows[0][1]) == "not known"
+    stability = pages["Population stability index against 2023"]
+    assert "score: 2024" in stability.note
+    assert render_report(result)
 
 
 def test_every_number_has_a_picture() -> None:
@@ -199,11 +232,11 @@ def test_every_number_has_a_picture() -> None:
     assert all(as_table(one).rows for one in shown)
 
 
-def test_nobody_gives_finite_answers() -> None:
-    for noise in (ZeroNoise(), SimulatedNoise(1)):
-        found = released(loans(0), noise, **EVERYTHING).results
-        for name, value in found.items():
-            assert np.isfinite(value).all(), name
+@pytest.mark.parametrize("noise", [ZeroNoise(), SimulatedNoise(1)])
+def test_of_nobody_nothing_is_known(noise: Any) -> None:
+    found = released(loans(0), noise, **EVERYTHING).results
+    for name in ("column_1.iv", "column_1.ks", "column_1.gini", "column_1.woe", "column_1.psi"):
+        assert np.isnan(found[name]).all(), name
 
 
 @pytest.mark.parametrize(

@@ -175,9 +175,9 @@ def _scorecard(release: Release) -> list[Figure]:
         part, bins = f"column_{i + 1}.", len(results[f"column_{i + 1}.woe"])
         for key, title in (("woe", "weight of evidence"), ("rate", "event rate")):
             labels = [f"{title} {name} {k + 1}" for k in range(bins)]
-            box = (-20.0, 20.0) if key == "woe" else _SHARE
+            box = (-np.inf, np.inf) if key == "woe" else _SHARE
             found += figures(results, part + key, labels, box=box)
-        for key, box in (("iv", (0.0, 16.0)), ("ks", _SHARE), ("gini", (-1.0, 1.0))):
+        for key, box in (("iv", (0.0, np.inf)), ("ks", _SHARE), ("gini", (-1.0, 1.0))):
             if part + key in results:
                 found += figures(results, part + key, [f"{key} {name}"], box=box)
     return found
@@ -203,7 +203,7 @@ def _card(frame: DataFrame, table: Table) -> dict[str, Target]:
             inside = bins == k
             found[f"weight of evidence {name} {k + 1}"] = float(woe[k])
             found[f"event rate {name} {k + 1}"] = (
-                float(event[inside].mean()) if inside.any() else 0.0
+                float(event[inside].mean()) if inside.any() else np.nan
             )
         found[f"iv {name}"] = float(parts.sum())
         found[f"ks {name}"] = float(stats.ks_2samp(bins[event], bins[~event]).statistic)
