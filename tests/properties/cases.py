@@ -29,7 +29,7 @@ from cloister.tasks.supervised.forest import RandomForest
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
-from cloister.tasks.survival.cox import Cox
+from cloister.tasks.survival.cox_approximate import CoxApproximate
 from cloister.tasks.survival.survival import Survival
 from cloister.tasks.synthesis.synthesise import Synthesise
 from cloister.tasks.tables.describe import Describe
@@ -201,18 +201,18 @@ COX = (
 )
 
 
-def after_exits(task: Cox, cells: Integers) -> GridState:
+def after_exits(task: CoxApproximate, cells: Integers) -> GridState:
     numbers = cells.ravel()[: task.blocks(0)[0].size].astype(np.int64)
     answer = {"exits": NoisyBlock(numbers << COUNT_BITS, 0.0)}
     return on_grid(task, task.update(0, on_grid(task, task.start()), answer))
 
 
-def many_exits(task: Cox) -> GridState:
+def many_exits(task: CoxApproximate) -> GridState:
     """Return the state after exits by which the hazard reaches its top."""
     return after_exits(task, np.full((task.intervals + 1, 2), [300, 10]))
 
 
-def after_any_exits(task: Cox, seed: int) -> list[GridState]:
+def after_any_exits(task: CoxApproximate, seed: int) -> list[GridState]:
     """Return states after many exits, after random ones, of no job at all, and invented ones."""
     rng, most = np.random.default_rng(seed), np.iinfo(np.int64).max // 4
     cells = rng.integers(-5000, 5001, (40, 2)) * (rng.random((40, 2)) < rng.choice([0.1, 0.5, 1]))
@@ -227,7 +227,7 @@ def after_any_exits(task: Cox, seed: int) -> list[GridState]:
     ]
 
 
-def exits_and_ends(task: Cox) -> list[Any]:
+def exits_and_ends(task: CoxApproximate) -> list[Any]:
     one = 1 << task.frac_bits
     rows = [[one - 1, -one, -one, -one, -one], [one - 1, -one, one, one, 0]]
     return [*rows, [-one, one, one, -one, one]]
@@ -235,7 +235,7 @@ def exits_and_ends(task: Cox) -> list[Any]:
 
 DESIGNS |= {
     f"cox, {kind}": Case(
-        task=Cox,
+        task=CoxApproximate,
         columns=COX,
         options={"time": "months", "event": "died", "nominal_events": 2500},
         facts={"nominal_n": 5000, "budget": Budget(epsilon, 1e-6)},

@@ -1,4 +1,4 @@
-"""Public cells of follow-up time: the ticks of a column with a step, or fine cells at every scale."""
+"""Public cells of follow-up time: ticks of a column with a step, or fine cells at every scale."""
 
 from __future__ import annotations
 
@@ -74,7 +74,14 @@ class Horizon:
     def of(cls, column: PublicColumn, tau: float | None, tables: int, frac_bits: int) -> Self:
         """Return the cells of a column of times, for a number of tables of at most 2**17 sums."""
         most = min(MOST_CELLS, _MOST_WORDS // tables - 1)
-        return cls(column.low, column.high, tau or column.high, column.step, most, frac_bits)
+        return cls(
+            low=column.low,
+            high=column.high,
+            tau=tau or column.high,
+            step=column.step,
+            most=most,
+            frac_bits=frac_bits,
+        )
 
     @property
     def one(self) -> int:
@@ -85,7 +92,7 @@ class Horizon:
     def _joined(self) -> tuple[Floats, int]:
         """Ticks of a column with a step, and how many a cell joins."""
         first, last = ceil(self.low / self.step - _TINY), floor(self.tau / self.step + _TINY)
-        ticks = np.arange(first, last + 1) * self.step
+        ticks = np.arange(first, last + 1, dtype=np.float64) * self.step
         ticks = ticks[ticks < self.high]  # a record at the bound is beyond
         return ticks, max(1, -(-len(ticks) // self.most))
 
@@ -130,7 +137,14 @@ class Horizon:
         grid = grid_of([PublicColumn("", self.low, self.high)], self.frac_bits)
         return np.asarray(grid.encode(times[:, None])[:, 0], dtype=np.int64)
 
-    def exits(self, table: Integers, tables: int, times: Records, event: Records) -> Integers:
+    def exits(
+        self,
+        table: Integers,
+        tables: int,
+        times: Records,
+        event: Records,
+        weights: Integers | None = None,
+    ) -> Integers:
         """Return how many records leave in each cell, with the event and without it.
 
         Parameters
@@ -138,6 +152,8 @@ class Horizon:
         table : ndarray of shape (n_samples,)
             The table of each record.
         times, event : ndarray of shape (n_samples,), grid steps
+        weights : ndarray of shape (n_samples,), optional
+            What each record adds in place of 1; sums are exact below 2**53.
 
         Returns
         -------
@@ -150,4 +166,5 @@ class Horizon:
         cell[times >= self.one] = size - 1
         without = (codes(event, 2, self.frac_bits) == 0) | (cell == size - 1)
         place = (2 * table + without) * size + cell
-        return np.bincount(place, minlength=2 * tables * size).reshape(tables, 2, size)
+        counts = np.bincount(place, weights, minlength=2 * tables * size)
+        return counts.astype(np.int64, copy=False).reshape(tables, 2, size)

@@ -9,7 +9,7 @@ import pytest
 
 from cloister.privacy.budget import Budget
 from cloister.protocol.task import COUNT_BITS
-from cloister.tasks.survival.cox import Cox
+from cloister.tasks.survival.cox_approximate import CoxApproximate
 from cloister.testing import check_task
 
 from .cases import DESIGNS, after_exits, many_exits
@@ -34,7 +34,7 @@ def test_a_vector_that_is_not_checked_is_noticed() -> None:
     """The mutant divides by half of the length, and leaves out the check of the norm."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Unchecked(Cox):
+    class Unchecked(CoxApproximate):
         def _scales(self, top: float) -> tuple[float, float]:
             length, worth = super()._scales(top)
             return length / 2, worth

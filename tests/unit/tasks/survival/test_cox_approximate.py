@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import DPCox, Schema, run_job
+from cloister import DPCoxApproximate, Schema, run_job
 from cloister.app.job import make_plan
 from cloister.app.release import Release
 from cloister.core.errors import PlanError
@@ -19,7 +19,7 @@ from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
 from cloister.protocol.task import COUNT_BITS
 from cloister.tasks.state import encode_state
-from cloister.tasks.survival.cox import _WORTH, Cox
+from cloister.tasks.survival.cox_approximate import _WORTH, CoxApproximate
 from cloister.tasks.survival.score import Series
 from cloister.testing import SimulatedNoise, ZeroNoise, zero_noise
 
@@ -66,7 +66,7 @@ def patients(strength: float = 1.0, n: int = 4000) -> pd.DataFrame:
     )
 
 
-def start_of(task: Cox) -> dict[str, np.ndarray]:
+def start_of(task: CoxApproximate) -> dict[str, np.ndarray]:
     return {name: round_to_grid(value, 16) for name, value in task.start().items()}
 
 
@@ -74,23 +74,29 @@ def released(table: pd.DataFrame | dict[str, Any], noise: Any = None, **changes:
     silos = table if isinstance(table, dict) else {"a": table}
     given = {"epsilon": 4.0, "nominal_n": 4000, "nominal_events": 2500, **OPTIONS, **changes}
     records = {name: read_source(part, SCHEMA) for name, part in silos.items()}
-    return run_job(Cox, SCHEMA, records, delta=1e-6, noise=noise or ZeroNoise(), **given)
+    return run_job(CoxApproximate, SCHEMA, records, delta=1e-6, noise=noise or ZeroNoise(), **given)
 
 
 @pytest.mark.parametrize("top", [0.25, 1.0, 4.0])
 def test_a_hazard_counts_as_much_at_any_height_up_to_one(top: float) -> None:
-    unit, worth = Cox._scales(SimpleNamespace(order=2), top)  # type: ignore[arg-type]
+    unit, worth = CoxApproximate._scales(SimpleNamespace(order=2), top)  # type: ignore[arg-type]
     assert worth == pytest.approx(_WORTH / min(top, 1.0))
     assert unit**2 == pytest.approx(2 * max(1.0, top) ** 2 + 3 * (worth * top) ** 2)
 
 
-def followed(months: list[float]) -> tuple[Cox, np.ndarray]:
+def followed(months: list[float]) -> tuple[CoxApproximate, np.ndarray]:
     """Return a task of four intervals up to month 40 of 60, and records with the event."""
     options = {**OPTIONS, "tau": 40.0, "covariates": ("age",)}
     plan = make_plan(
-        Cox, SCHEMA, ["a"], budget=Budget(4.0, 1e-6), nominal_n=4000, nominal_events=2500, **options
+        CoxApproximate,
+        SCHEMA,
+        ["a"],
+        budget=Budget(4.0, 1e-6),
+        nominal_n=4000,
+        nominal_events=2500,
+        **options,
     )
-    assert isinstance(plan.task, Cox)
+    assert isinstance(plan.task, CoxApproximate)
     table = np.array([[month, 1.0, 50.0, 90.0, 0.0, 0.0] for month in months])
     return replace(plan.task, intervals=4), SCHEMA.grid().encode(table)
 
@@ -122,7 +128,7 @@ def test_without_noise_it_is_what_lifelines_says(strength: str) -> None:
     """Within 0.01 for half of a column's range, and a percent more where effects are strong."""
     result = released(patients(1.0 if strength == "mild" else 2.4))
     task, found = result.plan.task, result.results
-    assert isinstance(task, Cox)
+    assert isinstance(task, CoxApproximate)
     assert task.order == 4
     assert task.names == ("age", "weight", "treated", "stage=II", "stage=III")
     assert found["horizon"] == pytest.approx(HORIZONS[strength], abs=1e-3)
@@ -201,7 +207,7 @@ def test_more_than_ten_coefficients_are_refused() -> None:
     schema = Schema(dataset="d", unit="row", columns=[*SCHEMA.columns[:2], *wide])
     with pytest.raises(PlanError, match="at most 10 coefficients, got 11"):
         run_job(
-            Cox,
+            CoxApproximate,
             schema,
             {"a": np.zeros((0, 13), dtype=np.int32)},
             epsilon=4.0,
@@ -267,7 +273,7 @@ def test_whatever_noise_makes_of_the_sums_the_ends_are_numbers(order: int) -> No
 
 def test_the_estimator_says_what_the_task_says() -> None:
     table = patients()
-    model = zero_noise(DPCox)(
+    model = zero_noise(DPCoxApproximate)(
         epsilon=4.0, bounds=SCHEMA, nominal_n=4000, nominal_events=2500, delta=1e-6, **OPTIONS
     ).fit(table)
     task = released(table).results
@@ -282,9 +288,11 @@ def test_the_estimator_says_what_the_task_says() -> None:
 
 def test_a_saved_model_predicts_as_before(tmp_path: Any) -> None:
     table = patients()
-    model = DPCox(epsilon=4.0, bounds=SCHEMA, nominal_n=4000, nominal_events=2500, **OPTIONS)
+    model = DPCoxApproximate(
+        epsilon=4.0, bounds=SCHEMA, nominal_n=4000, nominal_events=2500, **OPTIONS
+    )
     model.fit(table).save(tmp_path / "model.json")
-    again = DPCox.load(tmp_path / "model.json", bounds=SCHEMA)
+    again = DPCoxApproximate.load(tmp_path / "model.json", bounds=SCHEMA)
     assert (again.coef_ == model.coef_).all()
     assert again.time == "months"
     assert again.covariates[0] == "age"
@@ -292,7 +300,7 @@ def test_a_saved_model_predicts_as_before(tmp_path: Any) -> None:
 
 def test_bounds_must_be_a_schema() -> None:
     with pytest.raises(PlanError, match="bounds must be a Schema"):
-        DPCox(epsilon=1.0, bounds=(0, 1), nominal_events=5, **OPTIONS).fit(patients())
+        DPCoxApproximate(epsilon=1.0, bounds=(0, 1), nominal_events=5, **OPTIONS).fit(patients())
 
 
 def test_a_time_beside_the_box_counts_as_the_end_of_the_box() -> None:

@@ -20,7 +20,7 @@ from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.protocol.task import NoisyBlock, PublicColumn
 from cloister.tasks.examples import example_of
-from cloister.tasks.survival.cox import Cox
+from cloister.tasks.survival.cox_approximate import CoxApproximate
 from cloister.tasks.survival.score import Score, Series
 from cloister.testing import toy_task
 from cloister_lab.audit.mutants import CLAIM, FixedNoise
@@ -61,7 +61,9 @@ def maximum(rows: Floats, horizon: float) -> Floats:
     return b
 
 
-def released(task: Cox, rows: Floats, epsilon: float, rng: np.random.Generator) -> Results:
+def released(
+    task: CoxApproximate, rows: Floats, epsilon: float, rng: np.random.Generator
+) -> Results:
     """Return what the task makes of records, with Gaussian noise."""
     low = np.array([0.0, 0.0, -1.0, -1.0, -1.0])
     grid = np.rint((2 * (rows - low) / (1 - low) - 1) * (1 << 16)).astype(np.int32)
@@ -76,7 +78,7 @@ def released(task: Cox, rows: Floats, epsilon: float, rng: np.random.Generator) 
     return task.results(state, None)  # type: ignore[arg-type]
 
 
-def planned(epsilon: float, kind: type[Cox] = Cox) -> Cox:
+def planned(epsilon: float, kind: type[CoxApproximate] = CoxApproximate) -> CoxApproximate:
     return toy_task(
         kind,
         n_features=5,
@@ -89,7 +91,9 @@ def planned(epsilon: float, kind: type[Cox] = Cox) -> Cox:
     )
 
 
-def shares(epsilon: float, beta: Floats, kind: type[Cox] = Cox) -> dict[str, float]:
+def shares(
+    epsilon: float, beta: Floats, kind: type[CoxApproximate] = CoxApproximate
+) -> dict[str, float]:
     """Return how often intervals of unmarked coefficients hold, and the test rejects."""
     task, rng = planned(epsilon, kind), np.random.default_rng(3)
     noise, population, rejected, kept = [], [], [], []
@@ -134,7 +138,7 @@ class Deaf(Series):
         return super().solve(residuals, sums, std / 2, sums_std / 2, drift)
 
 
-class DeafCox(Cox):
+class DeafCox(CoxApproximate):
     """Cox regression with it."""
 
     @property
@@ -147,7 +151,7 @@ def test_a_mutant_that_knows_half_of_the_noise_fails_both() -> None:
     assert shares(0.5, NOTHING, DeafCox)["rejected"] > 0.05 + 2 * SLACK
 
 
-class Longer(Cox):
+class Longer(CoxApproximate):
     """A twin that multiplies residuals by covariates that nobody divided by their length."""
 
     @property
@@ -163,24 +167,24 @@ class Longer(Cox):
 
 @pytest.mark.parametrize("nominal_events", [1000, 50_000])
 def test_an_audit_finds_a_twin_without_bounds_and_nothing_in_the_task(nominal_events: int) -> None:
-    case = example_of(Cox)
+    case = example_of(CoxApproximate)
     options = {**case.options, "nominal_events": nominal_events}
 
-    def excess(kind: type[Cox]) -> float:
+    def excess(kind: type[CoxApproximate]) -> float:
         plan = make_plan(
             kind, schema_of(case.columns), ["silo"], budget=CLAIM, nominal_n=200, **options
         )
         return search(plan, "groups", FixedNoise("cox")).excess
 
-    assert excess(Cox) <= 1
+    assert excess(CoxApproximate) <= 1
     assert excess(Longer) > 1.2
 
 
 def test_a_plan_of_each_series_is_audited() -> None:
-    case = example_of(Cox)
+    case = example_of(CoxApproximate)
     orders = {
         make_plan(
-            Cox,
+            CoxApproximate,
             schema_of(case.columns),
             ["silo"],
             budget=Budget(1.0, 1e-6),
