@@ -7,7 +7,7 @@ both. `test_conformance.py` checks the laws on them; the tests of one task use i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,6 +29,7 @@ from cloister.tasks.supervised.forest import RandomForest
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
+from cloister.tasks.survival.cox import Cox
 from cloister.tasks.survival.cox_approximate import CoxApproximate
 from cloister.tasks.survival.survival import Survival
 from cloister.tasks.synthesis.synthesise import Synthesise
@@ -234,7 +235,7 @@ def exits_and_ends(task: CoxApproximate) -> list[Any]:
 
 
 DESIGNS |= {
-    f"cox, {kind}": Case(
+    f"cox-approximate, {kind}": Case(
         task=CoxApproximate,
         columns=COX,
         options={"time": "months", "event": "died", "nominal_events": 2500},
@@ -244,6 +245,33 @@ DESIGNS |= {
     )
     for kind, epsilon in (("products of four", 4.0), ("products of two", 0.5))
 }
+
+COX_TABLE = (replace(COX[0], step=3.0), *COX[1:], PublicColumn("weight", 40.0, 140.0))
+
+
+def between_knots(task: Cox) -> list[Any]:
+    """Return records on a knot, halfway and a step beside, at the first, a middle and last time."""
+    one = 1 << task.frac_bits
+    gap = 2 * one // 16
+    places = (-one, -one + gap, -one + gap // 2, 1, one - 1, one)
+    times = (-one, 0, one - 1, one)
+    return [[t, e, x, one, 0, -x] for t in times for e in (-one, one) for x in places]
+
+
+DESIGNS |= family(
+    "cox",
+    Cox,
+    COX_TABLE,
+    {
+        "a number": {"covariates": ("age",)},
+        "categories": {"covariates": ("treated", "stage")},
+        "a number and strata": {"covariates": ("age",), "strata": "stage"},
+        "two numbers": {"covariates": ("age", "weight")},
+    },
+    {"time": "months", "event": "died"},
+    facts={"nominal_n": 50_000, "budget": Budget(2.0, 1e-7)},
+    rows=between_knots,
+)
 
 # Tables -------------------------------------------------------------------------------------------
 

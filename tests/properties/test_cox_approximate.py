@@ -14,7 +14,7 @@ from cloister.testing import check_task
 
 from .cases import DESIGNS, after_exits, many_exits
 
-CASE = DESIGNS["cox, products of four"]
+CASE = DESIGNS["cox-approximate, products of four"]
 
 
 @pytest.mark.parametrize(("budget", "order"), [(0.5, 2), (4.0, 4)])

@@ -31,7 +31,7 @@ class DPCox(PrivateEstimator):
         never take it from the records.
     bounds : Schema
         A schema with a column of numbers, a boolean, and covariates. Numbers, categories and strata
-        have at most 18 combinations, with 3 or more for a number.
+        have at most 18 combinations, with 4 or more for a number.
     epsilon, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
 

@@ -20,7 +20,7 @@ from cloister.tasks.columns import codes, scaled
 SPLIT_BITS = 6
 """Bits of a share; a record is split between two knots in parts of ``2**-SPLIT_BITS``."""
 MOST_CELLS = 18
-_ALONE, _MOST_KNOTS, _LEAST_KNOTS = 17, 6, 3
+_ALONE, _MOST_KNOTS, _LEAST_KNOTS = 17, 6, 4
 _WHOLE = 1 << SPLIT_BITS
 
 
@@ -47,14 +47,12 @@ class CovariateCells:
 
     @cached_property
     def knots(self) -> int:
-        """Number of knots of each number; below 3 if they do not fit into the largest table."""
+        """Number of knots of each number; 0 if they do not fit into the largest table."""
         others = self.strata * prod(n for n in self.levels if n)
         if len(self.numbers) == others == 1:
             return _ALONE
-        fit = (
-            k for k in range(_MOST_KNOTS, 1, -1) if k ** len(self.numbers) * others <= MOST_CELLS
-        )
-        return next(fit, 0)
+        sizes = range(_MOST_KNOTS, _LEAST_KNOTS - 1, -1)
+        return next((k for k in sizes if k ** len(self.numbers) * others <= MOST_CELLS), 0)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -69,8 +67,7 @@ class CovariateCells:
     @property
     def fits(self) -> bool:
         """True if there are not too many cells."""
-        few = self.numbers and self.knots < _LEAST_KNOTS
-        return not few and self.size <= MOST_CELLS
+        return 0 < self.size <= MOST_CELLS
 
     @property
     def bits(self) -> int:

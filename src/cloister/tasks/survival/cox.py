@@ -158,7 +158,7 @@ class Cox(Gaussian):
             )
         if not self._cells.fits:
             raise PlanError(
-                f"covariates and strata must have at most {MOST_CELLS} combinations, with 3 or "
+                f"covariates and strata must have at most {MOST_CELLS} combinations, with 4 or "
                 f"more for a number, got {self.levels} and {self.n_strata} strata; join rare "
                 "categories, cut numbers into categories at public points, or make several plans."
             )
@@ -500,7 +500,7 @@ class Cox(Gaussian):
             marks = [] if n else ["approximate (knots)"]
             if results["effect_changes"][i] > 0:
                 marks.append("the effect changes with time; the value is an average")
-            yield "; ".join(marks) * (results["reason"][i] == 0)
+            yield "" if results["reason"][i] else "; ".join(marks)
 
 
 def _cell(ratios: Estimate, i: int, results: Results) -> Cell:

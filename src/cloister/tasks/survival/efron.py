@@ -317,6 +317,8 @@ def fitted(
         True if the cells are knots of a number. A record is then in several cells, and cells stay.
     """
     p = x.shape[1]
+    if not p:
+        return _unknown(p, (0,) * len(tables))
     hazards = np.ones(len(x))
     b = np.zeros((1, p))
     for _ in range(_PASSES):
