@@ -7,7 +7,7 @@ both. `test_conformance.py` checks the laws on them; the tests of one task use i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,6 +30,7 @@ from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
 from cloister.tasks.supervised.naive_bayes import NaiveBayes
 from cloister.tasks.survival.cox import Cox
+from cloister.tasks.survival.cox_approximate import CoxApproximate
 from cloister.tasks.survival.survival import Survival
 from cloister.tasks.synthesis.synthesise import Synthesise
 from cloister.tasks.tables.describe import Describe
@@ -201,18 +202,18 @@ COX = (
 )
 
 
-def after_exits(task: Cox, cells: Integers) -> GridState:
+def after_exits(task: CoxApproximate, cells: Integers) -> GridState:
     numbers = cells.ravel()[: task.blocks(0)[0].size].astype(np.int64)
     answer = {"exits": NoisyBlock(numbers << COUNT_BITS, 0.0)}
     return on_grid(task, task.update(0, on_grid(task, task.start()), answer))
 
 
-def many_exits(task: Cox) -> GridState:
+def many_exits(task: CoxApproximate) -> GridState:
     """Return the state after exits by which the hazard reaches its top."""
     return after_exits(task, np.full((task.intervals + 1, 2), [300, 10]))
 
 
-def after_any_exits(task: Cox, seed: int) -> list[GridState]:
+def after_any_exits(task: CoxApproximate, seed: int) -> list[GridState]:
     """Return states after many exits, after random ones, of no job at all, and invented ones."""
     rng, most = np.random.default_rng(seed), np.iinfo(np.int64).max // 4
     cells = rng.integers(-5000, 5001, (40, 2)) * (rng.random((40, 2)) < rng.choice([0.1, 0.5, 1]))
@@ -227,15 +228,15 @@ def after_any_exits(task: Cox, seed: int) -> list[GridState]:
     ]
 
 
-def exits_and_ends(task: Cox) -> list[Any]:
+def exits_and_ends(task: CoxApproximate) -> list[Any]:
     one = 1 << task.frac_bits
     rows = [[one - 1, -one, -one, -one, -one], [one - 1, -one, one, one, 0]]
     return [*rows, [-one, one, one, -one, one]]
 
 
 DESIGNS |= {
-    f"cox, {kind}": Case(
-        task=Cox,
+    f"cox-approximate, {kind}": Case(
+        task=CoxApproximate,
         columns=COX,
         options={"time": "months", "event": "died", "nominal_events": 2500},
         facts={"nominal_n": 5000, "budget": Budget(epsilon, 1e-6)},
@@ -244,6 +245,33 @@ DESIGNS |= {
     )
     for kind, epsilon in (("products of four", 4.0), ("products of two", 0.5))
 }
+
+COX_TABLE = (replace(COX[0], step=3.0), *COX[1:], PublicColumn("weight", 40.0, 140.0))
+
+
+def between_knots(task: Cox) -> list[Any]:
+    """Return records on a knot, halfway and a step beside, at the first, a middle and last time."""
+    one = 1 << task.frac_bits
+    gap = 2 * one // 16
+    places = (-one, -one + gap, -one + gap // 2, 1, one - 1, one)
+    times = (-one, 0, one - 1, one)
+    return [[t, e, x, one, 0, -x] for t in times for e in (-one, one) for x in places]
+
+
+DESIGNS |= family(
+    "cox",
+    Cox,
+    COX_TABLE,
+    {
+        "a number": {"covariates": ("age",)},
+        "categories": {"covariates": ("treated", "stage")},
+        "a number and strata": {"covariates": ("age",), "strata": "stage"},
+        "two numbers": {"covariates": ("age", "weight")},
+    },
+    {"time": "months", "event": "died"},
+    facts={"nominal_n": 50_000, "budget": Budget(2.0, 1e-7)},
+    rows=between_knots,
+)
 
 # Tables -------------------------------------------------------------------------------------------
 

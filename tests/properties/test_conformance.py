@@ -61,7 +61,7 @@ VARIANTS = {  # designs that differ little from another one, which is drawn inst
     *(f"forest, {kind}, {n} classes" for kind in ("random", "boosted") for n in (2, 7, 12)),
     *(f"logistic, {n} classes, asked again" for n in ("two", "three")),
     *(f"{model}, {clip} rows" for model in ("logistic", "linear") for clip in ("short", "long")),
-    *("logistic, three classes", "linear, sandwich", "cox, products of two"),
+    *("logistic, three classes", "linear, sandwich", "cox-approximate, products of two"),
 }
 
 
@@ -149,7 +149,8 @@ REACHED = {
     **reached_by(any_record_with_both_numbers_at_the_corner, "tabulate", 1.0, 1.0),
     **reached_by(corner, "describe", 1.0),
     **reached_by(any_record_after_any_choice, "synthesise", 0.9999),
-    **reached_by(top_of_the_hazard, "cox", 0.99),
+    **reached_by(top_of_the_hazard, "cox-approximate", 0.99),
+    **reached_by(corner, "cox, ", 1.0),
     **reached_by(trees_sure_of_the_wrong_class, "forest, random", 0.99),
     **reached_by(trees_sure_of_the_wrong_class, "forest, boosted, 2 classes", 0.99),
     **reached_by(corner, "naive Bayes, binned", 0.99),
@@ -283,10 +284,14 @@ def test_any_release_has_results_without_gaps(
     for key, value in results.items():
         if task.name == "survival":  # a median and a bound of an interval may be infinite
             assert not np.isnan(value).any(), key
+        elif task.name == "cox":  # a coefficient may be not known, with a reason
+            known = results["reason"] == 0
+            alike = known if value.shape == known.shape else known.any() | ~np.isnan(value)
+            assert np.isfinite(value[alike]).all(), key
         else:
             assert np.isfinite(value).all(), key
         if key.endswith("_low"):
-            assert (value <= results[key.removesuffix("low") + "high"] + rounding).all(), key
+            assert not (value > results[key.removesuffix("low") + "high"] + rounding).any(), key
         if key.endswith(("_p", "_holm")):
-            assert ((value >= 0) & (value <= 1)).all(), key
+            assert not ((value < 0) | (value > 1)).any(), key
     assert task.displays(results, plan.columns)

@@ -1,50 +1,98 @@
-"""Cox regression: what one record adds is bounded by the plan, and is the same in any company."""
+"""Cox regression from a table: a record adds shares with a constant sum of one public column."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from cloister.privacy.budget import Budget
-from cloister.protocol.task import COUNT_BITS
+from cloister.core.arrays import GridState, Integers, Records
+from cloister.tasks.survival import running
+from cloister.tasks.survival.covariate_cells import CovariateCells
 from cloister.tasks.survival.cox import Cox
 from cloister.testing import check_task
 
-from .cases import DESIGNS, after_exits, many_exits
+from .cases import DESIGNS
 
-CASE = DESIGNS["cox, products of four"]
-
-
-@pytest.mark.parametrize(("budget", "order"), [(0.5, 2), (4.0, 4)])
-def test_a_small_budget_has_products_of_two_covariates(budget: float, order: int) -> None:
-    assert CASE.build(budget=Budget(budget, 1e-6)).order == order
+NUMBER = DESIGNS["cox, a number"]
+ALL = [name for name in DESIGNS if name.startswith("cox, ")]
 
 
-def test_frames_are_a_function_of_the_plan() -> None:
-    task = CASE.build()
-    state = after_exits(task, np.zeros((task.intervals + 1, 2)))
-    for at in (state, many_exits(task)):
-        assert task.contribute(1, at, CASE.worst(task)).shape == (task.blocks(1)[0].size,)
-    assert sum(block.weight for t in (0, 1) for block in task.blocks(t)) == 1.0
+@pytest.mark.parametrize("name", ALL)
+def test_neighbours_differ_by_at_most_the_bound(name: str) -> None:
+    """Also in the company of others: a sum is the sum of what each record adds."""
+    case = DESIGNS[name]
+    task = case.build()
+    (block,) = task.blocks(0)
+    records = np.concatenate([case.worst(task), case.between(16, 60)])
+    alone = [task.contribute(0, {}, row[None]) for row in records]
+    norms = [int((words.astype(object) ** 2).sum()) for words in alone]
+    assert max(norms) == block.l2_squared
+    assert max(int(np.abs(words).sum()) for words in alone) <= block.l1
+    whole = task.contribute(0, {}, records)
+    for row in range(0, len(records), 9):
+        less = task.contribute(0, {}, np.delete(records, row, axis=0))
+        np.testing.assert_array_equal(whole - less, alone[row])
 
 
-def test_a_vector_that_is_not_checked_is_noticed() -> None:
-    """The mutant divides by half of the length, and leaves out the check of the norm."""
+@pytest.mark.parametrize("name", ALL)
+def test_cells_add_up_to_the_release_without_covariates(name: str) -> None:
+    case = DESIGNS[name]
+    task = case.build()
+    records = case.between(16, 200)
+    words = task.contribute(0, {}, records)
+    size = np.prod(task._shape)
+    together = words[:size].reshape(task._shape).sum(axis=0)
+    times, event = records[:, task.time], records[:, task.event]
+    counts = task._horizon.exits(np.zeros(200, dtype=np.int64), 1, times, event)[0]
+    np.testing.assert_array_equal(together, running.encoded(counts) << task._cells.bits)
 
-    @dataclass(frozen=True, kw_only=True)
-    class Unchecked(Cox):
-        def _scales(self, top: float) -> tuple[float, float]:
-            length, worth = super()._scales(top)
-            return length / 2, worth
 
-        def _moments(self, known, x, residual, hazard):  # type: ignore[no-untyped-def]  # a twin
-            products = self._series.products(x / self._length)
-            length, worth = self._scales(float(known.hazard.max()))
-            both = np.concatenate([residual * products[: 1 + len(x)], worth * hazard * products])
-            return np.trunc(both * ((1 << COUNT_BITS) / length)).sum(axis=1).astype(np.int64)
+@dataclass(frozen=True)
+class Whole(CovariateCells):
+    """A mutant whose records add a full share to both knots."""
 
-    task = replace(CASE, task=Unchecked).build()
-    with pytest.raises(AssertionError, match="L2 bound"):
-        check_task(task, [CASE.worst(task)], states=[many_exits(task)])
+    def shares(self, covariates: Records, stratum: Integers) -> tuple[Integers, Integers, Integers]:
+        cells, shares, split = super().shares(covariates, stratum)
+        return cells, np.full_like(shares, 1 << self.bits), split
+
+
+def test_shares_that_do_not_add_up_are_noticed() -> None:
+    class Doubled(Cox):
+        @property
+        def _cells(self) -> CovariateCells:  # type: ignore[override]
+            return Whole(self.levels, self.n_strata, self.frac_bits)
+
+    task = replace(NUMBER, task=Doubled).build()
+    with pytest.raises(AssertionError, match="bound"):
+        check_task(task, [NUMBER.worst(task)])
+
+
+def test_numbers_at_risk_in_place_of_exits_are_noticed() -> None:
+    class AtRisk(Cox):
+        def contribute(self, t: int, state: GridState, records: Records) -> Any:
+            words = super().contribute(t, state, records)
+            size = np.prod(self._shape)
+            sums = words[:size].reshape(self._shape).cumsum(axis=-1).ravel()
+            return np.concatenate([sums, words[size:]])
+
+    task = replace(NUMBER, task=AtRisk).build()
+    with pytest.raises(AssertionError, match="bound"):
+        check_task(task, [NUMBER.worst(task)])
+
+
+def test_products_of_shares_cost_less_than_splitting_saves() -> None:
+    """A record halfway between knots has a smaller norm, with the products of its shares."""
+    task = NUMBER.build()
+    (block,) = task.blocks(0)
+    knots = 2 * (1 << 16) // 16
+    rows = np.array([[1 << 16, 1 << 16, step, 0, 0, 0] for step in range(0, knots + 1, 64)])
+    rows[:, 0] = 0
+    norms = [
+        int((task.contribute(0, {}, row[None].astype(np.int32)).astype(object) ** 2).sum())
+        for row in rows
+    ]
+    assert norms[0] == norms[-1] == max(norms) <= block.l2_squared
+    assert min(norms) == norms[len(norms) // 2]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # the public names, for type checkers and editors
     from cloister.data.schema import Schema as Schema
     from cloister.estimators.association import mine_rules as mine_rules
     from cloister.estimators.cox import DPCox as DPCox
+    from cloister.estimators.cox import DPCoxApproximate as DPCoxApproximate
     from cloister.estimators.ensemble import DPSiloEnsemble as DPSiloEnsemble
     from cloister.estimators.federated_learning import FederatedLearner as FederatedLearner
     from cloister.estimators.forest import DPRandomForestClassifier as DPRandomForestClassifier
@@ -72,6 +73,11 @@ ROWS = {
         "task": "survival.cox:Cox",
         "command": "estimate hazard ratios of an event by Cox regression",
         "python": ("cox:DPCox",),
+    },
+    "cox-approximate": {
+        "task": "survival.cox_approximate:CoxApproximate",
+        "command": "approximate hazard ratios of many covariates",
+        "python": ("cox:DPCoxApproximate",),
     },
     "describe": {
         "task": "tables.describe:Describe",

@@ -1,32 +1,31 @@
-"""Cox regression: hazard ratios and a test of all covariates, from two noisy sums.
+"""Cox regression: hazard ratios of up to three covariates, from one noisy sum.
 
-The first sum is the table of exits of :mod:`cloister.tasks.survival.curves`, which gives a common
-cumulative hazard. A record's martingale residual is its event minus that hazard at its time. The
-second sum holds residuals times covariates, and hazards times products of covariates. These are the
-score of the partial likelihood as a series in the coefficients, see
-:mod:`cloister.tasks.survival.score`.
+Records are counted by their exit time in public cells of covariates and strata. Efron's partial
+likelihood of the noisy table is solved as post-processing, see :mod:`cloister.tasks.survival.efron`
+and, for the cells, :mod:`cloister.tasks.survival.covariate_cells`.
 
 References
 ----------
 .. [C72] Cox, "Regression models and life-tables", JRSS B 34, 1972.
-.. [TGF90] Therneau, Grambsch and Fleming, "Martingale-based residuals for survival models",
-   Biometrika 77, 1990.
+.. [E77] Efron, "The efficiency of Cox's likelihood function for censored data", JASA 72, 1977.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isqrt, sqrt
+from math import ceil, floor, log10, sqrt
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
 
-from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Length, Positive, Range, Whole, declared
-from cloister.core.display import Bars, Display, Estimate, Table, around
+from cloister.core.display import Bars, Cell, Display, Estimate, Summary, around
+from cloister.core.display import Table as Rows
 from cloister.core.errors import PlanError
+from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     COUNT_BITS,
@@ -39,37 +38,35 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import codes, in_cache, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
-from cloister.tasks.interval_tables import WITH_POPULATION, number_of
+from cloister.tasks.interval_tables import WITH_POPULATION
 from cloister.tasks.options import build_task, noise_multiplier_for, require_budget
 from cloister.tasks.population import sampled
 from cloister.tasks.state import decode_state, encode_state
-from cloister.tasks.survival import curves
-from cloister.tasks.survival.score import Series
+from cloister.tasks.survival import running
+from cloister.tasks.survival.covariate_cells import MOST_CELLS, SPLIT_BITS, CovariateCells
+from cloister.tasks.survival.efron import Fit
+from cloister.tasks.survival.times import Horizon, followed
+from cloister.tasks.survival.usable_cells import FEW, NOISY, REASONS, UsableCells
 
-ATTENUATED = "attenuated, interval not valid"
-_MOST_COEFFICIENTS = 10
-_EXITS = 0.15  # share of the budget
-_TOP, _LEAST_TOP = 1.5, 0.05  # largest cumulative hazard; least value of its maximum in `_scales`
-_SPREAD = 1 / 6  # expected variance of a covariate in [-1, 1]
-_SERIES, _HOPELESS = 0.04, 0.5  # expected noise of a coefficient: up to it order 4; above, an error
-_CURVED, _LONG, _SKEW = 0.06, 0.2, 0.5  # shares of coefficients in `_left`, from benchmarks/cox.py
-_OF_SAMPLING = 0.05  # error of the common hazard, in deviations of sampling
-_WEAK, _FAR = 0.3, 0.8  # coefficients above which one step is marked, and every coefficient
-_CLOSE = 1.0  # variance of the logarithm of the hazard above which every coefficient is marked
-_WORTH = 0.8  # weight of a hazard in the vector, relative to an event
+_MOST_COVARIATES = 3
+_LEAST_EPSILON, _LEAST_N = 2.0, 20_000  # for two numbers
+_HOPELESS = 4.0  # expected noise of a coefficient, in deviations of sampling
+_SHARES = (0.5, 0.1, 0.02)  # of the records in a category, in forecasts
+_OF_NUMBER = 1 / 6  # expected variance of a number in [-1, 1]
+_JUDGED = 1.5  # delivered noise over that of the formula
+_CHANGED = 2.58  # deviations between halves: one in a hundred
 _LARGEST_EXPONENT = 700.0  # exp() of more overflows
-_PART = 1024  # records at a time
+_WORD = 2  # weight of the products of shares
+_Z = INTERVAL_95["gaussian"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _FitState:
+class _Sums:
     """The public state, in records."""
 
     exits: Floats
-    hazard: Floats  # at the ends of intervals
-    last: int = 0  # number of intervals in which enough are at risk
-    moments: Floats  # sums with the weight of hazards still applied
-    noise: float = 0.0  # of each moment
+    split: Floats  # products of the shares of events, by number
+    noise: float = 0.0
 
 
 @declared
@@ -79,46 +76,48 @@ class Cox(Gaussian):
     Parameters
     ----------
     time, event, covariates : int, int, tuple of int
-        Columns; the times have the box ``[time_low, time_high]``, data units.
+        Columns; the times have the box ``[time_low, time_high]`` and a `step`, data units.
     levels : tuple of int
         Number of categories of each covariate, 0 for numbers. Each category but the first has a
         coefficient relative to the first.
+    strata, n_strata : int or None, int
+        Column of categories, each with a baseline hazard of its own, and their number.
     names, units : tuple with an entry for each coefficient
         `units` is half of a column's range, or 1 for a category.
     tau : float
         Horizon; records with a longer follow-up are censored there.
-    intervals : int
-        Number of intervals of equal length in which exits are counted.
     nominal_events : int
-        Public contract value for the number of events.
-    order : 2 or 4
-        Order of products of covariates. If the noise is too large for 4, the estimate is one Newton
-        step: a coefficient above 0.3 is then attenuated, and marked.
+        Public guess of the number of events, for the forecast.
 
     Notes
     -----
-    Under add/remove of one record, it adds 1 to one element of the exits. Then it adds a vector
-    whose integer norm is checked. docs/proofs/cox.md
+    Under add/remove of one record, it adds shares of one column of a public matrix to the cells of
+    its covariates. The shares are whole numbers with a constant sum. docs/proofs/cox.md
     """
 
     name: ClassVar[str] = "cox"
     title: ClassVar[str] = "Hazard ratios"
-    usage: ClassVar[str] = "--time months --event died --nominal-events 400"
-    rounds: ClassVar[int] = 2
+    usage: ClassVar[str] = "--time months --event died --covariates treated"
+    rounds: ClassVar[int] = 1
 
     example: ClassVar[Example] = Example(
-        (PublicColumn("months", 0.0, 60.0), BOOLEAN, CATEGORY),
-        {"time": "months", "event": "smokes", "nominal_events": 50_000},
+        (PublicColumn("months", 0.0, 60.0, step=1.0), BOOLEAN, CATEGORY),
+        {"time": "months", "event": "smokes"},
     )
 
     @declared
     class Options:
         time: Annotated[str, "numeric column: follow-up time of a record"]
         event: Annotated[str, "boolean column: true if the event ended the follow-up"]
-        nominal_events: Annotated[Whole, "public expected number of events"]
-        covariates: Annotated[tuple[str, ...], "columns; all others by default"] = ()
+        covariates: Annotated[tuple[str, ...], "up to 3 columns; all others by default"] = ()
+        strata: Annotated[
+            str | None, "column of categories, each with a baseline hazard of its own"
+        ] = None
         tau: Annotated[
             Positive | None, "public horizon, where all are censored; the largest time by default"
+        ] = None
+        nominal_events: Annotated[
+            Whole | None, "public expected number of events; half of the records by default"
         ] = None
 
     n_features: Whole
@@ -131,41 +130,54 @@ class Cox(Gaussian):
     time_low: Annotated[float, Range(0)]
     time_high: float
     tau: Positive
-    intervals: Annotated[int, Range(1, 1000)]
     nominal_events: Whole
-    order: Annotated[int, Range(2, 4)] = 2
+    step: Annotated[float, Range(0)] = 0.0
+    strata: Annotated[int, Range(0)] | None = None
+    n_strata: Whole = 1
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
-        used, p = [self.time, self.event, *self.covariates], len(self.names)
+        by = () if self.strata is None else (self.strata,)
+        used = [self.time, self.event, *self.covariates, *by]
         if len(set(used)) < len(used) or max(used) >= self.n_features:
             raise PlanError(
-                f"time, event and covariates must be different columns of {self.n_features}, got "
-                f"{used}."
+                "time, event, covariates and strata must be different columns of "
+                f"{self.n_features}, got {used}."
             )
-        if not self.time_low < self.tau <= self.time_high:
+        if len(self.covariates) > _MOST_COVARIATES:
             raise PlanError(
-                f"tau must be in ({self.time_low:g}, {self.time_high:g}], got {self.tau:g}."
+                f"covariates must be at most {_MOST_COVARIATES} columns, got "
+                f"{len(self.covariates)}; make several plans, name one as strata, or use "
+                "cox-approximate."
             )
-        if p > _MOST_COEFFICIENTS or 1 in self.levels:
-            raise PlanError(
-                f"covariates must have at most {_MOST_COEFFICIENTS} coefficients, got {p} (L - 1 "
-                "for L categories, at least 1); name fewer, or join rare categories."
-            )
-        if not sum(max(n - 1, 1) for n in self.levels) == p == len(self.units):
+        if 1 in self.levels or not (
+            sum(max(n - 1, 1) for n in self.levels) == len(self.names) == len(self.units)
+        ):
             raise PlanError(
                 "levels, names and units must have an entry for each coefficient of the covariates."
             )
+        if not self._cells.fits:
+            raise PlanError(
+                f"covariates and strata must have at most {MOST_CELLS} combinations, with 4 or "
+                f"more for a number, got {self.levels} and {self.n_strata} strata; join rare "
+                "categories, cut numbers into categories at public points, or make several plans."
+            )
+        assert len(self._horizon.ends)  # raises for a tau outside the bounds
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Design intervals and order from public numbers; raise PlanError if noise is too large."""
+        """Design the cells from public numbers; raise PlanError if the noise is too large."""
         columns = facts.columns
-        time, event = curves.followed(columns, options.time, options.event)
-        require_budget(facts.budget)
-        noise = noise_multiplier_for(facts) or 0.0
-        rest = [c.name for c in columns if c.name not in (options.time, options.event)]
+        time, event = followed(columns, options.time, options.event)
+        budget = require_budget(facts.budget)
+        taken = (options.time, options.event, options.strata)
+        rest = [c.name for c in columns if c.name not in taken]
         at = [position(columns, name, "covariates") for name in options.covariates or rest]
+        by = None if options.strata is None else position(columns, options.strata, "strata")
+        if by is not None and not columns[by].levels:
+            raise PlanError(
+                f"strata must be a column of categories, got the numeric column {options.strata!r}."
+            )
         used = [columns[j] for j in at]
         names = [
             [c.name]
@@ -186,163 +198,146 @@ class Cox(Gaussian):
             units=tuple(u for u, some in zip(units, names, strict=True) for _ in some),
             time_low=columns[time].low,
             time_high=columns[time].high,
+            step=columns[time].step,
             tau=options.tau or columns[time].high,
-            intervals=curves.usual_intervals(facts.nominal_n, 1, max(noise / sqrt(_EXITS), 1.0)),
-            order=4,
+            strata=by,
+            n_strata=1 if by is None else columns[by].levels,
+            nominal_events=options.nominal_events or ceil(facts.nominal_n / 2),
         )
-        spent = noise / sqrt(1 - _EXITS)
-        if task._expected_noise(spent) <= _SERIES:
-            return task
-        task = replace(task, order=2)
-        if (error := task._expected_noise(spent)) > _HOPELESS:
+        if len(task._cells.numbers) > 1 and (
+            budget.epsilon < _LEAST_EPSILON or facts.nominal_n < _LEAST_N
+        ):
             raise PlanError(
-                f"nominal_events must be at least {task.nominal_events * error / _HOPELESS:.0f}, "
-                f"got {task.nominal_events}: the noise in a coefficient would be about {error:.2f} "
-                "for half the range of its column; raise epsilon, or name fewer covariates."
+                f"covariates may have two columns of numbers from epsilon {_LEAST_EPSILON:g} and "
+                f"{_LEAST_N:,} records on, got epsilon {budget.epsilon:g} and "
+                f"{facts.nominal_n:,}; cut one into categories at public points, or make two plans."
+            )
+        needed = task._events_needed(noise_multiplier_for(facts) or 0.0)
+        if needed > task.nominal_events:
+            raise PlanError(
+                f"nominal_events must be at least {needed:,}, got {task.nominal_events:,}: the "
+                f"noise of a coefficient would be above {_HOPELESS:g} sampling errors; raise "
+                "epsilon, or name fewer covariates."
             )
         return task
 
     def describe(self) -> str:
         return (
-            f"Silos count records that leave with and without the event in each of "
-            f"{self.intervals} intervals of time. Then, for {len(self.names)} coefficients, they "
-            "sum covariates times residuals of events, and products of covariates times "
-            "cumulative hazards. Hazard ratios are computed from these noisy numbers."
+            f"Silos count the records that leave at each of {len(self._horizon.ends)} times, with "
+            f"and without the event, in {self._cells.size} combinations of covariates. Hazard "
+            "ratios are computed from these noisy numbers."
         )
-
-    @cached_property
-    def _series(self) -> Series:
-        return Series(len(self.names), self.order)
 
     # Contributions --------------------------------------------------------------------------------
 
     @cached_property
-    def _balls(self) -> tuple[tuple[float, float], ...]:
-        """Middle and radius of the smallest ball around the possible values of each column.
+    def _cells(self) -> CovariateCells:
+        return CovariateCells(self.levels, self.n_strata, self.frac_bits)
 
-        Indicators of all categories but the first are corners of a simplex, and 0 is one of them.
+    @cached_property
+    def _horizon(self) -> Horizon:
+        column = PublicColumn("", self.time_low, self.time_high, step=self.step)
+        return Horizon.of(column, self.tau, 2 * self._cells.size, self.frac_bits)
+
+    @cached_property
+    def _shape(self) -> tuple[int, int, int]:
+        return self._cells.size, 2, len(self._horizon.ends) + 1
+
+    @property
+    def _unit(self) -> int:
+        """Bits of an integer that stands for one record."""
+        return COUNT_BITS + self._cells.bits
+
+    def start(self) -> State:
+        """Return the empty state before the round."""
+        numbers = len(self._cells.numbers)
+        return encode_state(_Sums(exits=np.zeros(self._shape), split=np.zeros(max(numbers, 1))))
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return one block: the running sums of all cells, then a number per numeric covariate.
+
+        A record between two knots adds less to the sums than one on a knot. The difference exceeds
+        what it adds to the numbers behind, so a record on a knot has the largest norm.
         """
-        small = {0: (0.0, 1.0), 2: (0.5, 0.5)}
-        return tuple(small.get(n) or (1 / (n - 1), sqrt(1 - 1 / (n - 1))) for n in self.levels)
+        cells, channels, size = self._shape
+        words, one = running.column(size), 1 << self._cells.bits
+        numbers = len(self._cells.numbers)
+        l1 = int(words.sum()) * one + numbers * (_WORD << self._unit - 2)
+        l2_squared = int(words @ words) * one**2
+        return (Block("exits", (cells * channels * size + numbers,), l1, l2_squared, 1.0),)
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return running sums of exits by cell, and products of the shares of events."""
+        counts = np.zeros(self._shape, dtype=np.int64)
+        split = np.zeros(len(self._cells.numbers), dtype=np.int64)
+        for part in in_cache(records):
+            times, event = part[:, self.time], part[:, self.event]
+            by = np.zeros(len(part), dtype=np.int64)
+            if self.strata is not None:
+                by = codes(part[:, self.strata], self.n_strata, self.frac_bits)
+            cells, shares, products = self._cells.shares(part[:, list(self.covariates)], by)
+            for cell, share in zip(cells, shares, strict=True):
+                counts += self._horizon.exits(cell, len(counts), times, event, share)
+            for j, product in enumerate(products):
+                split[j] += self._horizon.exits(0 * by, 1, times, event, product)[0, 0].sum()
+        split *= _WORD << self._unit - 2 * SPLIT_BITS
+        return np.concatenate([running.encoded(counts).ravel(), split])
+
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
+        """Return unbiased exits, in records."""
+        values, noise = released["exits"].in_records(self._unit)
+        numbers = len(self._cells.numbers)
+        sums, split = np.split(values, [len(values) - numbers])
+        exits = running.decoded(sums.reshape(self._shape))
+        return encode_state(
+            _Sums(exits=exits, split=split / _WORD if numbers else np.zeros(1), noise=noise)
+        )
+
+    # The forecast ---------------------------------------------------------------------------------
 
     @cached_property
     def _length(self) -> float:
-        """Largest length of a record's covariates, by which they are divided."""
-        return sqrt(sum(radius**2 for _, radius in self._balls))
+        """Length of the column that a record adds, in records."""
+        words = running.column(self._shape[2])
+        return sqrt(int(words @ words)) / (1 << COUNT_BITS)
 
-    def covariates_of(self, records: Records) -> Floats:
-        """Return covariates around the middle of their possible values; shape (p, n_samples)."""
-        rows: list[Floats] = []
-        for j, n, (middle, _) in zip(self.covariates, self.levels, self._balls, strict=True):
-            found = codes(records[:, j], n or 1, self.frac_bits)
-            rows += [np.asarray((found == level) - middle) for level in range(1, n)]
-            rows += [records[:, j] / (1 << self.frac_bits)] * (n == 0)
-        return np.array(rows)
+    def _squares(self) -> Floats:
+        """Return the sum of squared covariates of all cells, for each coefficient."""
+        return np.asarray(self.n_strata * (self._cells.positions**2).sum(axis=0))
 
-    def _exits(self, records: Records) -> tuple[Integers, Integers, Floats]:
-        """Return event (0 or 1), row of the table, and time in intervals of each record."""
-        one, steps = 1 << self.frac_bits, records[:, self.time].astype(np.int64)
-        at = self.time_low + (steps + one) * ((self.time_high - self.time_low) / (2 * one))
-        time = np.clip(at * (self.intervals / self.tau), 0, self.intervals + 1)
-        row = np.maximum(np.ceil(time).astype(np.int64) - 1, 0)
-        # A record at the horizon was followed to it; one at the top of the box may have been
-        # clipped.
-        row[(time >= self.intervals) | (steps >= one)] = self.intervals
-        return codes(records[:, self.event], 2, self.frac_bits), row, time
+    def _variance(self) -> Floats:
+        """Return the expected variance of each covariate, with categories of equal sizes."""
+        return np.array([_OF_NUMBER if not n else (1 - 1 / n) / n for n in self._levels_of])
 
-    def start(self) -> State:
-        """Return the empty state before the first round."""
-        numbers, moments = (np.zeros(self.blocks(t)[0].size) for t in (0, 1))
-        empty = curves.table_of(numbers)
-        return encode_state(_FitState(exits=empty, hazard=empty[:, 0], moments=moments))
+    @cached_property
+    def _levels_of(self) -> tuple[int, ...]:
+        """Number of categories of the column of each coefficient."""
+        return tuple(n for n in self.levels for _ in range(max(n - 1, 1)))
 
-    def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return the block of exits, with each record in one cell; then of vectors of norm 1."""
-        if t == 0:
-            return (Block.counting("exits", (2 * self.intervals + 1,), _EXITS),)
-        size, squared = 1 + len(self.names) + len(self._series.exponents), 1 << 2 * COUNT_BITS
-        # The L1 norm by Cauchy and Schwarz: only the L2 norm is checked in integers.
-        return (Block("moments", (size,), isqrt(size * squared), squared, 1 - _EXITS),)
-
-    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
-        """Return exits; then residuals times covariates, and hazards times their products."""
-        total = np.zeros(self.blocks(t)[0].size, dtype=np.int64)
-        known = self._read(state)
-        for part in in_cache(records, _PART):
-            event, row, time = self._exits(part)
-            if t == 0:
-                words = curves.word_of(row, event, self.intervals)
-                total += np.bincount(words, minlength=len(total)) << COUNT_BITS
-                continue
-            before = np.minimum(time.astype(np.int64), self.intervals - 1)
-            step = known.hazard[before + 1] - known.hazard[before]
-            hazard = known.hazard[before] + step * np.minimum(time - before, 1.0)
-            residual = event * (row < known.last) - hazard
-            total += self._moments(known, self.covariates_of(part), residual, hazard)
-        return total
-
-    def _moments(self, known: _FitState, x: Floats, residual: Floats, hazard: Floats) -> Integers:
-        """Return the sum of the vectors of a few records.
-
-        A vector whose norm is above one after truncation, or not a number, becomes 0.
-        """
-        products = self._series.products(x / self._length)
-        unit, worth = self._scales(float(known.hazard.max()))
-        vectors = np.concatenate([residual * products[: 1 + len(x)], (worth * hazard) * products])
-        vectors = np.trunc(vectors * ((1 << COUNT_BITS) / unit))  # toward zero: no norm grows
-        norms = np.zeros_like(hazard)
-        # Element by element, so that a vector does not depend on the other records. Squares are
-        # exact below 2**53 and above the bound otherwise.
-        for words in vectors:
-            norms += words * words
-        vectors[:, ~(norms <= 1 << 2 * COUNT_BITS)] = 0.0
-        return np.asarray(vectors.sum(axis=1).astype(np.int64))
-
-    def _scales(self, top: float) -> tuple[float, float]:
-        """Return the largest length of a record's vector, and the weight of a hazard of 1 in it.
-
-        `top` is the largest hazard. A residual is in ``[-top, 1]``; with covariates of length at
-        most 1 its squared length is at most ``2 max(1, top)**2``. Products of k covariates have at
-        most ``(worth * top)**2``.
-        """
-        top = max(top, _LEAST_TOP)
-        worth = _WORTH / min(top, 1.0)
-        squared = 2 * max(1.0, top) ** 2 + (self.order + 1) * (worth * top) ** 2
-        return sqrt(squared), worth
-
-    def _read(self, state: GridState) -> _FitState:
-        # Clipped on every read, so that the norm holds for every state, also a dishonest one.
-        known = decode_state(_FitState, state, self.frac_bits)
-        return replace(known, hazard=np.clip(known.hazard, 0.0, _TOP))
-
-    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
-        """Return the hazard of intervals with enough records at risk; then the sums, in records."""
-        known = self._read(state)
-        if t == 0:
-            numbers, noise = released["exits"].in_records()
-            exits = curves.table_of(numbers)
-            steps = -np.log1p(-curves.hazards(exits, noise)[0])
-            hazard = np.maximum.accumulate(np.append(0.0, np.cumsum(steps)))
-            usable = curves.usable(*curves.at_risk(exits, noise), curves.CLEAR_TEST)
-            # beyond, all are censored: the hazard stays as it is, and no event counts
-            last = int(np.count_nonzero(usable & (hazard[1:] <= _TOP)))
-            hazard = np.minimum(hazard, hazard[last])
-            return encode_state(replace(known, exits=exits, hazard=hazard, last=last))
-        unit, _ = self._scales(float(known.hazard.max()))
-        words, noise = released["moments"].in_records()
-        return encode_state(replace(known, moments=words * unit, noise=noise * unit))
-
-    # The estimate ---------------------------------------------------------------------------------
-
-    def _expected_noise(self, noise: float) -> float:
-        """Return the noise of a coefficient, for half of a column's range, in typical data."""
-        unit, _ = self._scales(1.0)
-        return noise * unit * self._length / (self.nominal_events * _SPREAD)
+    def _events_needed(self, multiplier: float) -> int:
+        """Return the number of events from which the noise of coefficients is tolerable."""
+        noise = multiplier * self._length**2 * np.sqrt(2 * self._squares())
+        return ceil(float((noise**2 / (_HOPELESS**2 * self._variance())).max()))
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the expected 95 % half-width of a coefficient, for half of a column's range."""
-        error = self._expected_noise(noise_std / (1 << COUNT_BITS))
-        return {"coefficient_half_width": np.array([INTERVAL_95["gaussian"] * error])}
+        """Return expected 95 % half-widths of coefficients: by the share of a category, or typical.
+
+        For numbers, for half of the range. Margins of rare categories and of large effects are
+        larger.
+        """
+        noise = noise_std / (1 << self._unit) * self._length
+        half_widths = _Z * _JUDGED * noise * np.sqrt(2 * self._squares()) / self.nominal_events
+        numbers = np.array([not n for n in self._levels_of])
+        found = {}
+        for share in _SHARES if not numbers.all() else ():
+            name = f"log_hazard_ratio_of_a_category_with_{share:.0%}_half_width"
+            found[name] = half_widths[~numbers] / (share * (1 - share))
+        if numbers.any():
+            name = "log_hazard_ratio_for_half_of_a_range_half_width"
+            found[name] = half_widths[numbers] / _OF_NUMBER
+        return found
+
+    # The estimate ---------------------------------------------------------------------------------
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return coefficients and hazard ratios with their 95 % intervals.
@@ -351,94 +346,178 @@ class Cox(Gaussian):
         -------
         dict
             Of shape (p,): ``coef``, the logarithm of ``hazard_ratio``, for one data unit or
-            relative to the first category. Each has the ends of both intervals. ``attenuated`` is
-            1 where an effect is too strong for its interval. Of shape (1,): ``score`` and
-            ``score_p``, the test that all are 0, and ``horizon``, beyond which too few are at risk.
-            Records with a longer follow-up are censored there. ``exits`` of shape
-            (intervals + 1, 2) are noisy numbers with and without the event, the last one at the
-            horizon.
+            relative to the first category, with the ends of both intervals. They are not a number
+            if ``reason`` is not 0; it is a place in :data:`.usable_cells.REASONS`. A category needs
+            ``least_events``, which is 0 for numbers. ``effect_changes`` is 1 if the effect changes
+            with time. ``change_z`` is the difference between the halves of the events, in
+            deviations. ``hazard_ratio_early`` and ``hazard_ratio_late`` are those of the halves.
+
+            Of shape (1,): ``wald`` and ``wald_p``, the test that all known coefficients are 0;
+            ``events``, and the share ``kept`` of them that is used. ``horizon`` is the end of the
+            used follow-up of each stratum.
 
         Notes
         -----
-        The noise interval is for the maximum of the partial likelihood of all records [C72]_,
-        censored at the horizon. It includes the error of the truncated series.
+        The noise interval is for the maximum of Efron's partial likelihood of all records [E77]_.
         """
         from scipy.special import chdtrc
 
-        known, units = self._read(state), np.array(self.units)
-        _, worth = self._scales(float(known.hazard.max()))
-        residuals, sums = np.split(known.moments, [1 + len(self.names)])
-        found = self._series.solve(
-            residuals, sums / worth, known.noise, known.noise / worth, _drift(known)
-        )
-        value = found.coef / self._length
-        noise, sampling = found.ends / self._length, np.diag(found.sampling) / self._length**2
-        sizes = np.maximum(np.array(self.levels) - 1, 1)
-        reach = np.abs(value) * np.repeat([radius for _, radius in self._balls], sizes)
-        # At the ends of a column the series of a large coefficient is wrong, which affects all
-        # coefficients.
-        far = found.length > _CLOSE or float(reach.max()) > _FAR
-        strong = (reach > (_WEAK if self.order == 2 else _FAR)) | far
-        more = self._left(value, reach, found.length) + _OF_SAMPLING * np.sqrt(sampling)
-        below, above = INTERVAL_95["gaussian"] * noise + more
-        each = sampled(Estimate(value, value - below, value + above), sampling)
+        known = decode_state(_Sums, state, self.frac_bits)
+        exits = known.exits.reshape(self._shape)
+        use = UsableCells.of(self._cells, exits, known.split, known.noise)
+        fit = use.fit(self._generator())
+        value, told = use.spread(fit.coef), use.spread(fit.known.astype(np.float64)) == 1
+        of_fit = np.where(told, 0, np.where(np.isnan(value), FEW, NOISY))
+        reason = np.where(use.reason > 0, use.reason, of_fit)
+        blank = np.where(reason > 0, np.nan, 1.0)
+
+        def estimate(coef: Floats, noise: Floats, sampling: Floats) -> Estimate:
+            values, margin = use.spread(coef), _Z * np.sqrt(use.spread(noise))
+            of = Estimate(values, values - margin, values + margin)
+            scale = blank / np.array(self.units)
+            return sampled(of, use.spread(sampling)).mapped(lambda part: part * scale)
+
+        whole = estimate(fit.coef, fit.noise, fit.population - fit.noise)
+        halves = fit.halves
+        parts = zip(halves.coef, halves.noise, halves.sampling, strict=True)
+        early, late = (estimate(*part).mapped(_exp) for part in parts)
+        change = use.spread(halves.z) * blank
+        clear = fit.known & (use.reason[use.columns] == 0)
+        wald = _wald(fit, clear)
         return {
-            **each.mapped(lambda part: part / units).named("coef"),
-            **each.mapped(lambda part: _exp(part / units)).named("hazard_ratio"),
-            "attenuated": strong.astype(np.float64),
-            "score": np.array([found.statistic]),
-            "score_p": np.array([float(chdtrc(len(value), found.statistic))]),
-            "horizon": np.array([known.last * self.tau / self.intervals]),
-            "exits": known.exits,
+            **whole.named("coef"),
+            **whole.mapped(_exp).named("hazard_ratio"),
+            **early.named("hazard_ratio_early"),
+            **late.named("hazard_ratio_late"),
+            "reason": reason.astype(np.float64),
+            "least_events": use.least,
+            "change_z": change,
+            "effect_changes": np.where(np.abs(change) > _CHANGED, 1.0, 0.0) * blank,
+            "wald": np.array([wald]),
+            "wald_p": np.array([float(chdtrc(clear.sum(), wald)) if clear.any() else np.nan]),
+            "events": np.array([use.events]),
+            "kept": np.array([fit.kept]),
+            "horizon": np.append(0.0, self._horizon.ends)[list(fit.last)],
         }
 
-    def _left(self, value: Floats, reach: Floats, length: float) -> Floats:
-        """Return the possible error of the estimate without noise, as benchmarks/cox.py shows.
-
-        The remainder of a series grows with the variance of the hazard's logarithm. One step also
-        omits the curvature of the score: half of a skewness of at most 1 for each squared
-        coefficient.
-        """
-        short = self.order == 2
-        of_all = (_LONG if short else _CURVED) * min(length, _CLOSE)
-        return np.abs(value) * (of_all + _SKEW * reach * short)
+    def _generator(self) -> np.random.Generator:
+        # Draws of post-processing follow from the plan, so that all parties have the same.
+        return public_generator("cox", *self.names, self.time, self.event, self.n_strata)
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return hazard ratios, a picture of coefficients, and the test."""
-        marks = np.where(results["attenuated"] > 0, ATTENUATED, "")
-        value, low, high = (results[f"coef{end}"] * self.units for end in ("", "_low", "_high"))
-        test = (float(len(self.names)), float(results["score"][0]), float(results["score_p"][0]))
-        return (
-            Table(
-                f"Hazard ratios of {columns[self.event]}",
-                ("covariate", "one unit, or against the first category", ""),
-                tuple(
-                    (name, number_of(results, "hazard_ratio", i), str(mark))
-                    for i, (name, mark) in enumerate(zip(self.names, marks, strict=True))
-                ),
-                f"{WITH_POPULATION} Above 1: the event comes sooner.",
+        """Return hazard ratios, a picture, effects that change with time, and the test."""
+        shown, texts = self._readable(results), self._marks(results)
+        rows = tuple(
+            (name, _cell(shown["hazard_ratio"], i, results), text)
+            for i, (name, text) in enumerate(zip(self._labels, texts, strict=True))
+        )
+        changing = [i for i, z in enumerate(results["effect_changes"]) if z > 0]
+        halves = tuple(
+            (self._labels[i], shown["hazard_ratio_early"][i], shown["hazard_ratio_late"][i])
+            for i in changing
+        )
+        known = int((results["reason"] == 0).sum())
+        test = (float(known), float(results["wald"][0]), float(results["wald_p"][0]))
+        event = columns[self.event]
+        horizon = ", ".join(f"{time:g}" for time in results["horizon"])
+        found: list[Display] = [
+            Rows(
+                f"Hazard ratios of {event}",
+                ("covariate", "against the first category, or per unit", ""),
+                rows,
+                f"{WITH_POPULATION} Above 1: the event comes sooner. Follow-up is used up to "
+                f"{columns[self.time]} {horizon}, with {results['kept'][0]:.0%} of the events.",
             ),
             Bars(
                 "Logarithm of hazard ratios",
-                around(value, (high - low) / 2, labels=(self.names,)),
-                "For half of a range, or a category. Whiskers: 95 % (privacy noise only).",
+                replace(self._logarithms(results), labels=(self._labels,)),
+                "Whiskers: 95 % (privacy noise only).",
+                "not known",
             ),
-            Table(
-                "Does any covariate matter?",
-                ("score test", "degrees of freedom", "chi-square", "p"),
-                (("all hazard ratios are 1", *test),),
-                "The test includes the noise. If all hazard ratios are 1, none is attenuated.",
+        ]
+        if halves:
+            found.append(
+                Rows(
+                    "Effects that change with time",
+                    ("covariate", "first half of the events", "second half"),
+                    halves,
+                    "The hazard ratio above is an average over the follow-up.",
+                )
+            )
+        if known:
+            title, row = "Does any covariate matter?", ("all known hazard ratios are 1", *test)
+            headings = ("Wald test", "degrees of freedom", "chi-square", "p")
+            found.append(Rows(title, headings, (row,), "The test includes the noise."))
+        return tuple(found)
+
+    def summary(self, results: Results, nominal_n: int, units: str) -> Summary:
+        """Summarise the covariates whose hazard ratio differs from 1, with sampling."""
+        clear = [
+            name
+            for i, name in enumerate(self.names)
+            if results["hazard_ratio_population_low"][i] > 1
+            or results["hazard_ratio_population_high"][i] < 1
+        ]
+        known = int((results["reason"] == 0).sum())
+        named = f": {', '.join(clear)}" if clear else ""
+        return Summary(
+            result=f"{len(clear)} of {known} known hazard ratios differ from 1 beyond noise and "
+            f"sampling{named}.",
+            reliability=f"{known} of {len(self.names)} hazard ratios are known.",
+            remarks=tuple(
+                f"the effect of {self.names[i]} changes with time, and its value is an average"
+                for i in np.flatnonzero(results["effect_changes"] > 0)
             ),
         )
 
+    @cached_property
+    def _readable_units(self) -> Floats:
+        """The change of each covariate that tables show: a power of ten near a fifth of a range."""
+        return np.array(
+            [
+                1.0 if n else 10.0 ** floor(log10(unit))
+                for n, unit in zip(self._levels_of, self.units, strict=True)
+            ]
+        )
 
-def _drift(known: _FitState) -> float:
-    """Return the variance of the cumulative hazard among events."""
-    steps = np.diff(known.hazard)
-    events = np.maximum(curves.at_risk(known.exits, 0.0)[0], 0.0) * steps
-    events /= max(float(events.sum()), 1.0)
-    middle = known.hazard[1:] - steps / 2
-    return float(events @ middle**2 - (events @ middle) ** 2)
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        units = zip(self.names, self._levels_of, self._readable_units, strict=True)
+        return tuple(name if n else f"{name}, per {unit:g}" for name, n, unit in units)
+
+    def _readable(self, results: Results) -> dict[str, Estimate]:
+        names = ("hazard_ratio", "hazard_ratio_early", "hazard_ratio_late")
+        power = self._readable_units
+        return {name: Estimate.of(results, name).mapped(lambda v: v**power) for name in names}
+
+    def _logarithms(self, results: Results) -> Estimate:
+        scale = self._readable_units
+        low, high = (results[f"coef{end}"] * scale for end in ("_low", "_high"))
+        return around(results["coef"] * scale, (high - low) / 2)
+
+    def _marks(self, results: Results) -> Iterator[str]:
+        for i, n in enumerate(self._levels_of):
+            marks = [] if n else ["approximate (knots)"]
+            if results["effect_changes"][i] > 0:
+                marks.append("the effect changes with time; the value is an average")
+            yield "" if results["reason"][i] else "; ".join(marks)
+
+
+def _cell(ratios: Estimate, i: int, results: Results) -> Cell:
+    reason = int(results["reason"][i])
+    if not reason:
+        low, high = (results[f"hazard_ratio_population_{end}"][i] for end in ("low", "high"))
+        return replace(ratios[i], distinct=np.asarray(low > 1 or high < 1))
+    least = f" (about {results['least_events'][i]:.0f} are needed)" if reason < NOISY else ""
+    return f"not known: {REASONS[reason]}{least}"
+
+
+def _wald(fit: Fit, clear: Flags) -> float:
+    """Return the statistic of the test that the clear coefficients are 0."""
+    if not clear.any():
+        return float("nan")
+    value, covariance = fit.coef[clear], fit.covariance[np.ix_(clear, clear)]
+    return float(value @ np.linalg.solve(covariance, value))
 
 
 def _exp(logarithm: Floats) -> Floats:

@@ -46,9 +46,10 @@ def encoded(counts: Integers) -> Integers:
     """Return R applied to counts; shape (..., cells), cells in their order."""
     cells = counts.shape[-1]
     rows = counts.reshape(-1, cells)[:, ::-1]
-    # Integers of NumPy are convolved exactly.
-    sums = [np.convolve(column(cells), row)[:cells] for row in rows]
-    return np.array(sums, dtype=np.int64).reshape(counts.shape)
+    sums = np.zeros(rows.shape, dtype=np.int64)
+    for i in np.flatnonzero(rows.any(axis=1)):
+        sums[i] = np.convolve(column(cells), rows[i])[:cells]  # exact for integers of NumPy
+    return sums.reshape(counts.shape)
 
 
 def decoded(released: Floats) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from math import ceil, floor
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
 
@@ -75,6 +75,18 @@ class Horizon:
         """Return the largest number of cells for a number of tables of exits."""
         return min(MOST_CELLS, _MOST_WORDS // tables - 1)
 
+    @classmethod
+    def of(cls, column: PublicColumn, tau: float | None, tables: int, frac_bits: int) -> Self:
+        """Return the cells of a column of times, for a number of tables of exits."""
+        return cls(
+            low=column.low,
+            high=column.high,
+            tau=tau or column.high,
+            step=column.step,
+            most=cls.most_for(tables),
+            frac_bits=frac_bits,
+        )
+
     @property
     def one(self) -> int:
         """The grid value of `high`."""
@@ -128,7 +140,14 @@ class Horizon:
         grid = grid_of([PublicColumn("", self.low, self.high)], self.frac_bits)
         return np.asarray(grid.encode(times[:, None])[:, 0], dtype=np.int64)
 
-    def exits(self, table: Integers, tables: int, times: Records, event: Records) -> Integers:
+    def exits(
+        self,
+        table: Integers,
+        tables: int,
+        times: Records,
+        event: Records,
+        weights: Integers | None = None,
+    ) -> Integers:
         """Return how many records leave in each cell, with the event and without it.
 
         Parameters
@@ -136,6 +155,8 @@ class Horizon:
         table : ndarray of shape (n_samples,)
             The table of each record.
         times, event : ndarray of shape (n_samples,), grid steps
+        weights : ndarray of shape (n_samples,), optional
+            What each record adds in place of 1; sums are exact below 2**53.
 
         Returns
         -------
@@ -148,4 +169,5 @@ class Horizon:
         cell[times >= self.one] = size - 1
         without = (codes(event, 2, self.frac_bits) == 0) | (cell == size - 1)
         place = (2 * table + without) * size + cell
-        return np.bincount(place, minlength=2 * tables * size).reshape(tables, 2, size)
+        counts = np.bincount(place, weights, minlength=2 * tables * size)
+        return counts.astype(np.int64, copy=False).reshape(tables, 2, size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -116,46 +116,80 @@ def _log_rank(frame: DataFrame, table: Table) -> dict[str, float]:
 # --- Cox ------------------------------------------------------------------------------------------
 
 
-def _covariates(table: Table) -> tuple[Column, ...]:
+_MOST_TRUE = 3  # covariates of the tasks without approximation
+
+
+def _all(table: Table) -> tuple[Column, ...]:
     return (*table.numbers, *table.words)
 
 
-def _asks_hazards(table: Table, n: int) -> Question:
-    time, event = _times(table)
-    options = {"time": time.name, "event": event.name, "nominal_events": round(table.events * n)}
-    return Question((time, event, *_covariates(table)), options)
+def _few(table: Table) -> tuple[Column, ...]:
+    """Return the first yes-no columns, or the first number of a table without them."""
+    answers = tuple(column for column in table.words if column.type == "boolean")
+    return (answers or table.words or table.numbers)[: _MOST_TRUE if answers else 1]
+
+
+def _asks_of(covariates: Callable[[Table], tuple[Column, ...]]) -> Callable[[Table, int], Question]:
+    def asks(table: Table, n: int) -> Question:
+        time, event = _times(table)
+        events = {"nominal_events": round(table.events * n)}
+        options = {"time": time.name, "event": event.name, **events}
+        return Question((time, event, *covariates(table)), options)
+
+    return asks
 
 
 def _hazards(release: Release) -> list[Figure]:
-    """Return coefficients; those marked as attenuated have no valid interval."""
+    """Return coefficients; those that are not known or marked have no valid interval."""
     results, task = release.results, release.plan.task
-    names: tuple[str, ...] = task.names  # type: ignore[attr-defined]  # of this task
+    names: tuple[str, ...] = task.names  # type: ignore[attr-defined]  # of both tasks
     found = figures(results, "coef", [f"coefficient {name}" for name in names])
-    marked = results["attenuated"] > 0
+    unknown = results.get("attenuated", results.get("reason"))
+    assert unknown is not None
     return [
         Figure(f.name, f.estimate, f.noise, f.population, known=not mark)
-        for f, mark in zip(found, marked, strict=True)
+        for f, mark in zip(found, unknown > 0, strict=True)
     ]
 
 
-def _cox(frame: DataFrame, table: Table) -> Any:
+def _cox(frame: DataFrame, table: Table, covariates: tuple[Column, ...]) -> Any:
     time, event = (column.name for column in _times(table))
-    design = design_of(frame, _covariates(table), flags_as_numbers=True)
+    design = design_of(frame, covariates, flags_as_numbers=True)
     whole = design.assign(**{time: frame[time], event: frame[event]})
     return library("lifelines").CoxPHFitter().fit(whole, time, event)
 
 
-def _partial_likelihood(frame: DataFrame, table: Table) -> dict[str, Target]:
-    """Return coefficients by lifelines, with Efron's ties."""
-    return {f"coefficient {name}": float(b) for name, b in _cox(frame, table).params_.items()}
+def _efron(covariates: Callable[[Table], tuple[Column, ...]]) -> Any:
+    """Return a function for coefficients by lifelines, with Efron's ties."""
+
+    def best(frame: DataFrame, table: Table) -> dict[str, Target]:
+        fitted = _cox(frame, table, covariates(table))
+        return {f"coefficient {name}": float(b) for name, b in fitted.params_.items()}
+
+    return best
+
+
+def _released_wald(release: Release) -> dict[str, float]:
+    return first_of(release.results["wald_p"], "all coefficients")
 
 
 def _released_score(release: Release) -> dict[str, float]:
-    return first_of(release.results["score_p"], "score")
+    return first_of(release.results["score_p"], "all coefficients")
 
 
-def _likelihood_ratio(frame: DataFrame, table: Table) -> dict[str, float]:
-    return {"score": float(_cox(frame, table).log_likelihood_ratio_test().p_value)}
+def _likelihood_ratio(covariates: Callable[[Table], tuple[Column, ...]]) -> Any:
+    def p_of(frame: DataFrame, table: Table) -> dict[str, float]:
+        test = _cox(frame, table, covariates(table)).log_likelihood_ratio_test()
+        return {"all coefficients": float(test.p_value)}
+
+    return p_of
+
+
+def _of_times(released: Callable[[Release], dict[str, float]], covariates: Any) -> Tests:
+    def permuted(table: Table) -> tuple[str, ...]:
+        return tuple(column.name for column in _times(table))
+
+    return Tests(permuted, released, _likelihood_ratio(covariates))
 
 
 JUDGES = (
@@ -165,12 +199,16 @@ JUDGES = (
         *(_asks_curves, _curves, _kaplan_meier, ("lifelines",)),
         tests=Tests(lambda table: (table.group,), _released_log_rank, _log_rank),
     ),
-    Judge(
-        *("cox", _has_times, _asks_hazards, _hazards, _partial_likelihood, ("lifelines",)),
-        tests=Tests(
-            lambda table: tuple(column.name for column in _times(table)),
-            *(_released_score, _likelihood_ratio),
-        ),
+    *(
+        Judge(
+            *(name, _has_times, _asks_of(covariates), _hazards, _efron(covariates)),
+            ("lifelines",),
+            tests=_of_times(released, covariates),
+        )
+        for name, covariates, released in (
+            ("cox", _few, _released_wald),
+            ("cox-approximate", _all, _released_score),
+        )
     ),
 )
 """The judges of this family."""

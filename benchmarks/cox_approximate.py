@@ -12,7 +12,7 @@ out, so that errors of the unmarked ones alone are less than what noise makes, w
 know beforehand. Bars: coverage at least 0.93, width at most 1.15, and 0.075 rejected where nothing
 matters.
 
-Run: python benchmarks/cox.py [runs] [kind ...]
+Run: python benchmarks/cox_approximate.py [runs] [kind ...]
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.privacy.budget import Budget
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.protocol.task import NoisyBlock, PublicColumn
-from cloister.tasks.survival.cox import Cox
+from cloister.tasks.survival.cox_approximate import CoxApproximate
 from cloister.testing import toy_task
 
 DELTA = 1e-6
@@ -132,10 +132,10 @@ def followed(rows: np.ndarray, horizon: float) -> np.ndarray:
     return rows
 
 
-def task_of(n: int, p: int, epsilon: float, events: int) -> Cox:
+def task_of(n: int, p: int, epsilon: float, events: int) -> CoxApproximate:
     """Return the plan's task."""
-    found: Cox = toy_task(
-        Cox,
+    found: CoxApproximate = toy_task(
+        CoxApproximate,
         n_features=2 + p,
         nominal_n=n,
         budget=Budget(epsilon, DELTA),
@@ -148,7 +148,7 @@ def task_of(n: int, p: int, epsilon: float, events: int) -> Cox:
 
 
 def released(
-    task: Cox, grid: np.ndarray, sigma: float, rng: np.random.Generator
+    task: CoxApproximate, grid: np.ndarray, sigma: float, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
     """Return what the task makes of records in the grid, with noise of that multiplier."""
     state = {k: round_to_grid(v, task.frac_bits) for k, v in task.start().items()}
