@@ -231,7 +231,8 @@ def _reliability(displays: tuple[Display, ...]) -> str:
     beyond = "sampling and noise" if any(one.population for one in told) else "the privacy noise"
     null = "0, or 1 of a ratio," if any(one.null for one in told) else "0"
     if distinct.all():
-        return f"All {n} estimates differ from {null} beyond {beyond}."
+        every = "The estimate differs" if n == 1 else f"All {n} estimates differ"
+        return f"{every} from {null} beyond {beyond}."
     unclear = n - int(distinct.sum())
     return f"{unclear} of {n} estimates do not differ from {null} beyond {beyond}{mark}."
 

@@ -11,6 +11,11 @@ from cloister.core.arrays import Floats, Results
 from cloister.core.display import NOT_KNOWN, Bars, Cell, Curve, Estimate, Table, around
 from cloister.tasks.population import POPULATION_NOTE
 
+SIGNIFICANT = 0.05
+"""A summary calls a difference shown below this p-value."""
+SAID = 3
+"""A summary names so many columns."""
+_EXACT = 0.1  # of its value: the half-width of a number that a summary calls exact
 INTERVALS = "[ , ] are 95 % confidence intervals (privacy noise only)."
 MARGINS = "± is the margin of error of a 95 % confidence interval (privacy noise only)."
 WITH_POPULATION = f"{INTERVALS} {POPULATION_NOTE}"
@@ -35,6 +40,18 @@ def listing(parts: Iterable[Sequence[Cell]]) -> tuple[Cell, ...]:
     for part in parts:
         joined += [*([", "] if joined else []), *part]
     return tuple(joined)
+
+
+def precision(estimates: Iterable[Estimate]) -> str:
+    """Return a sentence with the share of numbers whose interval is short, with sampling."""
+    ends = [one.of_population for one in estimates]
+    widths = np.concatenate([[0.0] * 0, *(np.ravel(one.high - one.low) / 2 for one in ends)])
+    values = np.concatenate([[0.0] * 0, *(np.abs(np.ravel(one.values)) for one in ends)])
+    exact = int(np.count_nonzero(widths <= _EXACT * values))
+    return (
+        f"{exact} of {len(values)} numbers are exact to a tenth of their value (95 %, with "
+        "noise and sampling)."
+    )
 
 
 def cells_of(results: Results, name: str) -> list[Estimate]:

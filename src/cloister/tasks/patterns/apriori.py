@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, Hint, Length, Probability, Range, Whole, declared
-from cloister.core.display import Display
+from cloister.core.display import Display, Summary
 from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid
@@ -45,6 +45,7 @@ from cloister.tasks.patterns.association import (
     relative_error,
     rules_frame,
     rules_of,
+    summary_of,
 )
 from cloister.tasks.patterns.supports import Heavy, heavy_of, load_edges, load_law, mended, shrink
 from cloister.tasks.state import decode_state, encode_state, part_of, prefixed
@@ -602,6 +603,12 @@ class Apriori(Gaussian):
             for column in table.columns.intersection(["items", "antecedent", "consequent"]):
                 table[column] = table[column].map(" + ".join)
         return tables
+
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the rule with the largest lift, or the most frequent item."""
+        return summary_of(results, columns, self.min_support, self.min_confidence, self.min_lift)
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return frequent sets, rules, and a graph of the rules."""

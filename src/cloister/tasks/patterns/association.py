@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloister.core.arrays import Results
-from cloister.core.display import Display, Estimate, Graph, Table, between
+from cloister.core.display import Display, Estimate, Graph, Summary, Table, between
 from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.intervals import ratio_interval
 
@@ -208,10 +208,13 @@ def _rule(both: Itemset, left: Itemset, right: Itemset, baskets: float, spread: 
         right.items,
         between(both.support, both.low, both.high),
         _ratio(both, both.support / left.support, spread, (left.counted, beside[0]), 1.0),
-        _ratio(
-            both,
-            both.support / chance if chance else 0.0,
-            *(spread, (counted, hypot(product, counted * spread)), baskets),
+        replace(
+            _ratio(
+                both,
+                both.support / chance if chance else 0.0,
+                *(spread, (counted, hypot(product, counted * spread)), baskets),
+            ),
+            null=1.0,  # without a connection
         ),
         _held(both.support - chance, max(-1.0, leverage - low), min(1.0, leverage + high)),
     )
@@ -266,6 +269,36 @@ def rules_frame(rules: Sequence[Rule]) -> pd.DataFrame:
         for rule in rules
     ]
     return pd.DataFrame(rows, columns=["antecedent", "consequent", *cells])
+
+
+def summary_of(
+    results: Results,
+    columns: Sequence[str],
+    min_support: float,
+    min_confidence: float,
+    min_lift: float,
+) -> Summary:
+    """Return the rule with the largest lift, or the most frequent set, and how many are shown."""
+    itemsets = itemsets_of(results, columns, min_support)
+    baskets = float(results["baskets"][0])
+    least = {"min_confidence": min_confidence, "min_lift": min_lift}
+    rules = rules_of(itemsets, baskets, spread=relative_error(results), **least)
+    if rules:
+        first = rules[0]
+        distinct = sum(bool(rule.lift.is_distinct) for rule in rules)
+        return Summary(
+            result=(
+                f"The rule with the largest lift of {len(rules)}: {first}, lift ",
+                *(first.lift, ", confidence ", first.confidence, "."),
+            ),
+            reliability=f"The lift of {distinct} of {len(rules)} rules differs from 1 beyond the "
+            "privacy noise.",
+        )
+    if not itemsets:
+        return Summary(result=f"No item has a support of {min_support:g}.")
+    top = max(itemsets, key=lambda s: s.support)
+    share = between(top.support, top.low, top.high)
+    return Summary(result=(f"Most frequent: {_joined(top.items)}, a share of ", share, "."))
 
 
 def displays_of(

@@ -24,7 +24,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Positive, Whole, declared
-from cloister.core.display import Display, Heatmap, Table, bare
+from cloister.core.display import Display, Estimate, Heatmap, Summary, Table, bare
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
@@ -39,7 +39,7 @@ from cloister.protocol.task import (
 from cloister.tasks.clipped import chunks, clip_to_unit
 from cloister.tasks.columns import Encoding, columns_of, position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.interval_tables import INTERVALS, number_of
+from cloister.tasks.interval_tables import INTERVALS, number_of, precision
 from cloister.tasks.intervals import ratio_interval, round_up, size_interval
 from cloister.tasks.moments import (
     PRODUCT,
@@ -375,6 +375,22 @@ class PCA(Gaussian):
             place += len(chunk)
         changed[:, self.n_components :] = records[:, list(self.kept)]
         return changed
+
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the first component: its share of the variance and its largest weight."""
+        weights = results["components"][0]
+        named = self._encoding.names(self._public)[int(np.abs(weights).argmax())]
+        share = number_of(results, "explained_variance_ratio")
+        return Summary(
+            result=(
+                "The first component has a share of ",
+                share,
+                f" of the variance, most of {named}.",
+            ),
+            reliability=precision([Estimate.of(results, "explained_variance")]),
+        )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return explained variances and the components."""

@@ -24,7 +24,7 @@ import numpy as np
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Length, Probability, Range, Whole, declared
-from cloister.core.display import Display, Estimate, Table
+from cloister.core.display import Display, Estimate, Summary, Table
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
@@ -39,7 +39,7 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.interval_tables import curve_of
+from cloister.tasks.interval_tables import SAID, curve_of, listing, precision
 from cloister.tasks.options import Keep, build_task, noise_multiplier_for
 
 BRANCHES = 4  # children of a cell; with 256 cells, 4 minimises the noise of running sums [QYL13]_
@@ -231,6 +231,19 @@ class Quantiles(Gaussian):
             "count": np.array([total]),
             **self._half_widths(noise, total),
         }
+
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the middle quantile of the first columns."""
+        k = len(self.probabilities) // 2
+        ends = ("quantiles", "low", "high", "population_low", "population_high")
+        values, low, high, *wide = (results[name] for name in ends)
+        found = Estimate(values, low, high, population=(wide[0], wide[1]))
+        told = listing((f"{columns[j]} ", found[i, k]) for i, j in enumerate(self.used[:SAID]))
+        part = self.probabilities[k]
+        name = "Medians" if part == 0.5 else f"Quantiles of {part:.3g}"
+        return Summary(result=(f"{name}: ", *told, "."), reliability=precision([found]))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of quantiles, and the distributions of the first columns."""

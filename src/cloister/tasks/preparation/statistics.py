@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Whole, declared
-from cloister.core.display import Display, Estimate, Heatmap
+from cloister.core.display import Display, Estimate, Heatmap, Summary
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
     COUNT_BITS,
@@ -197,6 +197,17 @@ class Statistics(Gaussian):
             **variance.mapped(lambda part: half * np.sqrt(part)).named("deviation"),
             **covariances,
         }
+
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the means of the first columns."""
+        means = Estimate.of(results, "mean")
+        told = interval_tables.listing(
+            (f"{columns[j]} ", means[i]) for i, j in enumerate(self.used[: interval_tables.SAID])
+        )
+        both = [means, Estimate.of(results, "deviation")]
+        return Summary(result=("Means: ", *told, "."), reliability=interval_tables.precision(both))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of means and deviations, and the correlations."""

@@ -38,7 +38,7 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import codes, in_cache, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
-from cloister.tasks.interval_tables import WITH_POPULATION
+from cloister.tasks.interval_tables import SAID, WITH_POPULATION, listing, p_value
 from cloister.tasks.options import build_task, noise_multiplier_for, require_budget
 from cloister.tasks.population import sampled
 from cloister.tasks.state import decode_state, encode_state
@@ -417,7 +417,7 @@ class Cox(Gaussian):
             for i in changing
         )
         known = int((results["reason"] == 0).sum())
-        test = (float(known), float(results["wald"][0]), float(results["wald_p"][0]))
+        test = (float(known), float(results["wald"][0]), p_value(float(results["wald_p"][0])))
         event = columns[self.event]
         horizon = ", ".join(f"{time:g}" for time in results["horizon"])
         found: list[Display] = [
@@ -450,20 +450,20 @@ class Cox(Gaussian):
             found.append(Rows(title, headings, (row,), "The test includes the noise."))
         return tuple(found)
 
-    def summary(self, results: Results, nominal_n: int, units: str) -> Summary:
-        """Summarise the covariates whose hazard ratio differs from 1, with sampling."""
-        clear = [
-            name
-            for i, name in enumerate(self.names)
-            if results["hazard_ratio_population_low"][i] > 1
-            or results["hazard_ratio_population_high"][i] < 1
-        ]
-        known = int((results["reason"] == 0).sum())
-        named = f": {', '.join(clear)}" if clear else ""
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the hazard ratios that differ from 1, with sampling."""
+        ratios, known = self._readable(results)["hazard_ratio"], results["reason"] == 0
+        clear = np.flatnonzero(known & ratios.of_population.is_distinct)
+        told = listing((f"{self._labels[i]} ", ratios[i]) for i in clear[:SAID])
+        result: tuple[Cell, ...] = ("No hazard ratio is shown to differ from 1.",)
+        if len(clear):
+            result = ("Hazard ratios: ", *told, ".")
         return Summary(
-            result=f"{len(clear)} of {known} known hazard ratios differ from 1 beyond noise and "
-            f"sampling{named}.",
-            reliability=f"{known} of {len(self.names)} hazard ratios are known.",
+            result=result,
+            reliability=f"{len(clear)} of {len(known)} hazard ratios differ from 1 beyond noise "
+            f"and sampling; {len(known) - int(known.sum())} are not known.",
             remarks=tuple(
                 f"the effect of {self.names[i]} changes with time, and its value is an average"
                 for i in np.flatnonzero(results["effect_changes"] > 0)
@@ -488,7 +488,8 @@ class Cox(Gaussian):
     def _readable(self, results: Results) -> dict[str, Estimate]:
         names = ("hazard_ratio", "hazard_ratio_early", "hazard_ratio_late")
         power = self._readable_units
-        return {name: Estimate.of(results, name).mapped(lambda v: v**power) for name in names}
+        ratios = (Estimate.of(results, name).mapped(lambda v: v**power) for name in names)
+        return {name: replace(one, null=1.0) for name, one in zip(names, ratios, strict=True)}
 
     def _logarithms(self, results: Results) -> Estimate:
         scale = self._readable_units
@@ -506,8 +507,7 @@ class Cox(Gaussian):
 def _cell(ratios: Estimate, i: int, results: Results) -> Cell:
     reason = int(results["reason"][i])
     if not reason:
-        low, high = (results[f"hazard_ratio_population_{end}"][i] for end in ("low", "high"))
-        return replace(ratios[i], distinct=np.asarray(low > 1 or high < 1))
+        return ratios[i]
     least = f" (about {results['least_events'][i]:.0f} are needed)" if reason < NOISY else ""
     return f"not known: {REASONS[reason]}{least}"
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Ascending, Length, Positive, Range, Whole, declared
-from cloister.core.display import Curve, Display, Estimate, Table, around
+from cloister.core.display import NOT_KNOWN, Curve, Display, Estimate, Summary, Table, around
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
@@ -32,7 +32,14 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import codes, in_cache, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
-from cloister.tasks.interval_tables import WITH_POPULATION, number_of
+from cloister.tasks.interval_tables import (
+    SIGNIFICANT,
+    WITH_POPULATION,
+    listing,
+    number_of,
+    p_value,
+    precision,
+)
 from cloister.tasks.options import build_task, require_budget
 from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.survival import curves, running
@@ -290,6 +297,27 @@ class Survival(Gaussian):
             results["log_rank_until"] = np.array([until])
         return results
 
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise shares at one time, medians, and the test."""
+        time, event, i = columns[self.time], columns[self.event], (len(self.at) - 1) // 2
+        shares, medians = (Estimate.of(results, name) for name in ("stated_survival", "median"))
+        by = "" if self.by is None else f"{columns[self.by]} "
+        names = [f"{by}{name} " if by else "" for name in self.groups]
+        told = listing([name, _or_unknown(shares[g, i])] for g, name in enumerate(names))
+        halves = listing([name, medians[g]] for g, name in enumerate(names))
+        first = f"Share without {event} after {self.at[i]:g} {time}: "
+        result = (first, *told, f". Half have it within {time}: ", *halves, ".")
+        if len(self.groups) < 2:
+            return Summary(result=result, reliability=precision([shares]))
+        p = float(results["log_rank_p"][0]) if results["log_rank_p"].size else np.nan
+        found = "differ" if p < SIGNIFICANT else "are not shown to differ"
+        return Summary(
+            result=result,
+            reliability=f"The curves {found}: log-rank p {p_value(p)}, noise included.",
+        )
+
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the groups, shares at stated times, the curves and the test."""
         time, event = columns[self.time], columns[self.event]
@@ -365,7 +393,7 @@ class Survival(Gaussian):
             f"share without {event}",
             f"mean {time} without it until then",
         )
-        note = f"{WITH_POPULATION} {UNKNOWN}: the curve ends before this time."
+        note = f"{WITH_POPULATION} {NOT_KNOWN}: the curve ends before this time."
         first = len(self.groups) == 1
         return Table("Shares at stated times", headings[first:], rows, note)
 
@@ -378,19 +406,16 @@ class Survival(Gaussian):
             (f"until {time}", float(results["log_rank_until"][0])),
             (
                 f"chi-square ({len(self.groups) - 1})",
-                float(value[0]) if testable else UNKNOWN,
+                float(value[0]) if testable else NOT_KNOWN,
             ),
-            ("p-value", float(p[0]) if testable else UNKNOWN),
+            ("p-value", p_value(float(p[0]) if testable else np.nan)),
         )
         note = "The variance includes the noise, so that noise alone is not significant."
         return (Table("Do the curves differ? Log-rank test", ("", "value"), rows, note),)
 
 
-UNKNOWN = "not known"
-
-
 def _or_unknown(cell: Estimate) -> Estimate | str:
-    return UNKNOWN if np.isnan(cell.value) else cell
+    return NOT_KNOWN if np.isnan(cell.value) else cell
 
 
 def _stacked(parts: Sequence[Estimate]) -> Estimate:

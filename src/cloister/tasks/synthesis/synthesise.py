@@ -27,7 +27,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, Range, Whole, declared
-from cloister.core.display import Display, Heatmap, Table, around, bare
+from cloister.core.display import Display, Heatmap, Summary, Table, around, bare
 from cloister.core.errors import raise_if_any
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -564,6 +564,20 @@ class Synthesise(Gaussian):
         from cloister.tasks.synthesis.lookalike import records_of
 
         return {"synthetic": records_of(plan, results, schema)}
+
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the law from which records are drawn."""
+        measured = len(self.measured(results))
+        if not len(results["law"]):
+            return Summary(result="No records can be drawn: the noise hides the tables.")
+        return Summary(
+            result=f"A law of {self.n_features} columns, from which any number of look-alike "
+            f"{units} can be drawn. It follows {measured} measured tables.",
+            reliability="Shares and means of measured tables have intervals; dependence between "
+            "columns that share no measured table is not in the law.",
+        )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the measured tables, the dependence of pairs, and columns of synthetic records."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Positive, Whole, declared
-from cloister.core.display import ENDS, Display, Estimate, Table
+from cloister.core.display import ENDS, Display, Estimate, Summary, Table
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
@@ -33,11 +33,14 @@ from cloister.protocol.task import (
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import (
     INTERVALS,
+    SAID,
     WITH_POPULATION,
     bars_of,
     cells_of,
     curve_of,
+    listing,
     number_of,
+    precision,
     table_of_count,
 )
 from cloister.tasks.options import build_task, noise_multiplier_for
@@ -241,6 +244,31 @@ class Describe(Gaussian):
             names = ("counts", *(f"shares{end}" for end in ("", "_low", "_high", *ENDS)))
             estimates |= {name: np.concatenate([table[name] for table in tables]) for name in names}
         return estimates | _of_numbers(of["moments"], of["trees"]) if self.numbers else estimates
+
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the first columns: means of numbers, and the most frequent categories."""
+        shares = iter(Estimate.of(results, "shares").cells() if self._tables else ())
+        told: list[tuple[str | Estimate, ...]] = []
+        for j, (name, labels) in enumerate(zip(columns, self.categories, strict=True)):
+            if labels:
+                top = max(
+                    zip(labels, [next(shares) for _ in labels], strict=True),
+                    key=lambda pair: pair[1].value,
+                )
+                told.append((f"most often {name} is {top[0]}, a share of ", top[1]))
+            else:
+                told.append((f"mean {name} ", number_of(results, "mean", self.numbers.index(j))))
+        first, *rest = listing(told[:SAID])
+        return Summary(
+            result=(f"{str(first)[:1].upper()}{str(first)[1:]}", *rest, "."),
+            reliability=precision(
+                Estimate.of(results, name)
+                for name in ("mean", "deviation", "quantiles", "shares")
+                if name in results
+            ),
+        )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return an overview, a table of all estimates, and a picture of each column."""

@@ -15,13 +15,21 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Results
 from cloister.core.declared import AtLeastZero, Range, declared
-from cloister.core.display import Curve, Display, Estimate, Table
+from cloister.core.display import Cell, Curve, Display, Estimate, Summary, Table
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicColumn, PublicFacts
 from cloister.tasks.columns import position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, Example
-from cloister.tasks.interval_tables import WITH_POPULATION, bars_of, cells_of, curve_of, number_of
+from cloister.tasks.interval_tables import (
+    WITH_POPULATION,
+    bars_of,
+    cells_of,
+    curve_of,
+    listing,
+    number_of,
+    precision,
+)
 from cloister.tasks.options import Target, build_task
 from cloister.tasks.scores import as_results, share_of
 from cloister.tasks.state import part_of, prefixed
@@ -220,6 +228,20 @@ class Scorecard(Tabulate):
             rising = bool(found["gini"].values[0] > 0)
             found["gain"], more["reach"] = risk.gain(table, s, rising)
         return as_results(found) | more
+
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise how well the first characteristic separates the event."""
+        told: list[tuple[Cell, ...]] = []
+        for i, table in enumerate(self.tables[: self._n_columns]):
+            part = part_of(results, f"column_{i + 1}.")
+            found = [(text, number_of(part, key)) for key, text in _MEASURES.items() if key in part]
+            told.append(
+                (f"{columns[table[0]]}: ", *listing((f"{text} ", cell) for text, cell in found))
+            )
+        worth = Estimate.of(results, "column_1.iv")
+        return Summary(result=(*told[0], "."), reliability=precision([worth]))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return tables and pictures of all estimates."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, Length, Positive, Range, Whole, declared
-from cloister.core.display import Display
+from cloister.core.display import Display, Estimate, Summary
 from cloister.core.errors import PlanError, raise_if_any
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
@@ -31,6 +31,7 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.interval_tables import SIGNIFICANT, number_of, p_value, precision
 from cloister.tasks.options import build_task, noise_multiplier_for
 from cloister.tasks.scores import mean_interval
 from cloister.tasks.state import part_of, prefixed
@@ -417,6 +418,38 @@ class Tabulate(Gaussian):
                 results |= inference.outcome(test, counts, s)
         return results
 
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the tests, or the largest cell of the first table."""
+        if tests := [name for name in results if name.endswith("_holm")]:
+            p = np.concatenate([results[name] for name in tests])
+            shown = int(np.count_nonzero(p < SIGNIFICANT))
+            first = tests[0].removesuffix("_holm")
+            table = self.tables[int(first.partition(".")[0].removeprefix("table_")) - 1]
+            named = " by ".join(columns[j] for j in table)
+            plain = p_value(float(results[f"{first}_p"][0]))
+            ratio = [(", ", number_of(results, first))] if first in results else []
+            test = _TESTS[first.partition(".")[2]]
+            return Summary(
+                result=(
+                    f"{named}, {test}: p {plain}",
+                    *(part for two in ratio for part in two),
+                    ".",
+                ),
+                reliability=f"{shown} of {len(tests)} tests find a difference at 5 %, after Holm's "
+                "correction, noise included.",
+            )
+        cells = Estimate.of(results, "table_1.shares")
+        top = np.unravel_index(int(np.nanargmax(cells.values)), cells.values.shape)
+        named = ", ".join(
+            f"{columns[j]} {self.labels[j][k]}" for j, k in zip(self.tables[0], top, strict=True)
+        )
+        return Summary(
+            result=("The largest cell is ", f"{named}, a share of ", cells[top], "."),
+            reliability=precision([cells]),
+        )
+
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a picture and the estimates of each table, means by group, and tests."""
 
@@ -431,6 +464,14 @@ class Tabulate(Gaussian):
             names = [columns[j] for j in self.means]
             displays += render.mean_displays(names, sides(self.by), results, self.minimum)
         return (*displays, *render.test_displays(named, results))
+
+
+_TESTS = {
+    "chi2": "chi-square test",
+    "trend": "test of trend",
+    "odds_ratio": "odds ratio",
+    "relative_risk": "relative risk",
+}
 
 
 def _measured(tables: Sequence[Sequence[int]]) -> tuple[int, ...]:

@@ -1,0 +1,175 @@
+"""What a report says first, of records whose truth is known; noise and records are seeded."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cloister.app.job import make_plan
+from cloister.app.present import Presentation, present
+from cloister.app.release import Release
+from cloister.data.schema import Schema
+from cloister.privacy.budget import Budget
+from cloister.tasks import installed
+from cloister.testing import rerun
+
+N = 6000
+BOX = {"age": (20, 90), "bmi": (10, 60), "score": (300, 850)}
+FLAGS = ("treated", "died", "smokes", "default", "bread", "butter")
+
+
+def records() -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    age, treated = rng.uniform(20, 90, N), rng.random(N) < 0.5
+    work = rng.choice(3, N, p=[0.6, 0.3, 0.1])
+    event = rng.exponential(25 / np.exp(-0.5 * treated))
+    followed = rng.uniform(6, 60, N)
+    score, bread = rng.normal(600, 50, N).clip(300, 850), rng.random(N) < 0.4
+    return {
+        "age": age,
+        "bmi": (20 + 0.1 * age + rng.normal(0, 3, N)).clip(10, 60),
+        "treated": treated,
+        "work": work,
+        "months": np.ceil(np.minimum(event, followed)),
+        "died": event <= followed,
+        "smokes": rng.random(N) < 0.2 + 0.2 * (work == 1),
+        "score": score,
+        "default": rng.random(N) < 1 / (1 + np.exp((score - 550) / 30)),
+        "bread": bread,
+        "butter": rng.random(N) < 0.1 + 0.4 * bread,
+    }
+
+
+RECORDS = records()
+
+
+def column(name: str) -> dict[str, Any]:
+    if name in BOX:
+        return {"name": name, "type": "number", "min": BOX[name][0], "max": BOX[name][1]}
+    if name == "months":
+        return {"name": name, "type": "integer", "min": 0, "max": 61}
+    if name in FLAGS:
+        return {"name": name, "type": "boolean"}
+    return {"name": name, "type": "category", "categories": ["private", "state", "none"]}
+
+
+def said(task: str, names: str, **options: Any) -> Presentation:
+    """Return what is said of a release with simulated noise at epsilon 2."""
+    columns = names.split()
+    schema = Schema(dataset="d", unit="row", columns=[column(name) for name in columns])
+    budget = Budget(2.0, 1e-6)
+    plan = make_plan(installed()[task], schema, ["here"], budget=budget, nominal_n=N, **options)
+    rows = np.column_stack([RECORDS[name] for name in columns]).astype(float)
+    results = rerun(plan, plan.grid.encode(rows), np.random.default_rng(1))
+    return present(Release(plan, results, (), plan.events(), "simulated", ()))
+
+
+NUMBER = r"-?[\d.,]+ \[-?[\d.,]+, -?[\d.,]+\]"
+SAID = [
+    (
+        *("survival", "months died treated"),
+        {"time": "months", "event": "died", "by": "treated", "tau": 48.0},
+        f"Share without died after 24 months: treated 0 {NUMBER}, treated 1 {NUMBER}. Half have it "
+        f"within months: treated 0 {NUMBER}, treated 1 {NUMBER}.",
+        "The curves differ: log-rank p < 0.001, noise included.",
+    ),
+    (
+        *("survival", "months died smokes"),  # smoking is not in the hazard
+        {"time": "months", "event": "died", "by": "smokes", "tau": 48.0},
+        r"Share without died .*",
+        r"The curves are not shown to differ: log-rank p 0\.\d{3}, noise included.",
+    ),
+    (
+        *("cox", "months died treated"),
+        {"time": "months", "event": "died", "nominal_events": 3000},
+        f"Hazard ratios: treated {NUMBER}.",
+        "1 of 1 hazard ratios differ from 1 beyond noise and sampling; 0 are not known.",
+    ),
+    (
+        *("cox", "months died smokes"),
+        {"time": "months", "event": "died", "nominal_events": 3000},
+        "No hazard ratio is shown to differ from 1.",
+        "0 of 1 hazard ratios .*",
+    ),
+    (
+        *("describe", "age work"),
+        {},
+        f"Mean age {NUMBER}, most often work is private, a share of {NUMBER}.",
+        r"\d+ of \d+ numbers are exact to a tenth of their value \(95 %, with noise and "
+        r"sampling\).",
+    ),
+    (
+        *("tabulate", "work smokes"),
+        {"tables": (("work", "smokes"),), "tests": ("chi2",)},
+        "work by smokes, chi-square test: p < 0.001.",
+        "1 of 1 tests find a difference at 5 %, after Holm's correction, noise included.",
+    ),
+    (
+        *("tabulate", "treated smokes"),
+        {"tables": (("treated", "smokes"),), "tests": ("chi2", "odds_ratio")},
+        r"treated by smokes, chi-square test: p 0\.\d{3}.",
+        "0 of 2 tests find a difference .*",
+    ),
+    (
+        *("tabulate", "work smokes"),
+        {"tables": (("work", "smokes"),)},
+        f"The largest cell is work private, smokes 0, a share of {NUMBER}.",
+        ".*",
+    ),
+    (
+        *("scorecard", "score default"),
+        {"target": "default", "edges": {"score": (500.0, 550.0, 600.0, 650.0)}},
+        f"score: information value {NUMBER}, Kolmogorov-Smirnov {NUMBER}, Gini {NUMBER}.",
+        ".*",
+    ),
+    (
+        *("pca", "age bmi"),
+        {},
+        f"The first component has a share of {NUMBER} of the variance, most of age.",
+        r"\d of 2 numbers are exact to a tenth .*",
+    ),
+    (*("statistics", "age bmi"), {}, f"Means: age {NUMBER}, bmi {NUMBER}.", "4 of 4 .*"),
+    (*("quantiles", "age bmi"), {}, f"Medians: age {NUMBER}, bmi {NUMBER}.", "6 of 6 .*"),
+    (
+        *("apriori", "bread butter smokes"),
+        {},
+        rf"The rule with the largest lift of \d+: (bread → butter|butter → bread), lift {NUMBER}, "
+        f"confidence {NUMBER}.",
+        r"The lift of 2 of \d+ rules differs from 1 beyond the privacy noise.",
+    ),
+    (
+        *("synthesise", "bread butter smokes"),
+        {},
+        r"A law of 3 columns, from which any number of look-alike records can be drawn. It follows "
+        r"\d measured tables.",
+        "Shares and means .*",
+    ),
+    (*("count", "age"), {}, "All silos: .* ± .*", "The estimate differs from 0 .*"),
+]
+
+
+@pytest.mark.parametrize(("task", "names", "options", "result", "sure"), SAID)
+def test_the_first_sentences_state_the_answer(
+    task: str, names: str, options: dict[str, Any], result: str, sure: str
+) -> None:
+    found = said(task, names, **options)
+    assert re.fullmatch(result, found.result), found.result
+    assert re.fullmatch(sure, found.reliability), found.reliability
+
+
+def test_the_numbers_of_the_sentences_hold_the_truth() -> None:
+    curves = said(
+        "survival", "months died treated", time="months", event="died", by="treated", tau=48.0
+    )
+    for text, truth in zip(
+        re.findall(r"\[([\d.]+), ([\d.]+)\]", curves.result),
+        (np.exp(-24 / 25), np.exp(-24 / 25 * np.exp(-0.5))),
+        strict=False,
+    ):
+        assert float(text[0]) <= truth <= float(text[1])
+    hazard = said("cox", "months died treated", time="months", event="died", nominal_events=3000)
+    (ends,) = re.findall(r"\[([\d.]+), ([\d.]+)\]", hazard.result)
+    assert float(ends[0]) <= np.exp(-0.5) <= float(ends[1])
