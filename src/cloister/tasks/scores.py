@@ -116,17 +116,29 @@ def ratio(
 ) -> Estimate:
     """Return a ratio of noisy numbers with its 95 % interval, cut to its possible values.
 
-    A denominator below one record counts as one. The interval is that of
+    A value whose interval is the whole box is not known. The interval is that of
     :func:`~cloister.tasks.intervals.fieller`. With the variances of `sampling` the estimate has a
     population interval.
     """
     value = np.clip(numerator / np.maximum(denominator, 1.0), *box)
-    narrow = Estimate(value, *fieller(numerator, denominator, *noise, box=box))
+    narrow = known(Estimate(value, *fieller(numerator, denominator, *noise, box=box)), box)
     if sampling is None:
         return narrow
     both = (a + b for a, b in zip(noise, sampling, strict=True))
     wide = fieller(numerator, denominator, *both, box=box)
     return replace(narrow, population=wide).joined(narrow)
+
+
+def known(estimate: Estimate, box: Bounds) -> Estimate:
+    """Return an estimate whose value is not a number where its interval is the whole box."""
+    informed = (estimate.low > box[0]) | (estimate.high < box[1])
+    return replace(estimate, values=np.where(informed, estimate.values, np.nan))
+
+
+def middle_of(estimate: Estimate) -> Floats:
+    """Return values, and the middle of the interval for a value that is not known."""
+    unknown = np.isnan(estimate.values)
+    return np.where(unknown, (estimate.low + estimate.high) / 2, estimate.values)
 
 
 def share_of(
@@ -178,7 +190,7 @@ def mean_interval(
     high = np.minimum(np.maximum(first[1], second[1]), most[1])
     ends = np.minimum(narrow[0], low), np.maximum(narrow[1], high)
     value = np.clip(sums / np.maximum(counts, 1.0), *BOX)
-    return Estimate(value, *narrow, population=ends)
+    return known(Estimate(value, *narrow, population=ends), BOX)
 
 
 def mean_of(parts: Estimate, *, same_records: bool = False) -> Estimate:
@@ -187,11 +199,11 @@ def mean_of(parts: Estimate, *, same_records: bool = False) -> Estimate:
     The noises of the measures are independent. Their sampling errors are independent, too, unless
     `same_records` is True. The distances to the ends of population intervals then add up.
     """
-    n = parts.values.shape[-1]
-    value = parts.values.mean(axis=-1)
+    n, values = parts.values.shape[-1], middle_of(parts)
+    value = values.mean(axis=-1)
 
     def away(ends: Floats, together: bool) -> Floats:
-        distances = np.abs(ends - parts.values)
+        distances = np.abs(ends - values)
         squared = np.sqrt((distances**2).sum(axis=-1))
         return np.asarray((distances.sum(axis=-1) if together else squared) / n)
 
@@ -236,7 +248,7 @@ def confusion_measures(confusion: Floats, variance: float) -> dict[str, Estimate
     return {
         "accuracy": share_of(right.sum(), confusion.sum(), k * variance, k**2 * variance),
         "balanced_accuracy": mean_of(recall),
-        "macro_f1": _macro_f1(confusion, f1.values, variance),
+        "macro_f1": _macro_f1(confusion, middle_of(f1), variance),
         "kappa": _kappa(confusion, variance),
         "precision": share_of(right, of_prediction, variance, k * variance),
         "recall": recall,
@@ -418,8 +430,8 @@ def roc_curve(scores: ScoreHistogram) -> tuple[Floats, Estimate]:
     """
     false_rate = _tail_shares(scores.others, scores.cov_others)
     true_rate = _tail_shares(scores.members, scores.cov_members)
-    rising = np.maximum.accumulate(true_rate.values)  # noise can make a rate fall
-    return np.maximum.accumulate(false_rate.values), replace(true_rate, values=rising)
+    rising = np.fmax.accumulate(true_rate.values)  # noise can make a rate fall
+    return np.fmax.accumulate(false_rate.values), replace(true_rate, values=rising)
 
 
 def _tail_shares(counts: Floats, covariance: Floats) -> Estimate:
