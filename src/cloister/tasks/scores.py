@@ -197,22 +197,25 @@ def mean_of(parts: Estimate, *, same_records: bool = False) -> Estimate:
     """Return the mean of measures over the last axis; limits as in [Z08]_.
 
     The noises of the measures are independent. Their sampling errors are independent, too, unless
-    `same_records` is True. The distances to the ends of population intervals then add up.
+    `same_records` is True. The distances to the ends of population intervals then add up, as do
+    those of measures that are not known.
     """
-    n, values = parts.values.shape[-1], middle_of(parts)
+    n, values, unknown = parts.values.shape[-1], middle_of(parts), np.isnan(parts.values)
     value = values.mean(axis=-1)
 
     def away(ends: Floats, together: bool) -> Floats:
         distances = np.abs(ends - values)
-        squared = np.sqrt((distances**2).sum(axis=-1))
-        return np.asarray((distances.sum(axis=-1) if together else squared) / n)
+        added = (distances * (unknown | together)).sum(axis=-1)
+        squared = (distances**2 * ~(unknown | together)).sum(axis=-1)
+        return np.asarray((added + np.sqrt(squared)) / n)
 
     def between(low: Floats, high: Floats, together: bool) -> tuple[Floats, Floats]:
         below, above = away(low, together), away(high, together)
         return np.maximum(value - below, 0.0), np.minimum(value + above, 1.0)
 
     wide = None if parts.population is None else between(*parts.population, same_records)
-    return Estimate(value, *between(parts.low, parts.high, False), population=wide)
+    found = Estimate(value, *between(parts.low, parts.high, False), population=wide)
+    return known(found, (0.0, 1.0))
 
 
 # From a confusion matrix --------------------------------------------------------------------------
@@ -265,6 +268,7 @@ def _macro_f1(confusion: Floats, f1: Floats, variance: float) -> Estimate:
     spread = INTERVAL_95["gaussian"] * np.sqrt(variance * (slope**2).sum()) / k
     value = f1.mean()
     noise = Estimate(value, np.maximum(value - spread, 0.0), np.minimum(value + spread, 1.0))
+    noise = known(noise, (0.0, 1.0))
     return sampled(noise, (np.maximum(confusion, 0.0) * slope**2).sum() / k**2, (0.0, 1.0))
 
 

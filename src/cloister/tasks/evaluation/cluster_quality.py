@@ -272,7 +272,7 @@ class ClusterQuality(Gaussian):
         # Equal centres count as one grid step apart, since a separation of 0 has no ratio.
         apart = np.maximum(apart, 1 / (1 << self.frac_bits))
         np.fill_diagonal(apart, np.inf)  # no cluster is its own neighbour
-        width = scores.middle_of(distance)[chosen]
+        width = distance.values[chosen]
         worst = ((width[:, None] + width[None]) / apart).argmax(axis=1)
         rows = np.arange(len(chosen))
         inverse = 1 / apart[rows, worst]
