@@ -96,10 +96,8 @@ class Release:
             "format": MODEL_FORMAT,
             "plan": self.plan.to_dict(),
             "plan_digest": self.plan.digest.hex(),
-            "results": {name: value.tolist() for name, value in self.results.items()},
-            "history": [
-                {name: value.tolist() for name, value in state.items()} for state in self.history
-            ],
+            "results": _lists(self.results),
+            "history": [_lists(state) for state in self.history],
             "spent": self.spent.to_dict(),
             "noise": self.noise,
             "survivors": self.survivors,
@@ -154,7 +152,7 @@ class Release:
         # json writes numbers, which are almost all of the file, ten times slower.
         numbers = {name: document.pop(name) for name in ("history", "results")}
         rest = json.dumps(document, sort_keys=True).removesuffix("}").encode()
-        file.write_bytes(rest + b", " + to_json(numbers, inf_nan_mode="constants")[1:] + b"\n")
+        file.write_bytes(rest + b", " + to_json(numbers)[1:] + b"\n")
 
     @classmethod
     def load(cls, path: str | Path, tasks: Mapping[str, type[Task]] | None = None) -> Release:
@@ -260,6 +258,19 @@ def _check_usable(release: Release) -> None:
             task.predict(results, probe)
         elif isinstance(task, Transformer):
             task.transform(results, probe)
+
+
+def _lists(values: Mapping[str, Floats]) -> dict[str, Any]:
+    """Return arrays as lists of JSON, which has no word for what is not known or infinite."""
+    words = {"nan": None, "inf": "Infinity", "-inf": "-Infinity"}
+
+    def plain(value: Floats) -> Any:
+        if np.isfinite(value).all():
+            return value.tolist()
+        named = [words.get(str(number), number) for number in value.ravel().tolist()]
+        return np.array(named, dtype=object).reshape(value.shape).tolist()
+
+    return {name: plain(value) for name, value in values.items()}
 
 
 def _arrays(values: Mapping[str, Any]) -> dict[str, Floats]:

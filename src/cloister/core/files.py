@@ -41,7 +41,9 @@ def read_json(path: Path, what: str) -> Any:
 def json_of(content: bytes, what: str) -> Any:
     """Return the values of a JSON text, which names no key twice."""
     try:
-        return json.loads(content, object_pairs_hook=_without_repeats)
+        return json.loads(
+            content, object_pairs_hook=_without_repeats, parse_constant=_CONSTANTS.__getitem__
+        )
     except (ValueError, RecursionError) as error:
         reason = str(error) or type(error).__name__
     raise DataError(f"{what} cannot be read: {reason}.")
@@ -53,6 +55,10 @@ def toml_of(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+# Models of old versions have these words, which are not JSON.
+_CONSTANTS = {"NaN": None, "Infinity": "Infinity", "-Infinity": "-Infinity"}
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -48,7 +48,8 @@ def population_interval(
     end. `sampling_variance` is that of the statistic over samples of this size; it is estimated
     from released values.
     """
-    middle = np.clip(value, low, high)
+    # Of a value that is not known, the interval is all that is possible.
+    middle = np.clip(np.where(np.isnan(value), (low + high) / 2, value), low, high)
     # An estimated variance may be negative, because it is computed from noisy values.
     spread = INTERVAL_95["gaussian"] * np.sqrt(np.maximum(sampling_variance, 0.0))
     return (

@@ -116,17 +116,29 @@ def ratio(
 ) -> Estimate:
     """Return a ratio of noisy numbers with its 95 % interval, cut to its possible values.
 
-    A denominator below one record counts as one. The interval is that of
+    A value whose interval is the whole box is not known. The interval is that of
     :func:`~cloister.tasks.intervals.fieller`. With the variances of `sampling` the estimate has a
     population interval.
     """
     value = np.clip(numerator / np.maximum(denominator, 1.0), *box)
-    narrow = Estimate(value, *fieller(numerator, denominator, *noise, box=box))
+    narrow = known(Estimate(value, *fieller(numerator, denominator, *noise, box=box)), box)
     if sampling is None:
         return narrow
     both = (a + b for a, b in zip(noise, sampling, strict=True))
     wide = fieller(numerator, denominator, *both, box=box)
     return replace(narrow, population=wide).joined(narrow)
+
+
+def known(estimate: Estimate, box: Bounds) -> Estimate:
+    """Return an estimate whose value is not a number where its interval is the whole box."""
+    informed = (estimate.low > box[0]) | (estimate.high < box[1])
+    return replace(estimate, values=np.where(informed, estimate.values, np.nan))
+
+
+def middle_of(estimate: Estimate) -> Floats:
+    """Return values, and the middle of the interval for a value that is not known."""
+    unknown = np.isnan(estimate.values)
+    return np.where(unknown, (estimate.low + estimate.high) / 2, estimate.values)
 
 
 def share_of(
@@ -178,29 +190,32 @@ def mean_interval(
     high = np.minimum(np.maximum(first[1], second[1]), most[1])
     ends = np.minimum(narrow[0], low), np.maximum(narrow[1], high)
     value = np.clip(sums / np.maximum(counts, 1.0), *BOX)
-    return Estimate(value, *narrow, population=ends)
+    return known(Estimate(value, *narrow, population=ends), BOX)
 
 
 def mean_of(parts: Estimate, *, same_records: bool = False) -> Estimate:
     """Return the mean of measures over the last axis; limits as in [Z08]_.
 
     The noises of the measures are independent. Their sampling errors are independent, too, unless
-    `same_records` is True. The distances to the ends of population intervals then add up.
+    `same_records` is True. The distances to the ends of population intervals then add up, as do
+    those of measures that are not known.
     """
-    n = parts.values.shape[-1]
-    value = parts.values.mean(axis=-1)
+    n, values, unknown = parts.values.shape[-1], middle_of(parts), np.isnan(parts.values)
+    value = values.mean(axis=-1)
 
     def away(ends: Floats, together: bool) -> Floats:
-        distances = np.abs(ends - parts.values)
-        squared = np.sqrt((distances**2).sum(axis=-1))
-        return np.asarray((distances.sum(axis=-1) if together else squared) / n)
+        distances = np.abs(ends - values)
+        added = (distances * (unknown | together)).sum(axis=-1)
+        squared = (distances**2 * ~(unknown | together)).sum(axis=-1)
+        return np.asarray((added + np.sqrt(squared)) / n)
 
     def between(low: Floats, high: Floats, together: bool) -> tuple[Floats, Floats]:
         below, above = away(low, together), away(high, together)
         return np.maximum(value - below, 0.0), np.minimum(value + above, 1.0)
 
     wide = None if parts.population is None else between(*parts.population, same_records)
-    return Estimate(value, *between(parts.low, parts.high, False), population=wide)
+    found = Estimate(value, *between(parts.low, parts.high, False), population=wide)
+    return known(found, (0.0, 1.0))
 
 
 # From a confusion matrix --------------------------------------------------------------------------
@@ -236,7 +251,7 @@ def confusion_measures(confusion: Floats, variance: float) -> dict[str, Estimate
     return {
         "accuracy": share_of(right.sum(), confusion.sum(), k * variance, k**2 * variance),
         "balanced_accuracy": mean_of(recall),
-        "macro_f1": _macro_f1(confusion, f1.values, variance),
+        "macro_f1": _macro_f1(confusion, middle_of(f1), variance),
         "kappa": _kappa(confusion, variance),
         "precision": share_of(right, of_prediction, variance, k * variance),
         "recall": recall,
@@ -253,6 +268,7 @@ def _macro_f1(confusion: Floats, f1: Floats, variance: float) -> Estimate:
     spread = INTERVAL_95["gaussian"] * np.sqrt(variance * (slope**2).sum()) / k
     value = f1.mean()
     noise = Estimate(value, np.maximum(value - spread, 0.0), np.minimum(value + spread, 1.0))
+    noise = known(noise, (0.0, 1.0))
     return sampled(noise, (np.maximum(confusion, 0.0) * slope**2).sum() / k**2, (0.0, 1.0))
 
 
@@ -418,8 +434,8 @@ def roc_curve(scores: ScoreHistogram) -> tuple[Floats, Estimate]:
     """
     false_rate = _tail_shares(scores.others, scores.cov_others)
     true_rate = _tail_shares(scores.members, scores.cov_members)
-    rising = np.maximum.accumulate(true_rate.values)  # noise can make a rate fall
-    return np.maximum.accumulate(false_rate.values), replace(true_rate, values=rising)
+    rising = np.fmax.accumulate(true_rate.values)  # noise can make a rate fall
+    return np.fmax.accumulate(false_rate.values), replace(true_rate, values=rising)
 
 
 def _tail_shares(counts: Floats, covariance: Floats) -> Estimate:

@@ -40,7 +40,7 @@ from cloister.tasks.options import PublicSeed, build_task, noise_multiplier_for
 from cloister.tasks.preparation.quantiles import Quantiles, quantiles_of
 from cloister.tasks.preparation.scaled import Measuring
 from cloister.tasks.preparation.statistics import Statistics
-from cloister.tasks.scores import as_results
+from cloister.tasks.scores import as_results, middle_of
 from cloister.tasks.state import part_of, prefixed
 
 Method = Literal["zscore", "mahalanobis", "robust", "density"]
@@ -374,7 +374,11 @@ class Outliers(Measuring):
             ranges = third.values - first.values, third.low - first.high, third.high - first.low
             spread = Estimate(*(between / _IQR for between in ranges))
         else:
-            location, spread = (Estimate.of(usual, name) for name in ("mean", "deviation"))
+            # Scores need a place: without a mean it is the middle of the box.
+            location, spread = (
+                replace(found, values=middle_of(found))
+                for found in (Estimate.of(usual, name) for name in ("mean", "deviation"))
+            )
         # A spread below the uncertainty of the location is indistinguishable from 0.
         least = np.maximum(
             location.high - location.low, self.used_box.half_range * 2.0**-self.frac_bits
@@ -480,5 +484,5 @@ def _definite(usual: Results, spread: Floats) -> Floats:
     units = np.outer(spread, spread)
     noise = (usual["covariance_high"] - usual["covariance_low"]).diagonal() / spread**2
     least = max(float(noise.max()) / (2 * INTERVAL_95["gaussian"]), 2.0**-32)
-    values, vectors = np.linalg.eigh(usual["covariance"] / units)
+    values, vectors = np.linalg.eigh(np.nan_to_num(usual["covariance"]) / units)
     return np.asarray((vectors * np.maximum(values, least)) @ vectors.T * units)

@@ -71,10 +71,12 @@ class Standardise(Scaled):
             units: the deviations, or a small share of the box if they are smaller.
         """
         statistics = self.statistics.results(state, grid)
-        # A noisy variance may be 0, and a floor keeps the job running.
+        # A noisy variance may be 0, or nothing may be known: the job goes on with the box.
+        mean, box = statistics["mean"], self.used_box
         return {
             **statistics,
-            "scale": np.maximum(statistics["deviation"], _FLOOR * self.used_box.half_range),
+            "mean": np.where(np.isnan(mean), box.centre, mean),
+            "scale": np.fmax(statistics["deviation"], _FLOOR * box.half_range),
         }
 
     def scaled(self, results: Results, values: Floats) -> Floats:

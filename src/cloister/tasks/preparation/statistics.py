@@ -28,7 +28,7 @@ from cloister.tasks.clipped import chunks
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Keep, build_task
 from cloister.tasks.preparation.quantiles import Used, check_used, numbers_but
-from cloister.tasks.scores import mean_interval, ratio
+from cloister.tasks.scores import mean_interval, middle_of, ratio
 
 
 @declared
@@ -282,8 +282,8 @@ def _covariance(products: Floats, var_square: float, var_product: float) -> Esti
 
 def _matrices(entries: Estimate, half: Floats, factor: float) -> dict[str, Floats]:
     """Return covariance, times a factor, and correlation with intervals, in data units."""
-    values, vectors = np.linalg.eigh(entries.values)
-    possible = entries.values
+    possible = middle_of(entries)
+    values, vectors = np.linalg.eigh(possible)
     if values[0] < 0:
         possible = (vectors * np.maximum(values, 0.0)) @ vectors.T
         # Removed negative eigenvalues increase variances, but in the box a variance is at most 1.
@@ -299,8 +299,10 @@ def _matrices(entries: Estimate, half: Floats, factor: float) -> dict[str, Float
     spread = np.hypot(std / norm, correlation * np.hypot.outer(of_variance, of_variance))
     np.fill_diagonal(spread, 0.0)  # a correlation with itself is exactly 1
     np.fill_diagonal(correlation, 1.0)
+    unknown = np.isnan(entries.values)
+    correlation[unknown] = np.nan
     return {
-        "covariance": possible * scale,
+        "covariance": np.where(unknown, np.nan, possible * scale),
         "covariance_low": entries.low * scale,
         "covariance_high": entries.high * scale,
         "correlation": correlation,

@@ -318,6 +318,7 @@ def _of_numbers(moments: Results, trees: Results) -> dict[str, Floats]:
     # The kurtosis of n values is in [1, n]; noise can move the ratio outside.
     kurtosis = np.clip(fourth * masses.sum(axis=1) / second**2, 1.0, count)
     spread = results["deviation"] ** 2 * (kurtosis - 1) / (4 * count)
+    spread = np.nan_to_num(spread, nan=np.inf)  # without a deviation nothing is known of its error
     deviation = replace(Estimate.of(results, "deviation"), population=None)
     results |= sampled(deviation, spread, (0.0, np.inf)).named("deviation")
     ends = ("low", "high", "population_low", "population_high")

@@ -73,7 +73,8 @@ def share_interval(
 ) -> Estimate:
     """Return the share of each cell in the sum along the last axis or axes; None takes all.
 
-    The shares themselves are those of :func:`shown` counts, so that they sum to 1. The intervals
+    The shares themselves are those of :func:`shown` counts, so that they sum to 1, except those
+    that are not known. The intervals
     use the raw counts: Fieller's set [F54]_ and, for the population, Wilson's [W27]_ with noise,
     ``(a - p N)^2 <= z^2 (N p (1 - p) + s^2 (1 - 2 p + k p^2))`` for a table of k cells.
     """
@@ -81,8 +82,8 @@ def share_interval(
     variance, cells = np.square(s), counts.size / whole.size
     estimate = share_of(counts, whole, variance, cells * variance)  # the noise of a cell is in both
     likely = shown(counts.reshape(whole.size, -1))
-    shares = likely / np.maximum(likely.sum(axis=1, keepdims=True), 1.0)
-    return replace(estimate, values=shares.reshape(counts.shape))
+    shares = (likely / np.maximum(likely.sum(axis=1, keepdims=True), 1.0)).reshape(counts.shape)
+    return replace(estimate, values=np.where(np.isnan(estimate.values), np.nan, shares))
 
 
 # Displayed counts ---------------------------------------------------------------------------------

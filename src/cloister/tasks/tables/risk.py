@@ -206,7 +206,7 @@ def below(table: Floats, s: float) -> Estimate:
     cells = np.arange(n + 1.0)[:, None]
     shares = share_of(sums, sums[-1], cells * s**2, n * s**2)
     # A distribution function never decreases; noise may.
-    shares = replace(shares, values=np.maximum.accumulate(shares.values, axis=0))
+    shares = replace(shares, values=np.fmax.accumulate(shares.values, axis=0))
     outer = (cells == 0) | (cells == n)  # shares of 0 and 1, known without noise
     return shares.mapped(lambda part: np.where(outer, cells / n, part))
 

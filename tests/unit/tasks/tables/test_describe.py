@@ -111,7 +111,7 @@ def test_every_column_has_a_row_and_a_picture() -> None:
 
 
 @pytest.mark.parametrize("left", [(), (1, 3), (0, 2), (1,)])
-def test_nobody_one_kind_of_columns_and_absurd_noise_give_finite_answers(
+def test_nobody_one_kind_of_columns_and_absurd_noise_give_intervals(
     left: tuple[int, ...],
 ) -> None:
     columns = tuple(SCHEMA.columns[j] for j in left or range(4))
@@ -121,7 +121,8 @@ def test_nobody_one_kind_of_columns_and_absurd_noise_give_finite_answers(
         options = {"nominal_n": 3000, "noise": None, "epsilon": epsilon}
         result = described(empty, schema, **{k: v for k, v in options.items() if v is not None})
         for name, value in result.results.items():
-            assert np.isfinite(value).all(), name
+            known = name not in ("shares", "mean", "deviation", "deviation_population_high")
+            assert np.isfinite(value).all() or not known, name
             if name.endswith("_low") and "half" not in name:
                 assert (value <= result.results[name[:-4] + "_high"]).all()
         result.plan.task.displays(result.results, result.plan.columns)

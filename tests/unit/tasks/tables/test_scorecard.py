@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -237,6 +239,22 @@ def test_of_nobody_nothing_is_known(noise: Any) -> None:
     found = released(loans(0), noise, **EVERYTHING).results
     for name in ("column_1.iv", "column_1.ks", "column_1.gini", "column_1.woe", "column_1.psi"):
         assert np.isnan(found[name]).all(), name
+
+
+def test_a_model_of_nothing_is_json_and_the_same_after_loading(tmp_path: Path) -> None:
+    result = released(loans(0), SimulatedNoise(1), **EVERYTHING)
+    result.save(tmp_path / "model.json")
+    text = (tmp_path / "model.json").read_text()
+    document = json.loads(text, parse_constant=pytest.fail)
+    assert document["results"]["column_1.iv"] == [None]
+    assert document["results"]["column_1.iv_high"] == ["Infinity"]
+    old = text.replace("null", "NaN").replace('"Infinity"', "Infinity")
+    (tmp_path / "old.json").write_text(old)
+    for name in ("model.json", "old.json"):
+        again = Release.load(tmp_path / name).results
+        same = (np.array_equal(again[k], v, equal_nan=True) for k, v in result.results.items())
+        assert all(same)
+        assert np.isinf(again["column_1.iv_high"]).all()
 
 
 @pytest.mark.parametrize(
