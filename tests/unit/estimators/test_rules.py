@@ -268,7 +268,7 @@ def test_a_table_without_baskets_gives_no_sets_and_no_error() -> None:
 
 
 def test_expected_error_is_told_before_anything_is_spent() -> None:
-    options = {"nominal_n": 4000, "max_size": 1, "min_support": 0.02}
+    options: dict[str, Any] = {"nominal_n": 4000, "max_size": 1, "min_support": 0.02}
     plan = make_plan(Apriori, SCHEMA, ["a"], budget=Budget(1.0, 1e-6), **options)
     told = plan.task.forecast(plan.noise_std(plan.task.blocks(0)[0]), 4000, plan.grid)
     found = released(epsilon=1.0, max_size=1).result.results
@@ -313,14 +313,17 @@ def test_every_source_of_the_same_baskets_gives_the_same_records(tmp_path: Path)
 
 
 def test_a_list_of_lists_of_baskets_is_a_list_of_silos() -> None:
-    north, south = [["tea"], {"tea", "milk"}] * 300, [("milk",), []] * 200
+    north: Any = [["tea"], {"tea", "milk"}] * 300
+    south: Any = [("milk",), []] * 200
+    several: list[Any] = [[north, south], (north, south, []), [Baskets(north), Baskets(south)]]
+    single: list[Any] = [north, [[], []]]
     options: dict[str, Any] = {"epsilon": 1e3, "catalogue": ITEMS, "nominal_n": 1000, "max_size": 1}
-    for silos in ([north, south], (north, south, []), [Baskets(north), Baskets(south)]):
+    for silos in several:
         found = mine_rules(silos, **options)
         assert len(found.plan.silos) == len(silos)
         supports = {s.items[0]: s.support for s in found.itemsets}
         assert supports == pytest.approx({"tea": 0.6, "milk": 0.5}, abs=0.01)
-    for one in (north, [[], []]):
+    for one in single:
         assert len(mine_rules(one, **options).plan.silos) == 1
     for mixed in ([north, ["tea"]], [["tea", ["milk"]]]):
         with pytest.raises(PlanError, match="got a list of both"):

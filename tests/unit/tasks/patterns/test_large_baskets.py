@@ -76,7 +76,7 @@ def test_an_interval_ends_at_what_the_subsets_allow_and_holds_the_estimate() -> 
     found = {s.items: s for s in itemsets_of(results([0.5, 0.1, 0.08], [0.02, 0.02, 0.3]), "ab")}
     assert found["a", "b"].high == pytest.approx(0.1 + 1.5 * 0.02)
     contradiction = Itemset(("a", "b"), 0.2, 0.5, 0.1, most=0.3)
-    assert (contradiction.low, contradiction.high) == (0.2, pytest.approx(0.6))
+    assert (contradiction.low, contradiction.high) == pytest.approx((0.2, 0.6))
 
 
 def test_the_error_of_the_number_of_baskets_cancels_in_a_confidence() -> None:
