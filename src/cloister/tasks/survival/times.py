@@ -1,11 +1,11 @@
-"""Public cells of follow-up time: ticks of a column with a step, or fine cells at every scale."""
+"""Public cells of time: the ticks of a column with a step, or fine cells at every scale."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
 from math import ceil, floor
-from typing import Annotated, Self
+from typing import Annotated
 
 import numpy as np
 
@@ -18,8 +18,8 @@ from cloister.tasks.columns import codes, grid_of, position
 MOST_CELLS = 4096
 _FIRST_OCTAVE, _OCTAVE = 1024, 64  # cells in the upper half of the horizon; least in any octave
 _OCTAVES = 12
-_MOST_WORDS = 1 << 17
-_TINY = 1e-9  # relative; of a number of ticks
+_MOST_WORDS = 1 << 17  # of a release
+_TINY = 1e-9  # of a tick, for the rounding of a quotient
 
 
 def followed(columns: Sequence[PublicColumn], time: str, event: str) -> tuple[int, int]:
@@ -70,18 +70,10 @@ class Horizon:
                 "narrower bounds."
             )
 
-    @classmethod
-    def of(cls, column: PublicColumn, tau: float | None, tables: int, frac_bits: int) -> Self:
-        """Return the cells of a column of times, for a number of tables of at most 2**17 sums."""
-        most = min(MOST_CELLS, _MOST_WORDS // tables - 1)
-        return cls(
-            low=column.low,
-            high=column.high,
-            tau=tau or column.high,
-            step=column.step,
-            most=most,
-            frac_bits=frac_bits,
-        )
+    @staticmethod
+    def most_for(tables: int) -> int:
+        """Return the largest number of cells for a number of tables of exits."""
+        return min(MOST_CELLS, _MOST_WORDS // tables - 1)
 
     @property
     def one(self) -> int:
@@ -89,19 +81,19 @@ class Horizon:
         return 1 << self.frac_bits
 
     @cached_property
-    def _joined(self) -> tuple[Floats, int]:
-        """Ticks of a column with a step, and how many a cell joins."""
+    def _joined(self) -> tuple[Floats, Floats]:
+        """First and last tick of each cell of a column with a step."""
         first, last = ceil(self.low / self.step - _TINY), floor(self.tau / self.step + _TINY)
-        ticks = np.arange(first, last + 1, dtype=np.float64) * self.step
-        ticks = ticks[ticks < self.high]  # a record at the bound is beyond
-        return ticks, max(1, -(-len(ticks) // self.most))
+        last = min(last, ceil(self.high / self.step - _TINY) - 1)  # at the bound: beyond all cells
+        each = max(1, -(-(last - first + 1) // self.most))
+        ticks = np.arange(first, last + 1, each, dtype=np.float64)
+        return ticks * self.step, np.minimum(ticks + (each - 1), last) * self.step
 
     @cached_property
     def ends(self) -> Floats:
         """The last time of each cell, data units; shape (cells,)."""
         if self.step:
-            ticks, each = self._joined
-            return np.unique(np.append(ticks[each - 1 :: each], ticks[-1:]))
+            return self._joined[1]
         octaves: list[Floats] = []
         for k in range(_OCTAVES):
             cells = max(_FIRST_OCTAVE >> k, _OCTAVE)
@@ -119,8 +111,7 @@ class Horizon:
     def starts(self) -> Floats:
         """The first time of each cell: its first tick, or the end of the cell before it."""
         if self.step:
-            ticks, each = self._joined
-            return ticks[::each]
+            return self._joined[0]
         return np.append(self.low, self.ends[:-1])
 
     @cached_property
@@ -145,7 +136,7 @@ class Horizon:
         event: Records,
         weights: Integers | None = None,
     ) -> Integers:
-        """Return how many records leave in each cell, with the event and without it.
+        """Return the number of records that leave in each cell, with the event and without it.
 
         Parameters
         ----------
