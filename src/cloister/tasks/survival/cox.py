@@ -81,7 +81,7 @@ class Cox(Gaussian):
         Number of categories of each covariate, 0 for numbers. Each category but the first has a
         coefficient relative to the first.
     strata, n_strata : int or None, int
-        Column of categories, each with a baseline hazard of its own, and their number.
+        Column of categories, each with a separate baseline hazard, and their number.
     names, units : tuple with an entry for each coefficient
         `units` is half of a column's range, or 1 for a category.
     tau : float
@@ -111,7 +111,7 @@ class Cox(Gaussian):
         event: Annotated[str, "boolean column: true if the event ended the follow-up"]
         covariates: Annotated[tuple[str, ...], "up to 3 columns; all others by default"] = ()
         strata: Annotated[
-            str | None, "column of categories, each with a baseline hazard of its own"
+            str | None, "column of categories, each with a separate baseline hazard"
         ] = None
         tau: Annotated[
             Positive | None, "public horizon, where all are censored; the largest time by default"
@@ -236,8 +236,14 @@ class Cox(Gaussian):
 
     @cached_property
     def _horizon(self) -> Horizon:
-        column = PublicColumn("", self.time_low, self.time_high, step=self.step)
-        return Horizon.of(column, self.tau, 2 * self._cells.size, self.frac_bits)
+        return Horizon(
+            low=self.time_low,
+            high=self.time_high,
+            tau=self.tau,
+            step=self.step,
+            most=Horizon.most_for(2 * self._cells.size),
+            frac_bits=self.frac_bits,
+        )
 
     @cached_property
     def _shape(self) -> tuple[int, int, int]:

@@ -37,6 +37,7 @@ _PASSES, _STEPS, _STEPS_AGAIN, _STEPS_OF_HALVES = 3, 30, 8, 5
 _LARGEST, _FARTHEST_STEP, _DONE, _FLATTEST = 8.0, 1.0, 1e-6, 1e-3
 _LARGEST_LINE = 20.0  # of the logarithm of a hazard ratio
 _MOST_NOISE, _MOST_COEF, _MOST_FAR, _FAR = 0.75, 7.5, 0.02, 4.0  # of coefficients that are known
+_MOST_NOISE_OF_HALVES = 1.5
 _LEAST_NOISE, _AGREE = 0.02, 4.0
 _NUMBER_FACTOR = 1.25  # the horizon and the joined knots follow the noise and are not drawn again
 _ACCURACY = 0.1  # of the tables to the maximum of the likelihood, in deviations of sampling
@@ -266,7 +267,8 @@ def solve(
 class Halves:
     """Coefficients of the first and the second half of the events, and their variances; (2, p).
 
-    `z` is their difference, divided by the deviation of noise and sampling [GT94]_.
+    `z` is their difference, divided by the deviation of noise and sampling [GT94]_. A half with
+    too much noise is not a number.
     """
 
     coef: Floats
@@ -277,7 +279,7 @@ class Halves:
 
 @dataclass(frozen=True)
 class Fit:
-    """Coefficients in the units of `x`, with variances; not a number if nothing can be said.
+    """Coefficients in the units of `x`, with variances; not a number if they are unknown.
 
     `noise` and `population` are variances of the error by noise, and by noise and sampling.
     `covariance` is that of noise and sampling, without the doubts about later times. `known` is
@@ -357,7 +359,7 @@ def _unknown(p: int, last: tuple[int, ...]) -> Fit:
 
 
 def _explained(part: Stratum, x: Floats, b: Floats) -> Stratum:
-    """Return the stratum with the events of each block shared as the model says."""
+    """Return the stratum with the events of each block shared by the hazards of the model."""
     hazard = np.exp(np.clip(x @ b, -_LARGEST_LINE, _LARGEST_LINE))[:, None] * part.at_risk[0]
     each = hazard / np.maximum(hazard.sum(axis=0), _TINY) * part.total[0]
     starts = np.flatnonzero(np.diff(part.of_tick, prepend=-1))
@@ -367,7 +369,7 @@ def _explained(part: Stratum, x: Floats, b: Floats) -> Stratum:
 def _drawn(
     table: Table, blocks: Blocks, truth: Stratum, rng: np.random.Generator
 ) -> tuple[Stratum, Stratum]:
-    """Return what the model explains, and draws of it with fresh noise."""
+    """Return the table that the model explains, and draws of it with fresh noise."""
     shape = (_DRAWS, *table.exits.shape)
     noise = decoded(rng.standard_normal(shape) * table.noise[:, None, None])
     events, at_risk = blocks.sums(noise)
@@ -422,7 +424,7 @@ def _with_noise(
     )
     halves = _halves(raw, drawn, x, split, b)
     # Events beyond the horizon may have another effect.
-    turn = loss * np.minimum(np.nan_to_num(np.abs(np.diff(halves.coef, axis=0)[0])), _MOST_TURN)
+    turn = loss * np.fmin(np.abs(np.diff(halves.coef, axis=0)[0]), _MOST_TURN)
     noise = std**2 + (loss + _ACCURACY**2) * sampling + turn**2
     population = std**2 + (1 + loss) * sampling + turn**2
     spread = np.cov(np.clip(moves, -_FAR, _FAR), rowvar=False).reshape(p, p)
@@ -451,6 +453,10 @@ def _halves(
         moved.append(solve(noisy, x, split, start, _STEPS_OF_HALVES)[0])
         coef.append(value[0])
         sampling.append(np.maximum(np.diag(np.linalg.pinv(information[0])), 0))
-    of_sum = np.array(sampling).sum(axis=0) + np.minimum((moved[0] - moved[1]).var(axis=0), 9)
-    z = (coef[0] - coef[1]) / np.sqrt(np.maximum(of_sum, _TINY))
-    return Halves(np.array(coef), np.array(moved).var(axis=1), np.array(sampling), z)
+    values, noise = np.array(coef), np.array(moved).var(axis=1)
+    # Steps are limited, so the deviation of a half without a finite maximum would be too small.
+    finite = (np.abs(values) < _MOST_COEF) & (noise < _MOST_NOISE_OF_HALVES**2)
+    values = np.where(finite, values, np.nan)
+    of_sum = np.array(sampling).sum(axis=0) + (moved[0] - moved[1]).var(axis=0)
+    z = (values[0] - values[1]) / np.sqrt(np.maximum(of_sum, _TINY))
+    return Halves(values, noise, np.array(sampling), z)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from math import ceil, floor
-from typing import Annotated, Self
+from typing import Annotated
 
 import numpy as np
 
@@ -75,18 +75,6 @@ class Horizon:
         """Return the largest number of cells for a number of tables of exits."""
         return min(MOST_CELLS, _MOST_WORDS // tables - 1)
 
-    @classmethod
-    def of(cls, column: PublicColumn, tau: float | None, tables: int, frac_bits: int) -> Self:
-        """Return the cells of a column of times, for a number of tables of exits."""
-        return cls(
-            low=column.low,
-            high=column.high,
-            tau=tau or column.high,
-            step=column.step,
-            most=cls.most_for(tables),
-            frac_bits=frac_bits,
-        )
-
     @property
     def one(self) -> int:
         """The grid value of `high`."""
@@ -148,7 +136,7 @@ class Horizon:
         event: Records,
         weights: Integers | None = None,
     ) -> Integers:
-        """Return how many records leave in each cell, with the event and without it.
+        """Return the number of records that leave in each cell, with the event and without it.
 
         Parameters
         ----------
