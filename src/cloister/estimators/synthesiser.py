@@ -34,10 +34,11 @@ class DPSynthesiser(PrivateEstimator):
 
     Parameters
     ----------
-    structure : {"pairs", "target", "star", "independent"}
+    structure : {"pairs", "target", "star", "independent"}, optional
         The measured tables. "pairs": of pairs of dependent columns. "target": of these with the
         target, for records to train a classifier. "star": of each column with the target.
-        "independent": of single columns.
+        "independent": of single columns. By default "pairs", or "independent" if noise would exceed
+        the pairs.
     target : str, optional
         The column for structure "target" or "star".
     edges : mapping of a column to numbers, optional
@@ -68,7 +69,7 @@ class DPSynthesiser(PrivateEstimator):
 
     _task: ClassVar[type[Task]] = Synthesise
 
-    structure: str = field(default="pairs", kw_only=False)
+    structure: str | None = field(default=None, kw_only=False)
     target: str | None = None
     edges: Mapping[str, Sequence[float]] | None = None
     ordered: Sequence[str] = ()

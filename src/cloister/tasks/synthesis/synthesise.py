@@ -163,10 +163,11 @@ class Synthesise(Gaussian):
     @declared
     class Options:
         structure: Annotated[
-            Structure,
+            Structure | None,
             "pairs: dependent pairs; target: each of them with the target, for a classifier; star: "
-            "each column with the target; independent: single columns",
-        ] = "pairs"
+            "each column with the target; independent: single columns; by default pairs, or "
+            "independent if noise would exceed them",
+        ] = None
         target: Annotated[str, "the column of structure target or star"] = ""
         edges: Edges = field(default_factory=dict)
         ordered: Annotated[tuple[str, ...], "columns whose categories have an order"] = ()
@@ -245,6 +246,7 @@ class Synthesise(Gaussian):
             options,
             labels=tuple(axis.labels for axis in axes),
             walls=tuple(axis.walls for axis in axes),
+            structure=options.structure or "pairs",
             ordered=tuple(
                 bool(axis.walls or name in options.ordered or axis.labels == BINS)
                 for axis, name in zip(axes, facts.names, strict=True)
@@ -254,6 +256,9 @@ class Synthesise(Gaussian):
         if (multiplier := noise_multiplier_for(facts)) is None:
             return task
         noise = task.word_noise(multiplier)
+        if options.structure is None and any(task._lost(noise, options.least_signal)):
+            task = replace(task, structure="independent")
+            noise = task.word_noise(multiplier)
         raise_if_any(task._lost(noise, options.least_signal))
         if "pairs" not in noise:
             return task
@@ -294,10 +299,10 @@ class Synthesise(Gaussian):
             ]
         elif "tables" in vectors:
             counts.append(f"of each column with column {self.about}")
-        return (
-            f"Tables for synthetic records: {'; '.join(counts)}. All other tables follow from the "
-            "model."
-        )
+        rest = "All other tables follow from the model."
+        if self.structure == "independent":
+            rest = "Dependence between columns is not measured, and synthetic records have none."
+        return f"Tables for synthetic records: {'; '.join(counts)}. {rest}"
 
     # Public numbers -------------------------------------------------------------------------------
 

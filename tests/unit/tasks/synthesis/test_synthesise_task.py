@@ -66,7 +66,7 @@ def test_groups_follow_from_the_noise_of_a_pair() -> None:
     ("given", "sentence"),
     [
         ({"nominal_n": 100}, "tables of 4 columns.*noise would exceed them"),
-        ({"nominal_n": 800}, "structure 'pairs' chooses pairs.*'star'"),
+        ({"nominal_n": 800, "structure": "pairs"}, "structure 'pairs' chooses pairs.*'star'"),
         ({"structure": "star"}, "target must be given with structure"),
         ({"target": "a"}, "target must be given with structure"),
         ({"structure": "star", "target": "z"}, "target must be a column"),
@@ -91,6 +91,12 @@ def test_what_cannot_be_is_refused_before_anything_is_spent(
 ) -> None:
     with pytest.raises(PlanError, match=sentence):
         designed(**given)
+
+
+def test_where_noise_would_exceed_pairs_the_default_is_single_columns() -> None:
+    assert designed(nominal_n=800).structure == "independent"
+    assert "have none" in designed(nominal_n=800).describe()
+    assert designed(nominal_n=40_000).structure == "pairs"
 
 
 def test_a_star_and_columns_alone_take_fewer_records() -> None:
