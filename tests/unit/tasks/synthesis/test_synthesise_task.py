@@ -65,7 +65,7 @@ def test_groups_follow_from_the_noise_of_a_pair() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"nominal_n": 100}, "tables of 4 columns.*noise would exceed them"),
+        ({"nominal_n": 20}, "tables of 4 columns.*noise would exceed them"),
         ({"nominal_n": 800, "structure": "pairs"}, "structure 'pairs' chooses pairs.*'star'"),
         ({"structure": "star"}, "target must be given with structure"),
         ({"target": "a"}, "target must be given with structure"),
