@@ -163,6 +163,8 @@ EXAMPLES = {f"{name}, the example": of_example(task) for name, task in installed
 AGE, VISITS = PublicColumn("age", 0.0, 100.0), PublicColumn("visits", 0.0, 30.0)
 ILL = PublicColumn("ill", 0.0, 2.0, ("no", "mild", "bad"))
 
+DESIGNS: dict[str, Case] = {}
+
 # Survival -----------------------------------------------------------------------------------------
 
 SURVIVAL = (
@@ -172,26 +174,32 @@ SURVIVAL = (
 )
 
 
-def at_edges_of_intervals(task: Survival) -> list[Any]:
-    """Return records at each edge and a step away, with the event and without."""
-    one, steps = 1 << task.frac_bits, near(task, SURVIVAL[0], tuple(task.edges))
+WEEKS = (PublicColumn("weeks", 0.0, 52.5, step=0.5), *SURVIVAL[1:])
+HOSPITALS = (*WEEKS[:2], PublicColumn("hospital", 0.0, 39.0, tuple(f"H{i}" for i in range(40))))
+
+
+def at_ends_of_cells(task: Survival) -> list[Any]:
+    """Return records at ends of cells and a step away, with the event and without."""
+    one, column = 1 << task.frac_bits, PublicColumn("", task.low, task.high)
+    some = task.horizon.ends[:: max(1, len(task.horizon.ends) // 8)]
+    steps = near(task, column, (*some, task.tau))
     return [(step, side, side) for side in (-one, one) for step in steps]
 
 
-DESIGNS = family(
-    "survival",
-    Survival,
-    SURVIVAL,
-    {
-        "all": {},
-        "groups": {"by": "stage"},
-        "intervals": {"by": "stage", "intervals": 7},
-        "edges": {"edges": (10.0, 50.0), "tau": 55.0},
-    },
-    {"time": "months", "event": "died"},
-    bits=(8, 16, 24),
-    rows=at_edges_of_intervals,
-)
+for columns, designs in (
+    (SURVIVAL, {"all": {}, "groups": {"by": "stage"}, "horizon": {"tau": 55.0, "at": (3.0, 40.0)}}),
+    (WEEKS, {"ticks": {"time": "weeks", "by": "stage", "tau": 40.0}}),
+    (HOSPITALS, {"many groups": {"time": "weeks", "by": "hospital"}}),
+):
+    DESIGNS |= family(
+        "survival",
+        Survival,
+        columns,
+        designs,
+        {"time": "months", "event": "died"},
+        bits=(8, 16, 24),
+        rows=at_ends_of_cells,
+    )
 
 COX = (
     PublicColumn("months", 0.0, 60.0),

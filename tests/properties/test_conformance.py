@@ -12,7 +12,8 @@ The bound is reached                   `REACHED`, which names the records that r
 A record adds the same in any company  all
 Silos give what pooled records give    `POOLED`: examples, and designs of outliers and evaluation
 The weights are the whole budget       all that are private
-Any release has results without gaps   `RELEASED`: examples, and designs of tables and of survival
+Any release has results without gaps   `RELEASED`: examples, and designs of tables and of survival,
+                                       whose curves say by `usable` where they are not known
 =====================================  ===========================================================
 
 `test_rows.py` adds that a kernel sums what the rows of the task define.
@@ -32,10 +33,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from cloister.app.in_process import run_plan
-from cloister.core.arrays import GridState, Records
+from cloister.core.arrays import GridState, Records, Results
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import NoisyBlock, Task
 from cloister.tasks.supervised.logistic import Logistic
+from cloister.tasks.survival.survival import Survival
 from cloister.testing import ZeroNoise, check_task, hostile_states
 
 from .cases import CASES, COX, DESIGNS, EXAMPLES, ONE, Case, many_exits, on_grid
@@ -144,7 +146,7 @@ def reached_by(
 
 # name: the inputs, and the shares of the squared L2 bound and of the L1 bound that they reach
 REACHED = {
-    **reached_by(any_record, "survival", 1.0, 1.0),
+    **reached_by(corner, "survival", 1.0, 1.0),
     **reached_by(any_record, "scorecard", 1.0, 1.0),
     **reached_by(any_record_with_both_numbers_at_the_corner, "tabulate", 1.0, 1.0),
     **reached_by(corner, "describe", 1.0),
@@ -261,6 +263,22 @@ def planned(name: str) -> Plan:
     return CASES[name].plan(CASES[name].build())
 
 
+def assert_known_where_usable(task: Survival, results: Results, key: str) -> None:
+    """A curve is not known from `usable` on, and a mean or share at a time up to there is."""
+    value, places = results[key], {"survival": "times", "stated_survival": "at"}
+    name = key.split("_low")[0].split("_high")[0].removesuffix("_population")
+    if name in ("median", "rate", "rate_ratio"):
+        assert not np.isnan(value).any(), key
+    elif name in ("survival", "stated_survival", "restricted_mean"):
+        times = results[places.get(name, "at")]
+        last = np.searchsorted(results["times"], times, side="right")
+        unknown = last > results["usable"][:, None]
+        assert (np.isnan(value) == unknown).all(), key
+        assert ((value >= 0) | unknown).all()
+    else:
+        assert np.isfinite(value).all(), key
+
+
 @pytest.mark.parametrize("name", RELEASED)
 @given(
     scale=st.sampled_from([0.0, 1.0, 30.0, 1e3, 1e6]),
@@ -282,8 +300,8 @@ def test_any_release_has_results_without_gaps(
     results = task.results(state, plan.grid)
     rounding = 1e-12 if task.name == "scorecard" else 0.0
     for key, value in results.items():
-        if task.name == "survival":  # a median and a bound of an interval may be infinite
-            assert not np.isnan(value).any(), key
+        if task.name == "survival":
+            assert_known_where_usable(task, results, key)
         elif task.name == "cox":  # a coefficient may be not known, with a reason
             known = results["reason"] == 0
             if key.startswith(("hazard_ratio_early", "hazard_ratio_late", "change_z", "effect_")):

@@ -102,12 +102,13 @@ class Curve:
         if self.blocks is not None and self._cells <= self.blocks:
             return np.arange(last + 1)
         events = self._monotone[0][: last + 1]
-        least = _EVENTS * self.noise
+        # Without noise at least more than nothing, also in sums so large that 1 is their rounding.
+        least = max(_EVENTS * self.noise, _TINY * max(events[-1], 1.0))
         if self.blocks is not None:
             least = max(least, events[-1] / self.blocks)
         cuts = [0]
-        while True:
-            level = np.searchsorted(events, events[cuts[-1]] + max(least, _TINY))
+        while cuts[-1] < last - 1:
+            level = np.searchsorted(events, events[cuts[-1]] + least)
             if level >= last:
                 break
             # The middle of a level of the regression: where a level begins, the noise is high.
