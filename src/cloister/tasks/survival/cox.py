@@ -102,7 +102,7 @@ class Cox(Gaussian):
 
     example: ClassVar[Example] = Example(
         (PublicColumn("months", 0.0, 60.0, step=1.0), BOOLEAN, CATEGORY),
-        {"time": "months", "event": "smokes"},
+        {"time": "months", "event": "smokes", "nominal_events": 50_000},
     )
 
     @declared
@@ -215,9 +215,9 @@ class Cox(Gaussian):
         needed = task._events_needed(noise_multiplier_for(facts) or 0.0)
         if needed > task.nominal_events:
             raise PlanError(
-                f"nominal_events must be at least {needed:,}, got {task.nominal_events:,}: the "
-                f"noise of a coefficient would be above {_HOPELESS:g} sampling errors; raise "
-                "epsilon, or name fewer covariates."
+                f"nominal_events must be at least {needed:,}, got {task.nominal_events:,} (half "
+                "of nominal_n by default): the noise of a coefficient would be above "
+                f"{_HOPELESS:g} sampling errors; raise epsilon, or name fewer covariates."
             )
         return task
 
