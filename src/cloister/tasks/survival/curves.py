@@ -21,7 +21,7 @@ References
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -32,7 +32,7 @@ from cloister.protocol.task import COUNT_BITS, INTERVAL_95
 from cloister.tasks.intervals import fieller
 from cloister.tasks.survival import running
 from cloister.tasks.survival.times import Horizon
-from cloister.tasks.tables.inference import odds_ratio
+from cloister.tasks.tables.inference import NO_BOUND, odds_ratio
 
 CLEAR = 3.5
 """A curve continues while the number at risk exceeds this many deviations of its noise."""
@@ -325,7 +325,8 @@ class _Followed:
     def of(cls, exits: Floats, noise: float, times: Floats) -> _Followed:
         counted = np.append(np.ones(len(times) - 1), 0.0)
         own, both = noise * running.weights_of(np.stack([counted, times]))
-        events = max(float(exits[0] @ counted), 0.0)
+        # One more than was counted, as in tables: few events by chance have too little variance.
+        events = max(float(exits[0] @ counted) + 1, 0.0)
         time, squares = float(exits.sum(axis=0) @ times), float(exits.sum(axis=0) @ times**2)
         # Events and times of a record go together, and so do their sums over a sample.
         together = max(float(exits[0] @ (counted * times)), 0.0)
@@ -365,9 +366,8 @@ def rates(exits: Floats, noise: float, times: Floats) -> tuple[Estimate, Estimat
         return odds_ratio(pairs, deviations, 0.0, np.stack([variances[2, 1:], first], axis=-1))[0]
 
     narrow, whole = ratios(of_noise), ratios(of_both)
-    return estimate, Estimate(
-        narrow.values, narrow.low, narrow.high, population=(whole.low, whole.high)
-    )
+    ratio = replace(narrow, population=(whole.low, whole.high))
+    return estimate, ratio.mapped(lambda part: np.where(part < NO_BOUND, part, np.inf))
 
 
 @dataclass(frozen=True)
