@@ -487,6 +487,7 @@ def schema_of(columns: Sequence[PublicColumn]) -> Schema:
             min=public.low,
             max=public.high,
             categories=public.categories,
+            step=public.step or None,
         )
         for public in columns
     ]

@@ -200,13 +200,13 @@ def _curve(display: Curve) -> Figure:
     for i, (row, colour) in enumerate(zip(values, cycle(_COLOURS))):
         for ends, alpha in (((low, high), 0.22), (wide, 0.1)):
             if ends:
-                band = {"color": colour, "alpha": alpha, "linewidth": 0}
-                step = "post" if display.steps else None
-                axes.fill_between(places, ends[0][i], ends[1][i], step=step, **band)
+                band: dict[str, Any] = {"color": colour, "alpha": alpha, "linewidth": 0}
+                band["step"] = "post" if display.steps else None
+                axes.fill_between(places, ends[0][i], ends[1][i], **band)
         name = display.names[i] if display.names else None
-        style = "steps-post" if display.steps else "default"
-        line = {"drawstyle": style, "linewidth": 1.4, "marker": "o", "markersize": size}
-        axes.plot(places, row, color=colour, label=name, **line)
+        line: dict[str, Any] = {"color": colour, "linewidth": 1.4, "label": name}
+        line["drawstyle"] = "steps-post" if display.steps else "default"
+        axes.plot(places, row, marker="o", markersize=size, **line)
     if len(display.names) > 1:
         axes.legend(frameon=False)
     if display.chosen is not None:

@@ -1,12 +1,13 @@
 """Survival curves, rates and tests from noisy exits in fine cells of time, by post-processing.
 
-The array ``exits`` of shape ``(2, cells + 1)`` holds the noisy numbers of records that left in each
-cell of time, with the event and without it (censored). The last cell is for records beyond all
-cells. Numbers come from :func:`~cloister.tasks.survival.running.decoded`, so each sum over later
-cells has little noise. Records that are censored in a cell are at risk in it, as in textbooks.
+The array ``exits`` of shape ``(2, cells + 1)`` holds noisy numbers of exits in each cell of time.
+The first row is for exits with the event, and the second one for censored records. The last cell is
+for records beyond all cells. Numbers come from :func:`~cloister.tasks.survival.running.decoded`, so
+each sum over later cells has little noise. Records that are censored in a cell are at risk in it,
+as in textbooks.
 
-A single cell has more noise than events. So the events of a **block**, a run of cells, are taken
-as released, and the monotone regression of all sums distributes them over the cells of the block.
+A single cell has more noise than events. So cells are joined to **blocks**, whose number of events
+is taken as released. The monotone regression of all sums distributes it over the cells of a block.
 A block holds enough events for the noise, and a block is one cell if there are few cells.
 
 References
@@ -227,8 +228,8 @@ class Curve:
         Notes
         -----
         Let ``w_i`` be the derivative of step i by its events, and ``a_t`` the sum of ``h w`` up to
-        t. A record that leaves in cell i was at risk before, so the sum up to t has the derivative
-        ``-a_min(i, t)`` by it, and ``w_i`` more if it has the event in a cell ``i <= t``.
+        t. A record that leaves in cell i was at risk before. So the sum up to t has the derivative
+        ``-a_min(i, t)`` by it. For an event in a cell ``i <= t`` it is ``w_i`` more.
         """
         places, last = self._places, self.usable
         if not last:

@@ -1,7 +1,7 @@
 """Noisy counts of many ordered cells, such that the count of any run of cells has little noise.
 
-Counts x in cells are released as R x with noise, where R is the lower-triangular Toeplitz matrix of
-the series ``(1 - z)**-1/2``, whose square is the matrix of running sums [FHU23]_. The cells are in
+Counts x in cells are released as R x with noise. R is the lower-triangular Toeplitz matrix of the
+series ``(1 - z)**-1/2``, so its square is the matrix of running sums [FHU23]_. The cells are in
 reversed order, so that a sum over the latest cells is a running sum: the number at risk. A record
 is in one cell, so it adds one column of R, whose squared length grows with the logarithm of the
 number of cells. The inverse is exact for the released integers, so counts are unbiased.

@@ -67,7 +67,7 @@ class Horizon:
             raise PlanError(
                 f"tau must leave ticks of {self.step:g} between the bounds "
                 f"({self.low:g}, {self.high:g}) that the grid separates, got {self.tau:g}; use "
-                "narrower bounds."
+                "narrower bounds or more bits of the grid."
             )
 
     @staticmethod
@@ -129,7 +129,7 @@ class Horizon:
         return np.asarray(grid.encode(times[:, None])[:, 0], dtype=np.int64)
 
     def exits(self, table: Integers, tables: int, times: Records, event: Records) -> Integers:
-        """Return how many records leave in each cell, with the event and without it.
+        """Return the numbers of exits in each cell, with the event and without it.
 
         Parameters
         ----------
