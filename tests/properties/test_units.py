@@ -27,7 +27,8 @@ UNITS_MATTER = {"evaluation"}  # scores with the bounds 0 and 1 are probabilitie
 def column(public: PublicColumn, unit: float) -> Column:
     if not public.levels:
         low, high = public.low * unit, public.high * unit
-        return Column(name=public.name, type="number", min=low, max=high)
+        step = public.step * unit or None
+        return Column(name=public.name, type="number", min=low, max=high, step=step)
     if public.categories == ("0", "1"):
         return Column(name=public.name, type="boolean")
     return Column(name=public.name, type="category", categories=public.categories)
@@ -68,5 +69,5 @@ def test_a_unit_of_the_data_scales_results_or_leaves_them(word: str, unit: float
     assert plain.keys() == other.keys()
     for name, value in plain.items():
         powers = [value * unit**power for power in (-2, -1, 0, 1, 2)]
-        fits = [np.isclose(other[name], each, rtol=1e-9, atol=0) for each in powers]
+        fits = [np.isclose(other[name], each, rtol=1e-9, atol=0, equal_nan=True) for each in powers]
         assert np.any(fits, axis=0).all(), name

@@ -167,7 +167,7 @@ class DPLogRank(DPKaplanMeier):
 
     Parameters
     ----------
-    time, event, by, tau, edges, intervals, bounds
+    time, event, by, tau, at, bounds
         As for :class:`DPKaplanMeier`; `by` is required.
     epsilon, nominal_n, delta, ledger, dataset, frac_bits, max_loss
         As for every :class:`~cloister.estimators.base.PrivateEstimator`.
@@ -177,7 +177,7 @@ class DPLogRank(DPKaplanMeier):
     statistic_, p_value_ : float
         Chi-square with `degrees_` degrees of freedom; NaN if no test was possible.
     degrees_ : int
-    survival_, cumulative_hazard_, median_, rate_, rate_ratio_
+    survival_, cumulative_hazard_, stated_survival_, restricted_mean_, median_, rate_, rate_ratio_
         As of :class:`DPKaplanMeier`.
     """
 

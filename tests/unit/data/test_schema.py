@@ -203,6 +203,31 @@ def test_group_size_multiplies_rows_and_silos() -> None:
     assert schema(unit="patient", max_rows=4, max_silos_per_person=3).group_size == 12
 
 
+def test_a_step_is_public_for_numbers_and_integers_have_the_step_1(tmp_path: Path) -> None:
+    visits = {"name": "visits", "type": "number", "min": 0, "max": 60, "step": 3}
+    made = schema(AGE, SMOKER, visits, {**visits, "name": "time", "step": None})
+    assert [column.public.step for column in made.columns] == [1.0, 0.0, 3.0, 0.0]
+    assert schema(visits).digest() != schema({**visits, "step": 6}).digest()
+    (tmp_path / "s.toml").write_text(made.to_toml(), encoding="utf-8")
+    again = Schema.load(tmp_path / "s.toml")
+    assert again == made
+    assert made.to_toml().count("step") == 1
+    assert (again.columns[2].step, again.columns[3].step) == (3.0, None)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        {**AGE, "step": 1},
+        {**SMOKER, "step": 1},
+        *({**AGE, "type": "number", "step": step} for step in (0, -1, math.inf, math.nan)),
+    ],
+)
+def test_a_step_is_a_positive_number_of_a_column_of_numbers(column: dict[str, Any]) -> None:
+    with pytest.raises(PlanError, match="step"):
+        schema(column)
+
+
 def test_unit_is_described_with_every_number_that_counts() -> None:
     assert schema().describe_unit() == "one row, at one silo only"
     words = schema(unit="patient", max_rows=4, max_silos_per_person=3).describe_unit()

@@ -42,31 +42,38 @@ GIVEN = {"time": "months", "event": "died", "epsilon": 2.0, "bounds": SCHEMA, "n
 
 
 def test_a_curve_is_a_table_and_ends_where_nothing_is_known() -> None:
-    model = zero_noise(DPKaplanMeier)(by="drug", tau=40, intervals=20, **GIVEN)
+    model = zero_noise(DPKaplanMeier)(by="drug", tau=40, at=(10, 20), **GIVEN)
     model.fit([trial()[::2], trial()[1::2]])
     assert list(model.survival_.columns) == ["old", "new"]
     assert model.survival_.index.name == "months"
-    np.testing.assert_allclose(model.survival_.index, np.arange(0, 41, 2))
+    assert model.survival_.index[-1] == 40
     truth = np.exp(-model.survival_.index.to_numpy() / 20)
     np.testing.assert_allclose(model.survival_["old"], truth, atol=0.04)
     assert model.median_["old"] == pytest.approx(20 * np.log(2), rel=0.1)
     assert model.rate_["old"] == pytest.approx(1 / 20, rel=0.1)
     hazard = model.cumulative_hazard_["old"].to_numpy()
     np.testing.assert_allclose(hazard, -np.log(model.survival_["old"]), atol=1e-12)
-    few = zero_noise(DPKaplanMeier)(**GIVEN).fit(trial()[:30])
+    assert model.stated_survival_.index.tolist() == [10, 20]
+    assert model.stated_survival_["old"].tolist() == model.predict([10, 20])["old"].tolist()
+    mean = model.restricted_mean_.loc[20, "old"]
+    assert mean == pytest.approx(20 * (1 - np.exp(-1)), rel=0.05)
+    few = DPKaplanMeier(**GIVEN).fit(trial()[:30])
     assert few.survival_["all records"].isna().any()
     assert few.rate_.index.tolist() == ["all records"]
     assert few.rate_ratio_.empty
 
 
+OF = ["survival", "cumulative_hazard", "stated_survival", "restricted_mean", "median", "rate"]
+
+
 @pytest.mark.parametrize("kind", ["noise", "population"])
-@pytest.mark.parametrize("of", ["survival", "cumulative_hazard", "median", "rate", "rate_ratio"])
+@pytest.mark.parametrize("of", [*OF, "rate_ratio"])
 def test_intervals_hold_their_values_and_sampling_makes_them_wider(kind: str, of: str) -> None:
     model = DPKaplanMeier(by="drug", tau=40, **GIVEN).fit(trial())
     found = model.interval(kind, of=of)
-    if of in ("survival", "cumulative_hazard"):
+    if of in OF[:4]:
         assert list(found["new"].columns) == ["value", "low", "high"]
-        found = found["new"].iloc[1:]
+        found = found["new"]
     assert (found["low"] <= found["value"] + 0.02).all()
     assert (found["value"] <= found["high"] + 0.02).all()
     wide, narrow = (model.interval(each, of=of).to_numpy() for each in ("population", "noise"))
@@ -75,18 +82,20 @@ def test_intervals_hold_their_values_and_sampling_makes_them_wider(kind: str, of
     assert list(model.interval(of="rate_ratio").index) == ["new"]
 
 
-def test_between_edges_curves_run_straight_and_beyond_them_nothing_is_said() -> None:
-    model = zero_noise(DPKaplanMeier)(by="drug", tau=40, intervals=4, **GIVEN).fit(trial())
-    at = model.predict([0, 5, 10, 41, -1])
-    first, second = model.survival_["old"].iloc[:2]
-    assert at["old"].iloc[:3].tolist() == pytest.approx([1, (first + second) / 2, second])
+def test_a_share_holds_up_to_the_next_time_and_beyond_the_horizon_nothing_is_said() -> None:
+    model = zero_noise(DPKaplanMeier)(by="drug", tau=40, **GIVEN).fit(trial())
+    times, curve = model.survival_.index.to_numpy(), model.survival_["old"].to_numpy()
+    place = len(times) // 2
+    between = (times[place] + times[place + 1]) / 2
+    at = model.predict([0, times[place], between, 41, -1])
+    assert at["old"].iloc[:3].tolist() == [1.0, curve[place], curve[place]]
     assert at.iloc[3:].isna().all(axis=None)
     assert model.predict(5.0).shape == (1, 2)
 
 
 @pytest.mark.parametrize(
     "asked",
-    [{"kind": "both"}, {"of": "log_rank"}, {"of": "exits"}, {"kind": "noise", "of": "edges"}],
+    [{"kind": "both"}, {"of": "log_rank"}, {"of": "records"}, {"kind": "noise", "of": "at"}],
 )
 def test_an_interval_that_was_not_released_is_refused(asked: dict[str, str]) -> None:
     model = zero_noise(DPKaplanMeier)(**GIVEN).fit(trial())
@@ -103,7 +112,7 @@ def test_the_log_rank_test_says_whether_groups_differ() -> None:
     alike = trial()
     alike["drug"] = np.random.default_rng(1).permutation(alike["drug"])
     assert zero_noise(DPLogRank)(by="drug", tau=40, **GIVEN).fit(alike).p_value_ > 0.01
-    nothing = zero_noise(DPLogRank)(by="drug", **GIVEN).fit(trial()[:5])
+    nothing = DPLogRank(by="drug", **GIVEN).fit(trial()[:5])
     assert np.isnan(nothing.p_value_)
     assert np.isnan(nothing.statistic_)
     with pytest.raises(TypeError, match="by"):
@@ -123,8 +132,8 @@ def test_a_model_comes_from_its_file_as_it_was(tmp_path: Path) -> None:
 
 
 def test_it_is_an_estimator_like_others() -> None:
-    model = DPKaplanMeier(by="drug", tau=40, edges=(5, 20), **GIVEN)
+    model = DPKaplanMeier(by="drug", tau=40, at=[5, 20], **GIVEN)
     twin = clone(model).fit(trial())
-    assert twin.result_.results["edges"].tolist() == [0, 5, 20, 40]
+    assert twin.result_.results["at"].tolist() == [5, 20]
     assert twin.to_frame().shape[0] > 0
     assert twin.plot().figure is not None

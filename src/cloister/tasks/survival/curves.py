@@ -1,12 +1,13 @@
 """Survival curves, rates and tests from noisy exits in fine cells of time, by post-processing.
 
-The array ``exits`` of shape ``(2, cells + 1)`` holds the noisy numbers of records that left in each
-cell of time, with the event and without it (censored). The last cell is for records beyond all
-cells. Numbers come from :func:`~cloister.tasks.survival.running.decoded`, so each sum over later
-cells has little noise. Records that are censored in a cell are at risk in it, as in textbooks.
+The array ``exits`` of shape ``(2, cells + 1)`` holds noisy numbers of exits in each cell of time.
+The first row is for exits with the event, and the second one for censored records. The last cell is
+for records beyond all cells. Numbers come from :func:`~cloister.tasks.survival.running.decoded`, so
+each sum over later cells has little noise. Records that are censored in a cell are at risk in it,
+as in textbooks.
 
-A single cell has more noise than events. So the events of a **block**, a run of cells, are taken
-as released, and the monotone regression of all sums distributes them over the cells of the block.
+A single cell has more noise than events. So cells are joined to **blocks**, whose number of events
+is taken as released. The monotone regression of all sums distributes it over the cells of a block.
 A block holds enough events for the noise, and a block is one cell if there are few cells.
 
 References
@@ -21,18 +22,18 @@ References
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from cloister.core.arrays import Floats, Integers
 from cloister.core.display import Estimate
-from cloister.protocol.task import COUNT_BITS, INTERVAL_95
+from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.intervals import fieller
 from cloister.tasks.survival import running
 from cloister.tasks.survival.times import Horizon
-from cloister.tasks.tables.inference import odds_ratio
+from cloister.tasks.tables.inference import NO_BOUND, odds_ratio
 
 CLEAR = 3.5
 """A curve continues while the number at risk exceeds this many deviations of its noise."""
@@ -69,9 +70,8 @@ class Curve:
 
     @cached_property
     def risk_noise(self) -> Floats:
-        """Deviation of the noise of each number at risk: that of a running sum, twice."""
-        entries = running.column(self._cells + 1) / (1 << COUNT_BITS)
-        return np.asarray(self.noise * np.sqrt(2 * np.cumsum(entries**2))[::-1])
+        """Deviation of the noise of each number at risk, a sum of two rows."""
+        return self.noise * np.sqrt(2) * running.tail_deviations(self._cells + 1)
 
     @property
     def _cells(self) -> int:
@@ -227,8 +227,8 @@ class Curve:
         Notes
         -----
         Let ``w_i`` be the derivative of step i by its events, and ``a_t`` the sum of ``h w`` up to
-        t. A record that leaves in cell i was at risk before, so the sum up to t has the derivative
-        ``-a_min(i, t)`` by it, and ``w_i`` more if it has the event in a cell ``i <= t``.
+        t. A record that leaves in cell i was at risk before. So the sum up to t has the derivative
+        ``-a_min(i, t)`` by it. For an event in a cell ``i <= t`` it is ``w_i`` more.
         """
         places, last = self._places, self.usable
         if not last:
@@ -325,7 +325,8 @@ class _Followed:
     def of(cls, exits: Floats, noise: float, times: Floats) -> _Followed:
         counted = np.append(np.ones(len(times) - 1), 0.0)
         own, both = noise * running.weights_of(np.stack([counted, times]))
-        events = max(float(exits[0] @ counted), 0.0)
+        # One more than was counted, as in tables: few events by chance have too little variance.
+        events = max(float(exits[0] @ counted) + 1, 0.0)
         time, squares = float(exits.sum(axis=0) @ times), float(exits.sum(axis=0) @ times**2)
         # Events and times of a record go together, and so do their sums over a sample.
         together = max(float(exits[0] @ (counted * times)), 0.0)
@@ -365,9 +366,8 @@ def rates(exits: Floats, noise: float, times: Floats) -> tuple[Estimate, Estimat
         return odds_ratio(pairs, deviations, 0.0, np.stack([variances[2, 1:], first], axis=-1))[0]
 
     narrow, whole = ratios(of_noise), ratios(of_both)
-    return estimate, Estimate(
-        narrow.values, narrow.low, narrow.high, population=(whole.low, whole.high)
-    )
+    ratio = replace(narrow, population=(whole.low, whole.high))
+    return estimate, ratio.mapped(lambda part: np.where(part < NO_BOUND, part, np.inf))
 
 
 @dataclass(frozen=True)

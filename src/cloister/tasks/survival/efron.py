@@ -26,8 +26,7 @@ from functools import cached_property
 import numpy as np
 
 from cloister.core.arrays import Flags, Floats, Integers
-from cloister.protocol.task import COUNT_BITS
-from cloister.tasks.survival.running import column, decoded
+from cloister.tasks.survival.running import decoded, tail_deviations
 
 _DRAWS, _DRAWS_OF_HALVES = 100, 50
 _CLEAR, _LEAST_AT_RISK = 4.0, 20.0  # the horizon: deviations of noise, and records
@@ -74,8 +73,7 @@ class Table:
     @cached_property
     def unit(self) -> Floats:
         """Noise of the number at risk at each tick, for a noise of 1; shape (ticks,)."""
-        squares = np.cumsum((column(self.ticks + 1) / (1 << COUNT_BITS)) ** 2)
-        return np.asarray(np.sqrt(2 * squares[:0:-1]))
+        return np.sqrt(2) * tail_deviations(self.ticks + 1)[:-1]
 
 
 @dataclass(frozen=True)

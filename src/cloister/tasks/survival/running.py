@@ -73,6 +73,11 @@ def weights_of(gradients: Floats) -> Floats:
     return _applied(gradients)
 
 
+def tail_deviations(cells: int) -> Floats:
+    """Return the noise in each sum over a cell and all later ones, for a noise of 1; (cells,)."""
+    return np.asarray(np.sqrt(np.cumsum((column(cells) / _ONE) ** 2))[::-1])
+
+
 def _applied(rows: Floats) -> Floats:
     """Return the product of rows with the inverse series, along the last axis."""
     from scipy.fft import irfft, next_fast_len, rfft

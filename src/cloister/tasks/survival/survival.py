@@ -248,9 +248,9 @@ class Survival(Gaussian):
         -------
         dict
             ``times``, the ends of the cells, of shape (cells,), data units. ``survival`` of shape
-            (groups, cells), the share without the event at these times, not a number where too few
-            are at risk for the noise: the curve of each group has ``usable`` times. ``records`` of
-            each group, with ``records_half_width``.
+            (groups, cells), the share without the event at these times. It is not a number where
+            too few are at risk for the noise: the curve of each group has ``usable`` times.
+            ``records`` of each group, with ``records_half_width``.
 
             ``at``, the stated times. ``stated_survival``, ``stated_at_risk``, the number of records
             followed beyond each of these times, and ``restricted_mean``, the mean time without the

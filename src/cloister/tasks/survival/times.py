@@ -67,7 +67,7 @@ class Horizon:
             raise PlanError(
                 f"tau must leave ticks of {self.step:g} between the bounds "
                 f"({self.low:g}, {self.high:g}) that the grid separates, got {self.tau:g}; use "
-                "narrower bounds."
+                "narrower bounds or more bits of the grid."
             )
 
     @staticmethod

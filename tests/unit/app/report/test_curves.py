@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,3 +65,12 @@ def test_a_notebook_has_each_number_of_each_curve() -> None:
     frame = release_frame([curves()])
     assert len(frame) == 5
     assert release_axes([curves()]).get_title() == "Left"
+
+
+def test_a_curve_of_steps_holds_a_value_up_to_the_next_place() -> None:
+    whole = curves(population=(VALUES - 0.25, VALUES + 0.25))
+    (axes,) = figure_of(replace(whole, steps=True)).axes
+    assert {line.get_drawstyle() for line in axes.lines} == {"steps-post"}
+    band = axes.collections[2].get_paths()[0].vertices  # of the new drug, which is known throughout
+    assert {0.875, 0.625} <= {round(y, 3) for x, y in band if x == 1}
+    assert {line.get_drawstyle() for line in figure_of(whole).axes[0].lines} == {"default"}

@@ -64,19 +64,25 @@ def planned(schema: Schema = SCHEMA, **options: object) -> Survival:
 # What is planned ----------------------------------------------------------------------------------
 
 
-def test_intervals_are_equal_parts_of_the_horizon_and_fewer_with_more_noise() -> None:
-    few, many = (planned(**BY, epsilon=epsilon).edges for epsilon in (0.1, 4.0))
-    assert 4 == len(few) < len(many)
-    np.testing.assert_allclose(np.diff([0, *many]), 60 / len(many))
-    assert planned(**ASKED, intervals=3, tau=30.0).edges == (10.0, 20.0, 30.0)
-    assert planned(**ASKED, edges=(1.0, 6.0), tau=24.0).edges == (1.0, 6.0, 24.0)
-    assert planned(**ASKED).groups == ("all records",)
+def with_times(**changes: object) -> Schema:
+    """Return the schema with another column of times."""
+    times = {"name": "months", "type": "number", "min": 0, "max": 60, **changes}
+    return Schema(dataset="trial", unit="row", columns=[times, *SCHEMA.columns[1:]])
 
 
-def test_intervals_that_end_before_the_least_time_are_left_out() -> None:
-    later = SCHEMA.columns[0].model_copy(update={"min": 12.0})
-    schema = SCHEMA.model_copy(update={"columns": (later, *SCHEMA.columns[1:])})
-    assert planned(schema, **ASKED, intervals=6).edges == (20.0, 30.0, 40.0, 50.0, 60.0)
+def test_the_plan_has_the_ticks_of_the_column_and_times_to_state() -> None:
+    task = planned(**BY)
+    assert task.groups == ("old", "new")
+    assert task.at == (15.0, 30.0, 45.0, 60.0)
+    assert len(task.horizon.ends) > 2000
+    monthly = planned(with_times(type="integer"), **ASKED, tau=24.0, at=(6, 12))
+    assert monthly.horizon.ends.tolist() == list(range(25))
+    assert (monthly.at, monthly.groups) == ((6.0, 12.0), ("all records",))
+    visits = planned(with_times(step=3.0), **ASKED)
+    assert visits.horizon.ends.tolist() == list(range(0, 58, 3))
+    later = planned(with_times(min=12.0), **ASKED)
+    assert later.horizon.ends[0] > 12
+    assert later.at == (24.0, 36.0, 48.0, 60.0)
 
 
 @pytest.mark.parametrize(
@@ -87,14 +93,12 @@ def test_intervals_that_end_before_the_least_time_are_left_out() -> None:
         ({**ASKED, "by": "months"}, "by must be a column of categories"),
         ({**ASKED, "by": "died"}, "must be different columns"),
         ({**ASKED, "by": "dose"}, "by must be a column of the schema"),
-        ({**ASKED, "tau": 61.0}, "edges must rise strictly inside"),
-        ({**ASKED, "edges": (10.0, 60.0)}, "edges must be below the horizon"),
-        ({**ASKED, "edges": (10.0, 10.0)}, "edges"),
-        ({**ASKED, "edges": (10.0,), "intervals": 4}, "give one of them"),
-        ({**ASKED, "edges": (0.0, 10.0)}, "edges must rise strictly inside"),
-        ({**ASKED, "edges": tuple(0.0001 * k for k in range(1, 50))}, "one grid step"),
-        ({**ASKED, "intervals": 0}, "intervals"),
+        ({**ASKED, "tau": 61.0}, "tau must be in"),
         ({**ASKED, "tau": -1.0}, "tau"),
+        ({**ASKED, "at": (10.0, 61.0)}, "at must be times above 0 and up to the horizon, 60"),
+        ({**ASKED, "at": (0.0, 10.0)}, "at must be times above 0"),
+        ({**ASKED, "at": (10.0, 10.0)}, "at"),
+        ({**ASKED, "edges": (10.0,)}, "edges"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_spent(
@@ -105,10 +109,8 @@ def test_what_cannot_be_is_refused_before_anything_is_spent(
 
 
 def test_times_below_zero_are_refused() -> None:
-    earlier = SCHEMA.columns[0].model_copy(update={"min": -1.0})
-    schema = SCHEMA.model_copy(update={"columns": (earlier, *SCHEMA.columns[1:])})
     with pytest.raises(PlanError, match="min is at least 0"):
-        planned(schema, **ASKED)
+        planned(with_times(min=-1.0), **ASKED)
 
 
 def test_a_plan_that_shows_nothing_says_so() -> None:
@@ -119,48 +121,38 @@ def test_a_plan_that_shows_nothing_says_so() -> None:
         assert any("the middle of a curve would have a margin" in words for words in said) == warned
 
 
-# What is counted ----------------------------------------------------------------------------------
-
-
-def test_each_record_leaves_in_its_interval_or_beyond_the_horizon() -> None:
-    rows = [
-        (0.0, True, "old"),  # at the start
-        (10.0, True, "old"),  # on an edge: before it
-        (10.01, False, "old"),
-        (30.0, True, "new"),  # the event as the horizon ends
-        (30.0, False, "new"),  # there to the end
-        (31.0, True, "new"),  # after it
-        (60.0, True, "new"),
-        (75.0, False, "old"),  # beyond all bounds: cut to them
-    ]
-    table = pd.DataFrame(rows, columns=["months", "died", "drug"])
-    exits = ran(table, **BY, tau=30.0, intervals=3).results["exits"]
-    assert exits[0].tolist() == [[2, 0], [0, 1], [0, 0], [1, 0]]
-    assert exits[1].tolist() == [[0, 0], [0, 0], [1, 0], [3, 0]]
+# What is released ---------------------------------------------------------------------------------
 
 
 def test_who_is_at_the_top_of_the_box_may_have_been_moved_there() -> None:
-    table = pd.DataFrame({"months": [60.0, 99.0], "died": [True, True], "drug": ["old", "old"]})
-    exits = ran(table, **ASKED, intervals=2).results["exits"]
-    assert exits[0].tolist() == [[0, 0], [0, 0], [2, 0]]
+    rows = {"months": [60.0, 99.0, 30.0, 30.0], "died": [True] * 4, "drug": ["old"] * 4}
+    found = ran(pd.DataFrame(rows), **ASKED, epsilon=1e9).results
+    assert found["stated_survival"][0, 2] == pytest.approx(0.5)
+    assert found["stated_at_risk"][0, 2:] == pytest.approx([2, 2])
 
 
-def test_the_table_is_that_of_pandas_and_rates_are_events_over_time() -> None:
+def test_rates_records_and_shares_are_those_of_pandas() -> None:
     table = trial()
-    found = ran(table, **BY, tau=40.0, intervals=8).results
-    inside = table[(table.months <= 40)]
-    row = pd.cut(inside.months, np.linspace(0, 40, 9), labels=False)
-    counted = pd.crosstab([inside.drug, row], inside.died)
-    for group, name in enumerate(("old", "new")):
-        assert (found["exits"][group, :-1, 0] == counted.loc[name][True]).all()
-        assert (found["exits"][group, :-1, 1] == counted.loc[name][False]).all()
-    assert found["exits"].sum() == len(table)
+    table["months"] = np.ceil(table["months"])
+    silos = {"here": read_source(table, with_times(step=1.0))}
+    given = {"epsilon": 1e9, "nominal_n": 3000, "noise": ZeroNoise(), "tau": 40.0, "at": (20.0,)}
+    found = run_job(Survival, with_times(step=1.0), silos, **given, **BY).results
     for group, name in enumerate(("old", "new")):
         of = table[table.drug == name]
         told = (of.died & (of.months <= 40)).sum() / of.months.clip(upper=40).sum()
-        assert found["rate"][group] == pytest.approx(told, rel=5e-3)
+        assert found["rate"][group] == pytest.approx(told, rel=1e-6)
+        assert found["records"][group] == pytest.approx(len(of))
+        assert found["stated_at_risk"][group, 0] == pytest.approx((of.months > 20).sum())
+        alive = np.prod(
+            [
+                1 - ((of.months == t) & of.died).sum() / max((of.months >= t).sum(), 1)
+                for t in range(21)
+            ]
+        )
+        assert found["stated_survival"][group, 0] == pytest.approx(alive, abs=1e-6)
     ratio = found["rate"][1] / found["rate"][0]
     assert found["rate_ratio"][0] == pytest.approx(ratio, rel=1e-6)
+    assert found["log_rank_until"] == [40.0]
 
 
 def test_silos_add_up_and_the_noise_is_in_every_interval() -> None:
@@ -173,16 +165,16 @@ def test_silos_add_up_and_the_noise_is_in_every_interval() -> None:
     for name, value in alone.items():
         np.testing.assert_array_equal(split[name], value)
     wide = ran(whole, SimulatedNoise(0), **BY, epsilon=0.5).results
-    widths = [(r["survival_high"] - r["survival_low"])[:, 1].min() for r in (alone, wide)]
-    assert 0 < widths[0] < widths[1]
+    widths = [(r["survival_high"] - r["survival_low"])[:, 1000].min() for r in (alone, wide)]
+    assert 0 <= widths[0] < widths[1]
 
 
 def test_a_test_without_enough_records_is_not_made() -> None:
-    found = ran(trial(20), **BY, intervals=4).results
+    found = ran(trial(20), SimulatedNoise(0), **BY).results
     assert found["log_rank"].size == found["log_rank_p"].size == 0
-    task = planned(**BY, intervals=4)
-    (shown,) = (d for d in task.displays(found, SCHEMA.names) if "Log-rank" in d.title)
-    assert [row[1] for row in shown.rows][1:] == ["not testable", "not testable"]
+    assert found["log_rank_until"] == [0.0]
+    (shown,) = (d for d in planned(**BY).displays(found, SCHEMA.names) if "Log-rank" in d.title)
+    assert [row[1] for row in shown.rows][1:] == ["not known", "not known"]
 
 
 # What is shown ------------------------------------------------------------------------------------
@@ -190,16 +182,16 @@ def test_a_test_without_enough_records_is_not_made() -> None:
 
 def test_the_report_draws_curves_that_end_where_noise_takes_over() -> None:
     result = ran(trial(), SimulatedNoise(1), **BY, epsilon=0.3)
-    task = result.plan.task
-    curve, groups, test = task.displays(result.results, result.plan.columns)
+    groups, stated, curve, test = result.plan.task.displays(result.results, result.plan.columns)
     assert isinstance(curve, Curve)
+    assert curve.steps
     assert curve.names == ("old", "new")
-    ends = result.results["usable"]
-    assert (np.isnan(curve.estimate.values).sum(axis=1) == len(curve.places) - 1 - ends).all()
+    assert curve.places[0] == 0
+    assert (curve.estimate.values[:, 0] == 1).all()
     assert np.isnan(curve.estimate.values).any()
+    assert len(curve.places) <= 241
     table = as_table(curve)
     assert table.headings == ("months", "old", "population 95 %", "new", "population 95 %")
-    assert len(table.rows) == len(curve.places)
     assert "" in table.rows[-1]
     svg = draw(curve, "a")
     assert "old" in svg
@@ -207,14 +199,16 @@ def test_the_report_draws_curves_that_end_where_noise_takes_over() -> None:
     assert "old, new" in alt_text(curve)
     assert isinstance(groups, Table)
     assert len(groups.headings) == 5
-    assert test.rows[0][1] == f"{result.results['log_rank_intervals'][0]:.0f} of {len(task.edges)}"
+    assert len(stated.rows) == 8
+    assert "not known" in stated.rows[3]
+    assert test.rows[0] == ("until months", float(result.results["log_rank_until"][0]))
 
 
 def test_an_unreached_median_is_infinite_and_has_a_lower_end() -> None:
     table = trial()
     table["died"] &= table["months"] < 5
     result = ran(table, **ASKED)
-    groups = result.plan.task.displays(result.results, result.plan.columns)[1]
+    groups = result.plan.task.displays(result.results, result.plan.columns)[0]
     (row,) = groups.rows
     assert isinstance(row[2], Estimate)
     assert row[2].value == np.inf
@@ -244,7 +238,9 @@ def test_it_is_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     out = tmp_path / "out"
     assert main(["survival", *files, *plan, *asked, *ends, "--out", str(out)]) == 0
     shown = capsys.readouterr().out
-    assert "Share still without the event: died" in shown
+    assert "Shares at stated times" in shown
     assert "Log-rank" in shown
-    assert "<svg" in (out / "report.html").read_text()
+    report = (out / "report.html").read_text()
+    assert "<svg" in report
+    assert "Share still without the event: died" in report
     assert json.loads((out / "model.json").read_text())
