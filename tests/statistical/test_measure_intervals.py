@@ -77,7 +77,8 @@ def coverage(found: list[dict[str, Any]]) -> dict[str, float]:
             low, high = results[f"{name}_low"], results[f"{name}_high"]
             slack = 1e-6 * (1 + np.abs(exact[name]))
             hit = (low - slack <= exact[name]) & (exact[name] <= high + slack)
-            inside[name].append(hit.ravel())
+            # Without records there is nothing to hold, such as the share of an empty group.
+            inside[name].append((hit | np.isnan(exact[name])).ravel())
     return {name: float(np.mean(hits, axis=0).min()) for name, hits in inside.items()}
 
 

@@ -506,7 +506,7 @@ def regression_measures(
     of_residuals = np.maximum(fourth / square_sum**2 - 1 / size, 0.0) if square_sum > 0 else 0.0
     # Relative variances. Both sums contain the residuals, so the true variance is smaller.
     unexplained = sampled(
-        unexplained, unexplained.values**2 * (of_residuals + (_NORMAL - 1) / size), (0.0, 2.0)
+        unexplained, middle_of(unexplained) ** 2 * (of_residuals + (_NORMAL - 1) / size), (0.0, 2.0)
     )
     turned = unexplained.mapped(lambda part: 1 - part)
     wide = turned.population and turned.population[::-1]

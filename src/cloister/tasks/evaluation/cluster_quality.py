@@ -282,6 +282,8 @@ class ClusterQuality(Gaussian):
         below = sqrt(float((weights**2 * (width - distance.low[chosen]) ** 2).sum()))
         above = sqrt(float((weights**2 * (distance.high[chosen] - width) ** 2).sum()))
         value = weights @ width
+        if np.isnan(value):
+            return Estimate(value, np.zeros(()), np.full((), np.inf))
         return Estimate(value, np.maximum(value - below, 0.0), value + above)
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:

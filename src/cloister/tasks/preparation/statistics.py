@@ -306,6 +306,6 @@ def _matrices(entries: Estimate, half: Floats, factor: float) -> dict[str, Float
         "covariance_low": entries.low * scale,
         "covariance_high": entries.high * scale,
         "correlation": correlation,
-        "correlation_low": np.clip(correlation - spread, -1.0, 1.0),
-        "correlation_high": np.clip(correlation + spread, -1.0, 1.0),
+        "correlation_low": np.where(unknown, -1.0, np.clip(correlation - spread, -1.0, 1.0)),
+        "correlation_high": np.where(unknown, 1.0, np.clip(correlation + spread, -1.0, 1.0)),
     }

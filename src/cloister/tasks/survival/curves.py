@@ -33,7 +33,7 @@ from cloister.protocol.task import INTERVAL_95
 from cloister.tasks.intervals import fieller
 from cloister.tasks.survival import running
 from cloister.tasks.survival.times import Horizon
-from cloister.tasks.tables.inference import NO_BOUND, odds_ratio
+from cloister.tasks.tables.inference import odds_ratio
 
 CLEAR = 3.5
 """A curve continues while the number at risk exceeds this many deviations of its noise."""
@@ -71,7 +71,7 @@ class Curve:
     @cached_property
     def risk_noise(self) -> Floats:
         """Deviation of the noise of each number at risk, a sum of two rows."""
-        return self.noise * np.sqrt(2) * running.tail_deviations(self._cells + 1)
+        return np.asarray(self.noise * np.sqrt(2) * running.tail_deviations(self._cells + 1))
 
     @property
     def _cells(self) -> int:
@@ -366,8 +366,7 @@ def rates(exits: Floats, noise: float, times: Floats) -> tuple[Estimate, Estimat
         return odds_ratio(pairs, deviations, 0.0, np.stack([variances[2, 1:], first], axis=-1))[0]
 
     narrow, whole = ratios(of_noise), ratios(of_both)
-    ratio = replace(narrow, population=(whole.low, whole.high))
-    return estimate, ratio.mapped(lambda part: np.where(part < NO_BOUND, part, np.inf))
+    return estimate, replace(narrow, population=(whole.low, whole.high))
 
 
 @dataclass(frozen=True)

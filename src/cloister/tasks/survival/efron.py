@@ -73,7 +73,7 @@ class Table:
     @cached_property
     def unit(self) -> Floats:
         """Noise of the number at risk at each tick, for a noise of 1; shape (ticks,)."""
-        return np.sqrt(2) * tail_deviations(self.ticks + 1)[:-1]
+        return np.asarray(np.sqrt(2) * tail_deviations(self.ticks + 1)[:-1])
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,8 @@ def compared(counts: Floats, cut: int, s: float) -> dict[str, Estimate]:
 def _difference(value: Floats, low: Floats, high: Floats) -> Interval:
     """Return limits of differences to the first number, whose error is independent [ZD08]_."""
     below, above, gap = value - low, high - value, value[1:] - value[0]
-    return gap - np.hypot(below[1:], above[0]), gap + np.hypot(above[1:], below[0])
+    ends = gap - np.hypot(below[1:], above[0]), gap + np.hypot(above[1:], below[0])
+    return np.nan_to_num(ends[0], nan=-1.0), np.nan_to_num(ends[1], nan=1.0)
 
 
 # Divergences --------------------------------------------------------------------------------------
