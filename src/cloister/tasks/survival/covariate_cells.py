@@ -1,8 +1,9 @@
 """Public cells of covariates and strata, and the shares of a record in them.
 
 A record is in the cell of its categories and its stratum. A number has equally spaced knots in its
-box. A record is split between the two knots around its value, so that sums of the number are exact. Shares of several numbers are multiplied. They are whole numbers with a public sum, and a
-record adds as much in total as a record in a single cell.
+box. A record is split between the two knots around its value, so that sums of the number are exact.
+Shares of several numbers are multiplied. They are whole numbers with a public sum, and a record
+adds as much in total as a record in a single cell.
 """
 
 from __future__ import annotations
