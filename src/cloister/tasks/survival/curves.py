@@ -26,27 +26,72 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from cloister.core.arrays import Floats, Integers
+from cloister.core.arrays import Flags, Floats, Integers
 from cloister.core.display import Estimate
-from cloister.protocol.task import INTERVAL_95
+from cloister.core.errors import PlanError
+from cloister.protocol.task import INTERVAL_95, PublicColumn
+from cloister.tasks.columns import position
 from cloister.tasks.intervals import fieller
-from cloister.tasks.survival.interval_exits import CLEAR as CLEAR
-from cloister.tasks.survival.interval_exits import CLEAR_TEST as CLEAR_TEST
-from cloister.tasks.survival.interval_exits import at_risk as at_risk
-from cloister.tasks.survival.interval_exits import hazards as hazards
-from cloister.tasks.survival.interval_exits import table_of as table_of
-from cloister.tasks.survival.interval_exits import usable as usable
-from cloister.tasks.survival.interval_exits import usual_intervals as usual_intervals
-from cloister.tasks.survival.interval_exits import word_of as word_of
-from cloister.tasks.survival.times import followed as followed
 from cloister.tasks.tables.inference import NO_BOUND, odds_ratio
 
+CLEAR = 3.5
+"""A curve continues while the number at risk exceeds this many deviations of its noise."""
+CLEAR_TEST = 2.0
+"""A test uses an interval while the number at risk in all groups exceeds this many deviations."""
+_LEAST_HAZARD, _MOST_HAZARD = -0.5, 0.95  # of one interval, so that log(1 - hazard) is finite
 _Z = INTERVAL_95["gaussian"]
 _TINY = 1e-12
+
+
+def followed(columns: Sequence[PublicColumn], time: str, event: str) -> tuple[int, int]:
+    """Return the indices of the columns of follow-up time and of the event."""
+    i, j = position(columns, time, "time"), position(columns, event, "event")
+    if columns[i].levels or columns[i].low < 0:
+        raise PlanError(f"time must be a numeric column whose min is at least 0, got {time!r}.")
+    if columns[j].categories != ("0", "1"):
+        raise PlanError(f"event must be a boolean column, got {event!r}.")
+    return i, j
+
+
+def word_of(row: Integers, event: Integers, intervals: int) -> Integers:
+    """Return the index of the number of a table to which each record adds 1."""
+    # The last row has a single number, for records with and without a later event.
+    return np.asarray(2 * row + ((event == 0) & (row < intervals)))
+
+
+def table_of(words: Floats) -> Floats:
+    """Return the table of exits, (..., K + 1, 2), from its 2 K + 1 numbers."""
+    whole = np.concatenate([words, np.zeros_like(words[..., :1])], axis=-1)
+    return whole.reshape(*words.shape[:-1], -1, 2)
+
+
+def at_risk(exits: Floats, noise: float) -> tuple[Floats, Floats]:
+    """Return the number at risk in each interval, (..., K), and the deviation of its noise, (K,).
+
+    Half of the records that are censored in an interval count as being at risk in it.
+    """
+    # Sums over later rows: a table of numbers at risk would have K times the squared norm.
+    still = np.cumsum(exits.sum(axis=-1)[..., ::-1], axis=-1)[..., :0:-1]
+    words = 2.0 * np.arange(exits.shape[-2], 1, -1) - 1
+    return still - exits[..., :-1, 1] / 2, noise * np.sqrt(words)
+
+
+def usable(risk: Floats, std: Floats, clear: float = CLEAR) -> Flags:
+    """Return the mask of intervals, from the first on, whose number at risk is above its noise."""
+    return np.logical_and.accumulate(risk > np.maximum(clear * std, 1.0), axis=-1)
+
+
+def hazards(exits: Floats, noise: float) -> tuple[Floats, Floats]:
+    """Return the hazard of each interval, and the number at risk, at least 1."""
+    # Not cut at 0: sums of noisy hazards are unbiased, sums of hazards cut at 0 are not.
+    risk = np.maximum(*np.broadcast_arrays(*at_risk(exits, noise)))
+    risk = np.maximum(risk, 1.0)
+    return np.clip(exits[..., :-1, 0] / risk, _LEAST_HAZARD, _MOST_HAZARD), risk
 
 
 def kaplan_meier(exits: Floats, noise: float) -> Estimate:
@@ -245,3 +290,8 @@ def rates(exits: Floats, edges: Floats, noise: float) -> tuple[Estimate, Estimat
     # A ratio of rates is events x time over time x events, the products of an odds ratio.
     ratios, _ = odds_ratio(pairs, deviations, np.array([1.0, 0.0]), covariance)
     return estimate, ratios.mapped(lambda part: np.where(part < NO_BOUND, part, np.inf))
+
+
+def usual_intervals(nominal_n: int, groups: int, noise: float) -> int:
+    """Return a number of intervals in [4, 60]; the more noise, the fewer."""
+    return int(np.clip(round((nominal_n / (groups * max(noise, _TINY))) ** 0.4), 4, 60))
