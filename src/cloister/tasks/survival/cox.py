@@ -102,7 +102,7 @@ class Cox(Gaussian):
 
     example: ClassVar[Example] = Example(
         (PublicColumn("months", 0.0, 60.0, step=1.0), BOOLEAN, CATEGORY),
-        {"time": "months", "event": "smokes", "nominal_events": 50_000},
+        {"time": "months", "event": "smokes", "nominal_events": 100_000},
     )
 
     @declared

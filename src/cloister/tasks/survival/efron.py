@@ -29,7 +29,7 @@ from cloister.core.arrays import Flags, Floats, Integers
 from cloister.tasks.survival.running import decoded, tail_deviations
 
 _DRAWS, _DRAWS_OF_HALVES = 100, 50
-_CLEAR, _LEAST_AT_RISK = 4.0, 20.0  # the horizon: deviations of noise, and records
+_CLEAR, _LEAST_AT_RISK = 4.0, 2.0  # the horizon: deviations of noise, and records
 _CLEAR_CELL = 3.0  # deviations of noise, above which a cell of categories is followed
 _BLOCK, _MOST_BLOCKS, _LEAST_BLOCKS = 2.0, 200, 3  # events of a block in deviations of noise
 _PASSES, _STEPS, _STEPS_AGAIN, _STEPS_OF_HALVES = 3, 30, 8, 5

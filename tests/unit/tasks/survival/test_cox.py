@@ -141,6 +141,41 @@ def test_ticks_of_a_step_are_exact() -> None:
     assert np.abs(errors(found, table, "treated")).max() < 0.02
 
 
+REAL = {
+    "rossi": ("week", "arrest", ("fin", "race", "wexp", "mar", "paro")),
+    "lung": ("time", "status", ("sex",)),
+    "gbsg2": ("time", "cens", ("horTh", "menostat")),
+    "waltons": ("T", "E", ("group",)),
+    "leukemia": ("t", "status", ("sex", "Rx")),
+    "kidney_transplant": ("time", "death", ("black_male", "white_male", "black_female")),
+    "lymphoma": ("Time", "Censor", ("Stage_group",)),
+    "larynx": ("time", "death", ("Stage_II", "Stage_III", "Stage_IV")),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_without_noise_real_tables_are_what_lifelines_says(name: str, oracle: Any) -> None:
+    lifelines = oracle("lifelines")
+    time, event, covariates = REAL[name]
+    table = getattr(lifelines.datasets, f"load_{name}")()
+    for covariate in covariates:
+        x = (table[covariate] == max(table[covariate].unique(), key=str)).astype(float)
+        real = pd.DataFrame({"t": table[time].astype(float), "e": table[event] > 0, "x": x})
+        columns = [
+            {"name": "t", "type": "number", "min": 0, "max": 2 * float(real["t"].max())},
+            *({"name": n, "type": "boolean"} for n in "ex"),
+        ]
+        found = released(
+            real.assign(x=x > 0),
+            *("x",),
+            schema=Schema(dataset="real", unit="row", columns=columns),
+            **{"time": "t", "event": "e", "nominal_n": len(real)},
+        ).results
+        fitted = lifelines.CoxPHFitter().fit(real, "t", "e")
+        gap = float(found["coef"][0] - fitted.params_["x"])
+        assert abs(gap) < 0.05 * float(fitted.standard_errors_["x"])
+
+
 def test_without_noise_numbers_are_near_what_efron_says() -> None:
     """Within half of a standard error with 20,000 records, also beside a category."""
     table = patients(20_000)
