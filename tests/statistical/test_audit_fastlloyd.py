@@ -618,6 +618,7 @@ def test_the_chernoff_rate_bounds_the_tail_of_products() -> None:
         ("max_cover.md", 9),
         ("balcan.md", 3),
         ("cox.md", 6),
+        ("survival.md", 9),
         ("naive_bayes.md", 7),
         ("regression.md", 13),
         ("forest.md", 9),
