@@ -300,7 +300,7 @@ def test_no_records_make_it_say_nothing(edge: str, noise: Any) -> None:
         assert (np.isfinite(results[name]) == known).all()
     assert not known[1] or edge == "all alike"
     assert len(found.plan.task.displays(results, found.plan.columns)) >= 2
-    assert found.plan.task.summary(results, N, "records").result
+    assert found.plan.task.summary(results, found.plan.columns, N, "records").result
 
 
 BOTH = {"covariates": ("age", "treated", "stage")}
