@@ -617,12 +617,8 @@ def test_the_chernoff_rate_bounds_the_tail_of_products() -> None:
         ("subcluster.md", 8),
         ("max_cover.md", 9),
         ("balcan.md", 3),
-<<<<<<< HEAD
         ("cox.md", 11),
-=======
-        ("cox.md", 6),
         ("survival.md", 9),
->>>>>>> surv
         ("naive_bayes.md", 7),
         ("regression.md", 13),
         ("forest.md", 9),
