@@ -1,258 +1,200 @@
-"""How far survival curves are off, how often their intervals hold, and what the tests can see.
+"""How near survival curves are to the pooled textbook analysis, and how often intervals hold it.
 
-Noise is drawn on the noisy table itself, which is what a silo's sum is; the sums are checked
-elsewhere. The real data sets are those of lifelines: ``pip install lifelines==0.30.3``; without it
-their rows are left out. Run: ``python benchmarks/survival.py [runs]``.
+Noise is drawn on the released sums. The yardstick is the same analysis of the same records without
+noise, which is that of lifelines at ticks (`tests/unit/tasks/survival/test_curves.py`). The real
+data sets are those of lifelines: ``pip install lifelines==0.30.3``; without it they are left out.
+Run: ``python benchmarks/survival.py [runs]``.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from cloister.core.arrays import Floats
+from cloister.core.arrays import Floats, Integers
+from cloister.core.display import Estimate
 from cloister.privacy.calibration import gaussian_noise_multiplier
-from cloister.tasks.survival import curves
+from cloister.protocol.task import COUNT_BITS
+from cloister.tasks.survival import curves, running
+from cloister.tasks.survival.times import Horizon
 
-EPSILONS = (0.1, 0.5, 1.0, 4.0)
-SETS = {  # of lifelines: time, event
-    "waltons": ("T", "E"),
-    "rossi": ("week", "arrest"),
-    "lung": ("time", "status"),
-    "gbsg2": ("time", "cens"),
-    "kidney_transplant": ("time", "death"),
+SIZES, EPSILONS, DELTA = (400, 2000, 20_000), (0.5, 1.0, 4.0), 1e-6
+SETS = {  # of lifelines: time, event, step of the time
+    "waltons": ("T", "E", 1.0),
+    "rossi": ("week", "arrest", 1.0),
+    "lung": ("time", "status", 1.0),
+    "gbsg2": ("time", "cens", 1.0),
+    "kidney_transplant": ("time", "death", 1.0),
 }
-BARS = {
-    "waltons": (None, 0.19, 0.17, 0.09),
-    "rossi": (None, 0.071, 0.055, 0.034),
-    "lung": (None, 0.091, 0.069, 0.039),
-    "gbsg2": (None, 0.054, 0.049, 0.042),
-    "kidney_transplant": (None, 0.096, 0.076, 0.054),
-    "exponential": (0.019, 0.009, 0.008, 0.005),
+STATED = (0.125, 0.25, 0.5, 0.75)  # of the horizon, where shares are compared
+
+
+@dataclass(frozen=True)
+class Law:
+    """Weibull times with the scale 25, followed for a uniform time; the horizon is 48."""
+
+    step: float = 1.0
+    hazard: float = 1.0
+    shape: float = 1.0
+    followed: tuple[float, float] = (6.0, 60.0)
+
+    @property
+    def horizon(self) -> Horizon:
+        return Horizon(low=0, high=61, tau=48, step=self.step)
+
+    def exits(self, rng: np.random.Generator, n: int, *ratios: float, first: float) -> Integers:
+        """Return exits of groups with these ratios of hazards; `first` is the share of one."""
+        rest = (1 - first) / max(len(ratios) - 1, 1)
+        shares = [first, *[rest] * (len(ratios) - 1)]
+        group = rng.choice(len(ratios), n, p=np.array(shares) / sum(shares))
+        hazard = self.hazard * np.array(ratios)[group]
+        time, followed = 25 * rng.weibull(self.shape, n), rng.uniform(*self.followed, n)
+        time /= hazard ** (1 / self.shape)
+        return table_of(
+            self.horizon, np.minimum(time, followed), time <= followed, group, len(ratios)
+        )
+
+
+LAWS = {
+    "months": Law(),
+    "visits every 3 months": Law(step=3.0),
+    "any time": Law(step=0.0),
+    "early events": Law(shape=0.5),
+    "heavy censoring": Law(followed=(0.0, 24.0)),
+    "few events": Law(hazard=0.05),
 }
-Sample = tuple[Floats, Floats]
 
 
-def table_of(time: Floats, event: Floats, edges: Floats) -> Floats:
-    """Return the exact exits; the last row is of those who are there at the last edge."""
-    row = np.maximum(np.searchsorted(edges, time, side="left") - 1, 0)
-    row[(time == edges[-1]) & (event == 0)] = len(edges) - 1
-    words = curves.word_of(row, event, len(edges) - 1)
-    return curves.table_of(np.bincount(words, minlength=2 * len(edges) - 1).astype(float))
+def table_of(
+    horizon: Horizon, seen: Floats, event: Floats, group: Integers | None = None, groups: int = 1
+) -> Integers:
+    if horizon.step:
+        seen = np.ceil(seen / horizon.step) * horizon.step
+    steps = np.rint((seen / horizon.high * 2 - 1) * horizon.one).astype(np.int32)
+    event = np.where(event, 1, -1) * horizon.one
+    group = np.zeros(len(seen), np.int64) if group is None else group
+    return horizon.exits(group, groups, steps, event)
 
 
-def simulated(
-    rng: np.random.Generator,
-    n: int,
-    hazard: float = 1.0,
-    least: float = 0.3,
-    most: float = 2.5,
-    shape: float = 1.0,
-) -> Sample:
-    """Return times of a law of Weibull, followed for a uniform time; the horizon is 1.5."""
-    time, followed = rng.weibull(shape, n) / hazard, rng.uniform(least, most, n)
-    return np.minimum(time, followed), (time < followed).astype(np.float64)
+def noise_of(horizon: Horizon, epsilon: float) -> float:
+    block = running.block_of("exits", 1, len(horizon.ends) + 1, 1.0)
+    multiplier = gaussian_noise_multiplier(epsilon, DELTA)
+    return float(multiplier * np.sqrt(block.l2_squared) / (1 << COUNT_BITS))
 
 
-def exact_curve(time: Floats, event: Floats, at: Floats) -> Floats:
-    """Return the estimate of Kaplan and Meier at some times."""
-    times = np.unique(time)
-    order = np.argsort(time, kind="stable")
-    ordered = np.sort(time)
-    left = len(time) - np.searchsorted(ordered, times, side="left")
-    deaths = np.add.reduceat(event[order], np.searchsorted(ordered, times))
-    falls = np.cumprod(1 - deaths / left)
-    place = np.searchsorted(times, at, side="right")
-    return np.concatenate([[1.0], falls])[place]
+def noisy(rng: np.random.Generator, exits: Integers, noise: float) -> Floats:
+    sums = running.encoded(exits) / (1 << COUNT_BITS)
+    return running.decoded(sums + noise * rng.standard_normal(sums.shape))
 
 
-def noisy(rng: np.random.Generator, exits: Floats, noise: float) -> Floats:
-    if not noise:
-        return exits
-    numbers = (*exits.shape[:-2], 2 * exits.shape[-2] - 1)
-    return exits + curves.table_of(rng.normal(0, noise, numbers))
+def summary(exits: Floats, noise: float, horizon: Horizon) -> dict[str, Estimate]:
+    # Without noise each cell is its own block, which is the curve of Kaplan and Meier.
+    curve = curves.Curve(exits, noise) if noise else curves.Curve(exits, noise, exits.shape[1])
+    places = np.searchsorted(horizon.ends, np.array(STATED) * horizon.tau, side="right") - 1
+    return {
+        "curve": curve.survival(),
+        "share": curve.survival()[places],
+        "median": curve.quantile(horizon),
+        "mean": curve.restricted_mean(horizon, horizon.tau / 2),
+        "rate": curves.rates(exits[None], noise, horizon.middles)[0][0],
+    }
 
 
-def last_of(exits: Floats, noise: float) -> Floats:
-    return np.asarray(curves.usable(*curves.at_risk(exits, noise)).sum(axis=-1))
+def holds(found: Estimate, exact: Estimate) -> Floats:
+    """Return for each known number whether the noise interval has that of the records."""
+    inside = (found.low - 1e-9 <= exact.values) & (exact.values <= found.high + 1e-9)
+    known = ~np.isnan(found.values) & ~np.isnan(exact.values)
+    return np.where(known, inside, np.nan)
 
 
-def edges_for(n: int, groups: int, noise: float, horizon: float) -> Floats:
-    return np.linspace(0, horizon, curves.usual_intervals(n, groups, noise) + 1)
+def ratio(found: Estimate, exact: Estimate) -> Floats:
+    """Return widths of population intervals over those of the textbook on the same records."""
+    (low, high), (least, most) = found.population or (), exact.population or ()
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((high - low) / (most - least))
 
 
-def errors(runs: int) -> Iterator[tuple[object, ...]]:
-    """Yield data set, n, and at each epsilon intervals, part shown and error beside its bar."""
+def near(runs: int) -> Iterator[tuple[object, ...]]:
     rng = np.random.default_rng(1)
-    for name, (time, event) in real_sets(rng):
-        for epsilon, bar in zip(EPSILONS, BARS[name], strict=True):
-            if bar is None:
-                continue
-            noise = gaussian_noise_multiplier(epsilon, 1e-6)
-            edges = edges_for(len(time), 1, noise, float(time.max()))
-            fine = np.linspace(0, edges[-1], 1001)[:-1]
-            truth, exits, found = exact_curve(time, event, fine), table_of(time, event, edges), []
-            shown = []
-            for _ in range(runs):
-                y = noisy(rng, exits, noise)
-                end = edges[last_of(y, noise)]
-                curve = np.interp(fine, edges, curves.kaplan_meier(y, noise).values)
-                found.append(np.abs(curve - truth)[fine <= end].max())
-                shown.append(end / edges[-1])
-            yield name, len(time), epsilon, len(edges) - 1, np.mean(shown), np.mean(found), bar
+    for name, law in LAWS.items():
+        for n in SIZES:
+            for epsilon in EPSILONS:
+                samples = (law.exits(rng, n, 1.0, first=1.0)[0] for _ in range(runs))
+                yield name, n, epsilon, *compared(rng, samples, law.horizon, epsilon)
+    for name, exits, horizon in real_sets():
+        for epsilon in EPSILONS:
+            same = (exits for _ in range(runs))
+            yield name, int(exits.sum()), epsilon, *compared(rng, same, horizon, epsilon)
 
 
-def real_sets(rng: np.random.Generator) -> Iterator[tuple[str, Sample]]:
-    yield "exponential", simulated(rng, 20_000)
+def compared(
+    rng: np.random.Generator, samples: Iterator[Integers], horizon: Horizon, epsilon: float
+) -> tuple[float, ...]:
+    noise, rows = noise_of(horizon, epsilon), []
+    for exits in samples:
+        exact = summary(exits.astype(float), 0.0, horizon)
+        found = summary(noisy(rng, exits, noise), noise, horizon)
+        off = np.abs(found["curve"].values - exact["curve"].values)
+        held = {key: holds(found[key], exact[key]) for key in found}
+        rows.append(
+            [
+                float((~np.isnan(found["curve"].values)).mean()),
+                np.nanmax(off, initial=0.0),
+                mean(held["share"]),
+                *(mean(held[key]) for key in ("median", "mean", "rate")),
+                mean(
+                    np.where(np.isnan(held["share"]), np.nan, ratio(found["share"], exact["share"]))
+                ),
+                mean(ratio(found["rate"], exact["rate"])),
+            ]
+        )
+    return tuple(mean(column) for column in np.array(rows).T)
+
+
+def mean(values: Floats) -> float:
+    values = np.asarray(values)
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else np.nan
+
+
+def real_sets() -> Iterator[tuple[str, Integers, Horizon]]:
     try:
         from lifelines import datasets
     except ImportError:
         print("lifelines is not installed: its data sets are left out.")
         return
-    for name, (time, event) in SETS.items():
+    for name, (time, event, step) in SETS.items():
         table = getattr(datasets, f"load_{name}")()
         happened = table[event].to_numpy(float)
-        happened = happened - happened.min() if name == "lung" else happened
-        yield name, (table[time].to_numpy(float), happened)
-
-
-CASES: dict[str, tuple[tuple[int, ...], dict[str, float], int, float]] = {
-    # of whom a curve is: sizes, law, groups, and how many times too large the nominal number is
-    "plain": ((200, 1000, 10_000), {}, 1, 1.0),
-    "heavy censoring": ((1000, 10_000), {"least": 0.0, "most": 1.0}, 1, 1.0),
-    "falls early": ((1000, 10_000), {"shape": 0.5}, 1, 1.0),
-    "falls late": ((1000, 10_000), {"shape": 3.0}, 1, 1.0),
-    "few events": ((1000, 10_000), {"hazard": 0.05}, 1, 1.0),
-    "the one of 1 to 9": ((100, 1000), {}, 2, 5.0),
-    "the nine of 1 to 9": ((900, 9000), {}, 2, 5 / 9),
-    "nominal n twice n": ((1000, 10_000), {}, 1, 2.0),
-    "nominal n half of n": ((1000, 10_000), {}, 1, 0.5),
-}
-
-
-def spread(values: Floats) -> float:
-    """Return between which values, 2.5 and 97.5 of 100, an estimate is: an oracle's interval."""
-    return float(np.subtract(*np.quantile(values, [0.975, 0.025])))
-
-
-def coverage(runs: int) -> Iterator[tuple[object, ...]]:
-    """Yield each case, and how often intervals hold in runs in which the middle is shown."""
-    rng = np.random.default_rng(2)
-    for name, (sizes, law, groups, factor) in CASES.items():
-        for n in sizes:
-            for epsilon in EPSILONS:
-                noise = gaussian_noise_multiplier(epsilon, 1e-6)
-                edges = edges_for(round(n * factor * groups), groups, noise, 1.5)
-                row = (name, n, epsilon, len(edges) - 1)
-                yield (*row, *covered(rng, runs, n, law, edges, noise))
-
-
-def covered(
-    rng: np.random.Generator, runs: int, n: int, law: dict[str, float], edges: Floats, noise: float
-) -> tuple[float, ...]:
-    middle = int(np.argmin(np.abs(edges - 0.75)))
-    hazard, shape = law.get("hazard", 1.0), law.get("shape", 1.0)
-    truth = np.exp(-((edges[middle] * hazard) ** shape))
-    half = np.log(2) ** (1 / shape) / hazard
-    exits = np.stack([table_of(*simulated(rng, n, **law), edges) for _ in range(runs)])
-    y = noisy(rng, exits, noise)
-    last = last_of(y, noise).astype(np.int64)
-    grid, found = curves.kaplan_meier(exits, 0.0), curves.kaplan_meier(y, noise)
-    median, exact = (
-        curves.quantile(edges, curve, at)
-        for curve, at in ((found, last), (grid, last_of(exits, 0.0).astype(np.int64)))
-    )
-    known, medians = last >= middle, np.isfinite(median.values)
-    if known.sum() < runs / 20:
-        return (float(np.mean(last) / (len(edges) - 1)), float(known.mean()), *[np.nan] * 6)
-    low, high = (end[known, middle] for end in found.population)
-    in_noise = (found.low - 1e-9 <= grid.values) & (grid.values <= found.high + 1e-9)
-    shown = (np.arange(len(edges)) <= last[:, None]) & (np.arange(len(edges)) > 0)
-    by_noise = (median.low <= exact.values) & (exact.values <= median.high)
-    by_both = (median.population[0] <= half) & (half <= median.population[1])
-    return (
-        float(np.mean(last) / (len(edges) - 1)),
-        float(known.mean()),
-        float(in_noise[shown].mean()),
-        float(((low <= truth) & (truth <= high)).mean()),
-        float(by_noise[medians].mean()) if medians.any() else np.nan,
-        float(by_both[medians].mean()) if medians.any() else np.nan,
-        float(np.median(high - low)),
-        float(np.median(high - low) / spread(found.values[known, middle])),
-    )
+        seen, tau = table[time].to_numpy(float), float(table[time].max())
+        horizon = Horizon(low=0, high=tau + 2 * step, tau=tau, step=step)
+        yield name, table_of(horizon, seen, happened == happened.max())[0], horizon
 
 
 def log_rank(runs: int) -> Iterator[tuple[object, ...]]:
-    """Yield n, epsilon, case, the part of the intervals used, testable, and share rejected."""
+    """Yield how often groups are found to differ, with noise and by the test without it."""
     rng = np.random.default_rng(3)
-    cases = {  # parts of the groups, hazards, most follow-up
-        "type I": ((0.5, 0.5), (1, 1), (2.5, 2.5)),
-        "type I, 9 to 1": ((0.9, 0.1), (1, 1), (2.5, 2.5)),
-        "type I, other censoring": ((0.5, 0.5), (1, 1), (2.5, 0.9)),
-        "type I, few events": ((0.5, 0.5), (0.1, 0.1), (2.5, 2.5)),
-        "type I, 3 groups": ((0.4, 0.3, 0.3), (1, 1, 1), (2.5, 2.5, 2.5)),
-        "type I, 5 groups": ((0.2,) * 5, (1,) * 5, (2.5,) * 5),
-        "crossing curves": ((0.5, 0.5), (1, 1), (2.5, 2.5)),
-        "power, 1.3, all followed": ((0.5, 0.5), (0.567, 0.737), (1e6, 1e6)),  # 0.85 by the end
-        "power, 1.3": ((0.5, 0.5), (1, 1.3), (2.5, 2.5)),
-        "power, 1.3, 3 groups": ((0.4, 0.3, 0.3), (1, 1.3, 1.3), (2.5, 2.5, 2.5)),
+    cases = {  # law, ratios of hazards, share of the first group
+        "alike": (Law(), (1.0, 1.0), 0.5),
+        "alike, any time": (Law(step=0.0), (1.0, 1.0), 0.5),
+        "alike, 1 to 9": (Law(), (1.0, 1.0), 0.1),
+        "alike, early events": (Law(shape=0.5), (1.0, 1.0), 0.5),
+        "alike, four groups": (Law(), (1.0,) * 4, 0.25),
+        "ratio 1.3": (Law(), (1.0, 1.3), 0.5),
     }
-    for name, (parts, hazards, most) in cases.items():
+    for name, (law, ratios, first) in cases.items():
         for n in (1000, 5000):
-            for epsilon in (*EPSILONS, np.inf):
-                noise = 0.0 if np.isinf(epsilon) else gaussian_noise_multiplier(epsilon, 1e-6)
-                edges = edges_for(n, len(parts), noise, 1.5)
-                used, rejected = [], []
-                for _ in range(runs):
-                    sizes = [int(n * part) for part in parts]
-                    shapes = 1.0 + 2 * np.arange(len(parts)) * (name == "crossing curves")
-                    y = np.stack(
-                        [
-                            noisy(rng, table_of(*simulated(rng, m, h, 0.3, f, a), edges), noise)
-                            for m, h, f, a in zip(sizes, hazards, most, shapes, strict=True)
-                        ]
-                    )
-                    test = curves.log_rank(y, noise)
-                    used.append(test.intervals / (len(edges) - 1))
-                    if test.testable:
-                        rejected.append(test.p < 0.05)
-                share = np.mean(rejected) if len(rejected) > runs / 5 else np.nan
-                yield name, n, epsilon, np.mean(used), len(rejected) / runs, share
-
-
-def rates(runs: int) -> Iterator[tuple[object, ...]]:
-    """Yield n of each of two groups, epsilon, coverage of rate and ratio, and widths."""
-    rng = np.random.default_rng(4)
-    for n in (200, 2000, 20_000):
-        for epsilon in EPSILONS:
-            noise = gaussian_noise_multiplier(epsilon, 1e-6)
-            edges = edges_for(2 * n, 2, noise, 1.5)
-            hits, found = [], []
-            for _ in range(runs):
-                samples = [simulated(rng, n, hazard) for hazard in (1.0, 1.3)]
-                exits = np.stack([table_of(*sample, edges) for sample in samples])
-                rate, ratio = curves.rates(noisy(rng, exits, noise), edges, noise)
-                # what anybody would take for the rates: of events and times, not of intervals
-                r0, r1 = (
-                    (event * (time <= 1.5)).sum() / np.minimum(time, 1.5).sum()
-                    for time, event in samples
-                )
-                wide, far = rate.population, ratio.population
-                hits.append(
-                    [
-                        rate.low[0] <= r0 <= rate.high[0],
-                        wide[0][0] <= 1.0 <= wide[1][0],
-                        ratio.low[0] <= r1 / r0 <= ratio.high[0],
-                        far[0][0] <= 1.3 <= far[1][0],
-                    ]
-                )
-                found.append([rate.values[0], wide[1][0] - wide[0][0], ratio.values[0]])
-                found[-1].append(far[1][0] - far[0][0])
-            one, wide_one, two, wide_two = np.array(found).T
-            widths = np.median(wide_one) / 2, np.median(wide_one) / spread(one)
-            yield n, epsilon, *np.mean(hits, axis=0), *widths, np.median(wide_two) / spread(two)
+            samples = [law.exits(rng, n, *ratios, first=first) for _ in range(runs)]
+            exact = [curves.log_rank(exits.astype(float), 0.0).p < 0.05 for exits in samples]
+            found = []
+            for epsilon in EPSILONS:
+                noise = noise_of(law.horizon, epsilon)
+                tests = (curves.log_rank(noisy(rng, exits, noise), noise) for exits in samples)
+                found.append(np.mean([test.testable and test.p < 0.05 for test in tests]))
+            yield name, n, *found, np.mean(exact)
 
 
 def show(title: str, headings: str, rows: Iterator[tuple[object, ...]]) -> None:
@@ -264,19 +206,11 @@ def show(title: str, headings: str, rows: Iterator[tuple[object, ...]]) -> None:
 
 
 if __name__ == "__main__":
-    n_runs = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
-    heading = "data set, n, epsilon, intervals, part shown, largest error, bar"
-    show("Largest error on the part shown", heading, errors(min(n_runs, 400)))
+    n_runs = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     heading = (
-        "case, n, epsilon, intervals, part shown, runs with the middle, noise interval, "
-        "population at the middle, median by noise, median by population, width at the middle, "
-        "width over an oracle's"
+        "case, n, epsilon, part shown, largest error, shares held, median held, "
+        "restricted mean held, rate held, width of shares, width of rate"
     )
-    show("Intervals", heading, coverage(n_runs))
-    heading = "case, n, epsilon, intervals used, testable, rejected at .05"
-    show("Log-rank", heading, log_rank(n_runs))
-    heading = (
-        "n, epsilon, rate by noise, rate, ratio by noise, ratio, relative half-width, "
-        "width over an oracle's, of the ratio"
-    )
-    show("Rates", heading, rates(n_runs))
+    show("Against the pooled analysis", heading, near(n_runs))
+    heading = "case, n, epsilon 0.5, epsilon 1, epsilon 4, without noise"
+    show("Log-rank test", heading, log_rank(n_runs))

@@ -226,6 +226,19 @@ def test_a_result_survives_its_file(tmp_path: Path) -> None:
         np.testing.assert_array_equal(again.results[name], value)
 
 
+def test_a_model_of_intervals_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """Versions before had ends of intervals in the plan."""
+    ran(trial(50), **ASKED).save(tmp_path / "model.json")
+    kept = json.loads((tmp_path / "model.json").read_text())
+    task = kept["plan"]["task"]
+    del task["at"], task["tau"]
+    (tmp_path / "model.json").write_text(
+        json.dumps(kept | {"plan": kept["plan"] | {"task": {**task, "edges": [30.0, 60.0]}}})
+    )
+    with pytest.raises(PlanError, match="'edges', so it was written by another version"):
+        Release.load(tmp_path / "model.json")
+
+
 def test_it_is_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = []
     for seed, name in enumerate(("north", "south")):
