@@ -421,14 +421,34 @@ def _with_noise(
         & (np.abs(b - smooth)[0] < _AGREE * least)
     )
     halves = _halves(raw, drawn, x, split, b)
-    # Events beyond the horizon may have another effect.
-    turn = loss * np.fmin(np.abs(np.diff(halves.coef, axis=0)[0]), _MOST_TURN)
+    # Events that are left out may have another effect.
+    turn = (loss + _left_out(used, x)) * np.fmin(
+        np.abs(np.diff(halves.coef, axis=0)[0]), _MOST_TURN
+    )
+    known &= turn < _MOST_NOISE
     noise = std**2 + (loss + _ACCURACY**2) * sampling + turn**2
     population = std**2 + (1 + loss) * sampling + turn**2
     spread = np.cov(np.clip(moves, -_FAR, _FAR), rowvar=False).reshape(p, p)
     scale = std / np.sqrt(np.maximum(np.diag(spread), _TINY))
     covariance = spread * np.outer(scale, scale) + (1 + loss) * of_sampling
     return Fit(b[0] - error, noise, population, covariance, known, halves, kept, last)
+
+
+def _left_out(used: Sequence[tuple[Table, Blocks]], x: Floats) -> Floats:
+    """Return the largest share of the events of a group that is left out, by covariate; (p,).
+
+    The groups are the cells above and below the mean of a covariate.
+    """
+    lost, events = np.zeros(len(x)), np.zeros(len(x))
+    for table, blocks in used:
+        followed = blocks.followed.sum(axis=1).astype(np.int64)
+        stops = blocks.cuts[np.minimum(followed, len(blocks.cuts) - 2)]
+        cut = followed < len(blocks.cuts) - 1
+        lost += cut * _CLEAR_CELL * table.noise * table.unit[stops]  # most that can be at risk
+        events += table.exits[:, 0, :-1].sum(axis=1)
+    groups = np.stack([x > 0, x < 0]).astype(float)
+    shares = (lost @ groups) / np.maximum(events @ groups, 1.0)
+    return np.asarray(np.clip(shares, 0, 1).max(axis=0))
 
 
 def _halves(
@@ -441,7 +461,7 @@ def _halves(
     """Return the estimates of both halves of the events of each stratum."""
     earlier = [np.cumsum(part.events[0].sum(axis=0)) <= part.events.sum() / 2 for part in raw]
     fewer = [part.first(_DRAWS_OF_HALVES) for part in drawn]
-    coef, sampling, moved = [], [], []
+    coef, sampling, moved, known = [], [], [], []
     for first in (True, False):
         masks = [mask == first for mask in earlier]
         parts = [part.part(mask) for part, mask in zip(raw, masks, strict=True)]
@@ -451,9 +471,10 @@ def _halves(
         moved.append(solve(noisy, x, split, start, _STEPS_OF_HALVES)[0])
         coef.append(value[0])
         sampling.append(np.maximum(np.diag(np.linalg.pinv(information[0])), 0))
+        known.append(np.diag(information[0]) > 1)  # 0 if a cell is not followed in this half
     values, noise = np.array(coef), np.array(moved).var(axis=1)
     # Steps are limited, so the deviation of a half without a finite maximum would be too small.
-    finite = (np.abs(values) < _MOST_COEF) & (noise < _MOST_NOISE_OF_HALVES**2)
+    finite = (np.abs(values) < _MOST_COEF) & (noise < _MOST_NOISE_OF_HALVES**2) & known
     values = np.where(finite, values, np.nan)
     of_sum = np.array(sampling).sum(axis=0) + (moved[0] - moved[1]).var(axis=0)
     z = (values[0] - values[1]) / np.sqrt(np.maximum(of_sum, _TINY))
