@@ -145,7 +145,7 @@ def category_warnings(plan: Plan, schema: Schema) -> tuple[str, ...]:
 
 
 def privacy_warnings(plan: Plan) -> tuple[str, ...]:
-    """Return warnings of a budget whose guarantee says little."""
+    """Return warnings of a budget whose guarantee is weak."""
     budget, found = plan.budget, []
     if budget is None:
         return ()

@@ -275,7 +275,7 @@ def make_plan(
     schema: Schema,
     silos: Iterable[str],
     *,
-    budget: Budget | None = None,
+    budget: Budget | None,
     want: Mapping[str, float] | None = None,
     nominal_n: int,
     columns: Iterable[str] | None = None,
@@ -286,8 +286,8 @@ def make_plan(
 
     Parameters
     ----------
-    budget : Budget, optional
-        None for a task that is not private.
+    budget : Budget or None
+        None for a task that is not private, or with `want`.
     want : mapping of str to float, optional
         Wanted 95 % half-widths in place of a budget, see
         :func:`~cloister.app.forecast.wanted_budget`.

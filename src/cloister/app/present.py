@@ -123,7 +123,7 @@ def _of_units(release: Release) -> Iterator[str]:
     if plan.group_size > 1 and any(name.endswith(ENDS) for name in release.results):
         yield (
             f"one {noun_of(plan.unit)} may have {plan.group_size} records, so population intervals "
-            "are as wide as if all of them said the same, and p-values are not known."
+            "allow that all of them are alike, and p-values are not known."
         )
 
 
@@ -131,13 +131,18 @@ def _of_size(release: Release) -> tuple[str, ...]:
     """Return a warning if the released number of records is far from `nominal_n`."""
     nominal_n, results = release.plan.nominal_n, release.results
     # A pipeline puts the name of a step before the name of a number.
-    names = (key for end in _COUNTS for key in results if key.split(".")[-1] == end)
-    name = next((key for key in names if _margin_of(key) in results), None)
-    if name is None:
+    found = (
+        (key, f"{key.removesuffix(end)}{margin}")
+        for end, margin in _COUNTS.items()
+        for key in results
+        if key.split(".")[-1] == end and f"{key.removesuffix(end)}{margin}" in results
+    )
+    name, margin_name = next(found, ("", ""))
+    if not name:
         return ()
     counted, numbers = float(results[name].sum()), results[name].size
     # The noises of several counts are independent, so their half-widths add in squares.
-    margin = float(results[_margin_of(name)][0]) * np.sqrt(numbers)
+    margin = float(results[margin_name][0]) * np.sqrt(numbers)
     if nominal_n / _FAR - margin <= counted <= nominal_n * _FAR + margin:
         return ()
     return (
@@ -147,11 +152,11 @@ def _of_size(release: Release) -> tuple[str, ...]:
     )
 
 
-def _margin_of(name: str) -> str:
-    return f"{name.removesuffix('s')}_half_width"
-
-
-_COUNTS = ("count", "records", "class_counts")  # results with a half-width
+_COUNTS = {  # results that count records, and their half-widths
+    "count": "count_half_width",
+    "records": "records_half_width",
+    "class_counts": "class_count_half_width",
+}
 _FAR = 1.25  # ratio of both numbers; nominal_n may be rounded
 
 

@@ -16,6 +16,7 @@ from cloister.core.display import (
     Estimate,
     Graph,
     Heatmap,
+    PValue,
     Scatter,
     Table,
 )
@@ -247,6 +248,8 @@ def cell_text(cell: Cell) -> str:
     match cell:
         case str():
             return cell
+        case PValue():
+            return cell.text
         case Estimate():
             # A value that is not known is not near zero.
             unclear = not (math.isnan(cell.value) or cell.is_distinct)

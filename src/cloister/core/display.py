@@ -151,6 +151,17 @@ class Estimate:
         return type(self)(self.values, low, high, population=ends)
 
 
+class PValue(float):
+    """A p-value. Its text has three digits, since noise leaves no meaning to more."""
+
+    @property
+    def text(self) -> str:
+        """The text, such as "< 0.001"."""
+        if self != self:
+            return NOT_KNOWN
+        return "< 0.001" if self < 0.001 else f"{float(self):.3f}"
+
+
 def is_ratio(name: str) -> bool:
     """Return True for the name of a result whose value without an effect is 1."""
     return name.endswith(_RATIOS)

@@ -1,9 +1,9 @@
 """Population intervals and tests for records of which several belong to one unit of privacy.
 
-Rows of one person are not drawn independently. If a unit has at most g rows, the variance of a sum
-over units is at most g times that of as many independent rows, by the inequality of Cauchy and
-Schwarz. It is that large if all rows of a unit say the same. So sampling errors are multiplied by
-the square root of g, and a p-value, which assumes independent rows, is not known.
+Rows of one person are not drawn independently. Let a unit have at most g rows. By the inequality of
+Cauchy and Schwarz, the variance of a sum over units is at most g times that of independent rows. It
+is that large if all rows of a unit are alike. So sampling errors are multiplied by the square root
+of g. A p-value assumes independent rows, so it is not known.
 """
 
 from __future__ import annotations

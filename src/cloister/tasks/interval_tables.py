@@ -27,13 +27,6 @@ def number_of(results: Results, name: str, i: int = 0) -> Estimate:
     return estimate[np.unravel_index(i, estimate.values.shape)]
 
 
-def p_value(p: float) -> str:
-    """Return the text of a p-value; noise leaves no meaning to more digits."""
-    if np.isnan(p):
-        return NOT_KNOWN
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
 def listing(parts: Iterable[Sequence[Cell]]) -> tuple[Cell, ...]:
     """Return parts of a sentence with commas between them."""
     joined: list[Cell] = []
@@ -70,7 +63,7 @@ def bars_of(
     ends = ([getattr(cell, end, np.nan) for cell in cells] for end in ("values", "low", "high"))
     # A chart draws NaN as a gap; the text in the gap comes from the first cell without a number.
     estimate = Estimate(*map(np.array, ends), labels=(tuple(names),), unit=unit)
-    absent = next((cell for cell in cells if isinstance(cell, str)), "not a number")
+    absent = next((cell for cell in cells if isinstance(cell, str)), NOT_KNOWN)
     return Bars(title, estimate, note, absent)
 
 

@@ -180,11 +180,11 @@ def test_a_wanted_margin_leads_to_the_least_epsilon_that_gives_it(name: str) -> 
     asked = {"nominal_n": 3000, **example.options}
     plan = make_plan(task, schema, ["here"], budget=Budget(1.0, 1e-6), **asked)
     key, margin = next(iter(_margins(plan).items()))
-    found = make_plan(task, schema, ["here"], want={key: margin}, **asked)
+    found = make_plan(task, schema, ["here"], budget=None, want={key: margin}, **asked)
     assert found.budget is not None
     assert 0.9 <= found.budget.epsilon <= 1.0
     assert _margins(found)[key] <= margin
-    tighter = make_plan(task, schema, ["here"], want={key: margin / 2}, **asked)
+    tighter = make_plan(task, schema, ["here"], budget=None, want={key: margin / 2}, **asked)
     assert tighter.budget is not None
     assert tighter.budget.epsilon > 1.5
 
@@ -201,7 +201,7 @@ def test_a_wanted_margin_leads_to_the_least_epsilon_that_gives_it(name: str) -> 
 def test_a_wanted_margin_that_cannot_be_is_refused(want: dict[str, float], said: str) -> None:
     schema = schema_of(example_of(TASKS["count"]).columns)
     with pytest.raises(PlanError, match=said):
-        make_plan(TASKS["count"], schema, ["here"], want=want, nominal_n=1000)
+        make_plan(TASKS["count"], schema, ["here"], budget=None, want=want, nominal_n=1000)
     with pytest.raises(PlanError, match="give one of them"):
         make_plan(
             TASKS["count"], schema, ["a"], want=want, budget=Budget(1.0, 1e-6), nominal_n=1000

@@ -22,7 +22,7 @@ import numpy as np
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Length, Positive, Range, Whole, declared
-from cloister.core.display import Bars, Cell, Display, Estimate, Summary, around
+from cloister.core.display import Bars, Cell, Display, Estimate, PValue, Summary, around
 from cloister.core.display import Table as Rows
 from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
@@ -38,7 +38,7 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import codes, in_cache, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
-from cloister.tasks.interval_tables import SAID, WITH_POPULATION, listing, p_value
+from cloister.tasks.interval_tables import SAID, WITH_POPULATION, listing
 from cloister.tasks.options import build_task, noise_multiplier_for, require_budget
 from cloister.tasks.population import sampled
 from cloister.tasks.state import decode_state, encode_state
@@ -423,7 +423,7 @@ class Cox(Gaussian):
             for i in changing
         )
         known = int((results["reason"] == 0).sum())
-        test = (float(known), float(results["wald"][0]), p_value(float(results["wald_p"][0])))
+        test = (float(known), float(results["wald"][0]), PValue(results["wald_p"][0]))
         event = columns[self.event]
         horizon = ", ".join(f"{time:g}" for time in results["horizon"])
         found: list[Display] = [

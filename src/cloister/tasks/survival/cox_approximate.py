@@ -28,7 +28,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Length, Positive, Range, Whole, declared
-from cloister.core.display import Bars, Display, Estimate, Table, around
+from cloister.core.display import Bars, Display, Estimate, PValue, Table, around
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
@@ -416,7 +416,7 @@ class CoxApproximate(Gaussian):
         """Return hazard ratios, a picture of coefficients, and the test."""
         marks = np.where(results["attenuated"] > 0, ATTENUATED, "")
         value, low, high = (results[f"coef{end}"] * self.units for end in ("", "_low", "_high"))
-        test = (float(len(self.names)), float(results["score"][0]), float(results["score_p"][0]))
+        test = (float(len(self.names)), float(results["score"][0]), PValue(results["score_p"][0]))
         return (
             Table(
                 f"Approximate hazard ratios of {columns[self.event]}",

@@ -18,7 +18,16 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Ascending, Length, Positive, Range, Whole, declared
-from cloister.core.display import NOT_KNOWN, Curve, Display, Estimate, Summary, Table, around
+from cloister.core.display import (
+    NOT_KNOWN,
+    Curve,
+    Display,
+    Estimate,
+    PValue,
+    Summary,
+    Table,
+    around,
+)
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
@@ -37,7 +46,6 @@ from cloister.tasks.interval_tables import (
     WITH_POPULATION,
     listing,
     number_of,
-    p_value,
     precision,
 )
 from cloister.tasks.options import build_task, require_budget
@@ -315,7 +323,7 @@ class Survival(Gaussian):
         found = "differ" if p < SIGNIFICANT else "are not shown to differ"
         return Summary(
             result=result,
-            reliability=f"The curves {found}: log-rank p {p_value(p)}, noise included.",
+            reliability=f"The curves {found}: log-rank p {PValue(p).text}, noise included.",
         )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
@@ -408,7 +416,7 @@ class Survival(Gaussian):
                 f"chi-square ({len(self.groups) - 1})",
                 float(value[0]) if testable else NOT_KNOWN,
             ),
-            ("p-value", p_value(float(p[0]) if testable else np.nan)),
+            ("p-value", PValue(p[0] if testable else np.nan)),
         )
         note = "The variance includes the noise, so that noise alone is not significant."
         return (Table("Do the curves differ? Log-rank test", ("", "value"), rows, note),)

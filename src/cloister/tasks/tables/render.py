@@ -10,13 +10,12 @@ from math import ceil
 import numpy as np
 
 from cloister.core.arrays import Flags, Floats, Results
-from cloister.core.display import Display, Estimate, Heatmap, Table
+from cloister.core.display import Display, Estimate, Heatmap, PValue, Table
 from cloister.tasks.interval_tables import (
     WITH_POPULATION,
     bars_of,
     cells_of,
     number_of,
-    p_value,
 )
 from cloister.tasks.state import part_of
 from cloister.tasks.tables.inference import least_shown
@@ -86,7 +85,7 @@ def test_displays(tables: Mapping[str, Sides], results: Results) -> Iterator[Tab
             if f"{name}_p" in found:
                 ends = ("statistic", "df", "p", "holm")
                 numbers = [float(found[f"{name}_{end}"][0]) for end in ends]
-                tests.append((title, text, *numbers[:2], *map(p_value, numbers[2:])))
+                tests.append((title, text, *numbers[:2], *map(PValue, numbers[2:])))
             if name in _RATIOS and name in found:
                 of = f"{names[1]}={labels[1][-1]}, {names[0]}={labels[0][-1]} over {labels[0][0]}"
                 ratios.append((f"{text} of {of}", _ratio(number_of(found, name))))

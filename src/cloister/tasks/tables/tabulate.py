@@ -16,7 +16,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, Length, Positive, Range, Whole, declared
-from cloister.core.display import Display, Estimate, Summary
+from cloister.core.display import Display, Estimate, PValue, Summary
 from cloister.core.errors import PlanError, raise_if_any
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
@@ -31,7 +31,7 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.interval_tables import SIGNIFICANT, number_of, p_value, precision
+from cloister.tasks.interval_tables import SIGNIFICANT, number_of, precision
 from cloister.tasks.options import build_task, noise_multiplier_for
 from cloister.tasks.scores import mean_interval
 from cloister.tasks.state import part_of, prefixed
@@ -428,7 +428,7 @@ class Tabulate(Gaussian):
             first = tests[0].removesuffix("_holm")
             table = self.tables[int(first.partition(".")[0].removeprefix("table_")) - 1]
             named = " by ".join(columns[j] for j in table)
-            plain = p_value(float(results[f"{first}_p"][0]))
+            plain = PValue(results[f"{first}_p"][0]).text
             ratio = [(", ", number_of(results, first))] if first in results else []
             test = _TESTS[first.partition(".")[2]]
             return Summary(
