@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cloister.core.arrays import Floats, Integers
+from cloister.core.arrays import Flags, Floats, Integers
 from cloister.core.display import Estimate
 from cloister.privacy.calibration import gaussian_noise_multiplier
 from cloister.protocol.task import COUNT_BITS
@@ -69,7 +69,7 @@ LAWS = {
 
 
 def table_of(
-    horizon: Horizon, seen: Floats, event: Floats, group: Integers | None = None, groups: int = 1
+    horizon: Horizon, seen: Floats, event: Flags, group: Integers | None = None, groups: int = 1
 ) -> Integers:
     if horizon.step:
         seen = np.ceil(seen / horizon.step) * horizon.step
@@ -112,7 +112,9 @@ def holds(found: Estimate, exact: Estimate) -> Floats:
 
 def ratio(found: Estimate, exact: Estimate) -> Floats:
     """Return widths of population intervals over those of the textbook on the same records."""
-    (low, high), (least, most) = found.population or (), exact.population or ()
+    assert found.population is not None
+    assert exact.population is not None
+    (low, high), (least, most) = found.population, exact.population
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray((high - low) / (most - least))
 

@@ -170,6 +170,8 @@ class Curve:
     @cached_property
     def block_noise(self) -> tuple[Floats, Floats, Floats]:
         """Of each block: variance of events, covariance with the number at risk, its variance."""
+        if not self.noise:
+            return (np.zeros(len(self.cuts) - 1),) * 3
         own, later = (np.zeros((len(self.cuts) - 1, self._cells + 1)) for _ in range(2))
         for b, (first, end) in enumerate(zip(self.cuts, self.cuts[1:], strict=False)):
             own[b, first:end] = later[b, first:] = 1.0
