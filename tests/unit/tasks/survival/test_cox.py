@@ -347,6 +347,9 @@ def test_four_covariates_and_two_numbers_with_much_noise_are_refused() -> None:
     assert plan_of("nn", 2.0, 20_000).task._cells.shape == (4, 4)
     with pytest.raises(PlanError, match="at most 18 combinations"):
         plan_of("nnn", 4.0, 10**6)
+    with pytest.raises(PlanError, match="3 columns from epsilon 2 on"):
+        plan_of("bbb", 1.9, 10**6)
+    assert plan_of("bbb", 2.0, 20_000).task._cells.size == 8
 
 
 @pytest.mark.parametrize(
