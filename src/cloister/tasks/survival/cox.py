@@ -49,7 +49,7 @@ from cloister.tasks.survival.times import Horizon, followed
 from cloister.tasks.survival.usable_cells import FEW, NOISY, REASONS, UsableCells
 
 _MOST_COVARIATES = 3
-_LEAST_EPSILON, _LEAST_N = 2.0, 20_000  # for two numbers
+_LEAST_EPSILON, _LEAST_N = 2.0, 20_000  # for two numbers; the first also for three covariates
 _HOPELESS = 4.0  # expected noise of a coefficient, in deviations of sampling
 _SHARES = (0.5, 0.1, 0.02)  # of the records in a category, in forecasts
 _OF_NUMBER = 1 / 6  # expected variance of a number in [-1, 1]
@@ -211,6 +211,12 @@ class Cox(Gaussian):
                 f"covariates may have two columns of numbers from epsilon {_LEAST_EPSILON:g} and "
                 f"{_LEAST_N:,} records on, got epsilon {budget.epsilon:g} and "
                 f"{facts.nominal_n:,}; cut one into categories at public points, or make two plans."
+            )
+        if len(at) == _MOST_COVARIATES and budget.epsilon < _LEAST_EPSILON:
+            raise PlanError(
+                f"covariates may be {_MOST_COVARIATES} columns from epsilon {_LEAST_EPSILON:g} on, "
+                f"got epsilon {budget.epsilon:g}; name two, use one as strata, or make several "
+                "plans."
             )
         needed = task._events_needed(noise_multiplier_for(facts) or 0.0)
         if needed > task.nominal_events:

@@ -347,6 +347,9 @@ def test_four_covariates_and_two_numbers_with_much_noise_are_refused() -> None:
     assert plan_of("nn", 2.0, 20_000).task._cells.shape == (4, 4)
     with pytest.raises(PlanError, match="at most 18 combinations"):
         plan_of("nnn", 4.0, 10**6)
+    with pytest.raises(PlanError, match="3 columns from epsilon 2 on"):
+        plan_of("bbb", 1.9, 10**6)
+    assert plan_of("bbb", 2.0, 20_000).task._cells.size == 8
 
 
 @pytest.mark.parametrize(
@@ -447,3 +450,16 @@ def test_a_cell_stops_at_the_start_of_a_block_whatever_happens_in_it() -> None:
     again = efron.Blocks.of(replace(table, exits=moved), np.ones(2), follow_all=False)
     assert again is not None
     np.testing.assert_array_equal(again.followed[1, :last], blocks.followed[1, :last])
+
+
+def test_a_group_that_is_left_out_widens_its_own_interval() -> None:
+    exits = np.random.default_rng(0).poisson(30, (2, 2, 101)).astype(float)
+    exits[1, :, 40:] = 0
+    table = efron.Table(exits, np.full(2, 20.0))
+    blocks = efron.Blocks.of(table, np.ones(2), follow_all=False)
+    assert blocks is not None
+    (share,) = efron._left_out([(table, blocks)], np.array([[-0.5], [0.5]]))
+    stop = blocks.cuts[int(blocks.followed[1].sum())]
+    assert share == pytest.approx(3 * 20 * table.unit[stop] / exits[1, 0].sum())
+    whole = replace(blocks, followed=np.ones_like(blocks.followed))
+    assert efron._left_out([(table, whole)], np.array([[-0.5], [0.5]])) == 0

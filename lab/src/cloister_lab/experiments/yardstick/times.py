@@ -116,7 +116,7 @@ def _log_rank(frame: DataFrame, table: Table) -> dict[str, float]:
 # --- Cox ------------------------------------------------------------------------------------------
 
 
-_MOST_TRUE = 3  # covariates of the tasks without approximation
+_MOST_TRUE = 2  # covariates without approximation, at any epsilon
 
 
 def _all(table: Table) -> tuple[Column, ...]:
