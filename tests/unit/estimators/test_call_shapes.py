@@ -160,9 +160,10 @@ def test_what_baskets_hold_changes_neither_silos_nor_columns() -> None:
         assert plan.columns == tuple(GOODS)
 
 
-def test_silos_of_baskets_say_so_themselves() -> None:
-    with pytest.raises(PlanError, match=r"\[Baskets\(first\), Baskets\(second\)\]"):
-        mined([[["bread"], ["milk"]], [["tea"]]])
+def test_a_list_of_lists_of_baskets_is_a_list_of_silos() -> None:
+    assert mined([[["bread"], ["milk"]], [["tea"]]]).plan.silos == ("silo-0", "silo-1")
+    with pytest.raises(PlanError, match="one list of baskets for each silo"):
+        mined([[["bread"], ["milk"]], ["tea"]])
     assert mined([Baskets([["bread"]]), Baskets([])]).plan.silos == ("silo-0", "silo-1")
 
 
