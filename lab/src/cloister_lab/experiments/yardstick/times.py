@@ -94,7 +94,8 @@ def _kaplan_meier(frame: DataFrame, table: Table) -> dict[str, Target]:
 
         found |= {f"curve at {part:g} of the times, {group}": curve for part in _PLACES}
         found[f"restricted mean, {group}"] = mean
-        rate = float(own[event].sum() / own[time].sum())
+        # The follow-up is up to the public bound, as of all other columns.
+        rate = float(own[event].sum() / own[time].clip(upper=_times(table)[0].max).sum())
         found |= {f"median, {group}": float(fitted.median_survival_time_), f"rate, {group}": rate}
         if i:
             found[f"log rate ratio, {group}"] = float(np.log(rate / first))
