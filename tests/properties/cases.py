@@ -44,6 +44,26 @@ States = Callable[[Any, int], list[GridState]]
 """Return public states of a task by a seed; laws that need few of them take the first two."""
 
 
+def are_in_order(results: Mapping[str, Any]) -> bool:
+    """Return True if only values with an interval are not known, and its ends are in order.
+
+    The places of a ROC curve are shares of negatives, which may not be known either.
+    """
+    for key, value in results.items():
+        if key.endswith(("_low", "_high")):
+            if np.isnan(value).any():
+                return False
+        elif (
+            f"{key}_low" not in results
+            and not key.endswith("roc_fpr")
+            and not np.isfinite(value).all()
+        ):
+            return False
+        if key.endswith("_low") and (value > results[key.removesuffix("low") + "high"]).any():
+            return False
+    return True
+
+
 def on_grid(task: Task, state: State) -> GridState:
     return {name: round_to_grid(value, task.frac_bits) for name, value in state.items()}
 

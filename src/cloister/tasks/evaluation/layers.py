@@ -116,8 +116,9 @@ class Evaluated(Gaussian, ABC):
         shapes = {name: np.shape(value) for name, value in self.released.items()}
         if shapes != expected_shapes or not all(map(_finite, self.released.values())):
             raise PlanError(
-                "released must be the finite results of the model, with their names and shapes; "
-                "train the model again."
+                "released must be the results of the model, with their names and shapes, all of "
+                "them known numbers; train the model again, with more records or a larger epsilon "
+                "if the noise hides some."
             )
 
     @classmethod

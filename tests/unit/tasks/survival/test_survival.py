@@ -174,7 +174,7 @@ def test_a_test_without_enough_records_is_not_made() -> None:
     assert found["log_rank"].size == found["log_rank_p"].size == 0
     assert found["log_rank_until"] == [0.0]
     (shown,) = (d for d in planned(**BY).displays(found, SCHEMA.names) if "Log-rank" in d.title)
-    assert [row[1] for row in shown.rows][1:] == ["not known", "not known"]
+    assert [cell_text(row[1]) for row in shown.rows][1:] == ["not known", "not known"]
 
 
 # What is shown ------------------------------------------------------------------------------------
