@@ -88,7 +88,7 @@ def test_displays(tables: Mapping[str, Sides], results: Results) -> Iterator[Tab
                 tests.append((title, text, *numbers[:2], *map(PValue, numbers[2:])))
             if name in _RATIOS and name in found:
                 of = f"{names[1]}={labels[1][-1]}, {names[0]}={labels[0][-1]} over {labels[0][0]}"
-                ratios.append((f"{text} of {of}", _ratio(number_of(found, name))))
+                ratios.append((f"{text} of {of}", number_of(found, name)))
     if ratios:
         yield Table("Ratios", ("ratio", "value"), tuple(ratios), WITH_POPULATION)
     if tests:
@@ -108,8 +108,3 @@ def _hidden(counts: Floats, noise: Floats, minimum: float) -> tuple[Flags, str, 
     note = f"{WITH_POPULATION} {absent}: a noisy count too small to be informative. Suppression is "
     note += "cosmetic: privacy comes from the noise, and totals may reveal the value."
     return hidden, absent, note if hidden.any() else WITH_POPULATION
-
-
-def _ratio(cell: Estimate) -> Estimate:
-    """Return a ratio that is compared to 1, the ratio of equal groups, rather than to 0."""
-    return replace(cell, distinct=np.logical_not((cell.low <= 1) & (cell.high >= 1)))
