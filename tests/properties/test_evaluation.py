@@ -459,7 +459,7 @@ REFUSED: dict[str, tuple[Any, Schema, dict[str, Any], str]] = {
         RegressionEvaluation,
         THREE,
         {"model": LINE, "released": {"w": np.nan}},
-        "finite",
+        "known numbers",
     ),
     "bound": (RegressionEvaluation, THREE, {"truth": "a", "prediction": "b", "bound": 0}, "bound"),
     "one centre": (ClusterQuality, SCORED, {"centres": [[0, 0]]}, "at least 2"),
