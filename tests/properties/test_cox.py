@@ -62,7 +62,7 @@ class Whole(CovariateCells):
 def test_shares_that_do_not_add_up_are_noticed() -> None:
     class Doubled(Cox):
         @property
-        def _cells(self) -> CovariateCells:  # type: ignore[override]
+        def _cells(self) -> CovariateCells:  # type: ignore[override]  # a mutant
             return Whole(self.levels, self.n_strata, self.frac_bits)
 
     task = replace(NUMBER, task=Doubled).build()

@@ -147,7 +147,7 @@ class HeavyCox(Cox):
     """A twin whose shares do not add up."""
 
     @property
-    def _cells(self) -> CovariateCells:  # type: ignore[override]
+    def _cells(self) -> CovariateCells:  # type: ignore[override]  # a mutant
         return Heavy(self.levels, self.n_strata, self.frac_bits)
 
 

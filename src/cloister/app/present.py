@@ -225,16 +225,18 @@ def _reliability(displays: tuple[Display, ...]) -> str:
     The values are those of the tables, or of the pictures if the tables have no interval.
     """
     rows = [row for table in displays if isinstance(table, Table) for row in table.rows]
-    told = [cell for row in rows for cell in row if isinstance(cell, Estimate)]
+    estimates = [cell for row in rows for cell in row if isinstance(cell, Estimate)]
     mark = "; they have a question mark"
-    if not _distinct(told).size:
-        told = [one.estimate for one in displays if isinstance(one, Bars | Heatmap | Curve)]
+    if not _distinct(estimates).size:
+        estimates = [one.estimate for one in displays if isinstance(one, Bars | Heatmap | Curve)]
         mark = ""  # a picture shows where 0 is
-    distinct = _distinct(told)
+    distinct = _distinct(estimates)
     if not (n := distinct.size):
         return "No number of this result has an interval."
-    beyond = "sampling and noise" if any(one.population for one in told) else "the privacy noise"
-    null = "0, or 1 of a ratio," if any(one.null for one in told) else "0"
+    beyond = (
+        "sampling and noise" if any(one.population for one in estimates) else "the privacy noise"
+    )
+    null = "0, or 1 of a ratio," if any(one.null for one in estimates) else "0"
     if distinct.all():
         every = "The estimate differs" if n == 1 else f"All {n} estimates differ"
         return f"{every} from {null} beyond {beyond}."

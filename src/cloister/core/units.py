@@ -57,11 +57,9 @@ def _widened(
 
     Noise and sampling errors are independent, so the squares of their half-widths add.
     """
-    parts = (low, high, wide_low, wide_high)
     if logarithms:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            parts = tuple(np.log(part) for part in parts)  # type: ignore[assignment]
-    low, high, wide_low, wide_high = parts
+        with np.errstate(divide="ignore", invalid="ignore"):  # an end may be 0
+            low, high, wide_low, wide_high = map(np.log, (low, high, wide_low, wide_high))
     with np.errstate(invalid="ignore"):  # an infinite end stays infinite
         middle, factor = (low + high) / 2, np.sqrt(rows)
         below = np.sqrt(np.maximum((middle - wide_low) ** 2 - (middle - low) ** 2, 0.0))

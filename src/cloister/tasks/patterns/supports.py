@@ -135,17 +135,17 @@ def heavy_of(
     cut : bool
         Whether some candidates of a basket count in full and the others not at all.
     """
-    told = np.minimum(lacks, kept / gain)
-    number = float(law @ told)
+    measured = np.minimum(lacks, kept / gain)
+    number = float(law @ measured)
     if number <= 0:
         return Heavy()
     factor = float(law @ lacks) / number
-    ratios = lacks / np.where(told > 0, told, 1.0)
-    variance = float(law @ (told * (ratios - factor) ** 2)) / number
+    ratios = lacks / np.where(measured > 0, measured, 1.0)
+    variance = float(law @ (measured * (ratios - factor) ** 2)) / number
     # A bin's error is its noise, or all of what the tail has there.
     starts = edges[:-1]
     baskets = np.add.reduceat(law, starts)
-    pull = np.add.reduceat(law * (lacks - factor * told), starts)
+    pull = np.add.reduceat(law * (lacks - factor * measured), starts)
     errors = pull * np.minimum(noise_std / np.maximum(baskets, 1e-12), 1.0)
     loads = np.maximum(np.arange(len(law)), 1)
     return Heavy(
@@ -155,7 +155,7 @@ def heavy_of(
         # Of a part p = kept / (kept + lacks), each counted one stands for 1 / p: its variance.
         float(law @ (lacks * (kept + lacks) / np.maximum(kept, 1e-12))) / number * cut,
         number / float(law @ kept),
-        float(law @ (told / loads)),
+        float(law @ (measured / loads)),
     )
 
 

@@ -240,10 +240,10 @@ class Quantiles(Gaussian):
         ends = ("quantiles", "low", "high", "population_low", "population_high")
         values, low, high, *wide = (results[name] for name in ends)
         found = Estimate(values, low, high, population=(wide[0], wide[1]))
-        told = listing((f"{columns[j]} ", found[i, k]) for i, j in enumerate(self.used[:SAID]))
+        parts = listing((f"{columns[j]} ", found[i, k]) for i, j in enumerate(self.used[:SAID]))
         part = self.probabilities[k]
         name = "Medians" if part == 0.5 else f"Quantiles of {part:.3g}"
-        return Summary(result=(f"{name}: ", *told, "."), reliability=precision([found]))
+        return Summary(result=(f"{name}: ", *parts, "."), reliability=precision([found]))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of quantiles, and the distributions of the first columns."""

@@ -203,11 +203,11 @@ class Statistics(Gaussian):
     ) -> Summary:
         """Summarise the means of the first columns."""
         means = Estimate.of(results, "mean")
-        told = interval_tables.listing(
+        parts = interval_tables.listing(
             (f"{columns[j]} ", means[i]) for i, j in enumerate(self.used[: interval_tables.SAID])
         )
         both = [means, Estimate.of(results, "deviation")]
-        return Summary(result=("Means: ", *told, "."), reliability=interval_tables.precision(both))
+        return Summary(result=("Means: ", *parts, "."), reliability=interval_tables.precision(both))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of means and deviations, and the correlations."""

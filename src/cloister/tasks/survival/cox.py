@@ -45,7 +45,7 @@ from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.survival import running
 from cloister.tasks.survival.covariate_cells import MOST_CELLS, SPLIT_BITS, CovariateCells
 from cloister.tasks.survival.efron import Fit
-from cloister.tasks.survival.times import Horizon, followed
+from cloister.tasks.survival.times import Horizon, coefficients_of, followed
 from cloister.tasks.survival.usable_cells import FEW, NOISY, REASONS, UsableCells
 
 _MOST_COVARIATES = 3
@@ -179,13 +179,7 @@ class Cox(Gaussian):
                 f"strata must be a column of categories, got the numeric column {options.strata!r}."
             )
         used = [columns[j] for j in at]
-        names = [
-            [c.name]
-            if c.categories in ((), ("0", "1"))  # numbers and booleans
-            else [f"{c.name}={label}" for label in c.categories[1:]]
-            for c in used
-        ]
-        units = [1.0 if c.levels else (c.high - c.low) / 2 for c in used]
+        names, units = coefficients_of(used)
         task = build_task(
             cls,
             facts,
@@ -194,8 +188,8 @@ class Cox(Gaussian):
             event=event,
             covariates=tuple(at),
             levels=tuple(c.levels for c in used),
-            names=tuple(name for some in names for name in some),
-            units=tuple(u for u, some in zip(units, names, strict=True) for _ in some),
+            names=names,
+            units=units,
             time_low=columns[time].low,
             time_high=columns[time].high,
             step=columns[time].step,
@@ -378,8 +372,8 @@ class Cox(Gaussian):
         exits = known.exits.reshape(self._shape)
         use = UsableCells.of(self._cells, exits, known.split, known.noise)
         fit = use.fit(self._generator())
-        value, told = use.spread(fit.coef), use.spread(fit.known.astype(np.float64)) == 1
-        of_fit = np.where(told, 0, np.where(np.isnan(value), FEW, NOISY))
+        value, known = use.spread(fit.coef), use.spread(fit.known.astype(np.float64)) == 1
+        of_fit = np.where(known, 0, np.where(np.isnan(value), FEW, NOISY))
         reason = np.where(use.reason > 0, use.reason, of_fit)
         blank = np.where(reason > 0, np.nan, 1.0)
 
@@ -468,10 +462,10 @@ class Cox(Gaussian):
         """Summarise the hazard ratios that differ from 1, with sampling."""
         ratios, known = self._readable(results)["hazard_ratio"], results["reason"] == 0
         clear = np.flatnonzero(known & ratios.of_population.is_distinct)
-        told = listing((f"{self._labels[i]} ", ratios[i]) for i in clear[:SAID])
+        parts = listing((f"{self._labels[i]} ", ratios[i]) for i in clear[:SAID])
         result: tuple[Cell, ...] = ("No hazard ratio is shown to differ from 1.",)
         if len(clear):
-            result = ("Hazard ratios: ", *told, ".")
+            result = ("Hazard ratios: ", *parts, ".")
         return Summary(
             result=result,
             reliability=f"{len(clear)} of {len(known)} hazard ratios differ from 1 beyond noise "

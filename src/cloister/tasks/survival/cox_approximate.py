@@ -48,7 +48,7 @@ from cloister.tasks.population import sampled
 from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.survival import interval_exits
 from cloister.tasks.survival.score import Series
-from cloister.tasks.survival.times import followed
+from cloister.tasks.survival.times import coefficients_of, followed
 
 ATTENUATED = "attenuated, interval not valid"
 _NOTE = "Values and intervals are approximate: hazards are constant in few intervals of time."
@@ -172,13 +172,7 @@ class CoxApproximate(Gaussian):
         rest = [c.name for c in columns if c.name not in (options.time, options.event)]
         at = [position(columns, name, "covariates") for name in options.covariates or rest]
         used = [columns[j] for j in at]
-        names = [
-            [c.name]
-            if c.categories in ((), ("0", "1"))  # numbers and booleans
-            else [f"{c.name}={label}" for label in c.categories[1:]]
-            for c in used
-        ]
-        units = [1.0 if c.levels else (c.high - c.low) / 2 for c in used]
+        names, units = coefficients_of(used)
         task = build_task(
             cls,
             facts,
@@ -187,13 +181,13 @@ class CoxApproximate(Gaussian):
             event=event,
             covariates=tuple(at),
             levels=tuple(c.levels for c in used),
-            names=tuple(name for some in names for name in some),
-            units=tuple(u for u, some in zip(units, names, strict=True) for _ in some),
+            names=names,
+            units=units,
             time_low=columns[time].low,
             time_high=columns[time].high,
             tau=options.tau or columns[time].high,
             intervals=interval_exits.usual_intervals(
-                facts.nominal_n, 1, max(noise / sqrt(_EXITS), 1.0)
+                facts.nominal_n, max(noise / sqrt(_EXITS), 1.0)
             ),
             order=4,
         )
@@ -330,9 +324,7 @@ class CoxApproximate(Gaussian):
             exits = interval_exits.table_of(numbers)
             steps = -np.log1p(-interval_exits.hazards(exits, noise)[0])
             hazard = np.maximum.accumulate(np.append(0.0, np.cumsum(steps)))
-            usable = interval_exits.usable(
-                *interval_exits.at_risk(exits, noise), interval_exits.CLEAR_TEST
-            )
+            usable = interval_exits.usable(*interval_exits.at_risk(exits, noise))
             # beyond, all are censored: the hazard stays as it is, and no event counts
             last = int(np.count_nonzero(usable & (hazard[1:] <= _TOP)))
             hazard = np.minimum(hazard, hazard[last])

@@ -35,8 +35,7 @@ from cloister.tasks.survival import running
 from cloister.tasks.survival.times import Horizon
 from cloister.tasks.tables.inference import odds_ratio
 
-CLEAR = 3.5
-"""A curve continues while the number at risk exceeds this many deviations of its noise."""
+_CLEAR = 3.5  # deviations of its noise that the number at risk of a curve must exceed
 _BLOCKS = 200  # most blocks of a curve; fewer cells than that are their own blocks
 _EVENTS = 8.0  # least number of events in a block, in deviations of a released sum
 _MOST_BIAS = 0.02  # of a block, so that the correction stays small where little is known
@@ -92,7 +91,7 @@ class Curve:
         """Number of cells, from the first on, after which enough records are still at risk."""
         events, risk = self._monotone
         left = risk[:-1] - np.diff(events)
-        clear = left > np.maximum(CLEAR * self.risk_noise[:-1], 1.0)
+        clear = left > np.maximum(_CLEAR * self.risk_noise[:-1], 1.0)
         return int(np.logical_and.accumulate(clear).sum())
 
     @cached_property

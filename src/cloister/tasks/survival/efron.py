@@ -364,10 +364,8 @@ def _explained(part: Stratum, x: Floats, b: Floats) -> Stratum:
     return replace(part, events=np.add.reduceat(each, starts, axis=1)[None])
 
 
-def _drawn(
-    table: Table, blocks: Blocks, truth: Stratum, rng: np.random.Generator
-) -> tuple[Stratum, Stratum]:
-    """Return the table that the model explains, and draws of it with fresh noise."""
+def _drawn(table: Table, blocks: Blocks, truth: Stratum, rng: np.random.Generator) -> Stratum:
+    """Return draws of a table that the model explains, with fresh noise."""
     shape = (_DRAWS, *table.exits.shape)
     noise = decoded(rng.standard_normal(shape) * table.noise[:, None, None])
     events, at_risk = blocks.sums(noise)
@@ -376,9 +374,7 @@ def _drawn(
     moved = np.cumsum(noise[:, :, 0, : blocks.last].sum(axis=1), axis=1)
     cumulative = np.append(0.0, np.cumsum(smooth)) + np.pad(moved, ((0, 0), (1, 0)))
     share, tied = blocks.shape(cumulative)
-    return truth, Stratum(
-        truth.events + events, truth.at_risk + at_risk, share, tied, blocks.of_tick
-    )
+    return Stratum(truth.events + events, truth.at_risk + at_risk, share, tied, blocks.of_tick)
 
 
 def _with_noise(
@@ -395,11 +391,10 @@ def _with_noise(
     """Return the estimate without its mean error, and its variances."""
     smooth, b = found
     p = x.shape[1]
-    both = [
-        _drawn(table, blocks, _explained(part, x, b[0]), rng)
-        for (table, blocks), part in zip(used, raw, strict=True)
+    truth = [_explained(part, x, b[0]) for part in raw]
+    drawn = [
+        _drawn(table, blocks, part, rng) for (table, blocks), part in zip(used, truth, strict=True)
     ]
-    truth, drawn = [part for part, _ in both], [part for _, part in both]
     root, information = solve(truth, x, split, b)
     again, _ = solve(drawn, x, split, np.repeat(root, _DRAWS, axis=0), _STEPS_AGAIN)
     moves = again - root

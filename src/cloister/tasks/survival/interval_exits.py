@@ -14,10 +14,7 @@ import numpy as np
 
 from cloister.core.arrays import Flags, Floats, Integers
 
-CLEAR = 3.5
-"""A curve continues while the number at risk exceeds this many deviations of its noise."""
-CLEAR_TEST = 2.0
-"""A test uses an interval while the number at risk in all groups exceeds this many deviations."""
+_CLEAR = 2.0  # deviations of its noise that a number at risk must exceed
 _LEAST_HAZARD, _MOST_HAZARD = -0.5, 0.95  # of one interval, so that log(1 - hazard) is finite
 _TINY = 1e-12
 
@@ -45,9 +42,9 @@ def at_risk(exits: Floats, noise: float) -> tuple[Floats, Floats]:
     return still - exits[..., :-1, 1] / 2, noise * np.sqrt(words)
 
 
-def usable(risk: Floats, std: Floats, clear: float = CLEAR) -> Flags:
+def usable(risk: Floats, std: Floats) -> Flags:
     """Return the mask of intervals, from the first on, whose number at risk is above its noise."""
-    return np.logical_and.accumulate(risk > np.maximum(clear * std, 1.0), axis=-1)
+    return np.logical_and.accumulate(risk > np.maximum(_CLEAR * std, 1.0), axis=-1)
 
 
 def hazards(exits: Floats, noise: float) -> tuple[Floats, Floats]:
@@ -58,6 +55,6 @@ def hazards(exits: Floats, noise: float) -> tuple[Floats, Floats]:
     return np.clip(exits[..., :-1, 0] / risk, _LEAST_HAZARD, _MOST_HAZARD), risk
 
 
-def usual_intervals(nominal_n: int, groups: int, noise: float) -> int:
+def usual_intervals(nominal_n: int, noise: float) -> int:
     """Return a number of intervals in [4, 60]; the more noise, the fewer."""
-    return int(np.clip(round((nominal_n / (groups * max(noise, _TINY))) ** 0.4), 4, 60))
+    return int(np.clip(round((nominal_n / max(noise, _TINY)) ** 0.4), 4, 60))

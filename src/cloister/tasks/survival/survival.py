@@ -313,13 +313,15 @@ class Survival(Gaussian):
         shares, medians = (Estimate.of(results, name) for name in ("stated_survival", "median"))
         by = "" if self.by is None else f"{columns[self.by]} "
         names = [f"{by}{name} " if by else "" for name in self.groups]
-        told = listing([name, _or_unknown(shares[g, i])] for g, name in enumerate(names))
+        parts = listing([name, _or_unknown(shares[g, i])] for g, name in enumerate(names))
         halves = listing([name, medians[g]] for g, name in enumerate(names))
         first = f"Share without {event} after {self.at[i]:g} {time}: "
-        result = (first, *told, f". Half have it within {time}: ", *halves, ".")
+        result = (first, *parts, f". Half have it within {time}: ", *halves, ".")
         if len(self.groups) < 2:
             return Summary(result=result, reliability=precision([shares]))
         p = float(results["log_rank_p"][0]) if results["log_rank_p"].size else np.nan
+        if np.isnan(p):
+            return Summary(result=result, reliability="The log-rank test is not known.")
         found = "differ" if p < SIGNIFICANT else "are not shown to differ"
         return Summary(
             result=result,

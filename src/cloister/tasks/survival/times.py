@@ -32,6 +32,24 @@ def followed(columns: Sequence[PublicColumn], time: str, event: str) -> tuple[in
     return i, j
 
 
+def coefficients_of(columns: Sequence[PublicColumn]) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Return the name and the unit of each coefficient of covariates.
+
+    A number has the unit of half its box. Each category but the first has a coefficient relative to
+    the first, with the unit 1; so has a boolean.
+    """
+    named = [
+        (name, 1.0 if column.levels else (column.high - column.low) / 2)
+        for column in columns
+        for name in (
+            [column.name]
+            if column.categories in ((), ("0", "1"))
+            else [f"{column.name}={label}" for label in column.categories[1:]]
+        )
+    ]
+    return tuple(name for name, _ in named), tuple(unit for _, unit in named)
+
+
 @declared
 class Horizon:
     """The public numbers that define the cells of time.

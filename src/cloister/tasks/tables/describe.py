@@ -250,17 +250,17 @@ class Describe(Gaussian):
     ) -> Summary:
         """Summarise the first columns: means of numbers, and the most frequent categories."""
         shares = iter(Estimate.of(results, "shares").cells() if self._tables else ())
-        told: list[tuple[str | Estimate, ...]] = []
+        parts: list[tuple[str | Estimate, ...]] = []
         for j, (name, labels) in enumerate(zip(columns, self.categories, strict=True)):
             if labels:
                 top = max(
                     zip(labels, [next(shares) for _ in labels], strict=True),
                     key=lambda pair: pair[1].value,
                 )
-                told.append((f"most often {name} is {top[0]}, a share of ", top[1]))
+                parts.append((f"most often {name} is {top[0]}, a share of ", top[1]))
             else:
-                told.append((f"mean {name} ", number_of(results, "mean", self.numbers.index(j))))
-        first, *rest = listing(told[:SAID])
+                parts.append((f"mean {name} ", number_of(results, "mean", self.numbers.index(j))))
+        first, *rest = listing(parts[:SAID])
         return Summary(
             result=(f"{str(first)[:1].upper()}{str(first)[1:]}", *rest, "."),
             reliability=precision(

@@ -233,15 +233,15 @@ class Scorecard(Tabulate):
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
     ) -> Summary:
         """Summarise how well the first characteristic separates the event."""
-        told: list[tuple[Cell, ...]] = []
+        parts: list[tuple[Cell, ...]] = []
         for i, table in enumerate(self.tables[: self._n_columns]):
             part = part_of(results, f"column_{i + 1}.")
             found = [(text, number_of(part, key)) for key, text in _MEASURES.items() if key in part]
-            told.append(
+            parts.append(
                 (f"{columns[table[0]]}: ", *listing((f"{text} ", cell) for text, cell in found))
             )
         worth = Estimate.of(results, "column_1.iv")
-        return Summary(result=(*told[0], "."), reliability=precision([worth]))
+        return Summary(result=(*parts[0], "."), reliability=precision([worth]))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return tables and pictures of all estimates."""

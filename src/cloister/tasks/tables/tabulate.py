@@ -425,6 +425,7 @@ class Tabulate(Gaussian):
         if tests := [name for name in results if name.endswith("_holm")]:
             p = np.concatenate([results[name] for name in tests])
             shown = int(np.count_nonzero(p < SIGNIFICANT))
+            unknown = int(np.isnan(p).sum())
             first = tests[0].removesuffix("_holm")
             table = self.tables[int(first.partition(".")[0].removeprefix("table_")) - 1]
             named = " by ".join(columns[j] for j in table)
@@ -438,7 +439,7 @@ class Tabulate(Gaussian):
                     ".",
                 ),
                 reliability=f"{shown} of {len(tests)} tests find a difference at 5 %, after Holm's "
-                "correction, noise included.",
+                f"correction, noise included{f'; {unknown} are not known' if unknown else ''}.",
             )
         cells = Estimate.of(results, "table_1.shares")
         top = np.unravel_index(int(np.nanargmax(cells.values)), cells.values.shape)
