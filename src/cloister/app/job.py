@@ -29,6 +29,7 @@ from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.code import code_of
 from cloister.protocol.plan import Plan
 from cloister.protocol.readers import Reader
+from cloister.protocol.releases import code_for
 from cloister.protocol.task import Mechanism, Profile, PublicFacts, Task
 from cloister.tasks.count import Count
 from cloister.tasks.options import design, options_bounded_by_n
@@ -93,6 +94,8 @@ class Job:
     max_loss : float in [0, 1], optional
         Greatest share of the rows of each silo that may be excluded. By default 5 %, and no value
         of a target, event or group may lose all of its rows.
+    releases : tuple of str
+        Releases of cloister at the silos, as far as they are known; the plan suits all of them.
     """
 
     task: type[Task]
@@ -105,6 +108,7 @@ class Job:
     columns: tuple[str, ...] | None = None
     frac_bits: int = 16
     max_loss: float | None = None
+    releases: tuple[str, ...] = ()
     trust: Trust = Trust()
 
     @cached_property
@@ -167,7 +171,7 @@ class Job:
             max_rows=self.schema.max_rows or 1,
             max_silos_per_person=self.schema.max_silos_per_person,
             schema_digest=self.schema.digest(),
-            code=code_of(task),
+            code=code_for(task, code_of(task), self.releases),
             options=encode_options(self.task, self.options),
             **vars(trust),
         )

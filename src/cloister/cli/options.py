@@ -540,6 +540,7 @@ def job_of(
     schema: Schema,
     silos: Iterable[str],
     options: Mapping[str, Any],
+    releases: Iterable[str] = (),
 ) -> Job:
     """Return the job of a command line; its plan raises for invalid values."""
     arguments = vars(args)
@@ -558,5 +559,6 @@ def job_of(
         # In the schema's order, which all silos share.
         columns=None if args.columns is None else schema.select(args.columns).names,
         max_loss=arguments.get("max_loss"),
+        releases=tuple(releases),
         trust=trust_of(args),
     )

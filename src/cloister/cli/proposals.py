@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from cloister.cli.over_files import about_model
 from cloister.core.errors import PlanError
 from cloister.data.schema import Schema
 from cloister.protocol.plan import Plan
+from cloister.protocol.releases import UNTOLD
 
 
 def add_proposal_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,24 +72,31 @@ def proposed_plan(
                 f"this model needs --task {evaluation.name}, got {task.name!r}; change --task."
             )
         options |= model_options
-    members = _members(args.silos, seen)
+    known = {silo["name"]: silo for silo in seen()} if seen else {}
+    members = _members(args.silos, known if seen else None)
     names, args.fingerprints = zip(*members, strict=True)
     args.profile = args.profile or ("pairwise" if len(members) > 2 else "group")
-    return job_of(args, task, Schema.load(args.schema), names, options).plan
+    # A coordinator before 0.3.0 does not know releases, and its silos may be older, too.
+    releases = [known[name].get("release", UNTOLD) for name in names if name in known]
+    connected = [release for release in releases if release is not None]
+    return job_of(args, task, Schema.load(args.schema), names, options, connected).plan
 
 
 def _members(
-    silos: tuple[str, ...], seen: Callable[[], list[dict[str, Any]]] | None
+    silos: tuple[str, ...], known: Mapping[str, Mapping[str, Any]] | None
 ) -> list[tuple[str, str]]:
     """Return the name and the fingerprint of each member."""
     members = [(name, pin) for name, _, pin in (text.partition("=") for text in silos)]
     # A fingerprint from the coordinator is safe to use, since each silo checks it before a job.
-    if seen is not None and not all(pin for _, pin in members):
-        known = {silo["name"]: silo["fingerprint"] for silo in seen()}
-        members = [(name, pin or known.get(name, "")) for name, pin in members]
+    if known is not None:
+        members = [(n, pin or known.get(n, {}).get("fingerprint", "")) for n, pin in members]
     for name, pin in members:
         if not pin:
-            reason = "was never connected to the coordinator" if seen else "has no fingerprint"
+            reason = (
+                "was never connected to the coordinator"
+                if known is not None
+                else "has no fingerprint"
+            )
             raise PlanError(
                 f"silo {name!r} {reason}; give its fingerprint as {name}=ed25519:..., or check "
                 "the name."

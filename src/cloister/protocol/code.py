@@ -36,6 +36,7 @@ from pathlib import Path
 
 from cloister.core.syntax import GUARD, Import, Syntax, read_syntax
 from cloister.protocol.plan import WITHOUT_LAYOUT, Code, Plan
+from cloister.protocol.releases import earlier_code
 from cloister.protocol.task import Task, nested_tasks
 
 
@@ -155,7 +156,8 @@ def preload_digests(tasks: Mapping[str, type[Task]], names: Iterable[str]) -> No
 def code_mismatch(plan: Plan) -> str | None:
     """Return why the plan's code differs from the installed code, or None.
 
-    A plan of protocol 1, which names no code, is accepted.
+    A plan of protocol 1, which names no code, is accepted. So is the code of the release before,
+    if it computes the same.
     """
     if not plan.opened:
         return (
@@ -163,7 +165,9 @@ def code_mismatch(plan: Plan) -> str | None:
             "in this silo's settings."
         )
     remote, installed = plan.code, code_of(plan.task)
-    if plan.protocol == WITHOUT_LAYOUT or (remote is not None and remote == installed):
+    if plan.protocol == WITHOUT_LAYOUT:
+        return None
+    if remote is not None and remote in (installed, earlier_code(plan.task)):
         return None
     if remote is None or installed is None:
         return f"task {plan.task.name!r} comes from no file; write it to one and plan again."

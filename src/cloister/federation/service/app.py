@@ -194,13 +194,14 @@ def _add_operations(
     @app.get("/v1/silos", summary="Silos that ever connected")
     def silos(request: Request) -> dict[str, Any]:
         _caller(request, "analyst", "coordinator")
-        connected = streams.connected()
+        releases = streams.releases()
         return {
             "silos": [
                 {
                     "name": silo.name,
                     "fingerprint": silo.fingerprint,
-                    "connected": silo.name in connected,
+                    "connected": silo.name in releases,
+                    "release": releases.get(silo.name),
                     "not_after": silo.not_after.isoformat(),
                     "seen_at": silo.seen_at,
                 }

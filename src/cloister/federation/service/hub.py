@@ -34,6 +34,7 @@ from cloister.federation.transports.http import (
     check_size,
     in_json,
     printable,
+    release_of,
 )
 
 _STOPPED = "the job, or the service, was stopped; no more requests are sent."
@@ -65,6 +66,7 @@ class _Stream:
     def __init__(self, websocket: WebSocket, most: int) -> None:
         self._websocket = websocket
         self.scope = websocket.scope
+        self.release = release_of(websocket.headers.get("user-agent", ""))
         self._waiting: deque[tuple[bytes, Callable[[], None]]] = deque()
         self._bytes = 0
         self._most = most
@@ -222,6 +224,10 @@ class Hub:
     def connected(self) -> tuple[str, ...]:
         """Return the silos that have a stream now."""
         return tuple(sorted(self._streams))
+
+    def releases(self) -> dict[str, str]:
+        """Return the release of each silo that has a stream now."""
+        return {silo: stream.release for silo, stream in sorted(self._streams.items())}
 
     def offer(self, silo: str, job: str, document: dict[str, Any]) -> None:
         """Offer a job to a silo, if it is connected.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import ssl
 import struct
@@ -18,10 +19,12 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
+from importlib.metadata import version as version_of
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from cloister.core.errors import TransportError
+from cloister.protocol.releases import UNTOLD
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -33,6 +36,8 @@ MAX_WORDS = 64 * 2**10  # bytes of a JSON body that a silo sends
 
 # Kind, number, and the 16 bytes of the run id.
 _HEADER = struct.Struct(">BI16s")
+_AGENT = "cloister/"  # with the release, the name of a silo's program in its request for a stream
+_RELEASE = re.compile(rf"{_AGENT}([0-9][0-9A-Za-z.+]{{,39}})")
 _LONGEST_REASON = 500
 _Answer = TypeVar("_Answer")
 _CLOSING = 1.0  # seconds for the other party to hang up as well
@@ -50,6 +55,12 @@ class Kind(IntEnum):
 
 
 _KINDS = {int(kind): kind for kind in Kind}
+
+
+def release_of(agent: str) -> str:
+    """Return the release in the name of a silo's program, or `UNTOLD`."""
+    found = _RELEASE.fullmatch(agent)
+    return found[1] if found else UNTOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +332,7 @@ class StreamClient:
                 proxy=self.proxy,
                 sock=plain,
                 subprotocols=[version],  # type: ignore[list-item]
+                user_agent_header=f"{_AGENT}{version_of('cloister')}",
                 compression=None,  # masked vectors do not compress
                 max_size=self.max_message_bytes,
                 open_timeout=self.open_timeout,
