@@ -26,13 +26,13 @@ from cloister_lab.experiments.yardstick.experiment import (
 from cloister_lab.experiments.yardstick.readings import Figure, Judge, Reading, figures, readings
 from cloister_lab.experiments.yardstick.tables import TABLES, Table, category, draw, flag, number
 from cloister_lab.experiments.yardstick.tally import (
+    RARELY,
     Row,
     alarms_of,
     as_cells,
     failure,
     from_cells,
     needs_again,
-    off_plan,
     pending,
     rows_of,
 )
@@ -78,8 +78,7 @@ def test_a_row_counts_hits_and_compares_widths_with_the_errors() -> None:
     (row,) = rows_of(runs)
     assert (row.runs, row.known, row.held) == (101, 101, 101)
     assert row.width == pytest.approx(1.9 / 0.95)
-    assert row.delivered == pytest.approx(2.0)
-    assert off_plan(row)
+    assert (row.planned, row.off) == (101, 101)
 
 
 def test_an_interval_that_is_not_known_counts_as_unknown_and_not_as_a_hit() -> None:
@@ -89,6 +88,12 @@ def test_an_interval_that_is_not_known_counts_as_unknown_and_not_as_a_hit() -> N
     (none,) = rows_of([[replace(known, known=False)]])
     assert isnan(none.coverage)
     assert failure(none) == ""
+
+
+def test_numbers_that_few_runs_list_share_a_row() -> None:
+    often, rare, other = (Reading(name, "noise", 0.0, -1.0, 1.0, 0.5) for name in "abc")
+    rows = rows_of([[often, rare], [often, other], [often]])
+    assert [(row.name, row.runs) for row in rows] == [("a", 3), (RARELY, 2)]
 
 
 def test_low_coverage_is_judged_by_the_runs_with_fresh_noise() -> None:
@@ -124,7 +129,7 @@ def test_a_test_is_compared_with_the_exact_test() -> None:
 
 
 def test_a_row_is_the_same_after_its_file() -> None:
-    row = replace(_row(92), planned=2.0, sentence="refused.", refused=3)
+    row = replace(_row(92), planned=92, off=3, sentence="refused.", refused=3)
     assert as_cells(from_cells(as_cells(row))) == as_cells(row)
 
 

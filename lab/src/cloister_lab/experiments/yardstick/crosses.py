@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from cloister.core.display import Display, Estimate, Heatmap
 from cloister.core.display import Table as Shown
 from cloister.data.schema import Column
 from cloister_lab.experiments.yardstick.readings import (
+    NOWHERE,
     Figure,
     Judge,
     Question,
@@ -296,11 +298,21 @@ def _of_rule(label: str, heading: str, cell: Estimate) -> Iterator[Figure]:
     """Yield a number of a set or a rule; the support of a rule is that of a set."""
     left, arrow, right = label.partition(" → ")
     if not arrow:
-        yield shown(f"{heading} {_set_name(label)}", cell)
+        yield _centred(shown(f"{heading} {_set_name(label)}", cell))
     elif heading == "lift":
-        yield shown(f"log lift {_rule_name(left, right)}", cell).logged
+        yield _centred(shown(f"log lift {_rule_name(left, right)}", cell).logged)
     elif heading != "support":
-        yield shown(f"{heading} {_rule_name(left, right)}", cell)
+        yield _centred(shown(f"{heading} {_rule_name(left, right)}", cell))
+
+
+def _centred(figure: Figure) -> Figure:
+    """Return the middle of an interval as the estimate.
+
+    An estimate borrows from subsets and is closer to the truth than any interval can promise. The
+    interval is that of the counted support, so its width is compared with the error of that.
+    """
+    low, high = figure.noise or NOWHERE
+    return replace(figure, estimate=(low + high) / 2)
 
 
 def _baskets(frame: DataFrame, table: Table) -> Mapping[str, Target]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isnan, nan
 from pathlib import Path
@@ -36,6 +36,7 @@ from cloister_lab.experiments.run import Settings, Unit, command_of, units_of
 from cloister_lab.experiments.yardstick import crosses, models, numbers, tables, times
 from cloister_lab.experiments.yardstick.models import ELSEWHERE
 from cloister_lab.experiments.yardstick.readings import (
+    PLANNED,
     Judge,
     Question,
     Reading,
@@ -45,7 +46,6 @@ from cloister_lab.experiments.yardstick.readings import (
 )
 from cloister_lab.experiments.yardstick.tables import Table
 from cloister_lab.experiments.yardstick.tally import (
-    PLANNED,
     Row,
     alarms_of,
     as_cells,
@@ -53,7 +53,6 @@ from cloister_lab.experiments.yardstick.tally import (
     from_cells,
     is_known,
     needs_again,
-    off_plan,
     pending,
     rows_of,
 )
@@ -66,8 +65,8 @@ JUDGES: dict[str, Judge] = {
 }
 """The judge of each task."""
 
-SIZES, EPSILONS = (400, 2000, 8000), (0.5, 1.0, 4.0)
-SMALL_SIZES, SMALL_EPSILONS = (2000,), (1.0,)
+SIZES, EPSILONS = (400, 2000, 20_000), (0.5, 1.0, 4.0)
+SMALL_CELLS = ((2000, 1.0),)
 RUNS, SMALL_RUNS, RUNS_AGAIN = 100, 5, 400
 _CELL = ("task", "dataset", "records", "epsilon")
 
@@ -102,10 +101,12 @@ class Cell:
 
 
 def plan_of(question: Question, cell: Cell) -> Plan:
-    """Return the plan of a question; a row is the unit of privacy."""
+    """Return the plan of a question; the unit of privacy is a row, or a person of several."""
+    table = cell.table
+    unit = {"unit": table.person, "max_rows": table.rows} if table.person else {"unit": "row"}
     return make_plan(
         installed()[cell.task],
-        Schema(dataset=cell.table.name, unit="row", columns=question.columns),
+        Schema(dataset=table.name, columns=question.columns, **unit),
         ["silo"],
         budget=Budget(cell.epsilon, default_delta(cell.n)),
         nominal_n=cell.n,
@@ -206,12 +207,13 @@ def units(settings: Settings) -> list[Unit]:
     made = [
         unit
         for table in present
+        for n, epsilon in (_cells(table) if settings.full else SMALL_CELLS)
         for unit in units_of(
             run_cell,
             task=[task for task, judge in able.items() if judge.suits(table)],
             table=[table],
-            n=SIZES if settings.full else SMALL_SIZES,
-            epsilon=EPSILONS if settings.full else SMALL_EPSILONS,
+            n=[n],
+            epsilon=[epsilon],
             runs=[runs],
         )
     ]
@@ -230,7 +232,19 @@ def units(settings: Settings) -> list[Unit]:
             again=[True],
         )
     ]
-    return [*made, *again, *(Unit(reason, partial(skip, reason)) for reason in lacking)]
+    # With a number of minutes, first repeats go first: a shuffled order makes them a sample.
+    order = public_generator("yardstick", "order").permutation(len(made)).tolist()
+    shuffled = [replace(unit, repeat=rank) for unit, rank in zip(made, order, strict=True)]
+    return [*shuffled, *again, *(Unit(reason, partial(skip, reason)) for reason in lacking)]
+
+
+def _cells(table: Table) -> list[tuple[int, float]]:
+    """Return a number of records and an epsilon for each size.
+
+    A third of the tables has each pair, and each table has each size and each epsilon.
+    """
+    first = tables.TABLES.index(table)
+    return [(n, EPSILONS[(first + i) % len(EPSILONS)]) for i, n in enumerate(SIZES)]
 
 
 def _low(rows: Sequence[TidyRow]) -> list[tuple[str, str, int, float]]:
@@ -368,7 +382,7 @@ def _summary(task: str, kind: str, of: Sequence[Judged]) -> dict[str, Any]:
     shown = [each.row for each in own if is_known(each.row)]
     cells = [each.row for each in of if each.row.kind == "cell"]
     coverage, width = ([getattr(row, name) for row in shown] for name in ("coverage", "width"))
-    planned = [row for row in shown if not isnan(row.delivered)]
+    planned, off = (sum(getattr(row, name) for row in shown) for name in ("planned", "off"))
     return {
         "task": f"{task} *" if task in ELSEWHERE else task,
         "kind": kind,
@@ -380,7 +394,7 @@ def _summary(task: str, kind: str, of: Sequence[Judged]) -> dict[str, Any]:
         "width": _median(width),
         "unknown": _median([each.row.unknown for each in own]),
         "refused": sum(row.refused for row in cells),
-        "off": f"{sum(map(off_plan, planned))} of {len(planned)}" if planned else None,
+        "off": off / planned if planned else None,
         "pending": sum(each.pending for each in own),
         "failed": sum(bool(each.failure) for each in own),
     }

@@ -30,6 +30,8 @@ Target = float | Callable[[float], float]
 
 Box = tuple[float, float]
 NOWHERE: Box = (-np.inf, np.inf)
+PLANNED = 1.5
+"""Greatest factor between the planned and the delivered width."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,12 @@ class Reading:
     def error(self) -> float:
         """Distance of the estimate from the target."""
         return abs(self.estimate - self.target)
+
+    @property
+    def is_off_plan(self) -> bool:
+        """Whether there is a forecast and the half-width is far from it."""
+        planned = self.planned
+        return planned is not None and not planned / PLANNED <= self.half <= planned * PLANNED
 
 
 def _prepared(frame: DataFrame, _: Table) -> DataFrame:

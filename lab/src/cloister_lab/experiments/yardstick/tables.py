@@ -51,6 +51,8 @@ class Table:
         Public guess of the share of records with the event.
     person : str
         Column of the source that names the person of a record, if one has several records.
+    rows : int
+        Most records of a person, by the design of the study.
     cuts : mapping of a number's name to inner edges
         Usual public edges of bins.
     items : bool
@@ -69,6 +71,7 @@ class Table:
     event: Column | None = None
     events: float = 0.5
     person: str = ""
+    rows: int = 1
     cuts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     items: bool = False
 
@@ -269,6 +272,7 @@ TABLES: tuple[Table, ...] = (
         outcome="union",
         group="black",
         person="nr",
+        rows=8,
         cuts={"educ": (12, 13, 16)},
     ),
     Table(
@@ -472,6 +476,7 @@ TABLES: tuple[Table, ...] = (
         outcome="outwork",
         group="female",
         person="id",
+        rows=5,
         cuts={"age": (35, 45, 55)},
     ),
     Table(
@@ -482,6 +487,7 @@ TABLES: tuple[Table, ...] = (
         outcome="Minority",
         group="Sex",
         person="School",
+        rows=70,
         cuts={"SES": (-0.5, 0, 0.5), "MathAch": (5, 12, 20)},
     ),
     Table(
@@ -492,6 +498,7 @@ TABLES: tuple[Table, ...] = (
         outcome="obese",
         group="gender",
         person="id",
+        rows=3,
         cuts={"age": (9, 12, 15)},
     ),
     # Follow-up times.
