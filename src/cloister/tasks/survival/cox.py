@@ -456,6 +456,12 @@ class Cox(Gaussian):
             found.append(Rows(title, headings, (row,), "The test includes the noise."))
         return tuple(found)
 
+    def reasons(self, results: Results) -> dict[str, str | tuple[str, ...]]:
+        """Return why coefficients and the test are not known."""
+        why = tuple(REASONS[int(code)] for code in results["reason"])
+        names = ("coef", "hazard_ratio", "change_z", "effect_changes")
+        return {**dict.fromkeys(names, why), "wald": "no hazard ratio is known"}
+
     def summary(
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
     ) -> Summary:
