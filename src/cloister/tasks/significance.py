@@ -1,4 +1,4 @@
-"""Which released estimates differ from no effect, for the sentences of a summary.
+"""Tests of released estimates against no effect, for the sentences of a summary.
 
 A sentence names the effects that it finds, so all effects of a model are tested together.
 

@@ -88,7 +88,7 @@ SAID = [
         *("cox", "months died treated"),
         {"time": "months", "event": "died", "nominal_events": 3000},
         f"Hazard ratios: treated {NUMBER}.",
-        "1 of 1 hazard ratios differ from 1 beyond noise and sampling; 0 are not known.",
+        f"1 of 1 hazard ratios differ from 1 {HOLM[:-1]}; 0 are not known.",
     ),
     (
         *("cox", "months died smokes"),
