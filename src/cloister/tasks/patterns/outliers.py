@@ -459,8 +459,9 @@ class Outliers(Measuring):
         counts = around(results["flagged"], results["flagged_half_width"])
         names = [f"{name} " for name in self.group_names] or [""]
         visible = results.get("shown", np.ones(len(names)))
+        least = f"below {self.min_group:g}" if self.min_group else "none shown"
         parts = listing(
-            (name, count if seen else f"below {self.min_group:g}")
+            (name, least if not seen else count if count.is_distinct else "none shown")
             for name, count, seen in zip(names, counts.cells(), visible, strict=True)
         )
         return replace(usual, result=("Outliers: ", *parts, ". ", *usual.result))
