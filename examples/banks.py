@@ -17,7 +17,6 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 
 from cloister import (
     Budget,
-    Column,
     DPLogisticRegression,
     DPNaiveBayes,
     DPOutlierDetector,
@@ -27,6 +26,7 @@ from cloister import (
     Schema,
     evaluate,
 )
+from cloister.data.schema import Column
 
 # %% [markdown]
 # ## The contract

@@ -17,7 +17,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from cloister import Budget, Column, DPLogisticRegression, Ledger, Schema
+from cloister import Budget, DPLogisticRegression, Ledger, Schema
+from cloister.data.schema import Column
 from cloister.shares.inference.linear import linear_scorer
 from cloister.shares.mpc import combine, run_here
 from cloister.shares.mpc.vote import NoisyVote, Score

@@ -20,7 +20,6 @@ from sklearn.preprocessing import StandardScaler
 
 from cloister import (
     Budget,
-    Column,
     DPKMeans,
     DPLogisticRegression,
     DPNaiveBayes,
@@ -29,6 +28,7 @@ from cloister import (
     cluster_quality,
     evaluate,
 )
+from cloister.data.schema import Column
 
 # %% [markdown]
 # ## The contract

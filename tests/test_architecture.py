@@ -223,6 +223,18 @@ def test_nobody_prints_but_the_command_line() -> None:
             assert not printed, f"{name}:{node.lineno} prints"
 
 
+def test_json_is_written_without_words_that_are_not_json() -> None:
+    """Without ``allow_nan=False`` NaN is written, which other readers of JSON refuse."""
+    lab = PACKAGE.parents[1] / "lab" / "src"
+    for path in (*MODULES.values(), *lab.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                assert node.module != "json", f"{path.name}:{node.lineno} hides the module"
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.dump", "json.dumps"):
+                strict = "allow_nan=False" in map(ast.unparse, node.keywords)
+                assert strict, f"{path.name}:{node.lineno} may write NaN"
+
+
 HEAVY = (
     "sklearn pandas pyarrow polars scipy matplotlib sqlalchemy dp_accounting pydantic rich jinja2"
 )

@@ -151,6 +151,13 @@ def test_the_documentation_has_at_most_so_many_words() -> None:
     assert sum(len(text(page).split()) for page in PAGES) <= MOST_WORDS
 
 
+def test_every_task_is_named_where_intervals_are_explained() -> None:
+    from cloister.tasks import installed
+
+    named = set(re.findall(r"`([a-z-]+)`", text(DOCS / "uncertainty.md")))
+    assert not installed().keys() - named
+
+
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_question_leads_from_the_first_page_to_its_answer(question: str) -> None:
     links = dict(re.findall(r"\[([^\]]+\?)\]\(([^)]+)\)", text(DOCS / "index.md")))

@@ -76,4 +76,4 @@ def test_what_no_directive_shows_is_noticed() -> None:
     found = list(shown(f"::: cloister.data.schema.Schema\n\n{module}"))
     assert cloister.Schema in found
     assert Task in found
-    assert cloister.Column not in found
+    assert cloister.Baskets not in found

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister import Column, Schema
+from cloister import Schema
 from cloister.app.in_process import run_plan
 from cloister.app.release import Release
 from cloister.cli import main
 from cloister.data import read_source
+from cloister.data.schema import Column
 from cloister.federation.local import ANALYST, LocalFederation
 from cloister.tasks import TASKS, from_file
 from cloister.testing import ZeroNoise, zero_noise_command

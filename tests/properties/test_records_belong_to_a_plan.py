@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import Budget, Column, Ledger, Schema, make_plan, run_job
+from cloister import Budget, Ledger, Schema, make_plan, run_job
 from cloister.app.in_process import run_plan
 from cloister.app.payment import Account
 from cloister.core.errors import PlanError
 from cloister.data import array_records, read_source
-from cloister.data.schema import schema_of
+from cloister.data.schema import Column, schema_of
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.protocol.client import Client
 from cloister.protocol.plan import Plan

@@ -11,8 +11,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from cloister import Budget, Column, Schema, make_plan
+from cloister import Budget, Schema, make_plan
 from cloister.app.in_process import run_plan
+from cloister.data.schema import Column
 from cloister.protocol.task import Floats, PublicColumn
 from cloister.tasks import installed
 from cloister.tasks.examples import example_of

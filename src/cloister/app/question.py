@@ -125,7 +125,7 @@ def _listed(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "; ".join(map(_entry, value)) or "none"
     if isinstance(value, str):  # quoted where it could be taken for a number
-        return json.dumps(value) if _NUMERIC.fullmatch(value) else _word(value)
+        return json.dumps(value, allow_nan=False) if _NUMERIC.fullmatch(value) else _word(value)
     return "not given" if value is None else repr(value)
 
 
@@ -141,7 +141,7 @@ def _word(text: str) -> str:
     plain = text == text.strip() and text not in ("", "none", "not given")
     marks = any(mark in text for mark in (*_SEPARATORS, '"', " by "))
     hidden = any(unicodedata.category(c)[0] in "CZ" and c != " " for c in text)
-    return json.dumps(text) if marks or hidden or not plain else text
+    return json.dumps(text, allow_nan=False) if marks or hidden or not plain else text
 
 
 def _line(text: str) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 from cloister.core.arrays import Floats, GridState
 from cloister.core.errors import CloisterError, DataError
 from cloister.core.files import read_json
+from cloister.core.plain import plain
 from cloister.hazmat.ring import from_bytes
 from cloister.privacy import accounting
 from cloister.privacy.events import Event, event_from_dict, mechanism_counts
@@ -91,13 +92,17 @@ class Release:
         return hashlib.sha256(words_of(self.plan, self.sums)).hexdigest() if self.sums else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the model as JSON-able values: public numbers, without labels or records."""
+        """Return the model as JSON-able values: public numbers, without labels or records.
+
+        Numbers that are not known are None, so that the file is read back;
+        :func:`~cloister.app.unknown.results_with_reasons` has the reasons.
+        """
         return {
             "format": MODEL_FORMAT,
             "plan": self.plan.to_dict(),
             "plan_digest": self.plan.digest.hex(),
-            "results": _lists(self.results),
-            "history": [_lists(state) for state in self.history],
+            "results": plain(self.results),
+            "history": plain(self.history),
             "spent": self.spent.to_dict(),
             "noise": self.noise,
             "survivors": self.survivors,
@@ -151,7 +156,7 @@ class Release:
             words_file(file).write_bytes(words_of(self.plan, self.sums))
         # json writes numbers, which are almost all of the file, ten times slower.
         numbers = {name: document.pop(name) for name in ("history", "results")}
-        rest = json.dumps(document, sort_keys=True).removesuffix("}").encode()
+        rest = json.dumps(document, sort_keys=True, allow_nan=False).removesuffix("}").encode()
         file.write_bytes(rest + b", " + to_json(numbers)[1:] + b"\n")
 
     @classmethod
@@ -258,19 +263,6 @@ def _check_usable(release: Release) -> None:
             task.predict(results, probe)
         elif isinstance(task, Transformer):
             task.transform(results, probe)
-
-
-def _lists(values: Mapping[str, Floats]) -> dict[str, Any]:
-    """Return arrays as lists of JSON, which has no word for what is not known or infinite."""
-    words = {"nan": None, "inf": "Infinity", "-inf": "-Infinity"}
-
-    def plain(value: Floats) -> Any:
-        if np.isfinite(value).all():
-            return value.tolist()
-        named = [words.get(str(number), number) for number in value.ravel().tolist()]
-        return np.array(named, dtype=object).reshape(value.shape).tolist()
-
-    return {name: plain(value) for name, value in values.items()}
 
 
 def _arrays(values: Mapping[str, Any]) -> dict[str, Floats]:

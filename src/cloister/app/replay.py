@@ -62,7 +62,7 @@ def contradiction(document: Mapping[str, Any], words: bytes, plan: Plan) -> str 
     if _are_versions(document.get("versions")):  # which only the signers of the model know
         expected["versions"] = document["versions"]
     # Through JSON, so that tuples are lists as in the file.
-    return difference(document, json.loads(json.dumps(expected)))
+    return difference(document, json.loads(json.dumps(expected, allow_nan=False)))
 
 
 def difference(claimed: Any, expected: Any, place: str = "") -> str | None:

@@ -66,7 +66,9 @@ class Request(BaseModel):
     def command(self, schema: Schema) -> list[str]:
         """Return the arguments of the command that runs this job in a terminal."""
         # JSON, since `--set` reads values as such.
-        options = (f"{name}={json.dumps(value)}" for name, value in self.options.items())
+        options = (
+            f"{name}={json.dumps(value, allow_nan=False)}" for name, value in self.options.items()
+        )
         subset = self.columns != schema.names
         return [
             *("run", *map(_word, self.files.values()), "--schema", _word(self.schema_file)),

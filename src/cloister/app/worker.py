@@ -77,7 +77,7 @@ def _failed(text: str) -> int:
 
 
 def _write(kind: str, **values: Any) -> None:
-    sys.stdout.write(json.dumps({"event": kind, **values}) + "\n")
+    sys.stdout.write(json.dumps({"event": kind, **values}, allow_nan=False) + "\n")
     sys.stdout.flush()  # the page shows each round when it ends
 
 

@@ -195,7 +195,11 @@ def watch(job: Job, source: Source, *, results: bool = False, pages: bool = Fals
             return ""
         done = release_of(plan, client.history, client.sums, "replayed")
         page = _DATE.sub("", render_report(done)) if pages else ""  # a run may pass midnight
-        return json.dumps(done.to_dict(), sort_keys=True) + shown(plan, done.results) + page
+        return (
+            json.dumps(done.to_dict(), sort_keys=True, allow_nan=False)
+            + shown(plan, done.results)
+            + page
+        )
 
     model, emitted = observe(call)
     sums, lines = [], [*emitted.lines, *_memory(plan), f"model {_digest((model or '').encode())}"]

@@ -189,4 +189,4 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _as_text(document: dict[str, Any]) -> str:
-    return json.dumps(document, indent=1) + "\n"
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"

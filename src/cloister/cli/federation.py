@@ -127,7 +127,10 @@ def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     federation = Federation(
         args.name, url, ca, schema.to_toml(), args.silos, args.analysts, settings
     )
-    Board.found(authority.path, Federation.of(json.loads(json.dumps(federation.document()))))
+    Board.found(
+        authority.path,
+        Federation.of(json.loads(json.dumps(federation.document(), allow_nan=False))),
+    )
     install(
         site.keys,
         authority.approve(make_request(site.keys, "coordinator", "coordinator", (host,))),

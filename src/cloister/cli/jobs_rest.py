@@ -129,7 +129,7 @@ def _cancel(args: argparse.Namespace, there: Connection, out: Output) -> dict[st
 
 def _reader_card(_: argparse.Namespace, there: Connection, out: Output) -> dict[str, Any]:
     card = there.reader.card()
-    out.say(json.dumps(card, indent=1))
+    out.say(json.dumps(card, indent=1, allow_nan=False))
     return card
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from cloister.app.release import Release
 from cloister.app.text import warnings_of
+from cloister.app.unknown import results_with_reasons
 from cloister.cli.options import task_of_model
 from cloister.cli.output import Output
 from cloister.cli.release import show_federated
@@ -139,7 +140,7 @@ def _result(args: argparse.Namespace, site: Site, out: Output) -> dict[str, Any]
         "noise": result.noise,
         "epsilon": result.epsilon(),
         "columns": plan.columns,
-        "results": result.results,
+        "results": results_with_reasons(result),
         "survivors": result.survivors,
         "plan_digest": plan.digest.hex(),
         "files": {"model": path, "report": args.report},

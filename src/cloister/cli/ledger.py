@@ -91,7 +91,7 @@ def on_ledger(action: Callable[..., Document], *, behind: bool = False) -> Run:
 
 def _export(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     ledger.verify()
-    text = json.dumps(ledger.export(), indent=1) + "\n"
+    text = json.dumps(ledger.export(), indent=1, allow_nan=False) + "\n"
     if args.out is None:
         # The export is the result itself, so --json changes nothing.
         if not args.quiet:
@@ -127,7 +127,7 @@ def _statements(args: argparse.Namespace, ledger: Ledger, out: Output) -> Docume
         for stmt in statements
     ]
     document = {"format": _FORMAT, "statements": rows}
-    write_text(args.out, json.dumps(document, indent=1), new=True)
+    write_text(args.out, json.dumps(document, indent=1, allow_nan=False), new=True)
     out.say(f"written  {args.out}, {len(statements)} statements of {args.of}")
     return {"file": args.out, "statements": len(statements)}
 

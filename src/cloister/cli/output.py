@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -12,12 +11,12 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from cloister.app.progress import is_watched, round_bar
 from cloister.app.text import cell_text
+from cloister.app.unknown import NOISY, unknown
 from cloister.core.display import Table
 from cloister.core.html import clean
+from cloister.core.plain import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -112,9 +111,8 @@ class Output:
     def document(self, document: Mapping[str, Any]) -> None:
         """Write the JSON document, if --json is given."""
         if self.json:
-            values = {**document, "warnings": self.warnings}
-            # Raises instead of writing NaN, which is not JSON.
-            json.dump(_plain(values), sys.stdout, indent=1, allow_nan=False)
+            values = plain({**document, "warnings": self.warnings}, unknown(NOISY))
+            json.dump(values, sys.stdout, indent=1, allow_nan=False)
             sys.stdout.write("\n")
 
     @contextmanager
@@ -165,19 +163,3 @@ def _console(width_of_no_terminal: int) -> Console:
 
     width = None if sys.stdout.isatty() else width_of_no_terminal
     return Console(file=sys.stdout, markup=False, highlight=False, emoji=False, width=width)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value in the types of JSON; a number that is not finite becomes null."""
-    match value:
-        case Mapping():
-            return {str(key): _plain(item) for key, item in value.items()}
-        case np.ndarray() | np.generic():
-            return _plain(value.tolist())
-        case list() | tuple():
-            return [_plain(item) for item in value]
-        case float() if not math.isfinite(value):  # standard JSON has neither NaN nor infinity
-            return None
-        case None | bool() | int() | float() | str():
-            return value
-    return str(value)

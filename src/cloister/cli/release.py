@@ -16,6 +16,7 @@ from cloister.app.progress import warnings_to
 from cloister.app.release import Release
 from cloister.app.report.page import render_report, write_report
 from cloister.app.text import as_table
+from cloister.app.unknown import results_with_reasons
 from cloister.cli import CHARGED
 from cloister.cli.options import files_of, job_of, payment_of
 from cloister.cli.output import Output
@@ -191,7 +192,7 @@ def _document(
         "charged": charge.to_dict() if charge else None,
         "noise": release.noise,
         "columns": plan.columns,
-        "results": release.results,
+        "results": results_with_reasons(release),
         "plan_digest": plan.digest.hex(),
         "files": files,
     }

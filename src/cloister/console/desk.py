@@ -488,7 +488,7 @@ def _on_page(remedy: Remedy | None) -> tuple[str, str]:
     if not remedy.is_complete:
         return f"Fill in the field {where}.", ""
     text = _text(remedy.value)
-    apply = json.dumps([remedy.key, column, text])
+    apply = json.dumps([remedy.key, column, text], allow_nan=False)
     return f"Set the field {where} to {_SHOWN.get(text, text)!r}.", apply
 
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:  # the public names, for type checkers and editors
     from cloister.app.job import make_plan as make_plan
     from cloister.app.job import run_job as run_job
     from cloister.data import Baskets as Baskets
-    from cloister.data.schema import Column as Column
     from cloister.data.schema import Schema as Schema
     from cloister.estimators.association import mine_rules as mine_rules
     from cloister.estimators.cox import DPCox as DPCox
@@ -178,7 +177,6 @@ ROWS = {
 OTHERS = {
     "Baskets": "cloister.data",
     "Budget": "cloister.privacy.budget",
-    "Column": "cloister.data.schema",
     "Job": "cloister.app.job",
     "Ledger": "cloister.privacy.ledger",
     "Plan": "cloister.protocol.plan",

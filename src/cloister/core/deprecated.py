@@ -78,7 +78,7 @@ _OFF_THE_TOP = {
     "cloister.app.release": "Release",
     "cloister.core.errors": """LedgerError LocalProtocolError ProtocolError RemoteProtocolError
         TransportError UncountedWarning""",
-    "cloister.data.schema": "catalogue_schema",
+    "cloister.data.schema": "Column catalogue_schema",
     "cloister.estimators.association": "RuleSet",
     "cloister.estimators.measures": "Measures",
     "cloister.estimators.select_k": "KSelection",

@@ -23,7 +23,7 @@ def for_units(results: Results, rows: int) -> Results:
     found = dict(results)
     for name, values in results.items():
         last = name.rpartition(".")[2]
-        if last == _P_VALUES[0] or last.endswith(_P_VALUES[1:]):
+        if is_p_value(name):
             found[name] = np.full_like(values, np.nan)
         if not f"_{last}".endswith(ENDS[0]):
             continue
@@ -34,6 +34,12 @@ def for_units(results: Results, rows: int) -> Results:
         wide = _widened(low, high, *ends, rows, logarithms=is_ratio(stem.rstrip("_")))
         found |= {f"{stem}{end[1:]}": array for end, array in zip(ENDS, wide, strict=True)}
     return found
+
+
+def is_p_value(name: str) -> bool:
+    """Return True for the name of a result that is a p-value."""
+    last = name.rpartition(".")[2]
+    return last == _P_VALUES[0] or last.endswith(_P_VALUES[1:])
 
 
 def _noise_of(stem: str, results: Results) -> tuple[Floats, Floats]:

@@ -85,11 +85,15 @@ def _toml(value: Any) -> str:
         return "{ " + ", ".join(f"{_key(k)} = {_toml(part)}" for k, part in value.items()) + " }"
     if isinstance(value, tuple | list):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def _key(name: str) -> str:
-    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+    return (
+        name
+        if re.fullmatch("[A-Za-z0-9_-]+", name)
+        else json.dumps(name, ensure_ascii=False, allow_nan=False)
+    )
 
 
 @dataclass(frozen=True)

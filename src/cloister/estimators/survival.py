@@ -187,7 +187,8 @@ class DPLogRank(DPKaplanMeier):
     def _keep(self, result: Release) -> None:
         super()._keep(result)
         self.statistic_, self.p_value_ = (
-            float(value[0]) if (value := result.results.get(name, np.zeros(0))).size else np.nan
+            # A model without groups has no test, and old models have an empty one.
+            float(np.append(result.results.get(name, []), np.nan)[0])
             for name in ("log_rank", "log_rank_p")
         )
         self.degrees_ = len(self._groups) - 1

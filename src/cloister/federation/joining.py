@@ -115,7 +115,7 @@ class Federation:
 
     def canonical(self) -> bytes:
         """Return the canonical bytes, which the words hash."""
-        return json.dumps(self.document(), sort_keys=True).encode()
+        return json.dumps(self.document(), sort_keys=True, allow_nan=False).encode()
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Invitation:
 
     def text(self) -> str:
         """Return the file's text."""
-        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n"
+        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1, allow_nan=False) + "\n"
 
     @property
     def role(self) -> str:
@@ -450,7 +450,9 @@ def _hash(token: str) -> str:
 def _write(path: Path, document: Mapping[str, Any]) -> None:
     # Renamed when complete: a crash leaves the old state or the new one.
     fresh = path.with_name(path.name + ".part")
-    write_secret(fresh, json.dumps(document).encode(), in_place_of_one_that_waits=True)
+    write_secret(
+        fresh, json.dumps(document, allow_nan=False).encode(), in_place_of_one_that_waits=True
+    )
     os.replace(fresh, path)
 
 

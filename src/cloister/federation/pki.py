@@ -518,7 +518,10 @@ class Authority:
         return found
 
     def _write_issued(self, entries: list[dict[str, Any]]) -> None:
-        _write_public(self.path / "issued.json", json.dumps(entries, indent=1).encode() + b"\n")
+        _write_public(
+            self.path / "issued.json",
+            json.dumps(entries, indent=1, allow_nan=False).encode() + b"\n",
+        )
 
     def _write_crl(self, entries: Iterable[Mapping[str, Any]]) -> None:
         now = datetime.now(UTC)

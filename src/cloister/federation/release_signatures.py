@@ -87,7 +87,9 @@ class Attestation:
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
-        path.write_text(json.dumps(self._document(), indent=1) + "\n", encoding="utf-8")
+        path.write_text(
+            json.dumps(self._document(), indent=1, allow_nan=False) + "\n", encoding="utf-8"
+        )
 
     def _document(self) -> dict[str, str]:
         return {

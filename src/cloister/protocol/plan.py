@@ -743,7 +743,7 @@ class Plan:
                 "or fewer values."
             )
         # Each box has the plan, and each word of a round as 4/3 of its bytes, beside short names.
-        per_round = 100 + sum(len(json.dumps(name)) + 1 for name in self.silos)
+        per_round = 100 + sum(len(json.dumps(name, allow_nan=False)) + 1 for name in self.silos)
         box = length + self.rounds * per_round + ceil(4 / 3 * self.upload_bytes()) + MAX_TEXT
         if len(self.readers) * box > MAX_RESULTS:
             raise PlanError(

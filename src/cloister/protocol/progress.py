@@ -55,7 +55,7 @@ def results_at(plan: Plan, state: GridState) -> Results:
 def words_of(plan: Plan, sums: Iterable[ReleasedSum]) -> bytes:
     """Return the canonical text of the released words of a job, as silos sign and store it."""
     document = sums_to_dict(plan, tuple(sums))
-    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 class Progress:

@@ -97,7 +97,7 @@ def replay_elsewhere(plan: Plan, released: Sequence[Integers], records: Records)
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-c", "from cloister.protocol.replay import main; main()"],
-            input=json.dumps(request),
+            input=json.dumps(request, allow_nan=False),
             capture_output=True,
             text=True,
             cwd=folder,
@@ -122,7 +122,7 @@ def main() -> None:
     records = np.array(request["records"], dtype=np.int32).reshape(-1, width)
     released = [np.array(values, dtype=np.int64) for values in request["released"]]
     # On a new line, since the task may have printed before.
-    sys.stdout.write("\n" + json.dumps(replay(plan, released, records)) + "\n")
+    sys.stdout.write("\n" + json.dumps(replay(plan, released, records), allow_nan=False) + "\n")
 
 
 def _can_be_imported(kind: type[Task]) -> bool:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cloister import Budget, Column, PlanError, Schema
+from cloister import Budget, PlanError, Schema
 from cloister.app.encoded_options import decode_options, encode_options
 from cloister.app.job import derive_plan, make_plan
 from cloister.app.question import differences, facts_of, hash_of, question_of
-from cloister.data.schema import schema_of
+from cloister.data.schema import Column, schema_of
 from cloister.hazmat import kex
 from cloister.hazmat.signing import Identity
 from cloister.protocol.plan import Plan

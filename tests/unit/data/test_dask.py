@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.protocol.https import Authority
 
-from cloister import Budget, Column, DataError, PlanError, Schema
+from cloister import Budget, DataError, PlanError, Schema
 from cloister.app.in_process import run_plan
 from cloister.app.job import make_plan
 from cloister.core.arrays import GridState, Integers, Records
@@ -24,6 +24,7 @@ from cloister.core.errors import PrivacyWarning
 from cloister.data import read_source
 from cloister.data.dask import DaskWorkers
 from cloister.data.partitions import partitions_of, read_partitions
+from cloister.data.schema import Column
 from cloister.protocol.summing import LocalStep
 from cloister.tasks import TASKS
 from cloister.tasks.count import Count

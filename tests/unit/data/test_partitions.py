@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from cloister import Budget, Column, DataError, PlanError, Schema
+from cloister import Budget, DataError, PlanError, Schema
 from cloister.app.in_process import run_plan
 from cloister.app.job import make_plan
 from cloister.core.arrays import GridState, Integers
@@ -24,6 +24,7 @@ from cloister.core.errors import LocalProtocolError, PrivacyWarning
 from cloister.data import read_source
 from cloister.data.dask import checked_address
 from cloister.data.partitions import PartitionedRecords, partitions_of, read_partitions
+from cloister.data.schema import Column
 from cloister.federation.settings import DataSettings
 from cloister.federation.silo.site import Site
 from cloister.protocol.summing import LocalStep, threads

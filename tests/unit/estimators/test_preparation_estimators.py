@@ -18,7 +18,6 @@ from sklearn.utils.estimator_checks import check_estimator
 from cloister import (
     DPPCA,
     BudgetExceeded,
-    Column,
     DPBounds,
     DPKMeans,
     DPStandardScaler,
@@ -28,6 +27,7 @@ from cloister import (
     dp_quantiles,
     dp_statistics,
 )
+from cloister.data.schema import Column
 from cloister.privacy.budget import Budget
 from cloister.testing import UNMET_CHECKS, zero_noise
 

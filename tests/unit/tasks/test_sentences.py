@@ -56,10 +56,11 @@ def column(name: str) -> dict[str, Any]:
     return {"name": name, "type": "category", "categories": ["private", "state", "none"]}
 
 
-def said(task: str, names: str, **options: Any) -> Presentation:
+def said(task: str, names: str, rows_of_unit: int = 1, **options: Any) -> Presentation:
     """Return what is said of a release with simulated noise at epsilon 2."""
     columns = names.split()
-    schema = Schema(dataset="d", unit="row", columns=[column(name) for name in columns])
+    unit = {"unit": "person", "max_rows": rows_of_unit} if rows_of_unit > 1 else {"unit": "row"}
+    schema = Schema(dataset="d", **unit, columns=[column(name) for name in columns])
     budget = Budget(2.0, 1e-6)
     plan = make_plan(installed()[task], schema, ["here"], budget=budget, nominal_n=N, **options)
     rows = np.column_stack([RECORDS[name] for name in columns]).astype(float)
@@ -68,6 +69,7 @@ def said(task: str, names: str, **options: Any) -> Presentation:
 
 
 NUMBER = r"-?[\d.,]+ \[-?[\d.,]+, -?[\d.,]+\]"
+HOLM = "beyond noise and sampling, after Holm's correction."
 SAID = [
     (
         *("survival", "months died treated"),
@@ -86,7 +88,7 @@ SAID = [
         *("cox", "months died treated"),
         {"time": "months", "event": "died", "nominal_events": 3000},
         f"Hazard ratios: treated {NUMBER}.",
-        "1 of 1 hazard ratios differ from 1 beyond noise and sampling; 0 are not known.",
+        f"1 of 1 hazard ratios differ from 1 {HOLM[:-1]}; 0 are not known.",
     ),
     (
         *("cox", "months died smokes"),
@@ -147,6 +149,84 @@ SAID = [
         r"\d measured tables.",
         "Shares and means .*",
     ),
+    (
+        *("linear", "age treated work bmi"),
+        {"target": "bmi"},
+        rf"Effects on bmi: age \(per 10\) {NUMBER}.",
+        f"1 of 4 effects differ from 0 {HOLM}",
+    ),
+    (
+        *("linear", "smokes treated score"),  # neither is in the score
+        {"target": "score"},
+        "No effect on score is shown.",
+        f"0 of 2 effects differ from 0 {HOLM}",
+    ),
+    (
+        *("logistic", "score work age default"),
+        {"target": "default"},
+        rf"Penalised odds ratios of default, 1 against 0: score \(per 100\) {NUMBER}.",
+        f"1 of 4 effects differ from 1 {HOLM}",
+    ),
+    (
+        *("logistic", "age treated work"),
+        {"target": "work", "C": np.inf},
+        "No effect on work is shown.",
+        f"0 of 4 effects differ from 1 {HOLM}",
+    ),
+    (
+        *("forest", "score work age default"),
+        {"target": "default"},
+        "Columns that separate the classes of default most clearly: score.",
+        f"1 of 3 columns separate the classes of default {HOLM}",
+    ),
+    (
+        *("forest", "treated age smokes"),
+        {"target": "smokes"},
+        "No column is shown to separate the classes of smokes.",
+        f"0 of 2 columns separate the classes of smokes {HOLM}",
+    ),
+    (
+        *("naive-bayes", "score work age default"),
+        {"target": "default"},
+        f"Share of score [0-9.]+ to [0-9.]+: default 0 {NUMBER}, default 1 {NUMBER}.",
+        f"1 of 3 columns differ between classes of default {HOLM}",
+    ),
+    (
+        *("naive-bayes", "score age default"),
+        {"target": "default", "numbers": "gaussian"},
+        f"Mean of score: default 0 {NUMBER}, default 1 {NUMBER}.",
+        f"1 of 2 columns differ between classes of default {HOLM}",
+    ),
+    (
+        *("naive-bayes", "treated age smokes"),
+        {"target": "smokes"},
+        "No difference of the classes of smokes is shown.",
+        f"0 of 2 columns differ between classes of smokes {HOLM}",
+    ),
+    (
+        *("outliers", "age bmi work"),
+        {"count_share": 0.2},
+        rf"Outliers: [\d.]+ ± [\d.]+. Medians: age {NUMBER}, bmi {NUMBER}.",
+        "6 of 6 .*",
+    ),
+    (
+        *("outliers", "age bmi work"),
+        {"count_share": 0.2, "group": "work", "min_group": 50.0},
+        r"Outliers: private [\d.]+ ± [\d.]+, state [\d.]+ ± [\d.]+, none below 50. Medians: .*",
+        "6 of 6 .*",
+    ),
+    (
+        *("outliers", "age bmi"),  # nobody is so far
+        {"count_share": 0.2, "threshold": 9.0},
+        f"Outliers: none shown. Medians: age {NUMBER}, bmi {NUMBER}.",
+        ".*",
+    ),
+    (
+        *("outliers", "age bmi"),
+        {"method": "zscore"},
+        f"Means: age {NUMBER}, bmi {NUMBER}.",
+        "4 of 4 .*",
+    ),
     (*("count", "age"), {}, "All silos: .* ± .*", "The estimate differs from 0 .*"),
 ]
 
@@ -173,3 +253,28 @@ def test_the_numbers_of_the_sentences_hold_the_truth() -> None:
     hazard = said("cox", "months died treated", time="months", event="died", nominal_events=3000)
     (ends,) = re.findall(r"\[([\d.]+), ([\d.]+)\]", hazard.result)
     assert float(ends[0]) <= np.exp(-0.5) <= float(ends[1])
+    for task, names, target, options, truth in (
+        ("linear", "age treated work bmi", "bmi", {}, 1.0),
+        ("logistic", "score work age default", "default", {"C": np.inf}, np.exp(-100 / 30)),
+    ):
+        effects = said(task, names, target=target, **options)
+        (ends,) = re.findall(r"\[([\d.]+), ([\d.]+)\]", effects.result)
+        assert float(ends[0]) <= truth <= float(ends[1])
+
+
+def test_of_repeated_records_no_sentence_rests_on_a_p_value() -> None:
+    found = said("forest", "score work age default", 4, target="default")
+    assert found.reliability == "Which columns separate the classes of default is not known."
+
+
+def test_the_number_of_outliers_is_that_of_the_scores() -> None:
+    found = said("outliers", "age bmi", count_share=0.2, threshold=1.5)
+    count, margin = map(float, re.findall(r"Outliers: ([\d.]+) ± ([\d.]+)[.]", found.result)[0])
+    values = np.column_stack([RECORDS["age"], RECORDS["bmi"]])
+    first, middle, third = np.quantile(values, (0.25, 0.5, 0.75), axis=0)
+    # The medians and quartiles of the scores have noise, too.
+    near = [
+        (np.abs(values - middle) * 1.349 / (third - first) > 1.5 + step).any(axis=1).sum()
+        for step in (0.1, -0.1)
+    ]
+    assert near[0] - margin < count < near[1] + margin

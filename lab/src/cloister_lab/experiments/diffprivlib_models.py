@@ -45,7 +45,7 @@ def main(model: str, file: str) -> None:
     with np.errstate(all="ignore"):
         found = np.nan_to_num(made.predict_proba(problem["X_test"]), nan=1 / len(made.classes_))
     document = {"probabilities": np.round(found, 6).tolist(), "seconds": seconds}
-    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
 
 
 if __name__ == "__main__":

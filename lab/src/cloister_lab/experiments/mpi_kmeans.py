@@ -65,7 +65,7 @@ def main(file: str, method: str, delay: str = "0") -> None:
     rounds = [measured for _ in range(JOBS) for measured in _job(comm, data, method, float(delay))]
     if comm.rank == 0:
         seconds, sizes = zip(*rounds, strict=True)
-        sys.stdout.write(json.dumps({"seconds": seconds, "bytes": sizes}) + "\n")
+        sys.stdout.write(json.dumps({"seconds": seconds, "bytes": sizes}, allow_nan=False) + "\n")
 
 
 def _job(comm: Comm, data: Dataset, method: str, delay: float) -> list[tuple[float, int]]:

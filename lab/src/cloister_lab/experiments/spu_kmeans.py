@@ -201,7 +201,7 @@ def main(protocol: str, iterations: int, file: str, program: str = "kmeans") -> 
         "centres": np.asarray(io.reconstruct([answer[1] for answer in found])).tolist(),
         "spu": spu.__version__,
     }
-    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
 
 
 def _free_ports(count: int) -> list[int]:

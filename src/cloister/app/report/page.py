@@ -96,7 +96,9 @@ def render_report(
         cost=_cost(release),
         budget_lines=budget_lines,
         facts=_facts(plan),
-        document=json.dumps(plan.to_dict(), indent=1, sort_keys=True, ensure_ascii=False),
+        document=json.dumps(
+            plan.to_dict(), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False
+        ),
         cell_text=cell_text,
         comparison=shown.comparison,
     )

@@ -144,7 +144,7 @@ def write_job(
         config / PROPOSAL: proposal,
     }
     for path, document in documents.items():
-        path.write_text(json.dumps(document, indent=1) + "\n")
+        path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def _party(kit: Path) -> str:
@@ -177,4 +177,4 @@ def _load(kit: Path, name: str) -> dict[str, Any]:
 
 
 def _save(kit: Path, name: str, document: Mapping[str, Any]) -> None:
-    (kit / "local" / name).write_text(json.dumps(document, indent=1) + "\n")
+    (kit / "local" / name).write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")

@@ -519,7 +519,7 @@ class Jobs:
             self._refused(job.id, silo, f"left out: {why}.")
         if aggregator.convictions:
             proofs = [conviction.to_dict() for conviction in aggregator.convictions]
-            self.store.record(job.id, _CONVICTIONS, json.dumps(proofs).encode())
+            self.store.record(job.id, _CONVICTIONS, json.dumps(proofs, allow_nan=False).encode())
             for conviction in aggregator.convictions:
                 self.audit.write(
                     "convicted", job=job.id, silo=conviction.silo, reason=str(conviction)

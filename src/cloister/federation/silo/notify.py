@@ -36,7 +36,7 @@ def tell(settings: NotifySettings, notice: Mapping[str, Any]) -> None:
 
 
 def _tell(settings: NotifySettings, notice: Mapping[str, Any]) -> None:
-    body = json.dumps(notice).encode()
+    body = json.dumps(notice, allow_nan=False).encode()
     try:
         if settings.command:  # no shell: what a coordinator sends is never part of a command
             subprocess.run(

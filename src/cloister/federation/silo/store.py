@@ -107,7 +107,9 @@ def summary_row(plan: Mapping[str, Any], digest: bytes) -> str:
     """Return the stored part of a declined job's plan, which is bounded in length."""
     kept = {key: plan[key] for key in ("budget", "profile", "study")}
     name = {"name": plan["task"]["name"]}
-    return json.dumps({**kept, "task": name, "digest": digest.hex()}, sort_keys=True)
+    return json.dumps(
+        {**kept, "task": name, "digest": digest.hex()}, sort_keys=True, allow_nan=False
+    )
 
 
 class Store:
@@ -158,7 +160,7 @@ class Store:
         by: str = "",
     ) -> bool:
         """Keep a job that is new; return whether it was."""
-        asked = json.dumps(dict(proposer), sort_keys=True)
+        asked = json.dumps(dict(proposer), sort_keys=True, allow_nan=False)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         with self._write() as connection:
             row = (job, plan, asked, now, state, reason, by)

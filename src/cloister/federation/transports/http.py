@@ -112,7 +112,7 @@ class Message:
 
 def in_json(**fields: Any) -> bytes:
     """Return the JSON body of a message."""
-    return json.dumps(fields, sort_keys=True).encode()
+    return json.dumps(fields, sort_keys=True, allow_nan=False).encode()
 
 
 def printable(text: object) -> str:

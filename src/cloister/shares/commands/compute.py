@@ -113,7 +113,7 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
         if done.opening != "private":
             out.warn(done.mark)
     if args.out is not None:
-        write_text(args.out, json.dumps(document, indent=1) + "\n")
+        write_text(args.out, json.dumps(document, indent=1, allow_nan=False) + "\n")
         out.say(f"written  {args.out}")
     out.say("done     with the session; its id cannot be used again")
     return document

@@ -162,7 +162,9 @@ class Offer:
     @cached_property
     def digest(self) -> str:
         """Digest that names the offer in requests."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps(asdict(self), sort_keys=True, allow_nan=False).encode()
+        ).hexdigest()
 
     def document(self) -> dict[str, Any]:
         """Return the offer as JSON-able values."""

@@ -24,7 +24,9 @@ _MOST_JSON = 4096
 
 def pack(kind: str, fields: Mapping[str, str | int], blobs: Sequence[bytes]) -> bytes:
     """Encode a message."""
-    head = json.dumps({"kind": kind, **fields}, sort_keys=True, separators=(",", ":")).encode()
+    head = json.dumps(
+        {"kind": kind, **fields}, sort_keys=True, separators=(",", ":"), allow_nan=False
+    ).encode()
     parts = [part for blob in (head, *blobs) for part in (len(blob).to_bytes(4, "big"), blob)]
     return b"".join((_MARK, *parts))
 

@@ -260,7 +260,7 @@ class LinearScorer:
     def _text(self) -> bytes:
         numbers = {"weights": self.weights.tolist(), "bias": self.bias.tolist()}
         document = {"format": FORMAT, "layout": asdict(self.layout), **numbers}
-        return json.dumps(document, sort_keys=True).encode()
+        return json.dumps(document, sort_keys=True, allow_nan=False).encode()
 
     def save(self, path: Path | str) -> None:
         """Write the model, weights included, into a new file that only its owner can read."""

@@ -112,7 +112,7 @@ class Supply:
         serial, self._taken = self._taken, self._taken + 1
         if self._index == 1:
             request = [serial, type(material).__name__, *vars(material).values()]
-            self._link.send(json.dumps(request).encode())
+            self._link.send(json.dumps(request, allow_nan=False).encode())
         drawn = _drawn(self._key, self._index, serial, material)
         return drawn, lambda: self._derived(serial, material)
 

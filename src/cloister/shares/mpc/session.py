@@ -136,7 +136,7 @@ class Session:
         Every link is sealed for this digest, so that parties with another file or version fail.
         """
         whole = {**self.to_dict(), "cloister": version("cloister")}
-        text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def tables_of(self, name: str) -> tuple[str, ...]:
@@ -232,7 +232,7 @@ def _program(name: str, options: Any, programs: Mapping[str, type[Any]]) -> Prog
         known = ", ".join(sorted(programs)) or "none"
         raise PlanError(f"program must be one of {known}, got {name!r}.")
     try:
-        json.dumps(options)  # TOML has dates, which no program takes
+        json.dumps(options, allow_nan=False)  # TOML has dates, which no program takes
         program: Program = programs[name](**{k: as_tuples(value) for k, value in options.items()})
     except CloisterError:
         raise

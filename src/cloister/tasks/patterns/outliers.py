@@ -26,7 +26,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, PartBelowOne, Range, Whole, declared
-from cloister.core.display import Bars, Display, Estimate, Table, around
+from cloister.core.display import Bars, Display, Estimate, Summary, Table, around
 from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -35,7 +35,7 @@ from cloister.protocol.rows import summed
 from cloister.protocol.task import COUNT_BITS, INTERVAL_95, Block, NoisyBlock, PublicFacts, Rows
 from cloister.tasks.columns import categories_of, codes, in_batches, position
 from cloister.tasks.examples import CATEGORY, NUMBER, OTHER_NUMBER, Example
-from cloister.tasks.interval_tables import INTERVALS, MARGINS, table_of
+from cloister.tasks.interval_tables import INTERVALS, MARGINS, listing, table_of
 from cloister.tasks.options import PublicSeed, build_task, noise_multiplier_for
 from cloister.tasks.preparation.quantiles import Quantiles, quantiles_of
 from cloister.tasks.preparation.scaled import Measuring
@@ -448,6 +448,23 @@ class Outliers(Measuring):
         squared = (away * np.linalg.solve(correlation, away.T).T).sum(axis=1)
         ninth = 2 / (9 * len(self.used))
         return np.asarray((np.cbrt(squared / len(self.used)) - (1 - ninth)) / sqrt(ninth))
+
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the number of outliers, if it is released, and the usual values."""
+        usual = self.usual.summary(part_of(results, _USUAL), columns, nominal_n, units)
+        if not self.count_share:
+            return usual
+        counts = around(results["flagged"], results["flagged_half_width"])
+        names = [f"{name} " for name in self.group_names] or [""]
+        visible = results.get("shown", np.ones(len(names)))
+        least = f"below {self.min_group:g}" if self.min_group else "none shown"
+        parts = listing(
+            (name, least if not seen else count if count.is_distinct else "none shown")
+            for name, count, seen in zip(names, counts.cells(), visible, strict=True)
+        )
+        return replace(usual, result=("Outliers: ", *parts, ". ", *usual.result))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return displays of location and spread, and of the number of outliers."""

@@ -8,23 +8,26 @@ noise of opposite sign counts twice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import sqrt
+from math import floor, log10, sqrt
 from typing import Annotated, Any
 
 import numpy as np
 
 from cloister.core.arrays import Floats
-from cloister.core.display import Bars, Estimate, around, between
+from cloister.core.display import Bars, Estimate, Summary, around, between
 from cloister.core.errors import PlanError
 from cloister.protocol.task import INTERVAL_95, PublicColumn
 from cloister.tasks.columns import position
+from cloister.tasks.interval_tables import SAID, listing
 from cloister.tasks.population import population_interval, sampled
+from cloister.tasks.significance import clear, how_sure
 
 Reference = Annotated[
     Mapping[str, Any] | None,
     "category to which others of a column are compared; the first if None",
 ]
 _SHOWN = 20
+_LARGEST_EXPONENT = 700.0  # a float overflows just above exp(709)
 
 
 def coefficient_results(
@@ -49,6 +52,54 @@ def coefficient_bars(
     best = np.argsort(-np.abs(values), kind="stable")[:_SHOWN]  # ties in the order of the columns
     labels = (tuple(names[i] for i in best),)
     return Bars(title, around(values[best], margins[best], labels=labels, unit=unit), note)
+
+
+def effects_of(
+    names: Sequence[str], levels: Sequence[int], reference: Sequence[int], half_boxes: Floats
+) -> tuple[list[str], Floats]:
+    """Return names of readable effects, and the changes of the columns in the rows of a matrix.
+
+    A category is compared with its reference. A number changes by a power of ten, at most half its
+    box. Reference categories and the intercept have no effect. `half_boxes` are those of the
+    design, of shape (width,); the matrix has the shape (n_effects, width).
+    """
+    matrix = to_reference(levels, reference)
+    texts: list[str] = []
+    for level, chosen in zip(levels, reference, strict=True):
+        place = len(texts)
+        if level:
+            first = names[place + chosen].partition("=")[2]
+            texts += [f"{name} against {first}" for name in names[place : place + level]]
+        else:
+            step = 10.0 ** floor(log10(half_boxes[place]))
+            matrix[place] *= step
+            texts.append(f"{names[place]} (per {step:g})")
+    kept = np.flatnonzero(matrix[:-1].any(axis=1))
+    return [texts[i] for i in kept], matrix[kept]
+
+
+def effects_summary(
+    title: str,
+    names: Sequence[str],
+    effects: Sequence[Estimate],
+    *,
+    nothing: str,
+    ratios: bool = False,
+) -> Summary:
+    """Return sentences with the clearest effects; `ratios` shows the powers of logarithms."""
+    null = "1" if ratios else "0"
+    places = clear(effects)
+    shown = [one.mapped(power_of) if ratios else one for one in effects]
+    parts = listing((f"{names[i]} ", shown[i]) for i in places[:SAID])
+    return Summary(
+        result=(f"{title}: ", *parts, ".") if len(places) else nothing,
+        reliability=how_sure(len(places), len(effects), f"effects differ from {null}"),
+    )
+
+
+def power_of(logarithm: Floats) -> Floats:
+    """Return the ratio with a logarithm, which is bounded so that the ratio is finite."""
+    return np.asarray(np.exp(np.clip(logarithm, -_LARGEST_EXPONENT, _LARGEST_EXPONENT)))
 
 
 def combination(

@@ -26,7 +26,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Positive, Range, Share, declared
-from cloister.core.display import Bars, Display, Estimate, Table, around
+from cloister.core.display import Bars, Display, Estimate, Summary, Table, around
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
@@ -40,7 +40,9 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import categories_of, count_cells, exact_sums, in_cache, position
 from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.interval_tables import SAID
 from cloister.tasks.options import PublicSeed, Target, build_task, noise_multiplier_for
+from cloister.tasks.significance import found, how_sure, normal_p
 from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.supervised.forest_trees import Tree, coded_columns, grow
 from cloister.tasks.supervised.target import (
@@ -377,7 +379,8 @@ class RandomForest(Gaussian):
             (n_classes,) or (n_classes + 1,) is that of the 95 % interval of every leaf.
             ``class_sizes`` and ``class_half_width`` have the shape (n_classes,), in records.
             ``importance`` of shape (n_features,) sums to 1: the separation of scores by the splits
-            on a column.
+            on a column. ``separation_p`` of the same shape tests that the classes do not depend on
+            a column, with noise and sampling; NaN for a column at no root.
         """
         now = decode_state(_Leaves, state, self.frac_bits)
         leaves, noise = now.leaves, now.noise
@@ -387,6 +390,7 @@ class RandomForest(Gaussian):
             "class_sizes": self._class_sizes(leaves),
             "class_half_width": np.full(len(self.classes), self._class_half_width(noise)),
             "importance": self._importance(leaves, noise),
+            "separation_p": self._separation_p(leaves, noise),
         }
 
     def probabilities(self, results: Results, records: Records) -> Floats:
@@ -506,6 +510,76 @@ class RandomForest(Gaussian):
                         importance[column] += gains[node]
         total = importance.sum()
         return importance / total if total > 0 else importance
+
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the columns that separate the classes."""
+        # Models of old versions have no p-values.
+        p = results.get("separation_p", np.full(self.n_features, np.nan))
+        classes = f"the classes of {columns[self.target]}"
+        known = np.flatnonzero(~np.isnan(p))
+        if not len(known):
+            return Summary(reliability=f"Which columns separate {classes} is not known.")
+        places = known[found(p[known])]
+        result = f"No column is shown to separate {classes}."
+        if len(places):
+            first = ", ".join(columns[j] for j in places[:SAID])
+            result = f"Columns that separate {classes} most clearly: {first}."
+        return Summary(
+            result=result,
+            reliability=how_sure(len(places), len(known), f"columns separate {classes}"),
+        )
+
+    def reasons(self, results: Results) -> dict[str, str]:
+        """Return why the separation of a column is not known."""
+        return {"separation_p": "no tree begins with this column"}
+
+    def _separation_p(self, leaves: Floats, noise: float) -> Floats:
+        """Return the p-value of each column that splits the root of a tree, else NaN.
+
+        A split counts if all splits above it are on its column, so that its halves differ in this
+        column only. The smallest p-value of a column counts, as many times as it has tests.
+        """
+        asked = np.array([tree.asked for tree in self.trees])
+        roots = asked[:, :1]
+        alone = np.ones_like(roots, dtype=np.bool_)
+        largest, tests = np.zeros(self.n_features), np.zeros(self.n_features)
+        for level in range(self.depth):
+            alone = alone & (asked[:, (1 << level) - 1 : (2 << level) - 1] == roots)
+            halves = leaves.reshape(self.n_trees, 1 << level, 2, -1, self._width).sum(axis=3)
+            z = self._deviates(halves, noise * sqrt(1 << (self.depth - 1 - level)))
+            for j in np.unique(roots[roots >= 0]):
+                own = z[alone & (roots == j)]
+                tests[j] += own.size
+                largest[j] = max(largest[j], own.max(initial=0.0))
+            alone = np.repeat(alone, 2, axis=1)
+        of_classes = len(self.classes) if len(self.classes) > 2 else 1  # two are one test
+        return np.where(tests > 0, np.minimum(tests * normal_p(largest) * of_classes, 1.0), np.nan)
+
+    def _deviates(self, halves: Floats, noise: float) -> Floats:
+        """Return the largest deviate of the classes in the halves of nodes, shape (..., 2, width).
+
+        If a split does not matter, each half has its share of every class, or of the gradients of
+        the trees before. The error has the noise of both halves, and the sampling variance of a
+        share of a finite number.
+        """
+        k = len(self.classes)
+        sums = halves[..., :k]
+        size = sums.sum(axis=-1, keepdims=True)
+        if self.kind == "boosted":
+            # Exact gradients sum to 0, so that two classes are one test.
+            sums, size = sums - sums.mean(axis=-1, keepdims=True), halves[..., k:]
+        total, n = sums.sum(axis=-2), np.maximum(size.sum(axis=-2), 1.0)
+        left, part = np.clip(size[..., 0, :] / n, 0.0, 1.0), total / n
+        if self.kind == "boosted":  # at least the variance of a class, given the probabilities
+            variance, parts = np.full_like(part, 0.5), 1 - 1 / k + part**2
+        else:
+            part = np.clip(part, 0.0, 1.0)
+            variance, parts = part * (1 - part), (1 - part) ** 2 + (k - 1) * part**2
+        error = n * left * (1 - left) * variance + noise**2 * (left**2 + (1 - left) ** 2) * parts
+        z = (sums[..., 0, :] - left * total) / np.sqrt(np.maximum(error, 1e-300))
+        return np.asarray(np.abs(z).max(axis=-1))
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return class sizes and the most important columns."""

@@ -24,7 +24,7 @@ import numpy as np
 
 from cloister.core.arrays import Flags, Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, declared
-from cloister.core.display import Display, Estimate, Table
+from cloister.core.display import Display, Estimate, Summary, Table
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import INTERVAL_95, Block, Gaussian, NoisyBlock, PublicFacts
 from cloister.tasks.columns import Encoding, position
@@ -39,6 +39,8 @@ from cloister.tasks.supervised.contrasts import (
     coefficient_bars,
     coefficient_results,
     combination,
+    effects_of,
+    effects_summary,
     to_reference,
 )
 from cloister.tasks.supervised.frame import (
@@ -583,15 +585,34 @@ class Linear(Gaussian):
         coefficients = np.asarray(results["grid_coef"])[None]
         return self._model.predict(coefficients, records)[:, 0]
 
-    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
-        """Return the coefficients, and a picture of them per half box."""
+    def _combinations(self, results: Results, weights: Floats) -> list[Estimate]:
+        """Return sums of coefficients with the weights of each row."""
         values = np.append(results["coef"], results["intercept"])
         noise, sampling = results["covariance"], results["sampling_covariance"]
+        return [
+            combination(row, values, noise, sampling, middle=results["around"]) for row in weights
+        ]
+
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the clearest effects on the target."""
+        frame, target = self._model, columns[self.target]
+        names, changes = effects_of(
+            self.names, frame.used_levels, frame.of_used(self.reference), frame.half_boxes
+        )
+        return effects_summary(
+            f"Effects on {target}",
+            names,
+            self._combinations(results, changes),
+            nothing=f"No effect on {target} is shown.",
+        )
+
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
+        """Return the coefficients, and a picture of them per half box."""
         chosen = self._model.of_used(self.reference)
         matrix = to_reference(self._model.used_levels, chosen)
-        compared = [
-            combination(row, values, noise, sampling, middle=results["around"]) for row in matrix
-        ]
+        compared = self._combinations(results, matrix)
         rows: list[tuple[str | Estimate, ...]] = [
             (name, cell if row.any() else "reference")
             for name, row, cell in zip(self.names, matrix, compared, strict=True)

@@ -26,7 +26,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, Positive, Range, declared
-from cloister.core.display import Display, Estimate, Table, between
+from cloister.core.display import Display, Estimate, Summary, Table
 from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid
@@ -45,6 +45,9 @@ from cloister.tasks.supervised.contrasts import (
     coefficient_bars,
     coefficient_results,
     combination,
+    effects_of,
+    effects_summary,
+    power_of,
     to_reference,
 )
 from cloister.tasks.supervised.frame import (
@@ -745,6 +748,9 @@ class Logistic(Gaussian):
             For two classes 0, the odds of the second; else the number of a class, for its odds
             against the first.
         """
+        return replace(self._log_odds(results, weights, output).mapped(power_of), null=1.0)
+
+    def _log_odds(self, results: Results, weights: Floats, output: int) -> Estimate:
         if self._wide:
             raise PlanError(
                 "odds ratios need covariances, which are kept up to a few hundred coefficients; "
@@ -754,14 +760,12 @@ class Logistic(Gaussian):
         against[output] = 1.0
         if self._outputs > 1:
             against[0] -= 1.0
-        found = combination(
+        return combination(
             np.outer(against, weights).ravel(),
             np.column_stack([results["coef"], results["intercept"]]).ravel(),
             results["covariance"],
             results["sampling_covariance"],
         )
-        value, low, high, *far = map(_exp, found.numbers)
-        return between(value, low, high, population=(far[0], far[1]) if far else (low, high))
 
     def decision(self, results: Results, records: Records) -> Floats:
         """Return the log-odds of each record; shape (n_samples, n_outputs)."""
@@ -769,6 +773,28 @@ class Logistic(Gaussian):
 
     def probabilities(self, results: Results, records: Records) -> Floats:
         return self._predicted(self.decision(results, records).T).T
+
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the clearest odds ratios; of very wide models nothing."""
+        if self._wide:
+            return Summary()
+        frame, target = self._frame, columns[self.target]
+        names, changes = effects_of(
+            self.names, frame.used_levels, frame.of_used(self.reference), frame.half_boxes
+        )
+        outputs = range(1) if self._outputs == 1 else range(1, self._outputs)
+        classes = [f", {label} against {self.classes[0]}" for label in self.classes[1:]]
+        # A penalty draws ratios toward 1, and their intervals too.
+        kind = "Penalised odds ratios" if self.penalty else "Odds ratios"
+        return effects_summary(
+            f"{kind} of {target}" + classes[0] * (len(classes) == 1),
+            [name + of * (len(classes) > 1) for of in classes for name in names],
+            [self._log_odds(results, row, output) for output in outputs for row in changes],
+            nothing=f"No effect on {target} is shown.",
+            ratios=True,
+        )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the coefficients, and a picture of the largest for half a column's box."""
@@ -863,11 +889,6 @@ def _norm(vectors: Floats) -> Floats:
     for part in vectors:
         squared += part * part
     return np.asarray(np.sqrt(squared))
-
-
-def _exp(value: float) -> float:
-    # A float overflows just above exp(709).
-    return float(np.exp(np.clip(value, -700, 700)))
 
 
 def _softmax(margins: Floats) -> Floats:

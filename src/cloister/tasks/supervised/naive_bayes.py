@@ -23,7 +23,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, Hint, Positive, Range, Whole, declared
-from cloister.core.display import Bars, Display, Estimate, Heatmap, Table, around
+from cloister.core.display import Bars, Cell, Display, Estimate, Heatmap, Summary, Table, around
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
@@ -37,10 +37,11 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import bins_of, categories_of, codes, count_cells, in_cache, position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.interval_tables import cells_of
+from cloister.tasks.interval_tables import cells_of, listing
 from cloister.tasks.intervals import differences, fieller, ratio_interval, size_interval
 from cloister.tasks.options import Target, build_task, noise_multiplier_for
 from cloister.tasks.population import sampled, share_variance
+from cloister.tasks.significance import found, how_sure, normal_p
 from cloister.tasks.state import decode_state, encode_state
 from cloister.tasks.supervised.class_tables import (
     bounded_counts,
@@ -65,6 +66,7 @@ _BINS_AS_CELLS = 8  # bins are merged after release, so that a column weighs lik
 _LEAST_VARIANCE = 1e-6  # in the box of half-width 1
 _SHOWN = 14  # cells in the picture of the most informative ones
 _SHARE = (0.0, 1.0)
+_Z = INTERVAL_95["gaussian"]
 _OF_CELLS = ("cells", "cells_low", "cells_high", "log_cells", "groups")
 _COLOURS = "Blue is above the mean of the other classes and orange below, by more than the noise."
 _NOTE = "[ , ] and ± are 95 % confidence intervals (privacy noise only)."
@@ -572,6 +574,47 @@ class NaiveBayes(Gaussian):
         for low, high in zip(starts, [*starts[1:], self.cells[j]], strict=True):
             yield f"{column} {edges[low]:.6g} to {edges[high]:.6g}"
 
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the clearest difference of two classes, and the columns that differ."""
+        target, each = columns[self.target], list(self._numbers(results, columns))
+        if not each:  # counts have no population interval
+            return Summary()
+        # Of all numbers of a column and all pairs of classes, the smallest p-value counts.
+        deviates = [_deviates(values, least) for _, values, least in each]
+        largest = np.array([np.abs(z).max() for z in deviates])
+        p = np.minimum(normal_p(largest) * [z.size for z in deviates], 1.0)
+        places = found(p)
+        result: tuple[Cell, ...] = (f"No difference of the classes of {target} is shown.",)
+        if len(places):
+            (names, values, _), z = each[places[0]], deviates[places[0]]
+            at = np.unravel_index(int(np.abs(z).argmax()), z.shape)
+            pair = [int(part[at[0]]) for part in np.triu_indices(len(self.classes), 1)]
+            parts = listing((f"{target} {self.classes[c]} ", values[c, at[1]]) for c in pair)
+            result = (f"{names[at[1]]}: ", *parts, ".")
+        return Summary(
+            result=result,
+            reliability=how_sure(
+                len(places), len(p), f"columns differ between classes of {target}"
+            ),
+        )
+
+    def _numbers(
+        self, results: Results, columns: Sequence[str]
+    ) -> Iterator[tuple[list[str], Estimate, float]]:
+        """Yield names of numbers, the numbers, and their least value, column by column.
+
+        The numbers have the shape (n_classes, n_names).
+        """
+        for j, place in zip(self._tables, self._places, strict=True):
+            names = self._cell_names(columns[j], j, range(self.cells[j]))
+            shares = Estimate.of(results, "cells")[:, place]
+            yield [f"Share of {name}" for name in names], shares, 0.0
+        for i, j in enumerate(self._normal):
+            means = Estimate.of(results, "means")[:, i : i + 1]
+            yield [f"Mean of {columns[j]}"], means, self.low[j]
+
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return the classes, the information of each column, and the most informative cells."""
         displays: list[Display] = [self._class_table(results)]
@@ -640,6 +683,19 @@ class NaiveBayes(Gaussian):
                 np.tanh(ratio[:, first].T),
             ),
         ]
+
+
+def _deviates(values: Estimate, least: float) -> Floats:
+    """Return differences of two classes in standard errors, of shape (n_pairs, n_names).
+
+    They are 0 for an interval that reaches `least`, because it was cut there.
+    """
+    ends = values.of_population
+    middle, half_width = (ends.low + ends.high) / 2, (ends.high - ends.low) / 2
+    a, b = np.triu_indices(len(middle), 1)
+    error = np.hypot(half_width[a], half_width[b])
+    whole = (ends.low[a] > least) & (ends.low[b] > least)
+    return np.asarray(whole * _Z * (middle[a] - middle[b]) / np.maximum(error, 1e-300))
 
 
 def _of_groups(column: Mapping[str, Floats], groups: Integers, priors: Floats) -> Floats:

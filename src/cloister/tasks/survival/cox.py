@@ -36,6 +36,7 @@ from cloister.protocol.task import (
     PublicColumn,
     PublicFacts,
 )
+from cloister.tasks import significance
 from cloister.tasks.columns import codes, in_cache, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
 from cloister.tasks.interval_tables import SAID, WITH_POPULATION, listing
@@ -456,20 +457,27 @@ class Cox(Gaussian):
             found.append(Rows(title, headings, (row,), "The test includes the noise."))
         return tuple(found)
 
+    def reasons(self, results: Results) -> dict[str, str | tuple[str, ...]]:
+        """Return why coefficients and the test are not known."""
+        why = tuple(REASONS[int(code)] for code in results["reason"])
+        names = ("coef", "hazard_ratio", "change_z", "effect_changes")
+        return {**dict.fromkeys(names, why), "wald": "no hazard ratio is known"}
+
     def summary(
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
     ) -> Summary:
         """Summarise the hazard ratios that differ from 1, with sampling."""
         ratios, known = self._readable(results)["hazard_ratio"], results["reason"] == 0
-        clear = np.flatnonzero(known & ratios.of_population.is_distinct)
-        parts = listing((f"{self._labels[i]} ", ratios[i]) for i in clear[:SAID])
+        places = significance.clear(list(Estimate.of(results, "coef").cells()))
+        parts = listing((f"{self._labels[i]} ", ratios[i]) for i in places[:SAID])
         result: tuple[Cell, ...] = ("No hazard ratio is shown to differ from 1.",)
-        if len(clear):
+        if len(places):
             result = ("Hazard ratios: ", *parts, ".")
         return Summary(
             result=result,
-            reliability=f"{len(clear)} of {len(known)} hazard ratios differ from 1 beyond noise "
-            f"and sampling; {len(known) - int(known.sum())} are not known.",
+            reliability=f"{len(places)} of {len(known)} hazard ratios differ from 1 beyond noise "
+            "and sampling, after Holm's correction; "
+            f"{len(known) - int(known.sum())} are not known.",
             remarks=tuple(
                 f"the effect of {self.names[i]} changes with time, and its value is an average"
                 for i in np.flatnonzero(results["effect_changes"] > 0)

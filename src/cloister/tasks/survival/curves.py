@@ -389,12 +389,14 @@ class LogRank:
 
     @property
     def statistic(self) -> float:
-        """Chi-square with one degree of freedom per entry of `excess`; Z^2 for two groups."""
+        """Chi-square with a degree of freedom per entry of `excess`; NaN if not testable."""
+        if not self.testable:
+            return np.nan
         return float(self.excess @ np.linalg.solve(self.covariance, self.excess))
 
     @property
     def p(self) -> float:
-        """Probability of a statistic at least this large if all groups are alike."""
+        """Probability of a statistic at least this large if all groups are alike, or NaN."""
         from scipy.special import chdtrc
 
         return float(chdtrc(len(self.excess), self.statistic))

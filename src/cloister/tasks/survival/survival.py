@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 _CLEAR_CURVE = 0.25  # largest half-width of a curve in its middle without a warning
 _EVERYBODY = "all records"
+_ENDED, _UNTESTABLE = "the curve ends before this time", "too few records at risk"
 _MOST_STATED = 20  # times of the table of shares
 _DRAWN = 240  # most places of a picture of curves
 _PARTS = (0.25, 0.5, 0.75, 1.0)  # of the horizon, where shares are stated by default
@@ -265,7 +266,7 @@ class Survival(Gaussian):
             event up to it, of shape (groups, times). ``median``
             is the first time after which half had the event, infinite if that is not reached.
             ``rate`` is the number of events per unit of time, and ``rate_ratio`` that of each group
-            over the first. With groups there are ``log_rank``, ``log_rank_p`` (both empty if not
+            over the first. With groups there are ``log_rank``, ``log_rank_p`` (both NaN if not
             testable) and ``log_rank_until``, the last time of the test. Curves, means, medians,
             rates and ratios have both intervals.
         """
@@ -296,14 +297,16 @@ class Survival(Gaussian):
         }
         if len(self.groups) > 1:
             test = curves.log_rank(exits, public.noise)
-            statistics = [test.statistic, test.p] if test.testable else []
-            results["log_rank"], results["log_rank_p"] = (
-                np.array(statistics[:1]),
-                np.array(statistics[1:]),
-            )
+            results["log_rank"] = np.array([test.statistic])
+            results["log_rank_p"] = np.array([test.p])
             until = self.horizon.ends[test.until - 1] if test.until else self.low
             results["log_rank_until"] = np.array([until])
         return results
+
+    def reasons(self, results: Results) -> dict[str, str]:
+        """Return why shares, means and the test are not known."""
+        ended = dict.fromkeys(("survival", "stated_survival", "restricted_mean"), _ENDED)
+        return ended | dict.fromkeys(("log_rank", "log_rank_p"), _UNTESTABLE)
 
     def summary(
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
@@ -319,9 +322,11 @@ class Survival(Gaussian):
         result = (first, *parts, f". Half have it within {time}: ", *halves, ".")
         if len(self.groups) < 2:
             return Summary(result=result, reliability=precision([shares]))
-        p = float(results["log_rank_p"][0]) if results["log_rank_p"].size else np.nan
+        p = _number(results["log_rank_p"])
         if np.isnan(p):
-            return Summary(result=result, reliability="The log-rank test is not known.")
+            return Summary(
+                result=result, reliability=f"The log-rank test is not known: {_UNTESTABLE}."
+            )
         found = "differ" if p < SIGNIFICANT else "are not shown to differ"
         return Summary(
             result=result,
@@ -403,25 +408,26 @@ class Survival(Gaussian):
             f"share without {event}",
             f"mean {time} without it until then",
         )
-        note = f"{WITH_POPULATION} {NOT_KNOWN}: the curve ends before this time."
+        note = f"{WITH_POPULATION} {NOT_KNOWN}: {_ENDED}."
         first = len(self.groups) == 1
         return Table("Shares at stated times", headings[first:], rows, note)
 
     def _test_table(self, results: Results, time: str) -> tuple[Table, ...]:
         if len(self.groups) < 2:
             return ()
-        testable = results["log_rank"].size > 0
-        value, p = (results[name] for name in ("log_rank", "log_rank_p"))
+        value, p = (_number(results[name]) for name in ("log_rank", "log_rank_p"))
         rows: tuple[tuple[str, str | float], ...] = (
             (f"until {time}", float(results["log_rank_until"][0])),
-            (
-                f"chi-square ({len(self.groups) - 1})",
-                float(value[0]) if testable else NOT_KNOWN,
-            ),
-            ("p-value", PValue(p[0] if testable else np.nan)),
+            (f"chi-square ({len(self.groups) - 1})", value),
+            ("p-value", PValue(p)),
         )
         note = "The variance includes the noise, so that noise alone is not significant."
         return (Table("Do the curves differ? Log-rank test", ("", "value"), rows, note),)
+
+
+def _number(result: Floats) -> float:
+    """Return a single number; NaN for the empty result of models saved by old versions."""
+    return float(np.append(result, np.nan)[0])
 
 
 def _or_unknown(cell: Estimate) -> Estimate | str:

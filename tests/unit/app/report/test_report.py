@@ -540,7 +540,7 @@ def test_a_centre_at_zero_is_known_and_one_of_noise_is_not() -> None:
     assert not interval(0.0, -0.1, 0.1).is_distinct
 
 
-@pytest.mark.parametrize(("name", "says"), [("linear", "A model that predicts"), ("count", "All")])
+@pytest.mark.parametrize(("name", "says"), [("fedavg", "A model that predicts"), ("count", "All")])
 def test_found_names_the_model_or_the_number(name: str, says: str) -> None:
     case = example_of(TASKS[name], n_features=3, n_clusters=2)
     contract = schema_of(case.columns)

@@ -13,11 +13,11 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.decomposition import PCA as Exact
 
-from cloister import Budget, Column, PlanError, Schema, make_plan, run_job
+from cloister import Budget, PlanError, Schema, make_plan, run_job
 from cloister.app.in_process import run_plan
 from cloister.app.release import Release
 from cloister.app.report.page import write_report
-from cloister.data.schema import schema_of
+from cloister.data.schema import Column, schema_of
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import INTERVAL_95, Classifier, PublicColumn, Regressor, Transformer

@@ -171,7 +171,8 @@ def test_silos_add_up_and_the_noise_is_in_every_interval() -> None:
 
 def test_a_test_without_enough_records_is_not_made() -> None:
     found = ran(trial(20), SimulatedNoise(0), **BY).results
-    assert found["log_rank"].size == found["log_rank_p"].size == 0
+    assert found["log_rank"].shape == found["log_rank_p"].shape == (1,)
+    assert np.isnan([found["log_rank"], found["log_rank_p"]]).all()
     assert found["log_rank_until"] == [0.0]
     (shown,) = (d for d in planned(**BY).displays(found, SCHEMA.names) if "Log-rank" in d.title)
     assert [cell_text(row[1]) for row in shown.rows][1:] == ["not known", "not known"]

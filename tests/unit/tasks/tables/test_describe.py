@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cloister import Column, PlanError, Schema, dp_describe, run_job
+from cloister import PlanError, Schema, dp_describe, run_job
 from cloister.app.release import Release
 from cloister.core.display import Bars, Curve, Table
+from cloister.data.schema import Column
 from cloister.tasks import TASKS
 from cloister.testing import ZeroNoise
 

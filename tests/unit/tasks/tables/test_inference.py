@@ -11,7 +11,6 @@ from cloister.tasks.scores import mean_interval
 from cloister.tasks.tables.inference import (
     count_interval,
     fits,
-    holm,
     independence,
     least_shown,
     odds_ratio,
@@ -163,11 +162,6 @@ def test_a_ratio_over_noise_has_a_lower_bound_only() -> None:
     assert np.isnan(nothing.values)
     assert (nothing.low, nothing.high) == (0, np.inf)
     assert test.p > 0.5
-
-
-def test_holms_correction_is_the_textbooks() -> None:
-    np.testing.assert_allclose(holm(np.array([0.01, 0.04, 0.03, 0.005])), [0.03, 0.06, 0.06, 0.02])
-    np.testing.assert_allclose(holm(np.array([0.9, 0.8])), [1, 1])
 
 
 def test_a_test_fits_tables_of_two_columns_and_a_ratio_those_of_two_levels() -> None:
