@@ -54,6 +54,7 @@ from cloister.tasks.preparation.quantiles import (
     usual_levels,
 )
 from cloister.tasks.preparation.statistics import Statistics
+from cloister.tasks.preparation.ticks import AllTicks, ticks_of
 from cloister.tasks.state import part_of, prefixed
 from cloister.tasks.tables.tabulate import Tabulate
 
@@ -76,13 +77,16 @@ class Describe(Gaussian):
         Categories of each column; empty for a numeric column.
     levels : int
         Levels of each tree of counts, whose finest level has ``4**levels`` cells.
+    ticks : tuple
+        Bounds and step of each numeric column, as of
+        :class:`~cloister.tasks.preparation.quantiles.Quantiles`.
 
     Notes
     -----
     Add/remove one record: it adds one to a cell of each table and of each level of each tree. It
     adds ``(1, x, 2 x^2 - 1)`` for each of D numeric columns. Squared norms are the number of
     tables, ``D levels`` and at most ``1 + 2 D``. The budget is split so that a cell, a running sum
-    of a tree and a sum of values have the same margin of error. docs/proofs/describe.md
+    of a tree, on average, and a sum of values have the same margin of error. docs/proofs/describe.md
     """
 
     name: ClassVar[str] = "describe"
@@ -101,6 +105,7 @@ class Describe(Gaussian):
     categories: tuple[tuple[str, ...], ...]
     probabilities: Probabilities = (0.25, 0.5, 0.75)
     levels: Levels = 4
+    ticks: AllTicks = ()
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
@@ -119,9 +124,11 @@ class Describe(Gaussian):
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Design the task for all columns; raise PlanError if the noise would exceed `widest`."""
         levels = options.levels or 1  # without numeric columns there is no tree
-        if options.levels is None and 0 in facts.levels:
-            levels = usual_levels(facts, facts.n_features)
-        task = build_task(cls, facts, options, levels=levels)
+        numbers = [column for column in facts.columns if not column.levels]
+        ticks = ticks_of(numbers, facts.frac_bits)
+        if options.levels is None and numbers:
+            levels = usual_levels(facts, facts.n_features, ticks)
+        task = build_task(cls, facts, options, levels=levels, ticks=ticks)
         first = task.blocks(0)[0]
         noise = (noise_multiplier_for(facts) or 0.0) * sqrt(first.l2_squared / first.weight)
         margin = INTERVAL_95["gaussian"] * noise / (1 << COUNT_BITS) / facts.nominal_n
@@ -166,6 +173,7 @@ class Describe(Gaussian):
             parts["moments"] = Statistics(**shared)
             # One round: a second, finer tree would divide the budget (docs/proofs/describe.md).
             shared |= {"probabilities": self.probabilities, "levels": self.levels}
+            shared["ticks"] = self.ticks
             parts["trees"] = Quantiles(rounds=1, **shared)
         return parts
 
@@ -180,10 +188,10 @@ class Describe(Gaussian):
         """Return the blocks of tables, moments and trees with their shares of the budget."""
         blocks = {name: part.blocks(0)[0] for name, part in self._parts.items()}
         prices = {name: float(block.l2_squared) for name, block in blocks.items()}
-        # A quantile is read from running sums, so the margin to equalise is that of the noisiest
-        # one: its variance relative to that of one count.
+        # A quantile is read from running sums, so the margin to equalise is that of a mean one: its
+        # variance relative to that of one count.
         if "trees" in prices:
-            prices["trees"] *= float(running_variance(self.levels)[0].max())
+            prices["trees"] *= float(running_variance(self.levels)[0].mean())
         # A block of squared norm q and weight w has noise variance in proportion to q / w, so
         # weights in proportion to q give all blocks the same noise.
         whole = sum(prices.values())
@@ -210,7 +218,7 @@ class Describe(Gaussian):
         return after
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the margin of error of a share, or the equal one of a quantile's rank."""
+        """Return the margin of error of a share, or the equal one of a rank on average."""
         margin = INTERVAL_95["gaussian"] * noise_std / (1 << COUNT_BITS) / nominal_n
         return {f"{'share' if self._tables else 'rank'}_half_width": np.array([margin])}
 
