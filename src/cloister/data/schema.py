@@ -223,7 +223,7 @@ class Column(_Contract):
         if step and not math.isnan(self.fill_value):
             multiple = round(self.fill_value / step) * step
             step *= math.isclose(multiple, self.fill_value, rel_tol=1e-9, abs_tol=1e-9 * step)
-        return PublicColumn(self.name, self.min, self.max, names, step)
+        return PublicColumn(self.name, self.min, self.max, names, step, self.type == "date")
 
 
 class Schema(_Contract):
@@ -487,7 +487,7 @@ def schema_of(columns: Sequence[PublicColumn]) -> Schema:
     schema_columns = [
         Column(
             name=public.name,
-            type="category" if public.categories else "number",
+            type="category" if public.categories else "date" if public.date else "number",
             min=public.low,
             max=public.high,
             categories=public.categories,

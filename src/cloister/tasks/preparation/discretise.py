@@ -12,11 +12,12 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Records, Results
 from cloister.core.declared import declared
-from cloister.core.display import Display, Table
+from cloister.core.display import Display, Estimate, Table, bare
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicColumn, PublicFacts
 from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.interval_tables import in_days
 from cloister.tasks.options import Keep, build_task
 from cloister.tasks.preparation.quantiles import Quantiles, Refine, TreeLevels, thinned
 from cloister.tasks.preparation.scaled import Changing
@@ -109,8 +110,8 @@ class Discretise(Changing):
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of the bins, and the distributions."""
-        rows = tuple(
-            (columns[j], *edges.tolist())
+        rows: tuple[tuple[str | Estimate, ...], ...] = tuple(
+            (columns[j], *in_days(bare(edges), j in self.quantiles.dates).cells())
             for j, edges in zip(self.used, results["edges"], strict=True)
         )
         headings = ("column", *(f"from {name}" for name in BINS), "to")

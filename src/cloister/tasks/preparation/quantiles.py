@@ -39,7 +39,7 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.interval_tables import SAID, curve_of, listing, precision
+from cloister.tasks.interval_tables import SAID, curve_of, in_days, listing, precision
 from cloister.tasks.options import Keep, build_task, noise_multiplier_for
 from cloister.tasks.preparation.ticks import AllTicks, Ticks, check_ticks, ticks_of
 
@@ -48,6 +48,8 @@ Probabilities = Annotated[tuple[Probability, ...], Length(1)]
 Levels = Annotated[int, Range(1, 6)]
 Used = Annotated[tuple[Annotated[int, Range(0)], ...], Length(1)]
 """The columns of numbers of a task."""
+Dates = tuple[Annotated[int, Range(0)], ...]
+"""The columns of dates of a task."""
 TreeLevels = Annotated[Levels | None, "of a tree of counts; chosen from the noise by default"]
 Refine = Annotated[bool, "use a second tree with finer cells where the first one found records"]
 _LEVELS = (3, 6)  # minimum and maximum of the default
@@ -74,6 +76,8 @@ class Quantiles(Gaussian):
     ticks : tuple
         Bounds and step of each used column. Edges of cells are between ticks, so that a cell is one
         tick or several. It may be empty if no column has a step.
+    dates : tuple of int
+        Columns of dates, which are years with a fraction.
 
     Notes
     -----
@@ -99,6 +103,7 @@ class Quantiles(Gaussian):
     levels: Levels = 4
     rounds: Annotated[int, Range(1, 2)] = 2
     ticks: AllTicks = ()
+    dates: Dates = ()
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
@@ -278,7 +283,10 @@ class Quantiles(Gaussian):
         ends = ("quantiles", "low", "high", "population_low", "population_high")
         values, low, high, *wide = (results[name] for name in ends)
         found = Estimate(values, low, high, population=(wide[0], wide[1]))
-        parts = listing((f"{columns[j]} ", found[i, k]) for i, j in enumerate(self.used[:SAID]))
+        parts = listing(
+            (f"{columns[j]} ", in_days(found[i, k], j in self.dates))
+            for i, j in enumerate(self.used[:SAID])
+        )
         part = self.probabilities[k]
         name = "Medians" if part == 0.5 else f"Quantiles of {part:.3g}"
         return Summary(result=(f"{name}: ", *parts, "."), reliability=precision([found]))
@@ -287,7 +295,8 @@ class Quantiles(Gaussian):
         """Return a table of quantiles, and the distributions of the first columns."""
         estimate = Estimate(*(results[name] for name in ("quantiles", "low", "high")))
         rows: tuple[tuple[str | Estimate, ...], ...] = tuple(
-            (columns[j], *estimate[i].cells()) for i, j in enumerate(self.used)
+            (columns[j], *in_days(estimate[i], j in self.dates).cells())
+            for i, j in enumerate(self.used)
         )
         headings = ("column", *(f"{p:.3g}" for p in self.probabilities))
         note = "[ , ] is a 95 % confidence interval (privacy noise only), never finer than a cell."
@@ -300,6 +309,7 @@ class Quantiles(Gaussian):
                 i,
                 axes=(columns[j], "share of the records below"),
                 note="The band is the 95 % confidence interval (privacy noise only) at each value.",
+                dates=j in self.dates,
             )
             for i, j in enumerate(self.used[:_CURVES])
         )

@@ -18,7 +18,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Positive, Whole, declared
-from cloister.core.display import ENDS, Display, Estimate, Summary, Table
+from cloister.core.display import ENDS, YEARS, Display, Estimate, Summary, Table
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
@@ -38,6 +38,7 @@ from cloister.tasks.interval_tables import (
     bars_of,
     cells_of,
     curve_of,
+    in_days,
     listing,
     number_of,
     precision,
@@ -46,6 +47,7 @@ from cloister.tasks.interval_tables import (
 from cloister.tasks.options import build_task, noise_multiplier_for
 from cloister.tasks.population import sampled
 from cloister.tasks.preparation.quantiles import (
+    Dates,
     Levels,
     Probabilities,
     Quantiles,
@@ -80,13 +82,16 @@ class Describe(Gaussian):
     ticks : tuple
         Bounds and step of each numeric column, as of
         :class:`~cloister.tasks.preparation.quantiles.Quantiles`.
+    dates : tuple of int
+        Columns of dates, which are years with a fraction.
 
     Notes
     -----
     Add/remove one record: it adds one to a cell of each table and of each level of each tree. It
     adds ``(1, x, 2 x^2 - 1)`` for each of D numeric columns. Squared norms are the number of
     tables, ``D levels`` and at most ``1 + 2 D``. The budget is split so that a cell, a running sum
-    of a tree, on average, and a sum of values have the same margin of error. docs/proofs/describe.md
+    of a tree, on average, and a sum of values have the same margin of error.
+    docs/proofs/describe.md
     """
 
     name: ClassVar[str] = "describe"
@@ -106,6 +111,7 @@ class Describe(Gaussian):
     probabilities: Probabilities = (0.25, 0.5, 0.75)
     levels: Levels = 4
     ticks: AllTicks = ()
+    dates: Dates = ()
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
@@ -267,7 +273,8 @@ class Describe(Gaussian):
                 )
                 parts.append((f"most often {name} is {top[0]}, a share of ", top[1]))
             else:
-                parts.append((f"mean {name} ", number_of(results, "mean", self.numbers.index(j))))
+                mean = number_of(results, "mean", self.numbers.index(j))
+                parts.append((f"mean {name} ", in_days(mean, j in self.dates)))
         first, *rest = listing(parts[:SAID])
         return Summary(
             result=(f"{str(first)[:1].upper()}{str(first)[1:]}", *rest, "."),
@@ -297,13 +304,16 @@ class Describe(Gaussian):
                 bars = [labels[k] for k in few], [cells[k] for k in few]
                 pictures.append(bars_of(f"Shares of {name}", *bars, unit="share of the records"))
             else:
-                i, named = self.numbers.index(j), [f"{name}, {of}" for of in headings[3:]]
-                cells = [number_of(results, of, i) for of in ("mean", "deviation")]
-                cells += cells_of(results, "quantiles")[i * n : i * n + n]
+                i, is_date = self.numbers.index(j), j in self.dates
+                named = [f"{name}, {of}" for of in headings[3:]]
+                mean, deviation = (number_of(results, of, i) for of in ("mean", "deviation"))
+                places = [mean, *cells_of(results, "quantiles")[i * n : i * n + n]]
+                first, *others = (in_days(place, is_date) for place in places)
+                cells = [first, in_days(deviation, is_date, YEARS), *others]
                 rows.append((name, "", "", *(replace(cell, population=None) for cell in cells)))
                 title, axes = f"Distribution of {name}", (name, "share of the records below")
                 curve = results["walls"][i], results, "distribution", i
-                pictures.append(curve_of(title, *curve, axes=axes, note=_BAND))
+                pictures.append(curve_of(title, *curve, axes=axes, note=_BAND, dates=is_date))
             estimates += zip(named, cells, strict=True)
         return (
             table_of_count(results["count"], results["count_half_width"]),
