@@ -6,9 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from cloister.app.release import Release
+from cloister.core.dates import nearest_day
 from cloister.core.display import (
+    DATE,
     NOT_KNOWN,
+    YEARS,
     Bars,
     Cell,
     Curve,
@@ -53,6 +58,11 @@ def number(value: float) -> str:
     decimals = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
     text = f"{value:,.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def day(years: float) -> str:
+    """Return a date in ISO 8601 from its year with a fraction."""
+    return str(nearest_day(years)) if math.isfinite(years) else number(years)
 
 
 def plus_minus(value: float, margin: float) -> str:
@@ -259,11 +269,14 @@ def cell_text(cell: Cell) -> str:
 
 
 def estimate_text(cell: Estimate) -> str:
-    """Return the text of a single number with its interval."""
-    if cell.margin is not None:
-        return plus_minus(cell.value, float(cell.margin))
+    """Return the text of a single number with its interval, and of a date as days."""
     value, low, high, *_ = cell.numbers
-    return between(value, low, high)
+    if cell.unit == DATE:
+        return day(value) + (f" [{day(low)}, {day(high)}]" if low < high else "")
+    unit = f" {YEARS}" if cell.unit == YEARS and not math.isnan(value) else ""
+    if cell.margin is not None:
+        return plus_minus(value, float(cell.margin)) + unit
+    return between(value, low, high) + unit
 
 
 def _with_population(table: Table) -> Table:
@@ -301,7 +314,9 @@ def _span(cell: Estimate) -> str:
     inside = (low + high) / 2 if math.isfinite(low + high) else 0.0
     if math.isinf(low) and math.isinf(high):
         return ""
-    return between(inside, low, high).partition(" ")[2] or number(low)
+    middle, *ends = np.array([inside, low, high])
+    text = estimate_text(Estimate(middle, *ends, unit=cell.unit))
+    return text.partition(" ")[2] or text
 
 
 def as_table(display: Display) -> Table:
@@ -337,7 +352,9 @@ def as_table(display: Display) -> Table:
 def _name_of(display: Heatmap | Bars | Curve, name: str | float) -> str:
     if isinstance(name, str):
         return name
-    return number(name) + " (chosen)" * (isinstance(display, Curve) and name == display.chosen)
+    if not isinstance(display, Curve):
+        return number(name)
+    return (day if display.dates else number)(name) + " (chosen)" * (name == display.chosen)
 
 
 def _blank(display: Heatmap | Bars | Curve, cell: Estimate) -> Cell:

@@ -17,6 +17,8 @@ from cloister.core.deprecated import resolve
 NOT_KNOWN = "not known"
 """The text of a value that is not a number."""
 Interval = tuple[Floats, Floats]
+DATE, YEARS = "date", "years"
+"""Units of a date, a year with a fraction that text shows as a day, and of a length of time."""
 ENDS = ("_population_low", "_population_high")
 """The suffixes of a result that holds an end of a population interval."""
 _RATIOS = (
@@ -47,7 +49,7 @@ class Estimate:
     axes, labels : tuple
         A name, and the names of all places, for each axis.
     unit : str
-        Unit of the values.
+        Unit of the values; text shows those of `DATE` as days.
     """
 
     values: Floats
@@ -298,6 +300,8 @@ class Curve:
         The marked place.
     steps : bool
         If True, a value holds from its place to the next one; otherwise values are joined.
+    dates : bool
+        Whether the places are dates, as years with a fraction.
     """
 
     title: str
@@ -306,6 +310,7 @@ class Curve:
     note: str = ""
     chosen: float | None = None
     steps: bool = False
+    dates: bool = False
     absent: ClassVar[str] = ""  # an empty cell, since curves may have many gaps
 
     @property

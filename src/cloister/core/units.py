@@ -8,12 +8,25 @@ of g. A p-value assumes independent rows, so it is not known.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from fnmatch import fnmatch
+
 import numpy as np
 
 from cloister.core.arrays import Floats, Results
 from cloister.core.display import ENDS, is_ratio
 
 _P_VALUES = ("p", "_p", "_holm")
+_POSSIBLE: Mapping[tuple[float, float], str] = {
+    (0.0, 1.0): "shares row_shares class_prior cells survival stated_survival column_*.rate below "
+    "gain ks auc accuracy balanced_accuracy brier f1 macro_f1 precision recall roc_tpr "
+    "calibration_observed selection opportunity",
+    (-1.0, 1.0): "gini kappa *_difference",
+    (0.0, np.inf): "counts group_counts deviation variance iv psi rate mae rmse log_loss median "
+    "restricted_mean",
+    (-np.inf, 1.0): "r2",
+}
+"""Results with least and greatest possible values, by patterns of their names."""
 
 
 def for_units(results: Results, rows: int) -> Results:
@@ -32,6 +45,8 @@ def for_units(results: Results, rows: int) -> Results:
         low, high = _noise_of(stem, results)
         ends = values, results[f"{stem}{ENDS[1][1:]}"]
         wide = _widened(low, high, *ends, rows, logarithms=is_ratio(stem.rstrip("_")))
+        least, most = _possible(stem.rstrip("_"))
+        wide = np.maximum(wide[0], least), np.minimum(wide[1], most)
         found |= {f"{stem}{end[1:]}": array for end, array in zip(ENDS, wide, strict=True)}
     return found
 
@@ -40,6 +55,15 @@ def is_p_value(name: str) -> bool:
     """Return True for the name of a result that is a p-value."""
     last = name.rpartition(".")[2]
     return last == _P_VALUES[0] or last.endswith(_P_VALUES[1:])
+
+
+def _possible(name: str) -> tuple[float, float]:
+    """Return the least and the greatest possible value of a result."""
+    for box, patterns in _POSSIBLE.items():
+        # The name of a column or a table may stand before that of the result.
+        if any(fnmatch(name, end) or fnmatch(name, f"*.{end}") for end in patterns.split()):
+            return box
+    return -np.inf, np.inf
 
 
 def _noise_of(stem: str, results: Results) -> tuple[Floats, Floats]:

@@ -219,7 +219,11 @@ class Column(_Contract):
         """The public part of the column, which a task may use."""
         names = ("0", "1") if self.type == "boolean" else self.categories
         step = 1.0 if self.type == "integer" else self.step or 0.0
-        return PublicColumn(self.name, self.min, self.max, names, step)
+        # A value that is filled in between two multiples would be read as one of them.
+        if step and not math.isnan(self.fill_value):
+            multiple = round(self.fill_value / step) * step
+            step *= math.isclose(multiple, self.fill_value, rel_tol=1e-9, abs_tol=1e-9 * step)
+        return PublicColumn(self.name, self.min, self.max, names, step, self.type == "date")
 
 
 class Schema(_Contract):
@@ -483,7 +487,7 @@ def schema_of(columns: Sequence[PublicColumn]) -> Schema:
     schema_columns = [
         Column(
             name=public.name,
-            type="category" if public.categories else "number",
+            type="category" if public.categories else "date" if public.date else "number",
             min=public.low,
             max=public.high,
             categories=public.categories,

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from cloister.app.release import Release
 from cloister.core.arrays import Floats
+from cloister.core.dates import as_days
 from cloister.core.display import ENDS
 from cloister.core.errors import PlanError
 from cloister.estimators.base import PrivateEstimator
@@ -298,7 +299,18 @@ class Summary(ReleasedModel):
         else:
             cells = np.array([[self[name + end] for name in names] for end in ends]).T
         index = pd.MultiIndex.from_product([self.columns, names], names=["column", kind])
-        return pd.DataFrame(cells.reshape(-1, 3), index, ["value", "low", "high"])
+        frame = pd.DataFrame(cells.reshape(-1, 3), index, ["value", "low", "high"])
+        of_dates: Sequence[int] = getattr(task, "dates", ())
+        dates = index.isin([self.plan.columns[j] for j in of_dates], level=0)
+        if not dates.any():
+            return frame
+        # A deviation of dates is a number of years.
+        place = dates & index.isin(names if kind == "probability" else ["mean"], level=1)
+        days = [
+            as_days(row) if is_day else row
+            for row, is_day in zip(cells.reshape(-1, 3), place, strict=True)
+        ]
+        return pd.DataFrame(days, index, frame.columns, dtype=object)
 
 
 def dp_quantiles(

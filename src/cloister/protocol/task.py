@@ -138,6 +138,8 @@ class PublicColumn:
         Empty for a column of numbers; ``("0", "1")`` for a boolean.
     step : float, data units, >= 0
         Every value is a multiple of it, for example 1 for integers; 0 if any number is possible.
+    date : bool
+        Whether its numbers are dates: years with a fraction.
     """
 
     name: str
@@ -145,6 +147,7 @@ class PublicColumn:
     high: float
     categories: tuple[str, ...] = ()
     step: float = 0.0
+    date: bool = False
 
     @property
     def levels(self) -> int:
@@ -190,6 +193,11 @@ class PublicFacts:
     def high(self) -> tuple[float, ...]:
         """Upper bound of each column."""
         return tuple(column.high for column in self.columns)
+
+    @property
+    def dates(self) -> tuple[int, ...]:
+        """Indices of the columns of dates."""
+        return tuple(j for j, column in enumerate(self.columns) if column.date)
 
     @property
     def categories(self) -> tuple[tuple[str, ...], ...]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from cloister.core.arrays import Floats, Results
-from cloister.core.display import NOT_KNOWN, Bars, Cell, Curve, Estimate, Table, around
+from cloister.core.display import DATE, NOT_KNOWN, Bars, Cell, Curve, Estimate, Table, around
 from cloister.tasks.population import POPULATION_NOTE
 
 SIGNIFICANT = 0.05
@@ -25,6 +25,11 @@ def number_of(results: Results, name: str, i: int = 0) -> Estimate:
     """Return the i-th number of a result with its intervals."""
     estimate = Estimate.of(results, name)
     return estimate[np.unravel_index(i, estimate.values.shape)]
+
+
+def in_days(estimate: Estimate, is_date: bool, unit: str = DATE) -> Estimate:
+    """Return an estimate whose text is a date, or with `YEARS` a length of time, if it is one."""
+    return replace(estimate, unit=unit) if is_date else estimate
 
 
 def listing(parts: Iterable[Sequence[Cell]]) -> tuple[Cell, ...]:
@@ -102,6 +107,7 @@ def curve_of(
     axes: tuple[str, str],
     note: str,
     names: tuple[str, ...] = (),
+    dates: bool = False,
 ) -> Curve:
     """Return the curve of the i-th row of a result over `places`, with bands of its intervals.
 
@@ -110,7 +116,8 @@ def curve_of(
     estimate = Estimate.of(results, name)
     shown = estimate.mapped(np.transpose) if i is None else estimate[i]
     labels = (names, ()) if names else ()
-    return Curve(title, places, replace(shown, axes=axes[:1], labels=labels, unit=axes[1]), note)
+    named = replace(shown, axes=axes[:1], labels=labels, unit=axes[1])
+    return Curve(title, places, named, note, dates=dates)
 
 
 def table_of_count(count: Floats, half_width: Floats) -> Table:

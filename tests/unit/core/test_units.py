@@ -52,6 +52,21 @@ def test_ends_that_are_not_bounded_stay_so() -> None:
     assert np.isfinite(found["mean_population_low"]).all()
 
 
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        *(("table_1.shares", 0, 1), ("column_2.rate", 0, 1), ("class_prior", 0, 1)),
+        *(("rate", 0, np.inf), ("group_counts", 0, np.inf), ("column_1.gini", -1, 1)),
+        *(("r2", -np.inf, 1), ("mean", -np.inf, np.inf), ("selection_difference", -1, 1)),
+    ],
+)
+def test_ends_are_possible_values(name: str, least: float, most: float) -> None:
+    ends = {"": 0.5, "_low": 0.4, "_high": 0.6, "_population_low": -1.0, "_population_high": 2.0}
+    found = for_units({f"{name}{end}": np.array([value]) for end, value in ends.items()}, 9)
+    low, high = (found[f"{name}_population_{end}"][0] for end in ("low", "high"))
+    assert (low, high) == (max(low, least), min(high, most))
+
+
 def test_intervals_hold_the_population_though_all_records_of_a_person_are_alike() -> None:
     schema = Schema(
         dataset="visits",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import date
 from math import isnan, nan
 from typing import TYPE_CHECKING
 
 from cloister.app.present import present
 from cloister.app.release import Release
 from cloister.app.report import plots
-from cloister.app.text import UNCLEAR_NOTE, as_table, cell_text, number
-from cloister.core.display import Bars, Curve, Display, Estimate, Heatmap, Table
+from cloister.app.text import UNCLEAR_NOTE, as_table, cell_text, day, number
+from cloister.core.dates import as_days
+from cloister.core.display import DATE, Bars, Curve, Display, Estimate, Heatmap, Table
 from cloister.core.errors import PlanError
 from cloister.core.html import page
 
@@ -53,7 +55,7 @@ def release_frame(displays: Sequence[Display]) -> pd.DataFrame:
     import pandas as pd
 
     rows = [
-        (display.title, *place, *_numbers(cell))
+        (display.title, *place, *_written(cell))
         for display in _without_repeats(displays)
         for *place, cell in _cells(display)
     ]
@@ -104,11 +106,21 @@ def _cells(display: Display) -> Iterator[tuple[str, str, float | Estimate]]:
         case Heatmap() | Bars() | Curve():
             first, *headings = display.headings
             for place, numbers in display.numbers():
-                row = place if isinstance(place, str) else f"{first} {number(place)}"
+                if not isinstance(place, str):
+                    dates = isinstance(display, Curve) and display.dates
+                    place = f"{first} {day(place) if dates else number(place)}"
                 for heading, cell in zip(headings, numbers, strict=True):
                     if isinstance(display, Heatmap) or not isnan(cell.value):
-                        yield row, heading, cell
+                        yield place, heading, cell
         # Scatter and Graph are omitted: their numbers are in other displays.
+
+
+def _written(cell: float | Estimate) -> tuple[float | date, ...]:
+    """Return the numbers of a cell; those of a date as days, where they are known."""
+    values = _numbers(cell)
+    if not isinstance(cell, Estimate) or cell.unit != DATE:
+        return values
+    return as_days(values)
 
 
 def _numbers(cell: float | Estimate) -> tuple[float, ...]:

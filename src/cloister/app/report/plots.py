@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.app.text import as_table
+from cloister.app.text import as_table, day
 from cloister.core.arrays import Floats
 from cloister.core.display import Bars, Curve, Graph, Heatmap, Scatter
 from cloister.core.html import clean
@@ -235,6 +235,9 @@ def _curve(display: Curve) -> Figure:
         axes.plot(places[at], values[0, at], "o", color=INK, markersize=8)
     if len(places) <= 20 and (places == np.rint(places)).all():
         axes.set_xticks(places, [f"{place:g}" for place in places])
+    if display.dates:
+        axes.xaxis.set_major_formatter(lambda place, _: day(place))
+        axes.tick_params(axis="x", labelrotation=30)
     _name_axes(axes, display.axes)
     return figure
 

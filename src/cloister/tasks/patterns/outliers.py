@@ -10,6 +10,8 @@ References
 ----------
 .. [WH31] Wilson and Hilferty, "The distribution of chi-square", PNAS 17, 1931: the cube root of
    chi-square is nearly normal.
+.. [Z08] Zou and Donner, "Construction of confidence limits about effect measures", Statistics in
+   Medicine 27, 2008: limits of a difference from the limits of each part.
 .. [P16] Pevný, "Loda: lightweight on-line detector of anomalies", Machine Learning 102, 2016: many
    weak histograms of random projections.
 """
@@ -47,7 +49,7 @@ Method = Literal["zscore", "mahalanobis", "robust", "density"]
 Threshold = Annotated[float, Range(above=0, most=10)]
 
 _QUARTILES = (0.25, 0.5, 0.75)
-_IQR = 1.3489795003921634  # quartile range of a normal distribution, in deviations
+_IQR = 1.3489795003921636  # quartile range of a normal distribution, in deviations
 _VIEWS, _REACH = 8, 4.0  # largest number of projections; half the width of each, in deviations
 _CELLS = (6, 32)  # minimum and maximum along each side of a projection
 _PER_CELL = 3.0  # records in an average cell, in deviations of its noise
@@ -370,9 +372,16 @@ class Outliers(Measuring):
                 Estimate(*(usual[name][:, i] for name in ("quantiles", "low", "high")))
                 for i in range(len(_QUARTILES))
             )
-            # The interval of a range reaches from the nearest to the farthest ends of both.
-            ranges = third.values - first.values, third.low - first.high, third.high - first.low
-            spread = Estimate(*(between / _IQR for between in ranges))
+            # Noise of two running sums is hardly correlated, so errors add in squares [Z08]_. The
+            # place inside a cell is no noise, so without a step they add.
+            step = np.array([bool(of[2]) for of in self.usual.ticks] or [False])
+            ranges = third.values - first.values
+            both = third.values - third.low, first.high - first.values
+            below = np.where(step, np.hypot(*both), sum(both))
+            both = third.high - third.values, first.values - first.low
+            above = np.where(step, np.hypot(*both), sum(both))
+            widths = ranges, ranges - below, ranges + above
+            spread = Estimate(*(width / _IQR for width in widths))
         else:
             # Scores need a place: without a mean it is the middle of the box.
             location, spread = (

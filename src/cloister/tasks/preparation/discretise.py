@@ -12,13 +12,14 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Records, Results
 from cloister.core.declared import declared
-from cloister.core.display import Display, Table
+from cloister.core.display import Display, Estimate, Table, bare
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import PublicColumn, PublicFacts
 from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.interval_tables import in_days
 from cloister.tasks.options import Keep, build_task
-from cloister.tasks.preparation.quantiles import Quantiles, Refine, TreeLevels
+from cloister.tasks.preparation.quantiles import Quantiles, Refine, TreeLevels, thinned
 from cloister.tasks.preparation.scaled import Changing
 
 PROBABILITIES = (*(i / 16 for i in range(1, 16)), 0.96, 0.98, 0.99)
@@ -90,11 +91,11 @@ class Discretise(Changing):
             data units, ascending; the outer edges are the public bounds. A value on an edge is in
             the upper bin, and a bin between equal edges is empty.
         """
-        quantiles = self.quantiles.results(state, grid)
+        quantiles = self.quantiles.estimates(state, grid)
         # Sorted, as the search in `transform` requires.
         inner = np.sort(list(map(_edges, quantiles["quantiles"], quantiles["walls"])), axis=1)
         box = self.used_box
-        return {**quantiles, "edges": np.column_stack([box.low, inner, box.high])}
+        return {**thinned(quantiles), "edges": np.column_stack([box.low, inner, box.high])}
 
     def transform(self, results: Results, records: Records) -> Records:
         """Return records whose used columns are bins."""
@@ -109,8 +110,8 @@ class Discretise(Changing):
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of the bins, and the distributions."""
-        rows = tuple(
-            (columns[j], *edges.tolist())
+        rows: tuple[tuple[str | Estimate, ...], ...] = tuple(
+            (columns[j], *in_days(bare(edges), j in self.quantiles.dates).cells())
             for j, edges in zip(self.used, results["edges"], strict=True)
         )
         headings = ("column", *(f"from {name}" for name in BINS), "to")

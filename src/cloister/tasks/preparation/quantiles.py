@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from math import sqrt
+from math import inf, log, sqrt
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
@@ -39,20 +39,25 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.interval_tables import SAID, curve_of, listing, precision
+from cloister.tasks.interval_tables import SAID, curve_of, in_days, listing, precision
 from cloister.tasks.options import Keep, build_task, noise_multiplier_for
+from cloister.tasks.preparation.ticks import AllTicks, Ticks, check_ticks, ticks_of
 
 BRANCHES = 4  # children of a cell; with 256 cells, 4 minimises the noise of running sums [QYL13]_
 Probabilities = Annotated[tuple[Probability, ...], Length(1)]
 Levels = Annotated[int, Range(1, 6)]
 Used = Annotated[tuple[Annotated[int, Range(0)], ...], Length(1)]
 """The columns of numbers of a task."""
+Dates = tuple[Annotated[int, Range(0)], ...]
+"""The columns of dates of a task."""
 TreeLevels = Annotated[Levels | None, "of a tree of counts; chosen from the noise by default"]
 Refine = Annotated[bool, "use a second tree with finer cells where the first one found records"]
-_LEVELS = (2, 5)  # minimum and maximum of the default
+_LEVELS = (3, 6)  # minimum and maximum of the default
+_MOST_WORDS = 1 << 15  # of all trees, for the default
 _FIRST_SHARE = 0.25  # of the budget, for the first of two trees
 _EVEN = 0.25  # share of the second tree's cells that is spread evenly over the box
 _SEEN = 2.0  # a cell is refined if its count exceeds so many deviations of its noise
+_SHOWN = 256  # cells of a distribution in the results
 _CURVES = 6  # more curves would make a report unreadable
 
 
@@ -68,6 +73,11 @@ class Quantiles(Gaussian):
         Levels of a tree; the finest one has ``4**levels`` cells.
     rounds : int
         Number of trees: over cells of equal width, then over cells chosen from the first tree.
+    ticks : tuple
+        Bounds and step of each used column. Edges of cells are between ticks, so that a cell is one
+        tick or several. It may be empty if no column has a step.
+    dates : tuple of int
+        Columns of dates, which are years with a fraction.
 
     Notes
     -----
@@ -92,23 +102,31 @@ class Quantiles(Gaussian):
     probabilities: Probabilities = (0.25, 0.5, 0.75)
     levels: Levels = 4
     rounds: Annotated[int, Range(1, 2)] = 2
+    ticks: AllTicks = ()
+    dates: Dates = ()
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
         check_used(self.used, self.n_features)
+        check_ticks(self.ticks, len(self.used))
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Use every column of numbers except those in `keep`."""
         # Categories have numbers, too, but their order has no meaning.
         used = numbers_but(facts.columns, options.keep)
+        ticks = ticks_of([facts.columns[j] for j in used], facts.frac_bits)
+        levels = options.levels or usual_levels(facts, len(used), ticks)
+        # Narrower cells tell nothing more where each tick has one.
+        wide = any(not of[2] or Ticks(*of).many > BRANCHES**levels for of in ticks)
         return build_task(
             cls,
             facts,
             options,
             used=used,
-            levels=options.levels or usual_levels(facts, len(used)),
-            rounds=2 if options.refine else 1,
+            levels=levels,
+            rounds=2 if options.refine and wide else 1,
+            ticks=ticks,
         )
 
     def describe(self) -> str:
@@ -122,7 +140,7 @@ class Quantiles(Gaussian):
     def start(self) -> State:
         """Return empty counts of equal cells."""
         d, n = len(self.used), BRANCHES**self.levels
-        edges = np.tile(np.linspace(-1.0, 1.0, n + 1), (d, 1))
+        edges = self._between(np.tile(np.linspace(-1.0, 1.0, n + 1), (d, 1)))
         return {"walls": edges, "counts": np.zeros((d, n)), "next": edges, "noise": np.zeros(1)}
 
     def blocks(self, t: int) -> tuple[Block, ...]:
@@ -168,9 +186,16 @@ class Quantiles(Gaussian):
         return {
             "walls": edges,
             "counts": counts,
-            "next": edges if last else _sharper(edges, counts, noise),  # post-processing
+            # post-processing
+            "next": edges if last else self._between(_sharper(edges, counts, noise)),
             "noise": np.array([noise]),
         }
+
+    def _between(self, edges: Floats) -> Floats:
+        """Return edges of cells that divide no tick."""
+        if not self.ticks:
+            return edges
+        return np.stack([Ticks(*of).between(e) for of, e in zip(self.ticks, edges, strict=True)])
 
     def rank_noise(self, noise_multiplier: float, nominal_n: int) -> float:
         """Return the deviation of the share of records below a value, from public numbers."""
@@ -199,34 +224,52 @@ class Quantiles(Gaussian):
         Returns
         -------
         dict
+            Results of :meth:`estimates`, whose distributions have at most 256 cells.
+        """
+        return thinned(self.estimates(state, grid))
+
+    def estimates(self, state: GridState, grid: Grid) -> Results:
+        """Return quantiles and distributions in all cells with their 95 % noise intervals.
+
+        Returns
+        -------
+        dict
             ``quantiles``, ``low`` and ``high`` of shape (n_used, n_probabilities), data units; an
-            interval is at least one cell wide. ``population_low`` and ``population_high``, the ends
-            of population intervals, of the same shape. ``walls``, the edges of cells in data units,
-            and ``distribution``, the share of records below each edge, of shape
-            (n_used, n_cells + 1), with ``distribution_low`` and ``distribution_high``. ``count``
-            and ``count_half_width``, in records, and ``rank_half_width``, a share of the records,
-            of shape (1,).
+            interval is at least one cell wide, or one tick of a column with a step.
+            ``population_low`` and ``population_high``, the ends of population intervals, of the
+            same shape. ``walls``, the edges of cells in data units, and ``distribution``, the share
+            of records below each edge, of shape (n_used, n_cells + 1), with ``distribution_low``
+            and ``distribution_high``. ``count`` and ``count_half_width``, in records, and
+            ``rank_half_width``, a share of the records, of shape (1,).
         """
         real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
-        edges, counts, noise = real["walls"], real["counts"], float(real["noise"][0])
-        estimate = quantiles_of(edges, counts, noise, self.probabilities)
+        counts, noise = real["counts"], float(real["noise"][0])
+        of_plan = self.ticks or ((0.0, 0.0, 0.0),) * len(self.used)
+        ticks = [
+            Ticks(grid.low[j], grid.high[j], step)
+            for j, (*_, step) in zip(self.used, of_plan, strict=True)
+        ]
+        rounding = 2.0 ** -(self.frac_bits + 1)  # records were rounded to the grid on entry
+        cells = [of.cells(row, rounding) for of, row in zip(ticks, real["walls"], strict=True)]
+        edges, least, greatest = map(np.array, zip(*cells, strict=True))
+        found = quantiles_of(edges, counts, noise, self.probabilities, (least, greatest))
+        values = [of.nearest(row) for of, row in zip(ticks, found.values, strict=True)]
+        wide = found.population or (found.low, found.high)
         total = float(counts.sum(axis=1).mean())  # all trees count the same records
         # The ends are of raw sums, since those of sums that rise are biased where cells are empty.
         sums, whole = _running(counts), max(total, 1.0)
+        clear = _clearest(edges)
+        sums = np.take_along_axis(sums, clear, axis=1)
         share = np.clip(sums / whole, 0.0, 1.0)
-        spread = INTERVAL_95["gaussian"] * noise * np.sqrt(_variances(share, *counts.shape)) / whole
+        variances = _variances(share, clear, *counts.shape)
+        spread = INTERVAL_95["gaussian"] * noise * np.sqrt(variances) / whole
         low, high = (np.clip(sums / whole + end, 0.0, 1.0) for end in (-spread, spread))
         rising = np.clip(_rising(sums) / whole, low, high)
-        centre, half = (scale[list(self.used), None] for scale in (grid.centre, grid.half_range))
-        rounding = 2.0 ** -(self.frac_bits + 1)  # records were rounded to the grid on entry
-        narrow = estimate.low, estimate.high
-        ends = {"": narrow, "population_": estimate.population or narrow}
-        positions = {"quantiles": estimate.values, "walls": edges}
-        for kind, (first, last) in ends.items():
-            positions[f"{kind}low"] = np.maximum(first - rounding, -1.0)
-            positions[f"{kind}high"] = np.minimum(last + rounding, 1.0)
         return {
-            **{name: centre + half * position for name, position in positions.items()},
+            "quantiles": np.array(values),
+            **{"low": found.low, "high": found.high},
+            **{"population_low": wide[0], "population_high": wide[1]},
+            "walls": edges,
             **Estimate(rising, low, high).named("distribution"),
             "count": np.array([total]),
             **self._half_widths(noise, total),
@@ -240,7 +283,10 @@ class Quantiles(Gaussian):
         ends = ("quantiles", "low", "high", "population_low", "population_high")
         values, low, high, *wide = (results[name] for name in ends)
         found = Estimate(values, low, high, population=(wide[0], wide[1]))
-        parts = listing((f"{columns[j]} ", found[i, k]) for i, j in enumerate(self.used[:SAID]))
+        parts = listing(
+            (f"{columns[j]} ", in_days(found[i, k], j in self.dates))
+            for i, j in enumerate(self.used[:SAID])
+        )
         part = self.probabilities[k]
         name = "Medians" if part == 0.5 else f"Quantiles of {part:.3g}"
         return Summary(result=(f"{name}: ", *parts, "."), reliability=precision([found]))
@@ -249,7 +295,8 @@ class Quantiles(Gaussian):
         """Return a table of quantiles, and the distributions of the first columns."""
         estimate = Estimate(*(results[name] for name in ("quantiles", "low", "high")))
         rows: tuple[tuple[str | Estimate, ...], ...] = tuple(
-            (columns[j], *estimate[i].cells()) for i, j in enumerate(self.used)
+            (columns[j], *in_days(estimate[i], j in self.dates).cells())
+            for i, j in enumerate(self.used)
         )
         headings = ("column", *(f"{p:.3g}" for p in self.probabilities))
         note = "[ , ] is a 95 % confidence interval (privacy noise only), never finer than a cell."
@@ -262,6 +309,7 @@ class Quantiles(Gaussian):
                 i,
                 axes=(columns[j], "share of the records below"),
                 note="The band is the 95 % confidence interval (privacy noise only) at each value.",
+                dates=j in self.dates,
             )
             for i, j in enumerate(self.used[:_CURVES])
         )
@@ -288,15 +336,37 @@ def check_used(used: Sequence[int], n_features: int) -> None:
         )
 
 
-def usual_levels(facts: PublicFacts, n_columns: int) -> int:
-    """Return the number of levels at which a finest cell's count is about its noise."""
+def usual_levels(facts: PublicFacts, n_columns: int, ticks: AllTicks) -> int:
+    """Return the number of levels at which a finest cell has about a quarter of its count's noise.
+
+    An interval reaches to edges of cells, so wider cells would make it much wider. Noise grows
+    slowly with the levels. No more levels are used than columns with a step have ticks.
+
+    Parameters
+    ----------
+    n_columns : int
+        Columns that share the budget.
+    ticks : tuple
+        Of the columns with trees.
+    """
     if (multiplier := noise_multiplier_for(facts)) is None:
         raise PlanError("budget is needed to choose the levels of trees; give it, or give levels.")
     noise = multiplier * sqrt(max(n_columns, 1))  # a record adds to a cell of every column
-    for levels in range(*_LEVELS):
-        if BRANCHES**levels >= facts.nominal_n / (noise * sqrt(levels)):
+    most_ticks = max((Ticks(*of).many if of[2] else inf for of in ticks), default=inf)
+    least, most = _LEVELS
+    for levels in range(1, most):
+        wider = 2 * len(ticks) * BRANCHES ** (levels + 1) > _MOST_WORDS
+        narrow = BRANCHES ** (levels - 1) * sqrt(levels) * noise >= facts.nominal_n
+        if BRANCHES**levels >= most_ticks or (levels >= least and (narrow or wider)):
             return levels
-    return _LEVELS[1]
+    return most
+
+
+def thinned(estimates: Results) -> Results:
+    """Return estimates with distributions at every fourth edge, or fewer, if there are many."""
+    each = max(1, (estimates["walls"].shape[1] - 1) // _SHOWN)
+    parts = ("walls", "distribution", "distribution_low", "distribution_high")
+    return {**estimates, **{name: estimates[name][:, ::each] for name in parts}}
 
 
 # Trees --------------------------------------------------------------------------------------------
@@ -349,13 +419,33 @@ def running_variance(depth: int) -> tuple[Floats, float]:
     return inner, n / float(factors[0])
 
 
-def _variances(shares: Floats, trees: int, n: int) -> Floats:
-    """Return the variances of n + 1 running sums less shares of the total, over that of a count.
+def _variances(shares: Floats, sizes: Integers, trees: int, n: int) -> Floats:
+    """Return the variances of running sums less shares of the total, over that of a count.
 
-    Shares broadcast to the last axis. The total is the mean of all trees.
+    Parameters
+    ----------
+    shares : ndarray that broadcasts to `sizes`
+        The total is the mean of all trees.
+    sizes : ndarray of int in [0, n]
+        Number of cells of each running sum.
     """
-    inner, of_total = running_variance(round(np.log(n) / np.log(BRANCHES)))
-    return np.asarray(inner + (np.linspace(0.0, 1.0, n + 1) - shares) ** 2 * of_total / trees)
+    inner, of_total = running_variance(_depth(n))
+    return np.asarray(inner[sizes] + (sizes / n - shares) ** 2 * of_total / trees)
+
+
+def _depth(n: int) -> int:
+    return round(log(n, BRANCHES))
+
+
+def _clearest(edges: Floats) -> Integers:
+    """Return, for each edge, the one among those equal to it whose running sum has least noise.
+
+    The cells between equal edges are empty, so their running sums are equal without noise.
+    """
+    inner, _ = running_variance(_depth(edges.shape[1] - 1))
+    order = [np.lexsort((inner, row)) for row in edges]
+    first = [np.searchsorted(row, row, side="left") for row in edges]
+    return np.take_along_axis(np.array(order), np.array(first), axis=1)
 
 
 def _precisions(depth: int) -> Floats:
@@ -372,7 +462,11 @@ def _means(values: Floats, cells: int) -> Floats:
 
 
 def quantiles_of(
-    edges: Floats, counts: Floats, noise: float, probabilities: Sequence[float]
+    edges: Floats,
+    counts: Floats,
+    noise: float,
+    probabilities: Sequence[float],
+    ends: tuple[Floats, Floats] | None = None,
 ) -> Estimate:
     """Return quantiles of trees with their 95 % intervals; shape (n_trees, n_probabilities).
 
@@ -384,6 +478,8 @@ def quantiles_of(
     noise : float, >= 0
         Standard deviation of a noisy count of the trees, in records.
     probabilities : sequence of float in (0, 1)
+    ends : pair of ndarray of shape (n_trees, n_cells), optional
+        The least and the greatest value in each cell; by default its edges.
 
     Notes
     -----
@@ -393,10 +489,11 @@ def quantiles_of(
     below a quantile of the population has the variance ``p (1-p) / n``.
     """
     trees, n = counts.shape
-    share = np.array(probabilities)[:, None]
-    sums = _running(counts)[:, None, :]
+    least, greatest = ends or (edges[:, :-1], edges[:, 1:])
+    share, clear = np.array(probabilities)[:, None], _clearest(edges)
+    sums = np.take_along_axis(_running(counts), clear, axis=1)[:, None, :]
     gap = _rising(sums - share * sums[:, :, -1:])
-    variance = _variances(share, trees, n)
+    variance = _variances(share, clear[:, None, :], trees, n)
     sampling = share * (1 - share) * max(float(counts.sum()) / trees, 1.0)
 
     def within(variance: Floats) -> tuple[Floats, Floats]:
@@ -404,8 +501,8 @@ def quantiles_of(
         # The first edge with possibly enough records below it, and the last with possibly too few.
         first = _first(gap + reach >= 0)
         last = n - _first((gap - reach <= 0)[..., ::-1])
-        low = np.take_along_axis(edges, np.maximum(first - 1, 0), axis=1)
-        high = np.take_along_axis(edges, np.minimum(last + 1, n), axis=1)
+        low = np.take_along_axis(least, np.maximum(first - 1, 0), axis=1)
+        high = np.take_along_axis(greatest, np.minimum(last, n - 1), axis=1)
         return np.minimum(low, high), np.maximum(low, high)
 
     low, high = within(noise**2 * variance)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Whole, declared
-from cloister.core.display import Display, Estimate, Heatmap, Summary
+from cloister.core.display import YEARS, Display, Estimate, Heatmap, Summary, Table
 from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
     COUNT_BITS,
@@ -27,7 +27,7 @@ from cloister.tasks import interval_tables, moments
 from cloister.tasks.clipped import chunks
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.options import Keep, build_task
-from cloister.tasks.preparation.quantiles import Used, check_used, numbers_but
+from cloister.tasks.preparation.quantiles import Dates, Used, check_used, numbers_but
 from cloister.tasks.scores import mean_interval, middle_of, ratio
 
 
@@ -64,6 +64,7 @@ class Statistics(Gaussian):
     n_features: Whole
     used: Used
     covariance: bool = False
+    dates: Dates = ()
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
@@ -204,7 +205,8 @@ class Statistics(Gaussian):
         """Summarise the means of the first columns."""
         means = Estimate.of(results, "mean")
         parts = interval_tables.listing(
-            (f"{columns[j]} ", means[i]) for i, j in enumerate(self.used[: interval_tables.SAID])
+            (f"{columns[j]} ", interval_tables.in_days(means[i], j in self.dates))
+            for i, j in enumerate(self.used[: interval_tables.SAID])
         )
         both = [means, Estimate.of(results, "deviation")]
         return Summary(result=("Means: ", *parts, "."), reliability=interval_tables.precision(both))
@@ -212,16 +214,24 @@ class Statistics(Gaussian):
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
         """Return a table of means and deviations, and the correlations."""
         names = tuple(columns[j] for j in self.used)
-        headings = {"mean": "mean", "deviation": "deviation"}
+        means, deviations = (
+            interval_tables.cells_of(results, name) for name in ("mean", "deviation")
+        )
+        rows = tuple(
+            (
+                columns[j],
+                interval_tables.in_days(mean, j in self.dates),
+                interval_tables.in_days(deviation, j in self.dates, YEARS),
+            )
+            for j, mean, deviation in zip(self.used, means, deviations, strict=True)
+        )
         shown: list[Display] = [
             interval_tables.table_of_count(results["count"], results["count_half_width"]),
-            interval_tables.table_of(
+            Table(
                 "Means and deviations",
-                names,
-                headings,
-                results,
+                ("column", "mean", "deviation"),
+                rows,
                 interval_tables.WITH_POPULATION,
-                corner="column",
             ),
         ]
         if "correlation" in results:

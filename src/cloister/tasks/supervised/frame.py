@@ -20,7 +20,7 @@ from cloister.core.arrays import Floats, Integers, Records
 from cloister.core.declared import Range
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import from_grid
-from cloister.protocol.task import COUNT_BITS, Block, NoisyBlock, PublicFacts
+from cloister.protocol.task import COUNT_BITS, INTERVAL_95, Block, NoisyBlock, PublicFacts
 from cloister.tasks.columns import Encoding, codes, exact_sums
 from cloister.tasks.moments import PRODUCT, SQUARE, n_products, unpack_products
 from cloister.tasks.options import noise_multiplier_for
@@ -53,6 +53,13 @@ class Placed:
     alike: Floats  # 1 for a number with hardly two different values
     window: Floats  # the interval that the second round counts
     n: float = 1.0  # noisy number of records, at least its noise
+    n_std: float = 0.0
+
+    @property
+    def records(self) -> dict[str, Floats]:
+        """The noisy number of records with its half-width, as results."""
+        half_width = INTERVAL_95["gaussian"] * self.n_std
+        return {"records": np.array([self.n]), "records_half_width": np.array([half_width])}
 
     def at(self, entries: Integers) -> Placed:
         """Return location and scale of some entries of a row."""
@@ -228,7 +235,7 @@ class Frame:
             centre[part] = np.clip(values[place : place + levels] / n, 0, 1)
             centre[part] = np.rint(centre[part] * lattice) / lattice
             place += levels
-        return replace(before, centre=centre, window=window, n=n)
+        return replace(before, centre=centre, window=window, n=n, n_std=noise_std)
 
     def spreads_block(self, weight: float) -> Block:
         """Return the block of numbers of records by their bin of the windows."""

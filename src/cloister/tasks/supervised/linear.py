@@ -521,7 +521,8 @@ class Linear(Gaussian):
             twice, as has ``sampling_covariance``. ``drowned`` of shape (n_columns_of_design,) is 1
             for columns whose coefficient is unknown. ``grid_coef`` of shape
             (n_columns_of_design + 1,) are coefficients for numbers in ``[-1, 1]``, the intercept
-            last, the target in data units.
+            last, the target in data units. ``records`` and ``records_half_width``, of shape (1,),
+            are the noisy number of records, at least its noise, and its margin of error.
 
         Notes
         -----
@@ -555,6 +556,7 @@ class Linear(Gaussian):
             "covariance": noise,
             "sampling_covariance": sampling,
             "drowned": drowned[:-1].astype(np.float64),
+            **now.columns.records,
             "grid_coef": on_grid @ fit.weights + offset,
         }
 

@@ -705,7 +705,8 @@ class Logistic(Gaussian):
             shape (n_outputs,), each with ``..._low`` and ``..._high``. There is one output for two
             classes, else one for each class. ``grid_coef`` of shape
             (n_outputs, n_columns_of_design + 1) are coefficients for numbers in ``[-1, 1]``, the
-            intercept last.
+            intercept last. ``records`` and ``records_half_width``, of shape (1,), are the noisy
+            number of records, at least its noise, and its margin of error.
 
         Notes
         -----
@@ -734,6 +735,7 @@ class Logistic(Gaussian):
         return {
             "grid_coef": now.weights @ self._frame.to_grid(now.columns).T,
             **covariances,
+            **now.columns.records,
             **coefficient_results(values, values - half_width, values + half_width, variance),
         }
 

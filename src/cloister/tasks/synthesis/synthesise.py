@@ -580,8 +580,9 @@ class Synthesise(Gaussian):
         return Summary(
             result=f"A law of {self.n_features} columns, from which any number of look-alike "
             f"{units} can be drawn. It follows {measured} measured tables.",
-            reliability="Shares and means of measured tables have intervals; dependence between "
-            "columns that share no measured table is not in the law.",
+            reliability="Shares of measured tables have intervals; a mean of numbers inside bins "
+            "has none, and dependence between columns that share no measured table is not in the "
+            "law.",
         )
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:

@@ -10,6 +10,7 @@ from typing import Annotated
 import numpy as np
 
 from cloister.core.arrays import Integers, Records
+from cloister.core.dates import nearest_day
 from cloister.core.declared import Ascending, Length
 from cloister.core.errors import PlanError
 from cloister.protocol.task import PublicColumn
@@ -79,7 +80,8 @@ def _axis(
             f"edges must be given for {name!r}, a numeric column, such as {name}=10,20; take them "
             "from a guideline or a codebook, never from the records."
         )
-    grid, texts = grid_of([column], frac_bits), [f"{edge:.10g}" for edge in edges]
+    grid = grid_of([column], frac_bits)
+    texts = [str(nearest_day(edge)) if column.date else f"{edge:.10g}" for edge in edges]
     walls = tuple(grid.encode(np.array(edges)[:, None])[:, 0].tolist())
     in_bounds = column.low < edges[0] and edges[-1] < column.high
     # Compared on the grid: edges that round to one step would enclose a bin without any value.

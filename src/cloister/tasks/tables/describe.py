@@ -18,7 +18,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import Positive, Whole, declared
-from cloister.core.display import ENDS, Display, Estimate, Summary, Table
+from cloister.core.display import ENDS, YEARS, Display, Estimate, Summary, Table
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
@@ -38,6 +38,7 @@ from cloister.tasks.interval_tables import (
     bars_of,
     cells_of,
     curve_of,
+    in_days,
     listing,
     number_of,
     precision,
@@ -46,6 +47,7 @@ from cloister.tasks.interval_tables import (
 from cloister.tasks.options import build_task, noise_multiplier_for
 from cloister.tasks.population import sampled
 from cloister.tasks.preparation.quantiles import (
+    Dates,
     Levels,
     Probabilities,
     Quantiles,
@@ -54,6 +56,7 @@ from cloister.tasks.preparation.quantiles import (
     usual_levels,
 )
 from cloister.tasks.preparation.statistics import Statistics
+from cloister.tasks.preparation.ticks import AllTicks, ticks_of
 from cloister.tasks.state import part_of, prefixed
 from cloister.tasks.tables.tabulate import Tabulate
 
@@ -76,13 +79,19 @@ class Describe(Gaussian):
         Categories of each column; empty for a numeric column.
     levels : int
         Levels of each tree of counts, whose finest level has ``4**levels`` cells.
+    ticks : tuple
+        Bounds and step of each numeric column, as of
+        :class:`~cloister.tasks.preparation.quantiles.Quantiles`.
+    dates : tuple of int
+        Columns of dates, which are years with a fraction.
 
     Notes
     -----
     Add/remove one record: it adds one to a cell of each table and of each level of each tree. It
     adds ``(1, x, 2 x^2 - 1)`` for each of D numeric columns. Squared norms are the number of
     tables, ``D levels`` and at most ``1 + 2 D``. The budget is split so that a cell, a running sum
-    of a tree and a sum of values have the same margin of error. docs/proofs/describe.md
+    of a tree, on average, and a sum of values have the same margin of error.
+    docs/proofs/describe.md
     """
 
     name: ClassVar[str] = "describe"
@@ -101,6 +110,8 @@ class Describe(Gaussian):
     categories: tuple[tuple[str, ...], ...]
     probabilities: Probabilities = (0.25, 0.5, 0.75)
     levels: Levels = 4
+    ticks: AllTicks = ()
+    dates: Dates = ()
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
@@ -119,9 +130,11 @@ class Describe(Gaussian):
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Design the task for all columns; raise PlanError if the noise would exceed `widest`."""
         levels = options.levels or 1  # without numeric columns there is no tree
-        if options.levels is None and 0 in facts.levels:
-            levels = usual_levels(facts, facts.n_features)
-        task = build_task(cls, facts, options, levels=levels)
+        numbers = [column for column in facts.columns if not column.levels]
+        ticks = ticks_of(numbers, facts.frac_bits)
+        if options.levels is None and numbers:
+            levels = usual_levels(facts, facts.n_features, ticks)
+        task = build_task(cls, facts, options, levels=levels, ticks=ticks)
         first = task.blocks(0)[0]
         noise = (noise_multiplier_for(facts) or 0.0) * sqrt(first.l2_squared / first.weight)
         margin = INTERVAL_95["gaussian"] * noise / (1 << COUNT_BITS) / facts.nominal_n
@@ -166,6 +179,7 @@ class Describe(Gaussian):
             parts["moments"] = Statistics(**shared)
             # One round: a second, finer tree would divide the budget (docs/proofs/describe.md).
             shared |= {"probabilities": self.probabilities, "levels": self.levels}
+            shared["ticks"] = self.ticks
             parts["trees"] = Quantiles(rounds=1, **shared)
         return parts
 
@@ -180,10 +194,10 @@ class Describe(Gaussian):
         """Return the blocks of tables, moments and trees with their shares of the budget."""
         blocks = {name: part.blocks(0)[0] for name, part in self._parts.items()}
         prices = {name: float(block.l2_squared) for name, block in blocks.items()}
-        # A quantile is read from running sums, so the margin to equalise is that of the noisiest
-        # one: its variance relative to that of one count.
+        # A quantile is read from running sums, so the margin to equalise is that of a mean one: its
+        # variance relative to that of one count.
         if "trees" in prices:
-            prices["trees"] *= float(running_variance(self.levels)[0].max())
+            prices["trees"] *= float(running_variance(self.levels)[0].mean())
         # A block of squared norm q and weight w has noise variance in proportion to q / w, so
         # weights in proportion to q give all blocks the same noise.
         whole = sum(prices.values())
@@ -210,7 +224,7 @@ class Describe(Gaussian):
         return after
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the margin of error of a share, or the equal one of a quantile's rank."""
+        """Return the margin of error of a share, or the equal one of a rank on average."""
         margin = INTERVAL_95["gaussian"] * noise_std / (1 << COUNT_BITS) / nominal_n
         return {f"{'share' if self._tables else 'rank'}_half_width": np.array([margin])}
 
@@ -259,7 +273,8 @@ class Describe(Gaussian):
                 )
                 parts.append((f"most often {name} is {top[0]}, a share of ", top[1]))
             else:
-                parts.append((f"mean {name} ", number_of(results, "mean", self.numbers.index(j))))
+                mean = number_of(results, "mean", self.numbers.index(j))
+                parts.append((f"mean {name} ", in_days(mean, j in self.dates)))
         first, *rest = listing(parts[:SAID])
         return Summary(
             result=(f"{str(first)[:1].upper()}{str(first)[1:]}", *rest, "."),
@@ -289,13 +304,16 @@ class Describe(Gaussian):
                 bars = [labels[k] for k in few], [cells[k] for k in few]
                 pictures.append(bars_of(f"Shares of {name}", *bars, unit="share of the records"))
             else:
-                i, named = self.numbers.index(j), [f"{name}, {of}" for of in headings[3:]]
-                cells = [number_of(results, of, i) for of in ("mean", "deviation")]
-                cells += cells_of(results, "quantiles")[i * n : i * n + n]
+                i, is_date = self.numbers.index(j), j in self.dates
+                named = [f"{name}, {of}" for of in headings[3:]]
+                mean, deviation = (number_of(results, of, i) for of in ("mean", "deviation"))
+                places = [mean, *cells_of(results, "quantiles")[i * n : i * n + n]]
+                first, *others = (in_days(place, is_date) for place in places)
+                cells = [first, in_days(deviation, is_date, YEARS), *others]
                 rows.append((name, "", "", *(replace(cell, population=None) for cell in cells)))
                 title, axes = f"Distribution of {name}", (name, "share of the records below")
                 curve = results["walls"][i], results, "distribution", i
-                pictures.append(curve_of(title, *curve, axes=axes, note=_BAND))
+                pictures.append(curve_of(title, *curve, axes=axes, note=_BAND, dates=is_date))
             estimates += zip(named, cells, strict=True)
         return (
             table_of_count(results["count"], results["count_half_width"]),

@@ -53,12 +53,22 @@ class Tested:
 # Intervals ----------------------------------------------------------------------------------------
 
 
-def count_interval(counts: Floats, s: float | Floats) -> Estimate:
-    """Return noisy counts with both intervals, cut at 0; `s` broadcasts to them."""
-    # The population interval is all L >= 0 with (y - L)^2 <= z^2 (L + s^2): the score interval if
+def count_interval(
+    counts: Floats, s: float | Floats, axis: int | tuple[int, ...] | None = None
+) -> Estimate:
+    """Return noisy counts with both intervals, cut at 0; `s` broadcasts to them.
+
+    The population interval is for the mean count in draws of as many records as the sum along an
+    axis, or of all.
+    """
+    # It is all L >= 0 with (y - L)^2 <= z^2 (L (1 - L / N) + s^2): N times Wilson's interval if
     # s = 0, so that a count of 0 has an upper bound above 0.
-    spread, middle = _Z * np.asarray(s), counts + _Z**2 / 2
-    half_width = _Z * np.sqrt(np.maximum(counts, 0) + _Z**2 / 4 + np.square(s))
+    spread, square = (
+        _Z * np.asarray(s),
+        1 + _Z**2 / np.maximum(counts.sum(axis=axis, keepdims=True), 1.0),
+    )
+    middle = (counts + _Z**2 / 2) / square
+    half_width = np.sqrt(np.maximum(middle**2 - (counts**2 - spread**2) / square, 0.0))
     ends = middle - half_width, middle + half_width
     # The count itself stays below 0 where the noise put it: cutting would bias sums of counts.
     estimate = Estimate(counts, counts - spread, counts + spread, population=ends)

@@ -15,6 +15,7 @@ from cloister.tasks.interval_tables import (
     WITH_POPULATION,
     bars_of,
     cells_of,
+    in_days,
     number_of,
 )
 from cloister.tasks.state import part_of
@@ -57,20 +58,25 @@ def table_displays(sides: Sides, found: Results, minimum: float) -> Iterator[Dis
 
 
 def mean_displays(
-    names: Sequence[str], by: Sides, found: Results, minimum: float
+    names: Sequence[str], by: Sides, found: Results, minimum: float, dates: Sequence[str] = ()
 ) -> Iterator[Display]:
-    """Yield a table of the means of each group, and bars for each column."""
+    """Yield a table of the means of each group, and bars for each column but `dates`."""
     title, groups = " by ".join(["Means", *by[0]]), tuple(map(", ".join, product(*by[1])))
     hidden, absent, note = _hidden(found["group_counts"][:, 0], found["group_noise"], minimum)
     of_groups = Estimate.of(found, "means")
     # A mean may be 0 in data units, so 0 in its interval does not mean that it is only noise.
     means = list(replace(of_groups, distinct=np.ones(of_groups.values.shape, dtype=bool)).cells())
-    columns = [_kept(means[j :: len(names)], hidden, "") for j in range(len(names))]
+    columns = [
+        _kept([in_days(m, name in dates) for m in means[j :: len(names)]], hidden, "")
+        for j, name in enumerate(names)
+    ]
     sizes = _kept(cells_of(found, "group_counts"), hidden, absent)
     rows = zip((group or "all records" for group in groups), sizes, *columns, strict=True)
     yield Table(title, ("group", "records", *names), (*rows,), note)
     if 1 < len(groups) <= _BARS:
         for name, column in zip(names, columns, strict=True):
+            if name in dates:
+                continue  # bars would begin in the year 0
             cells = [cell or absent for cell in column]
             yield bars_of(f"{title}: {name}", groups, cells, note, name)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
+from itertools import product
 from math import floor, prod, sqrt
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -31,7 +32,14 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.interval_tables import SIGNIFICANT, number_of, precision
+from cloister.tasks.interval_tables import (
+    SAID,
+    SIGNIFICANT,
+    in_days,
+    listing,
+    number_of,
+    precision,
+)
 from cloister.tasks.options import build_task, noise_multiplier_for
 from cloister.tasks.scores import mean_interval
 from cloister.tasks.significance import holm
@@ -68,6 +76,8 @@ class Tabulate(Gaussian):
         Noisy counts below it, or below twice their noise, are not displayed in reports.
     tests : tuple of {"chi2", "trend", "odds_ratio", "relative_risk"}
         Computed for every table of two columns that they fit, without a cost in budget.
+    dates : tuple of int
+        Columns of dates, which are years with a fraction.
 
     Notes
     -----
@@ -118,6 +128,7 @@ class Tabulate(Gaussian):
     words: tuple[Annotated[int, Range(1, 1 << 20)], ...]
     minimum: AtLeastZero = 5.0
     tests: tuple[Tests, ...] = ()
+    dates: _Columns = ()
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
@@ -442,6 +453,17 @@ class Tabulate(Gaussian):
                 reliability=f"{shown} of {len(tests)} tests find a difference at 5 %, after Holm's "
                 f"correction, noise included{f'; {unknown} are not known' if unknown else ''}.",
             )
+        if not self.tables:
+            groups = [", ".join(of) for of in product(*(self.labels[j] for j in self.by))]
+            means = Estimate.of(results, "means")
+            parts = [
+                (f"{group or 'all records'} ", in_days(means[i, 0], self.means[0] in self.dates))
+                for i, group in enumerate(groups[:SAID])
+            ]
+            return Summary(
+                result=(f"Mean {columns[self.means[0]]}: ", *listing(parts), "."),
+                reliability=precision([means]),
+            )
         cells = Estimate.of(results, "table_1.shares")
         top = np.unravel_index(int(np.nanargmax(cells.values)), cells.values.shape)
         named = ", ".join(
@@ -464,7 +486,8 @@ class Tabulate(Gaussian):
             displays += render.table_displays(of, part_of(results, prefix), self.minimum)
         if self.means:
             names = [columns[j] for j in self.means]
-            displays += render.mean_displays(names, sides(self.by), results, self.minimum)
+            dates = [columns[j] for j in self.dates]
+            displays += render.mean_displays(names, sides(self.by), results, self.minimum, dates)
         return (*displays, *render.test_displays(named, results))
 
 

@@ -320,9 +320,8 @@ def test_units_of_the_target_scale_all_of_a_linear_model(power: int) -> None:
     scaled = in_units(0, power, "y", SimulatedNoise(5)).results
     assert scaled["residual_std"] > 0
     for name, value in plain.items():
-        times = {"covariance": 2.0 ** (2 * power), "drowned": 1.0}.get(
-            name.removeprefix("sampling_"), 2.0**power
-        )
+        unit = {"covariance": 2.0 ** (2 * power), "drowned": 1.0, "records": 1.0}
+        times = unit.get(name.removeprefix("sampling_").removesuffix("_half_width"), 2.0**power)
         np.testing.assert_allclose(scaled[name], value * times, rtol=1e-9, err_msg=name)
 
 

