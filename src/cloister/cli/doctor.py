@@ -222,11 +222,11 @@ def _loss(settings: SiloSettings) -> Iterator[Check]:
 
 def _port(settings: CoordinatorSettings | ScorerSettings) -> Iterator[Check]:
     """Try to listen; if the port is in use, check that this party uses it."""
-    host, _, port = settings.listen.rpartition(":")
-    host = host.strip("[]")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    from cloister.federation.service.server import bound
+
+    host = settings.listen.rpartition(":")[0].strip("[]")
     try:
-        socket.create_server((host, int(port)), family=family).close()
+        bound(settings.listen).close()
         yield ok("port", f"{settings.listen} is free")
     except OSError as error:
         # A running party is not a problem, but another program on its port is.
