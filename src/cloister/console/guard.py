@@ -1,8 +1,8 @@
 """The guard of all console pages: it authenticates requests and restricts browsers.
 
-The terminal shows one link. It works once, within 15 minutes. It leads to a secret path, below which
-all pages are, and sets a cookie for this path that no script can read. The cookie alone does not
-suffice: a browser also sends it to other servers of this machine, as cookies ignore ports.
+The terminal shows one link. It works once, within 15 minutes. It leads to a secret path, below
+which all pages are, and sets a cookie for this path that no script can read. The cookie alone does
+not suffice: a browser also sends it to other servers of this machine, as cookies ignore ports.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ def _clean_line(line: str) -> str:
     return "".join(c if c.isprintable() else "�" for c in line)
 
 
-def page(template: str, *, root: str = "", **values: object) -> str:
-    """Return a template, such as ``report.html``, filled with values, whose links begin at root."""
-    return _templates().get_template(template).render(values, root=root)
+def page(template: str, **values: object) -> str:
+    """Return a template, such as ``report.html``, filled with values; links begin at `root`."""
+    return _templates().get_template(template).render({"root": "", **values})
 
 
 def static(name: str) -> str:
