@@ -50,7 +50,8 @@ def test_with_a_folder_nothing_is_started(
     assert "no service was started" in capsys.readouterr().out
     unit = (tmp_path / "etc/systemd/system/cloister-silo.service").read_text()
     assert f"{sys.executable} -m cloister silo run --config {site.config}" in unit
-    assert "User=cloister" in unit
+    for line in ("User=cloister", "MemoryDenyWriteExecute=yes", "SystemCallFilter=@system-service"):
+        assert line in unit.splitlines()
     assert "{" not in unit
 
 

@@ -348,6 +348,11 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_parsed(
     for content in (large, chunks()):
         answer = client("ana").post("/v1/jobs", content=content)
         assert answer.status_code == 413
+    monkeypatch.setattr(client("ana").app, "max_body", gate.MAX_BODY)
+    many = b'{"plan": {' + b'"k": 1, ' * (gate.MOST_VALUES // 2 + 1)
+    answer = client("ana").post("/v1/jobs", content=many)
+    assert answer.status_code == 413
+    assert b"at most 100000 values" in answer.content
     stated = {"content-length": "99999999999999999999999"}
     assert client("ana").get("/v1/jobs", headers=stated).status_code == 413
 
