@@ -38,6 +38,7 @@ class Visit:
 
     page: Any
     origin: str
+    root: str = ""  # of the console's pages
     faults: list[str] = field(default_factory=list)
 
     def watch(self) -> None:
@@ -56,7 +57,7 @@ class Visit:
             self.faults.append(message.text)
 
     def go(self, path: str) -> None:
-        self.page.goto(self.origin + path)
+        self.page.goto(self.origin + self.root + path)
 
     def arrive(self, heading: str) -> None:
         """Wait for a page after a press that leads to it: the one before is still there a while."""
@@ -125,6 +126,7 @@ def visit(
             made = Visit(context.new_page(), found[1])
             made.watch()
             made.page.goto(found[0])
+            made.root = made.page.url.removeprefix(found[1]).rstrip("/")
             return made
 
         yield opened

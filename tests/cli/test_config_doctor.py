@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import shutil
+import signal
 import socket
 import sqlite3
 import ssl
@@ -709,6 +710,39 @@ def test_a_running_federation_has_nothing_wrong(federation: LocalFederation, cap
     found = examined(capsys, str(federation.config(COORDINATOR)))
     assert {state for state, _, _ in found.values()} == {"ok"}
     assert found["port"][1].endswith("this coordinator listens there")
+
+
+def test_pins_and_schemas_that_differ_from_what_connects_are_told(
+    federation: LocalFederation, capsys: Said
+) -> None:
+    a = federation.config("a")
+    pin = federation.fingerprints["b"]
+    before = a.read_text()
+    schema = a.with_name("schema.toml")
+    agreed = schema.read_text()
+    federation.start("b")
+    try:
+        federation.wait_connected("b")
+        found = examined(capsys, str(a))
+        assert found["pins"][:2] == ("ok", "1 of 2 pinned silos have connected, as pinned")
+        assert "schemas" not in found
+        a.write_text(before.replace(pin, "ed25519:" + "0" * 64))
+        found = examined(capsys, str(a))
+        assert found["pins"][0] == "warn"
+        assert f"'b' connects with {pin}" in found["pins"][1]
+        a.write_text(before.replace(f'b = "{pin}"', f'bee = "{pin}"'))
+        found = examined(capsys, str(a))
+        assert found["pins"][:2] == ("warn", "the key pinned for 'bee' connects as 'b'")
+        a.write_text(before)
+        schema.write_text(agreed.replace("unit", "decimal = ','\nunit"))
+        assert "schemas" not in examined(capsys, str(a))  # the format of files may differ
+        schema.write_text(agreed.replace("max = 1", "max = 2"))
+        found = examined(capsys, str(a))
+        assert found["schemas"][:2] == ("warn", "'b': the schema differs from this silo's")
+    finally:
+        a.write_text(before)
+        schema.write_text(agreed)
+        federation.kill("b", signal.SIGTERM)
 
 
 @pytest.mark.parametrize(("ahead", "state"), [(60, "warn"), (-60, "warn"), (900, "fail")])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+import stat
 import sys
 from pathlib import Path
 
@@ -46,8 +50,48 @@ def test_with_a_folder_nothing_is_started(
     assert "no service was started" in capsys.readouterr().out
     unit = (tmp_path / "etc/systemd/system/cloister-silo.service").read_text()
     assert f"{sys.executable} -m cloister silo run --config {site.config}" in unit
-    assert "User=cloister" in unit
+    for line in ("User=cloister", "MemoryDenyWriteExecute=yes", "SystemCallFilter=@system-service"):
+        assert line in unit.splitlines()
     assert "{" not in unit
+
+
+def test_a_unit_and_a_printed_command_hold_any_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = Site.of(tmp_path / "fö ö 50%", "silo")
+    site.etc.mkdir(parents=True)
+    site.start(Output())
+    (said,) = re.findall("To start it: (.+)", capsys.readouterr().out)
+    unit = (site.root / "etc/systemd/system/cloister-silo.service").read_text()
+    (started,) = re.findall("^ExecStart=(.+)$", unit, re.MULTILINE)
+    words = ["silo", "run", "--config", str(site.config)]
+    assert shlex.split(said) == ["cloister", *words]
+    assert shlex.split(started.replace("%%", "%")) == [sys.executable, "-m", "cloister", *words]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no modes")
+@pytest.mark.parametrize("mask", [0o000, 0o077])
+def test_modes_of_a_founded_federation_are_right_under_any_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        found(tmp_path, "localhost", "auto")
+        hub = ["--root", str(tmp_path / "hub"), "--out", str(tmp_path), "--quiet"]
+        assert main(["federation", "invite", *hub]) == 0
+        Site.of(tmp_path / "hub", "coordinator").start(Output(quiet=True))
+    finally:
+        os.umask(before)
+    modes = {
+        file.relative_to(tmp_path).name: stat.S_IMODE(file.stat().st_mode)
+        for file in tmp_path.rglob("*")
+        if file.name not in ("schema.toml",)
+    }
+    assert not [name for name, mode in modes.items() if mode & 0o022]
+    for name in ("ca.key", "identity.key", "tls.key", "a.invitation", "federation.json"):
+        assert modes[name] == 0o600
+    for name in ("cloister-ca", "coordinator-keys"):
+        assert modes[name] == 0o700
+    for name in ("coordinator.toml", "ca.pem", "tls.pem", "crl.pem"):
+        assert modes[name] == 0o644
 
 
 def found(folder: Path, host: str, tasks: str) -> None:
@@ -66,7 +110,7 @@ def found(folder: Path, host: str, tasks: str) -> None:
         ("::1", "https://[::1]:8443", "[::]:8443"),
         ("[::1]", "https://[::1]:8443", "[::]:8443"),
         ("127.0.0.1", "https://127.0.0.1:8443", "0.0.0.0:8443"),
-        ("hub.example.org", "https://hub.example.org:8443", "0.0.0.0:8443"),
+        ("hub.example.org", "https://hub.example.org:8443", "[::]:8443"),
     ],
 )
 def test_a_federation_is_founded_on_an_address_of_either_version(

@@ -80,11 +80,17 @@ def unit_command(root: Path, role: str) -> list[str]:
 
 
 @pytest.mark.skipif(not PAGE.is_file(), reason="docs are not beside the tests")
-def test_the_page_runs_as_written(machines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("host", "authority"),
+    [("localhost", "localhost"), pytest.param("::1", "[::1]", marks=pytest.mark.nightly)],
+)
+def test_the_page_runs_as_written(
+    machines: Path, capsys: pytest.CaptureFixture[str], host: str, authority: str
+) -> None:
     port, kept = kept_port()
     init, invite, opened = commands("1. The coordinator invites")
     at_coordinator = ["--root", str(machines / "coordinator")]
-    words = here(init, **{"fed.example.org": "localhost"})
+    words = here(init, **{"fed.example.org": host})
     assert main([*words, "--port", str(port), *at_coordinator]) == 0
     assert main([*invite, *at_coordinator]) == 0
     serving = threading.Thread(target=main, args=([*opened, *at_coordinator],))
@@ -140,7 +146,7 @@ def test_the_page_runs_as_written(machines: Path, capsys: pytest.CaptureFixture[
             )
             stack.callback(process.wait, 60)
             stack.callback(process.terminate)
-        url, context = f"https://localhost:{port}", client_context(KeyFolder("ana/analyst-keys"))
+        url, context = f"https://{authority}:{port}", client_context(KeyFolder("ana/analyst-keys"))
         rest = stack.enter_context(Rest(url, context))
         until(lambda: sum(silo["connected"] for silo in rest.silos()) == len(SILOS))
 

@@ -145,7 +145,6 @@ def test_a_silo_sees_the_jobs_it_is_in_and_does_nothing_else(client: Client) -> 
     for answer in (
         client("a").post("/v1/jobs", json=proposal("ana")),
         client("a").post(f"/v1/jobs/{job}/cancel"),
-        client("a").get("/v1/silos"),
     ):
         assert "'a' is a silo" in error(answer, 403)
 
@@ -349,6 +348,11 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_parsed(
     for content in (large, chunks()):
         answer = client("ana").post("/v1/jobs", content=content)
         assert answer.status_code == 413
+    monkeypatch.setattr(client("ana").app, "max_body", gate.MAX_BODY)
+    many = b'{"plan": {' + b'"k": 1, ' * (gate.MOST_VALUES // 2 + 1)
+    answer = client("ana").post("/v1/jobs", content=many)
+    assert answer.status_code == 413
+    assert b"at most 100000 values" in answer.content
     stated = {"content-length": "99999999999999999999999"}
     assert client("ana").get("/v1/jobs", headers=stated).status_code == 413
 
@@ -431,7 +435,19 @@ def test_a_silo_opens_a_stream_and_is_remembered_by_its_certificate(
     assert silo["name"] == "a"
     assert silo["fingerprint"] == IDENTITIES["a"].fingerprint
     assert silo["connected"] is True
+    assert silo["schema"] == ""
     assert not ours(caplog)
+
+
+@pytest.mark.parametrize(
+    ("stated", "kept"), [("ab" * 32, "ab" * 32), ("<script>", ""), ("ab" * 33, "")]
+)
+def test_a_silo_states_the_digest_of_its_schema(client: Client, stated: str, kept: str) -> None:
+    address = f"/v1/stream?schema={stated}"
+    with client("a").websocket_connect(address, subprotocols=["cloister.1"]):
+        pass
+    (silo,) = client("d").get("/v1/silos").json()["silos"]
+    assert silo["schema"] == kept
 
 
 @pytest.mark.parametrize("caller", ["ana", "op", "nobody"])

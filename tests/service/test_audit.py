@@ -48,6 +48,58 @@ def test_a_later_life_goes_on_with_the_chain(path: Path) -> None:
     assert verify(path, head)[0] == 6
 
 
+@pytest.fixture
+def renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An audit file after two that were full."""
+    monkeypatch.setattr("cloister.federation.service.audit.MOST_BYTES", 700)
+    audit = Audit(tmp_path / "audit.jsonl")
+    for number in range(8):
+        audit.write("round", job="j", round=number)
+    audit.close()
+    assert len([*tmp_path.glob("audit.0*.jsonl")]) >= 2
+    return tmp_path / "audit.jsonl"
+
+
+def test_a_full_file_is_renamed_and_the_chain_goes_on(renamed: Path) -> None:
+    parts = sorted(renamed.parent.glob("audit.*.jsonl"))
+    whole = [json.loads(line) for file in (*parts, renamed) for line in lines_of(file)]
+    assert [line["round"] for line in whole if line["event"] == "round"] == list(range(8))
+    assert [line["seq"] for line in whole] == list(range(1, len(whole) + 1))
+    assert {file.stat().st_mode & 0o777 for file in (*parts, renamed)} == {0o600}
+    assert verify(renamed) == (len(whole), whole[-1]["hash"])
+    assert verify(renamed, whole[0]["hash"]) == verify(renamed)
+    assert main(["verify", str(renamed)]) == 0
+    audit = Audit(renamed)
+    audit.write("start")
+    audit.close()
+    assert verify(renamed, whole[-1]["hash"])[0] > len(whole)
+
+
+def test_the_oldest_files_may_be_deleted_and_no_other(renamed: Path) -> None:
+    first, second, *_ = sorted(renamed.parent.glob("audit.*.jsonl"))
+    head = json.loads(lines_of(first)[-1])["hash"]
+    before = verify(renamed)
+    kept = second.read_bytes()
+    second.unlink()
+    with pytest.raises(LedgerError, match="does not follow the line before"):
+        verify(renamed)
+    second.write_bytes(kept)
+    first.unlink()
+    assert verify(renamed, head) == before
+    second.write_bytes(b"".join(lines_of(second)[:-1]))
+    with pytest.raises(LedgerError, match="does not follow the line before"):
+        verify(renamed)
+
+
+def test_a_crash_between_two_files_loses_nothing(path: Path) -> None:
+    lines, head = verify(path)
+    path.rename(path.with_name(f"audit.{lines:012}.jsonl"))
+    audit = Audit(path)
+    audit.close()
+    assert verify(path, head)[0] == lines + 1
+    assert json.loads(lines_of(path)[0])["event"] == "continued"
+
+
 def lines_of(path: Path) -> list[bytes]:
     return path.read_bytes().splitlines(keepends=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import socket
 import ssl
 import threading
@@ -16,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from cloister.cli import main
 from cloister.core.errors import PlanError, TransportError
 from cloister.federation.joining import Board, Federation, Invitation, Party
 from cloister.federation.local import kept_port
@@ -52,15 +55,15 @@ class Place:
 
 
 @contextmanager
-def opened(root: Path) -> Iterator[Place]:
+def opened(root: Path, host: str = "localhost", listen: str = "127.0.0.1") -> Iterator[Place]:
     """Serve a board until all have joined, or until the test has ended."""
     port, kept = kept_port()
     authority = Authority.create(root / "ca", "stroke")
     ca = (root / "ca" / "ca.pem").read_text()
-    url = f"https://localhost:{port}"
+    url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
     Board.found(authority.path, Federation("stroke", url, ca, "", NAMES, (), {"cap_epsilon": 1.0}))
     keys = root / "keys"
-    request = make_request(keys, "coordinator", "coordinator", ("localhost",))
+    request = make_request(keys, "coordinator", "coordinator", (host,))
     install(keys, authority.approve(request))
     place = Place(Board(authority.path), url, root)
     ready = threading.Event()
@@ -71,7 +74,7 @@ def opened(root: Path) -> Iterator[Place]:
 
     with ThreadPoolExecutor(1) as threads:
         serving = threads.submit(
-            serve_board, place.board, f"127.0.0.1:{port}", KeyFolder(keys), changed
+            serve_board, place.board, f"{listen}:{port}", KeyFolder(keys), changed
         )
         serving.add_done_callback(lambda _: (ready.set(), place.ended.set()))
         ready.wait()
@@ -119,6 +122,44 @@ def test_all_join_read_the_same_words_and_the_port_closes(tmp_path: Path) -> Non
             stranger.post("/v1/join", json={})
     assert place.changes[0] == [*NAMES]
     assert place.changes[-1] == []
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize(
+    ("host", "listen"), [("::1", "[::1]"), ("::1", "[::]"), ("127.0.0.1", "[::]")]
+)
+def test_parties_join_over_either_version_of_ip(tmp_path: Path, host: str, listen: str) -> None:
+    with opened(tmp_path, host, listen) as place:
+        first, second = join_all(place)
+        assert first == second
+        assert place.ended.wait(60)
+
+
+def test_the_words_are_typed_and_no_printed_command_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cloister.cli.join._PAUSE", 0.05)
+    data = tmp_path / "a dät.csv"
+    data.touch()
+    lines = []
+    with opened(tmp_path) as place, ThreadPoolExecutor(2) as threads:
+        for name in NAMES:
+            file = tmp_path / f"{name} b.invitation"
+            file.write_text(place.invitation(name).text())
+            root = str(tmp_path / f"root {name}")
+            lines.append(["join", str(file), "--data", str(data), "--root", root])
+        assert list(threads.map(main, lines)) == [0, 0]
+        assert place.ended.wait(60)
+    said = capsys.readouterr().out
+    (words, _) = re.findall(r"^    (\w+(?: \w+){5})$", said, re.MULTILINE)
+    commands = [shlex.split(one) for one in re.findall("^Then: (.+)", said, re.MULTILINE)]
+    typed = "WORDS OF ANOTHER PARTY"
+    assert sorted(commands) == [["cloister", *line, "--confirm", typed] for line in lines]
+    for answer in ("yes", " ".join(reversed(words.split())), ""):
+        monkeypatch.setattr("cloister.cli.join.ask", lambda _, answer=answer: answer)
+        assert main(lines[0]) == 3
+        assert "no key was pinned" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("silo.toml"))
 
 
 def test_whoever_is_not_invited_gets_a_sentence_and_changes_nothing(tmp_path: Path) -> None:

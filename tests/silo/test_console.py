@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from cloister.app.release import Release
-from cloister.console.guard import LINK_SECONDS, Guard
+from cloister.console.guard import IDLE_SECONDS, LINK_SECONDS, Guard
 from cloister.console.silo import silo_app
 from cloister.core.errors import PlanError
 from cloister.federation.settings import SiloSettings, load_role
@@ -54,7 +54,7 @@ def stranger(guard: Guard) -> TestClient:
 
 @pytest.fixture
 def owner(guard: Guard) -> TestClient:
-    client = TestClient(guard, base_url=HERE, headers={"origin": HERE})
+    client = TestClient(guard, base_url=HERE + guard.root, headers={"origin": HERE})
     assert client.get(guard.link).status_code == 200
     return client
 
@@ -66,19 +66,21 @@ def token(client: TestClient, path: str) -> str:
 
 
 @pytest.mark.parametrize("path", ["/", "/audit", "/jobs/ab", "/jobs/ab/report", "/console.css"])
-def test_without_the_cookie_nothing_is_shown(stranger: TestClient, path: str) -> None:
-    for cookie in ({}, {"cookie": f"cloister-{PORT}={'0' * 64}"}):
-        answer = stranger.get(path, headers=cookie)
-        assert answer.status_code == 401
-        assert "silo-0" not in answer.text
+def test_without_the_cookie_nothing_is_shown(guard: Guard, stranger: TestClient, path: str) -> None:
+    for cookie in ({}, {"cookie": f"cloister-{PORT}={'0' * 64}"}, {"cookie": f"cloister-{PORT}="}):
+        for root in ("", guard.root):
+            answer = stranger.get(root + path, headers=cookie)
+            assert answer.status_code == 401
+            assert "silo-0" not in answer.text
 
 
 def test_the_link_works_once_and_becomes_a_strict_cookie(guard: Guard) -> None:
     link = guard.link
     first, second = (TestClient(guard, base_url=HERE, follow_redirects=False) for _ in range(2))
     answer = first.get(link)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{guard.root}/")
     cookie = answer.headers["set-cookie"].lower()
+    assert f"path={guard.root};" in cookie
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
     assert link.partition("key=")[2] not in cookie
@@ -118,6 +120,50 @@ def test_a_form_needs_its_token_and_its_origin(home: Home, owner: TestClient) ->
     assert home.store.state(plan.run_id) == State.WAITING
 
 
+def test_another_server_of_this_machine_gets_no_cookie_and_needs_the_path(
+    home: Home, guard: Guard, owner: TestClient
+) -> None:
+    """A cookie knows no ports: a page of another account's server is loaded from 127.0.0.1."""
+    job = home.receive(home.plan())
+    csrf = token(owner, f"/jobs/{job}")
+    (cookie,) = (f"{one.name}={one.value}" for one in owner.cookies.jar)
+    for path in ("/", "/2", "/enter", f"/jobs/{job}", f"{guard.root}x/", guard.root[:-1]):
+        address = f"http://127.0.0.1:{PORT + 1}{path}"
+        assert "cookie" not in owner.build_request("GET", address).headers
+    # Even with the cookie and the token, in whatever way it got them:
+    thief = TestClient(guard, base_url=HERE, headers={"origin": HERE, "cookie": cookie})
+    for root in ("", f"/{'0' * 64}", guard.root[:-1], f"{guard.root}0"):
+        assert thief.get(f"{root}/").status_code == 401
+        assert thief.get(f"{root}/jobs/{job}").status_code == 401
+        answer = thief.post(f"{root}/jobs/{job}/approve", data={"csrf": csrf})
+        assert answer.status_code == 401
+    assert home.store.state(job) == State.WAITING
+
+
+def test_a_session_ends_when_nobody_uses_it(owner: TestClient, clock: Clock) -> None:
+    for _ in range(3):
+        clock.now += IDLE_SECONDS - 1
+        assert owner.get("/").status_code == 200
+    clock.now += IDLE_SECONDS - 1
+    assert owner.get("/", headers={"hx-request": "true"}).status_code == 200  # it renews itself
+    clock.now += 1
+    for _ in range(2):
+        assert owner.get("/").status_code == 401
+        clock.now -= 1  # what has ended stays so
+
+
+def test_a_person_ends_the_session(home: Home, guard: Guard, owner: TestClient) -> None:
+    assert f'action="{guard.root}/leave"' in owner.get("/").text
+    csrf = token(owner, "/")
+    assert owner.post("/leave", data={"csrf": "0" * 64}).status_code == 403
+    assert owner.get("/leave").status_code == 404
+    answer = owner.post("/leave", data={"csrf": csrf})
+    assert answer.status_code == 200
+    assert "The session has ended" in answer.text
+    assert owner.get("/").status_code == 401
+    assert owner.post("/leave", data={"csrf": csrf}).status_code == 401
+
+
 def test_every_answer_is_hardened_and_holds_no_record(
     home: Home, owner: TestClient, stranger: TestClient
 ) -> None:
@@ -131,7 +177,7 @@ def test_every_answer_is_hardened_and_holds_no_record(
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["referrer-policy"] == "same-origin"
         assert SENTINEL[:6] not in answer.text
-        assert answer.text.count("<script") == answer.text.count('<script src="/htmx.js" defer>')
+        assert answer.text.count("<script") == answer.text.count('/htmx.js" defer>')
         assert " style=" not in answer.text
         assert "http://" not in answer.text
         assert "https://" not in answer.text

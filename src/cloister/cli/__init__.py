@@ -232,6 +232,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"{args.command!r} needs the file locks, signals and file rights of Linux or "
                 "macOS; run it there, in a container or under WSL."
             )
+        if args.command in PARTIES:
+            os.umask(os.umask(0o077) | 0o022)  # of a new party no other account may change a file
         from cloister.cli.output import Output  # here, because it loads numpy and --help is fast
 
         out = Output.of(args)

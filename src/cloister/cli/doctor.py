@@ -37,7 +37,7 @@ from cloister.cli.parsers import add_config
 from cloister.core.compiled import NUMPY, WITHOUT, instruction_set
 from cloister.core.errors import CloisterError
 from cloister.federation.pki import KeyFolder, client_context, peer_of
-from cloister.federation.service.client import probe
+from cloister.federation.service.client import Rest, probe
 from cloister.federation.settings import (
     AnalystSettings,
     CoordinatorSettings,
@@ -222,11 +222,11 @@ def _loss(settings: SiloSettings) -> Iterator[Check]:
 
 def _port(settings: CoordinatorSettings | ScorerSettings) -> Iterator[Check]:
     """Try to listen; if the port is in use, check that this party uses it."""
-    host, _, port = settings.listen.rpartition(":")
-    host = host.strip("[]")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    from cloister.federation.service.server import bound
+
+    host = settings.listen.rpartition(":")[0].strip("[]")
     try:
-        socket.create_server((host, int(port)), family=family).close()
+        bound(settings.listen).close()
         yield ok("port", f"{settings.listen} is free")
     except OSError as error:
         # A running party is not a problem, but another program on its port is.
@@ -354,6 +354,38 @@ def _talk(settings: SiloSettings | AnalystSettings, context: ssl.SSLContext) -> 
         yield fail("coordinator" if handshakes else "tls", _cause(error), hint)
 
 
+def _peers(settings: SiloSettings) -> Iterator[Check]:
+    """Compare pins and schema with what the coordinator saw, which is a reason to ask only."""
+    try:
+        context = client_context(KeyFolder(settings.keys))
+        with Rest(settings.coordinator, context, settings.proxy) as rest:
+            seen = {str(silo["name"]): silo for silo in rest.silos()}
+    except (CloisterError, OSError, KeyError, TypeError):
+        return  # the steps above report it; an earlier version does not answer
+    peers = {name: pin for name, pin in settings.peers.items() if name != settings.name}
+    names = {silo.get("fingerprint"): name for name, silo in seen.items()}
+    met = [name for name in peers if name in seen]
+    wrong = []
+    for name, pin in peers.items():
+        if name in seen and seen[name].get("fingerprint") != pin:
+            wrong.append(
+                f"{name!r} connects with {seen[name].get('fingerprint')}, not with its pin"
+            )
+        elif name not in seen and pin in names:
+            wrong.append(f"the key pinned for {name!r} connects as {names[pin]!r}")
+    for found in wrong:
+        hint = "compare name and fingerprint with the silo's owner, not with the coordinator's."
+        yield warn("pins", found, hint)
+    if not wrong:
+        yield ok("pins", f"{len(met)} of {len(peers)} pinned silos have connected, as pinned")
+    schema = schema_of(settings)
+    own = "" if schema is None else schema.digest()
+    others = [name for name in met if own and seen[name].get("schema") not in (None, "", own)]
+    if others:
+        found = f"{', '.join(map(repr, others))}: the schema differs from this silo's"
+        yield warn("schemas", found, "compare the files with cloister schema digest.")
+
+
 def _root(error: BaseException) -> BaseException:
     """Return the first error in the chain that led to this one."""
     earlier = error.__cause__ or error.__context__
@@ -402,7 +434,7 @@ def _answered(status: int, date: str, now: float) -> Iterator[Check]:
 
 _LIVE: Mapping[type, tuple[Look, ...]] = {
     CoordinatorSettings: (_descriptors, _port, _database, _disks),
-    SiloSettings: (_disks, _ledger, _data, _loss, _network),
+    SiloSettings: (_disks, _ledger, _data, _loss, _network, _peers),
     AnalystSettings: (_network,),
     ScorerSettings: (_descriptors, _port, _disks),
 }

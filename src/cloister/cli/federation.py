@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import socket
 import tempfile
 import time
 from difflib import get_close_matches
@@ -26,7 +27,7 @@ from cloister.cli.site import Site
 from cloister.core.errors import PlanError, ProtocolError
 from cloister.data.samples import ACCEPTED_LOSS, HOSPITALS, SCHEMA, write_patients
 from cloister.data.schema import Schema
-from cloister.federation.joining import Board, Federation
+from cloister.federation.joining import DAYS, Board, Federation
 from cloister.federation.pki import Authority, KeyFolder, install, make_request, write_secret
 from cloister.federation.settings import CoordinatorSettings, load_role
 from cloister.privacy.budget import Budget
@@ -72,9 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     invite = add("invite", "write one file for each party (default: all)", _invite)
     invite.add_argument("names", nargs="*", metavar="NAME")
     invite.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="default: here")
+    invite.add_argument(
+        "--days", type=int, default=DAYS, metavar="N", help="validity (default: %(default)s)"
+    )
     opened = add("open", "let the invited parties join, then start the coordinator", _open)
     opened.add_argument(
-        "--again", action="store_true", help="restart the joining of all parties, with new words"
+        "--again",
+        action="store_true",
+        help="restart the joining of all parties with new words; revokes the certificates issued",
     )
     for action in (init, invite, opened):
         action.add_argument("--root", type=Path, metavar="DIR", help="folder for all files")
@@ -121,6 +127,8 @@ def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     settings = {"cap_epsilon": args.cap_epsilon, "cap_delta": DELTA_CAP, "policy": policy}
     host = args.host.removeprefix("[").removesuffix("]")
     six = ":" in host  # an IPv6 address, which has brackets in a URL
+    # One socket for both versions of IP, since a name may have addresses of either.
+    both = six or (socket.has_dualstack_ipv6() and not _is_number(host))
     url = f"https://{f'[{host}]' if six else host}:{args.port}"
     ca = (authority.path / "ca.pem").read_text()
     # The words that the sites compare cover these terms, so all agree to the same.
@@ -138,7 +146,7 @@ def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     values = {
         "role": "coordinator",
         # On all addresses, because the others connect from their own machines.
-        "listen": f"{'[::]' if six else '0.0.0.0'}:{args.port}",
+        "listen": f"{'[::]' if both else '0.0.0.0'}:{args.port}",
         "keys": site.keys.name,
         "database": f"sqlite:///{site.state / 'coordinator.db'}",
         "audit_log": str(site.state / "coordinator-audit.jsonl"),
@@ -149,20 +157,24 @@ def _init(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     return {"authority": authority.path, "config": site.config, "coordinator": url}
 
 
+def _is_number(host: str) -> bool:
+    return host.replace(".", "").isdecimal()
+
+
 def _invite(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     """Write invitations, each of which admits one party."""
     board = Board(_authority(Site.of(args.root, "coordinator")))
     files = {}
     for name in args.names or board.federation.roles:
         files[name] = args.out / f"{name}.invitation"
-        text = board.invite(name).text()
+        text = board.invite(name, days=args.days).text()
         # Only its owner may read it: an invitation admits its bearer, and a new one voids the old.
         write_secret(files[name], text.encode(), in_place_of_one_that_waits=True)
         out.say(f"written  {files[name]}")
     out.paragraph(
-        "Send each party its file over a channel that is safe for a password. Another person with "
-        "the file could join in its place, which the comparison of the words would reveal. Then: "
-        "cloister federation open"
+        f"Send each party its file over a channel that is safe for a password; it is valid for "
+        f"{args.days} days. Another person with the file could join in its place, which the "
+        "comparison of the words would reveal. Then: cloister federation open"
     )
     return {"files": files}
 
@@ -173,10 +185,11 @@ def _open(args: argparse.Namespace, out: Output) -> dict[str, Any]:
 
     site = Site.of(args.root, "coordinator")
     board = Board(_authority(site))
+    settings = load_role(site.config, CoordinatorSettings)
     # The nonces of all parties must be new, else the words would not prove a fresh exchange.
     if args.again:
         board.begin_again()
-    settings = load_role(site.config, CoordinatorSettings)
+        Authority(_authority(site)).share_list(settings.keys)
     shown: list[str] | None = None  # missing parties; None until the port is open
 
     def show_missing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", type=Path, metavar="FILE", help="a silo's records: CSV, Parquet or a folder"
     )
-    parser.add_argument("--confirm", metavar="WORDS", help="the words that the others read")
+    parser.add_argument(
+        "--confirm", metavar="WORDS", help="the words that another party reads aloud"
+    )
     parser.add_argument(
         "--wait", type=float, default=3600.0, metavar="S", help="seconds to wait for the others"
     )
@@ -66,23 +69,22 @@ def run(args: argparse.Namespace, out: Output) -> dict[str, Any]:
     out.paragraph(
         "Call all other parties, in one conference call that the coordinator does not host. "
         "All parties must have the same words in this order. If one has other words, an attacker "
-        "is in the connection: answer no."
+        "is in the connection: confirm nothing."
     )
     document = {"name": invitation.name, "words": words, "confirmed": False}
-    if args.confirm is None:
-        answer = ask("Do all parties have the same words? [yes/no] ")
-        if answer is None:
-            places = {"--data": data, "--root": args.root}
-            options = "".join(f" {option} {path}" for option, path in places.items() if path)
-            out.say(f"Then: cloister join {args.invitation}{options} --confirm '{words}'")
-            return document
-        if answer.lower() != "yes":
-            raise PlanError("words were not confirmed, so no key was pinned; inform the others.")
-    # A typed confirmation lets the command run without a terminal.
-    elif args.confirm.lower().split() != words.split():
+    # Typed, as a habit answers "yes" to every question.
+    typed = args.confirm or ask("Type the words while another party reads its own: ")
+    if typed is None:
+        places = {"--data": data, "--root": args.root}
+        options = [str(part) for pair in places.items() if pair[1] for part in pair]
+        command = shlex.join(["cloister", "join", str(args.invitation), *options])
+        # Without the words: they must come from the call.
+        out.say(f"Then: {command} --confirm 'WORDS OF ANOTHER PARTY'")
+        return document
+    if typed.lower().split() != words.split():
         raise PlanError(
-            f"words here are {words!r}, got {args.confirm!r}, so no key was pinned; if they were "
-            "not misread, an attacker is in the connection: inform the others."
+            f"words here are {words!r}, got {typed!r}, so no key was pinned; if they were not "
+            "misread, an attacker is in the connection: inform the others."
         )
     _set_up(site, invitation, party.accept(), data, out)
     # The new site is checked immediately, while the owner is still there.
@@ -169,11 +171,9 @@ def _set_up(
     # An analyst has no service and no records.
     if invitation.role == "analyst":
         site.write(values, out)
-        silos = ",".join(federation.silos)
-        out.say(
-            f"To propose a job: cloister jobs submit --config {site.config} "
-            f"--schema {schema} --silos {silos} --help"
-        )
+        places = ["--config", str(site.config), "--schema", str(schema)]
+        silos = ["--silos", ",".join(federation.silos), "--help"]
+        out.say(f"To propose a job: {shlex.join(['cloister', 'jobs', 'submit', *places, *silos])}")
         return
     make_folder(site.state)
     state_files = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping
 
 from cloister.cli.output import Output
@@ -29,5 +30,6 @@ def _serve(args: argparse.Namespace, _: Output) -> None:
     """Run the service of the role that the command names."""
     settings = load_role(args.config, ROLES[args.command])
     assert not isinstance(settings, AnalystSettings)  # an analyst has no service
+    os.umask(0o077)  # also the names of results say what was asked
     configure(settings.log_level)
     _SERVICES[args.command].load().run(settings, stop=stopped_by_signals())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -69,6 +70,11 @@ class Site:
         """The configuration file."""
         return self.etc / f"{self.role}.toml"
 
+    @property
+    def _started(self) -> str:
+        """The command that starts the party, for a shell."""
+        return shlex.join(["cloister", self.role, "run", "--config", str(self.config)])
+
     def write(self, values: Mapping[str, Any], out: Output) -> None:
         """Write the configuration file; never replace one, since its owner may have edited it."""
         text = (
@@ -102,7 +108,11 @@ class Site:
         # One unit per role, so that two parties can run on one machine.
         unit = f"cloister-{self.role}"
         template = (files("cloister.cli") / "templates" / "cloister.service").read_text("utf-8")
-        text = template.format(role=self.role, program=sys.executable, config=self.config)
+        # Quoted as in a shell; systemd also expands a percent sign.
+        program, config = (
+            shlex.quote(str(path)).replace("%", "%%") for path in (sys.executable, self.config)
+        )
+        text = template.format(role=self.role, program=program, config=config)
         write_text(units / f"{unit}.service", text)
         home = ("--home-dir", str(self.state), "--shell", "/usr/sbin/nologin")
         owned = (str(self.keys), str(self.state))
@@ -115,7 +125,7 @@ class Site:
         if self.root != Path("/"):
             out.say(
                 "Because of --root, no user was created and no service was started. To start it: "
-                f"cloister {self.role} run --config {self.config}"
+                f"{self._started}"
             )
             return
         # Another party on this machine may have created the user.
@@ -123,10 +133,7 @@ class Site:
             commands.pop(0)
         if not Path("/run/systemd/system").is_dir():  # the test of sd_booted(3)
             commands = commands[:-2]
-            out.say(
-                f"This machine has no systemd. To start it as {USER}: cloister {self.role} run "
-                f"--config {self.config}"
-            )
+            out.say(f"This machine has no systemd. To start it as {USER}: {self._started}")
         for command in commands:
             _run(command)
         if readable is not None and shutil.which("runuser"):

@@ -26,7 +26,7 @@ from urllib.parse import urlencode
 
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from cloister.app.forecast import expected, plan_warnings
@@ -34,7 +34,7 @@ from cloister.app.request import Request
 from cloister.app.text import attacker_sentence
 from cloister.app.worker import events_in
 from cloister.console.guard import Form
-from cloister.console.parts import a_report, budget_gauge, console_app
+from cloister.console.parts import a_report, budget_gauge, console_app, to_page
 from cloister.console.questions import AS_IS, FormState
 from cloister.core.capability import QUESTIONS
 from cloister.core.errors import BudgetExceeded, CloisterError, DataError, PlanError
@@ -65,10 +65,11 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
 
     def shown(request: HttpRequest, view: str, step: int, **values: object) -> Response:
         common = {"csrf": request.state.csrf, "pages": _PAGES, "step": step}
-        return HTMLResponse(page("desk.html", view=view, **common, **values))
+        root = request.scope["root_path"]
+        return HTMLResponse(page("desk.html", root=root, view=view, **common, **values))
 
     def start(request: HttpRequest) -> Response:
-        files = sorted(path for path in folder.iterdir() if path.is_file())
+        files = _inside(folder, folder.iterdir())
         meanings = [path.name for path in files if _is_codebook(path)]
         tables = [path.name for path in files if is_table(path) and path.name not in meanings]
         names = {"tables": tables, "meanings": meanings, "reports": _reports(folder)}
@@ -90,7 +91,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
             chosen = [("file", file.name) for file in state.files]
             chosen.append(("schema", _written(schema, folder).name))
             chosen += [(AS_IS, "1")] if AS_IS in form else []
-            return RedirectResponse(f"/question?{urlencode(chosen)}", 303)
+            return to_page(request, f"/question?{urlencode(chosen)}")
         except CloisterError as error:
             return about_columns(request, state, [str(error)])
 
@@ -116,7 +117,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
         out = _unused(folder, entered.name).name
         form = [pair for pair in entered.form.multi_items() if not budget or pair[0] != _CAP]
         # The address of the button has the form as it was priced, to be compared on submission.
-        spend = f"/run?{urlencode([*form, ('out', out)])}"
+        spend = f"{request.scope['root_path']}/run?{urlencode([*form, ('out', out)])}"
         values |= {"asked": entered, "questions": QUESTIONS, "gauge": budget, "spend": spend}
         return shown(request, "question", 3, **values)
 
@@ -138,7 +139,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
             _priced(entered, _gauge(ledger, entered.schema.dataset))
             entered.refuse_loss()  # here and not in the worker, whose log is a file
             runs.start(job, command)
-        return RedirectResponse(f"/runs/{out}", 303)
+        return to_page(request, f"/runs/{out}")
 
     def progress(request: HttpRequest) -> Response:
         run = runs.find(request.path_params["name"])
@@ -149,7 +150,7 @@ def desk_app(folder: Path, ledger: Path) -> Starlette:
     def stop(request: HttpRequest) -> Response:
         run = runs.find(request.path_params["name"])
         run.process.send_signal(signal.SIGINT)  # like Ctrl-C: unused budget is returned
-        return RedirectResponse(f"/runs/{run.name}", 303)
+        return to_page(request, f"/runs/{run.name}")
 
     def report(request: HttpRequest) -> Response:
         name = request.path_params["name"]
@@ -288,7 +289,7 @@ def _is_codebook(path: Path) -> bool:
 def _in(folder: Path, name: str) -> Path:
     """Return the path of a file in the folder; raise DataError for any other path."""
     # Compared with a listing, so that a name such as ../x is no file of the folder.
-    if name not in {path.name for path in folder.iterdir() if path.is_file()}:
+    if name not in {path.name for path in _inside(folder, folder.iterdir())}:
         raise DataError(f"there is no file {name!r} in folder {folder.name!r}; choose another.")
     return folder / name
 
@@ -300,8 +301,15 @@ def _files(folder: Path, form: Form) -> tuple[Path, ...]:
     return tuple(_in(folder, name) for name in names)
 
 
+def _inside(folder: Path, paths: Iterable[Path]) -> list[Path]:
+    """Return the files whose contents are in the folder; a symbolic link may lead out of it."""
+    return sorted(
+        path for path in paths if path.is_file() and path.resolve().is_relative_to(folder)
+    )
+
+
 def _reports(folder: Path) -> list[str]:
-    return sorted(path.parent.name for path in folder.glob("*/report.html"))
+    return [path.parent.name for path in _inside(folder, folder.glob("*/report.html"))]
 
 
 def _unused(folder: Path, stem: str, suffix: str = "") -> Path:
@@ -432,8 +440,8 @@ class _Columns:
 def _written(schema: Schema, folder: Path) -> Path:
     """Write a schema next to the files, unless an equal one exists."""
     stem, text = re.sub(r"[^\w-]+", "-", schema.dataset)[:60], schema.to_toml()
-    for path in folder.glob("*.toml"):
-        if path.is_file() and path.read_bytes() == text.encode():
+    for path in _inside(folder, folder.glob("*.toml")):
+        if path.read_bytes() == text.encode():
             return path
     path = _unused(folder, stem, ".toml")
     with path.open("xb") as stream:  # bytes, since Windows would change line ends in text

@@ -1,7 +1,8 @@
 """The guard of all console pages: it authenticates requests and restricts browsers.
 
-The terminal shows one link. It works once, within 15 minutes, and sets a cookie that no script can
-read and no other site can send.
+The terminal shows one link. It works once, within 15 minutes. It leads to a secret path, below
+which all pages are, and sets a cookie for this path that no script can read. The cookie alone does
+not suffice: a browser also sends it to other servers of this machine, as cookies ignore ports.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from cloister.core.randomness import new_key
 from cloister.federation.service.web import said
 
 LINK_SECONDS = 900.0
+IDLE_SECONDS = 1800.0  # without a page that a person opened
 _MOST_BODY = 1 << 18  # bytes of a form; bounds the memory of one request
 Form = ImmutableMultiDict[str, str]
 """The text of each field of a page, or of its address."""
 _NO_SESSION = "Open the link that 'cloister console' printed; start it again for a new link."
+_LEFT = "The session has ended. Jobs go on; start 'cloister console' again for a new link."
 
 
 class Guard:
@@ -40,6 +43,11 @@ class Guard:
         The port on loopback.
     clock : function
         Returns monotonic seconds.
+
+    Attributes
+    ----------
+    root : str
+        The secret path below which all pages are.
     """
 
     def __init__(
@@ -51,7 +59,10 @@ class Guard:
         self._clock = clock
         self._until = clock() + LINK_SECONDS
         self._link: str | None = new_key().hex()
-        self._session, self._csrf = new_key().hex(), new_key().hex()
+        self._session: str | None = None
+        self._csrf = new_key().hex()
+        self._ends = 0.0
+        self.root = f"/{new_key().hex()}"
         self._cookie = f"cloister-{port}"  # a browser shares cookies between ports
 
     @property
@@ -81,10 +92,14 @@ class Guard:
         # A page of another site can point its own name at loopback (DNS rebinding).
         if request.headers.getlist("host") not in [[host] for host in self._hosts]:
             return said("This address is not the console's.", 421)
-        if request.url.path == "/enter":
+        path = request.scope["path"]
+        if path == "/enter":
             return self._enter(request)
-        if not _same(request.cookies.get(self._cookie), self._session):
+        if not self._is_known(request):
             return said(_NO_SESSION, 401)
+        request.scope["root_path"] = self.root
+        if "hx-request" not in request.headers:  # a page that renews itself is not a person
+            self._ends = self._clock() + IDLE_SECONDS
         form: Form = ImmutableMultiDict()
         if request.method not in ("GET", "HEAD"):
             sent = await _form(request)
@@ -94,8 +109,19 @@ class Guard:
             if request.headers.get("origin") != origin or not _same(sent.get("csrf"), self._csrf):
                 return said("This form is not the console's; load its page again.", 403)
             form = sent
+            if path == f"{self.root}/leave":
+                self._session = None
+                return said(_LEFT, 200)
         request.state.form, request.state.csrf = form, self._csrf
         return None
+
+    def _is_known(self, request: Request) -> bool:
+        """Return True for a request below the secret path, with the cookie, before the end."""
+        if self._clock() >= self._ends:
+            self._session = None
+        root = "/" + request.scope["path"][1:].partition("/")[0]
+        cookie = request.cookies.get(self._cookie)
+        return _same(root, self.root) and _same(cookie, self._session)
 
     def _enter(self, request: Request) -> Response:
         usable = self._link is not None and self._clock() < self._until
@@ -104,8 +130,11 @@ class Guard:
         if not _same(request.query_params.get("key"), self._link):
             return said(_NO_SESSION, 401)
         self._link = None  # used up: the link may stay in the history of the browser
-        answer = RedirectResponse("/", 303)
-        answer.set_cookie(self._cookie, self._session, httponly=True, samesite="strict")
+        self._session, self._ends = new_key().hex(), self._clock() + IDLE_SECONDS
+        answer = RedirectResponse(f"{self.root}/", 303)
+        answer.set_cookie(
+            self._cookie, self._session, path=self.root, httponly=True, samesite="strict"
+        )
         return answer
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from cloister.app.text import number
@@ -26,21 +26,24 @@ _REPORT_POLICY = (
 def console_app(pages: Pages, *routes: Route) -> Starlette:
     """Return an application that shows errors as pages."""
 
-    def explain(_: Request, error: Exception) -> Response:
-        return said(str(error), 409, pages)
+    def answer(request: Request, sentence: str, status: int) -> Response:
+        return said(sentence, status, pages, request.scope["root_path"])
 
-    def missing(_: Request, error: Exception) -> Response:
+    def explain(request: Request, error: Exception) -> Response:
+        return answer(request, str(error), 409)
+
+    def missing(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
-        return said("There is no such page here.", status, pages)
+        return answer(request, "There is no such page here.", status)
 
-    def unusable(_: Request, error: Exception) -> Response:
+    def unusable(request: Request, error: Exception) -> Response:
         # Without the path, which may name a person.
         why = getattr(error, "strerror", None) or "it cannot be read"
-        return said(f"A file or a folder cannot be used: {why}.", 409, pages)
+        return answer(request, f"A file or a folder cannot be used: {why}.", 409)
 
-    def unexpected(_: Request, error: Exception) -> Response:
+    def unexpected(request: Request, error: Exception) -> Response:
         # Type and place only: the message of a foreign exception may quote a cell.
-        return said(f"Unexpected {type(error).__name__} in {place_of(error)}.", 500, pages)
+        return answer(request, f"Unexpected {type(error).__name__} in {place_of(error)}.", 500)
 
     return Starlette(
         routes=[*routes, *STATIC],
@@ -51,6 +54,11 @@ def console_app(pages: Pages, *routes: Route) -> Starlette:
             Exception: unexpected,
         },
     )
+
+
+def to_page(request: Request, path: str) -> RedirectResponse:
+    """Send the browser to another page of the console."""
+    return RedirectResponse(request.scope["root_path"] + path, 303)
 
 
 def a_report(text: str) -> HTMLResponse:

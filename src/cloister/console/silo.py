@@ -7,12 +7,12 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from cloister.app.release import Release
 from cloister.app.report.page import render_report
-from cloister.console.parts import a_report, budget_gauge, console_app
+from cloister.console.parts import a_report, budget_gauge, console_app, to_page
 from cloister.core.errors import DataError
 from cloister.core.html import page
 from cloister.federation.silo.agent import MODEL
@@ -32,7 +32,8 @@ def silo_app(site: Site) -> Starlette:
 
     def shown(request: Request, view: str, **values: object) -> Response:
         common = {"silo": site.settings.name, "csrf": request.state.csrf, "pages": _PAGES}
-        return HTMLResponse(page("silo.html", view=view, **common, **values))
+        root = request.scope["root_path"]
+        return HTMLResponse(page("silo.html", root=root, view=view, **common, **values))
 
     def overview(request: Request) -> Response:
         jobs = [(job, asker(job), priced(job)) for job in reversed(_jobs(site))]
@@ -57,12 +58,12 @@ def silo_app(site: Site) -> Starlette:
         if job.state == SiloState.WAITING:
             check_approval(site, job, accepts_aggregator_noise="accept" in form)
         decide(site, job.id, ACCEPT)
-        return RedirectResponse(f"/jobs/{job.id}", 303)
+        return to_page(request, f"/jobs/{job.id}")
 
     def deny(request: Request) -> Response:
         reason = request.state.form.get("reason", "").strip()
         job = decide(site, _job(site, request).id, DENY, reason or "the owner declined.")
-        return RedirectResponse(f"/jobs/{job}", 303)
+        return to_page(request, f"/jobs/{job}")
 
     def report(request: Request) -> Response:
         job = _job(site, request)

@@ -41,6 +41,7 @@ from cloister.data.sources import (
     open_source,
     settled,
 )
+from cloister.data.text import readable
 from cloister.data.units import UnitLimit
 from cloister.hazmat.fixedpoint import Contract
 
@@ -310,7 +311,7 @@ def header(source: Any, encoding: str = "") -> tuple[str, ...]:
     """
     try:
         "".encode(encoding or "utf-8")
-    except LookupError:
+    except (LookupError, ValueError):
         raise DataError(
             f"encoding must be one that Python knows, such as 'cp1252', got {encoding!r}."
         ) from None
@@ -339,7 +340,8 @@ def declared_types(path: Path) -> dict[str, dict[str, str]]:
         is_number = types.is_floating(declared) or types.is_decimal(declared)
         return "number" if is_number else "category"
 
-    return {field.name: {"type": kind(field.type)} for field in pq.read_schema(path)}
+    with readable(f"file {str(path)!r}"):
+        return {field.name: {"type": kind(field.type)} for field in pq.read_schema(path)}
 
 
 def as_silos(data: Any) -> list[Any]:

@@ -716,11 +716,15 @@ def read_codebook(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     lines = read_text(path, f"codebook {name!r}").splitlines()
     header = lines[0] if lines else ""
     table = csv.DictReader(lines, delimiter=max(_DELIMITERS, key=header.count))
-    if "name" not in (table.fieldnames or ()):
+    try:
+        fields, rows = table.fieldnames or (), list(table)
+    except csv.Error as error:
+        raise PlanError(f"codebook {name!r} cannot be read: {error}.") from None
+    if "name" not in fields:
         raise PlanError(f"codebook {name!r} needs a header with name,type,min,max,measure.")
     known = set(Column.model_fields)
     entries: dict[str, dict[str, Any]] = {}
-    for row in table:
+    for row in rows:
         kind = str(read_cell("type", row.get("type") or "", ""))
         entry = {
             key: read_cell(key, value, kind)

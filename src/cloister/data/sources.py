@@ -204,14 +204,16 @@ def find_columns(
     names = tuple(available if names is None else names)
     needed = (*names, unit) if unit is not None else names
     wanted = [_composed(name) for name in needed]
-    if absent := [name for name in wanted if name not in available]:
+    times = Counter(available)  # a damaged header may have 10^5 names
+    if absent := [name for name in wanted if not times[name]]:
         listed = ", ".join(repr(name) for name in absent[:5]) + (", ..." if absent[5:] else "")
         raise DataError(
             f"{label} has no column {listed}; correct the header, the delimiter or the schema."
         )
-    if repeated := [name for name in wanted if available.count(name) > 1]:
+    if repeated := [name for name in wanted if times[name] > 1]:
         raise DataError(f"{label} has more than one column {repeated[0]!r}; rename all but one.")
-    return [available.index(name) for name in wanted], names
+    places = {name: i for i, name in enumerate(available)}
+    return [places[name] for name in wanted], names
 
 
 def _composed(name: str) -> str:

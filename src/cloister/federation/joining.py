@@ -19,13 +19,15 @@ import json
 import os
 import re
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
+from cloister.core.declared import Declaration, Range, validate
 from cloister.core.errors import DataError, PlanError, RemoteProtocolError, raise_if_any
 from cloister.core.randomness import new_key, new_nonce
 from cloister.federation.pki import (
@@ -33,13 +35,14 @@ from cloister.federation.pki import (
     install,
     make_request,
     request_fingerprint,
-    rules_of_name,
+    rules_of_parties,
     write_secret,
 )
 from cloister.hazmat.prg import join
 from cloister.hazmat.signing import fingerprint_of
 
 WORDS = 6  # of 8 bits each
+DAYS = 7  # during which an invitation admits its holder
 _FORMAT = "cloister-invitation/1"
 # Different labels, so that a commitment is never the hash of words, and the reverse.
 _COMMIT, _READ = b"cloister/1/join-commitment", b"cloister/1/join-words"
@@ -96,7 +99,7 @@ class Federation:
         except (KeyError, TypeError):
             raise PlanError(_BROKEN) from None
         everybody = [*federation.silos, *federation.analysts]
-        raise_if_any(sentence for name in everybody for sentence in rules_of_name(name))
+        raise_if_any(rules_of_parties([(role, name) for name, role in federation.roles.items()]))
         # An invitation must not change paths, keys or pins of a site.
         if unknown := _asked(document["settings"]) - _SETTINGS:
             raise PlanError(f"an invitation must not set {sorted(unknown)[0]!r}; request another.")
@@ -126,11 +129,14 @@ class Invitation:
     ----------
     token : str
         Authenticates its holder as `name` until the words are compared.
+    expires : float, seconds since 1970
+        When the coordinator stops accepting the token.
     """
 
     federation: Federation
     name: str
     token: str
+    expires: float
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -140,9 +146,10 @@ class Invitation:
             raise PlanError(_BROKEN)
         federation = Federation.of(document.get("federation", {}))
         name, token = str(document.get("name")), str(document.get("token"))
-        if name not in federation.roles:
+        expires = document.get("expires")
+        if name not in federation.roles or not isinstance(expires, float):
             raise PlanError(_BROKEN)
-        return cls(federation, name, token)
+        return cls(federation, name, token, expires)
 
     def text(self) -> str:
         """Return the file's text."""
@@ -248,11 +255,12 @@ class Party:
         Raises
         ------
         PlanError
-            If the certificate is not for this party's keys.
+            If the certificate is not for this party's keys, or comes from another authority than
+            that of the invitation, which the words cover.
         """
         assert self._state is not None
         assert self._state.roster is not None
-        install(self._keys, self._state.grant or {})
+        install(self._keys, {**(self._state.grant or {}), "ca": self.invitation.federation.ca})
         roster = self._state.roster
         return {name: fingerprint_of(bytes.fromhex(key)) for name, (key, _) in roster.items()}
 
@@ -353,19 +361,25 @@ class Board:
         """Write the federation to which parties are invited."""
         _write(folder / "federation.json", federation.document())
 
-    def invite(self, name: str) -> Invitation:
+    def invite(self, name: str, *, days: int = DAYS) -> Invitation:
         """Return a party's invitation; earlier invitations for the same name become invalid."""
         if name not in self.federation.roles:
             raise PlanError(f"name must be one of {list(self.federation.roles)}, got {name!r}.")
-        token = new_key().hex()
+        validate(Declaration("days", Annotated[int, Range(1, 90)], None), days)
+        token, expires = new_key().hex(), time.time() + 86400.0 * days
         with self._lock:
-            self._state["tokens"][name] = _hash(token)
+            self._state["tokens"][name] = [_hash(token), expires]
             _write(self._file, self._state)
-        return Invitation(self.federation, name, token)
+        return Invitation(self.federation, name, token, expires)
 
     def begin_again(self) -> None:
-        """Discard all messages; invitations and certificates stay valid."""
+        """Discard all messages and revoke the certificates issued so far; invitations stay valid.
+
+        Otherwise a party that joined in place of another would keep a certificate of its name.
+        """
         with self._lock:
+            grants = self._state["grants"].values()
+            self._authority.revoke_certificates(grant["certificate"] for grant in grants)
             self._state = {**_empty(), "tokens": self._state["tokens"]}
             _write(self._file, self._state)
 
@@ -382,9 +396,9 @@ class Board:
             If the token does not belong to the name, or the message is invalid.
         """
         with self._lock:
-            known = self._state["tokens"].get(name, "")
+            known, expires = self._state["tokens"].get(name, ("", 0.0))
             # Only hashes of tokens are stored, so the board's file admits no party.
-            if not hmac.compare_digest(known, _hash(token)):
+            if not hmac.compare_digest(known, _hash(token)) or time.time() > expires:
                 raise PlanError(f"invitation of {name!r} is no longer valid; request a new one.")
             if "request" in message:
                 self._enter(name, message)

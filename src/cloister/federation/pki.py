@@ -16,7 +16,7 @@ import json
 import os
 import re
 import ssl
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -499,6 +499,8 @@ class Authority:
                     f"name {name!r} belongs to another identity or role; revoke that first, or "
                     "request another name."
                 )
+            if entry["fingerprint"] != fingerprint:
+                yield from _look_alikes(entry["name"], name)
             if entry["fingerprint"] == fingerprint and entry["name"] != name:
                 yield (
                     f"identity of {name!r} is enrolled as {entry['name']!r}; revoke that first, "
@@ -507,15 +509,29 @@ class Authority:
 
     def revoke(self, name: str) -> list[dict[str, Any]]:
         """Revoke every certificate of a name; return the entries that were not revoked before."""
-        entries = self.issued()
-        found = [entry for entry in entries if entry["name"] == name and not entry["revoked"]]
+        found = self._revoke(lambda entry: entry["name"] == name)
         if not found:
             raise PlanError(f"name {name!r} has no valid certificate; see issued.json.")
+        return found
+
+    def revoke_certificates(self, pems: Iterable[str]) -> None:
+        """Revoke certificates of this authority."""
+        serials = {str(x509.load_pem_x509_certificate(pem.encode()).serial_number) for pem in pems}
+        self._revoke(lambda entry: entry["serial"] in serials)
+
+    def _revoke(self, meant: Callable[[Mapping[str, Any]], bool]) -> list[dict[str, Any]]:
+        entries = self.issued()
+        found = [entry for entry in entries if meant(entry) and not entry["revoked"]]
         for entry in found:
             entry["revoked"] = True
-        self._write_crl(entries)  # first: if this stops in between, revoking again completes it
-        self._write_issued(entries)
+        if found:
+            self._write_crl(entries)  # first: if this stops in between, revoking again completes it
+            self._write_issued(entries)
         return found
+
+    def share_list(self, keys: str | os.PathLike[str]) -> None:
+        """Copy the revocation list into a party's folder of keys."""
+        _write_public(Path(keys) / "crl.pem", (self.path / "crl.pem").read_bytes())
 
     def _write_issued(self, entries: list[dict[str, Any]]) -> None:
         _write_public(
@@ -612,10 +628,10 @@ def local_federation(
     names = ("ca", "coordinator", *silos, *analysts)
     if len(set(names)) != len(names):
         raise PlanError(f"parties must have different names, other than 'ca'; got {names[1:]!r}.")
-    raise_if_any(sentence for name in names for sentence in rules_of_name(name))
-    authority = Authority.create(root / "ca", "federation on this machine")
     parties = {"coordinator": "coordinator"}
     parties |= dict.fromkeys(silos, "silo") | dict.fromkeys(analysts, "analyst")
+    raise_if_any(rules_of_parties([(role, name) for name, role in parties.items()]))
+    authority = Authority.create(root / "ca", "federation on this machine")
     folders = {}
     for name, role in parties.items():
         folders[name] = root / name / "keys"
@@ -754,7 +770,7 @@ def _rules_of_party(role: str, name: object, hosts: Iterable[str]) -> Iterator[s
     """Yield a sentence for each reason that forbids this enrolment."""
     if role not in ROLES:
         yield f"role must be one of {ROLES}, got {role!r}."
-    yield from rules_of_name(name)
+    yield from rules_of_parties([(role, name)])
     if (role in _LISTENING) != bool(hosts):
         yield "hosts must be given for a coordinator or a scorer, and only for these; use --host."
     for host in hosts:
@@ -762,13 +778,42 @@ def _rules_of_party(role: str, name: object, hosts: Iterable[str]) -> Iterator[s
             yield f"host must be a name or an address, without scheme, port or '*', got {host!r}."
 
 
-def rules_of_name(name: object) -> Iterator[str]:
-    """Yield a sentence if the name cannot be enrolled."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+def rules_of_parties(parties: Sequence[tuple[str, object]]) -> Iterator[str]:
+    """Yield a sentence for each name, given with its role, that cannot be enrolled with others."""
+    seen: list[str] = []
+    for role, name in parties:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            yield (
+                "name must be 1 to 64 of letters, digits, '.', '_' and '-', and begin with neither "
+                f"'.' nor '-', got {name!r}."
+            )
+            continue
+        for reserved in _RESERVED:
+            if name != role and _shape(name) == _shape(reserved):
+                yield f"name {name!r} reads like the role {reserved!r}; choose another name."
+        for other in seen:
+            yield from _look_alikes(other, name)
+        seen.append(name)
+
+
+def _look_alikes(one: str, other: str) -> Iterator[str]:
+    """Yield a sentence if two different names read alike."""
+    if one != other and _shape(one) == _shape(other):
         yield (
-            "name must be 1 to 64 of letters, digits, '.', '_' and '-', and begin with neither "
-            f"'.' nor '-', got {name!r}."
+            f"names {one!r} and {other!r} read alike; choose names that differ in more than case, "
+            "separators, or 1 for l and 0 for o."
         )
+
+
+def _shape(name: str) -> str:
+    """Return a name with equal texts for characters that many fonts draw alike."""
+    # The confusable characters of UTS 39 within the characters that a name may have.
+    shape = name.lower().translate(_ALIKE)
+    return shape.replace("rn", "m").replace("vv", "w")
+
+
+_ALIKE = str.maketrans("1i0_.", "llo--")
+_RESERVED = (*ROLES, "authority", "ca", "aggregator")
 
 
 def _host(host: str) -> x509.GeneralName:
@@ -858,6 +903,7 @@ def _write_public(path: Path, content: bytes) -> None:
     fresh = path.with_name(path.name + ".part")
     with _using(path):
         fresh.write_bytes(content)
+        fresh.chmod(0o644)  # independent of the umask: other accounts of the party read it
         os.replace(fresh, path)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
+from contextlib import suppress
 from html import unescape
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode
@@ -58,7 +60,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def desk(folder: Path, ledger: Path) -> TestClient:
     guard = Guard(desk_app(folder, ledger), 8765)
-    client = TestClient(guard, base_url=HERE, headers={"origin": HERE})
+    client = TestClient(guard, base_url=HERE + guard.root, headers={"origin": HERE})
     assert client.get(guard.link).status_code == 200
     return client
 
@@ -74,7 +76,12 @@ def say(desk: TestClient, **said: str) -> tuple[str, str]:
     """Send the page of columns; return the path that follows and its text."""
     form = {**SAID, "file": list(FILES), "csrf": token(desk), **said}
     answer = desk.post("/columns", data=form)
-    return f"{answer.url.path}?{answer.url.query.decode()}", unescape(answer.text)
+    return f"{path_of(desk, answer)}?{answer.url.query.decode()}", unescape(answer.text)
+
+
+def path_of(desk: TestClient, answer: Response) -> str:
+    """Return the path of a page below the secret one."""
+    return answer.url.path.removeprefix(desk.base_url.path.rstrip("/"))
 
 
 def spend(desk: TestClient, shown: str, out: str = "auto", **changed: str) -> Response:
@@ -86,6 +93,66 @@ def spend(desk: TestClient, shown: str, out: str = "auto", **changed: str) -> Re
 def ask(desk: TestClient, **form: str) -> str:
     where, _ = say(desk)
     return unescape(desk.get(f"{where}&{urlencode(form)}").text)
+
+
+def test_no_file_of_the_folder_stops_a_page(desk: TestClient, folder: Path) -> None:
+    """A file that cannot be used is a sentence, or it is not shown."""
+    deep = "[" * 100_000
+    bad = {
+        "deep.toml": f"a={deep}".encode(),
+        "text.toml": b"\xff\xfe\x00",
+        "odd.toml": b"columns = 3\n",
+        "list.toml": b"columns = [3]\ndataset = [1]\nunit = {a = 1}\n",
+        "codes.csv": b"name,type,min,max,categories\na,number,-1,1,\n",
+        "codes2.csv": b"name,type,min,max\n\xff\xfe,x,y\n",
+        "cells.csv": b"name,type\n" + b"a" * 200_000 + b",number\n",
+        "empty.csv": b"",
+        "nothing.csv": b"\n\n\n",
+        "nul.csv": b"a,b\x00c\n1,2\n",
+        "long.csv": b"x," * 200_000 + b"\n",
+        "quote.csv": b'"a,b\n1,2\n',
+        "latin.csv": "größe\n1\n".encode("latin-1"),
+        "broken.parquet": b"PAR1nothing",
+        "broken.xlsx": b"PK\x03\x04",
+        "broken.json": deep.encode(),
+        "repeat.csv": b"a,a\n1,2\n",
+    }
+    for name, content in bad.items():
+        (folder / name).write_bytes(content)
+    (folder / "folder.csv").mkdir()
+    os.mkfifo(folder / "pipe.csv")
+    (folder / "loop.csv").symlink_to("loop.csv")
+    (folder / "gone.toml").symlink_to("nowhere")
+    with suppress(OSError):
+        (folder / os.fsdecode(b"name-\xff.csv")).write_bytes(b"a\n1\n")
+    for path in (
+        "/",
+        *(f"/columns?{urlencode({'file': name})}" for name in (*bad, "pipe.csv", "loop.csv")),
+        *(f"/columns?{urlencode({'file': 'north.csv', 'meaning': name})}" for name in bad),
+        *(f"/question?{urlencode({'file': 'north.csv', 'schema': name})}" for name in bad),
+        *(f"/columns?{urlencode({'file': 'north.csv', 'encoding': word})}" for word in ("x", "\0")),
+    ):
+        answer = desk.get(path)
+        assert answer.status_code in (200, 409), (path, answer.text)
+        assert "Unexpected" not in answer.text
+
+
+def test_a_link_does_not_lead_out_of_the_folder(desk: TestClient, folder: Path) -> None:
+    (folder / "link.csv").symlink_to(folder.parent / "secret.csv")
+    (folder / "alias.csv").symlink_to("north.csv")
+    (folder / "link.toml").symlink_to(folder.parent / "secret.csv")
+    (folder / "etc").symlink_to(folder.parent)
+    (folder.parent / "report.html").write_text("secret")
+    (folder / "evil").mkdir()
+    (folder / "evil" / "report.html").symlink_to(folder.parent / "secret.csv")
+    start = desk.get("/").text
+    assert "alias.csv" in start
+    for name in ("link.csv", "link.toml", "evil", "etc"):
+        assert name not in start
+    for path in ("/columns?file=link.csv", "/reports/evil", "/reports/etc"):
+        answer = desk.get(path)
+        assert answer.status_code == 409
+        assert "there is no" in answer.text
 
 
 def problem(page: str) -> str:
@@ -105,7 +172,7 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     assert "Expected error of a centre" in priced
     assert "times in 100" in priced
     for _ in range(2):  # a button that is pressed twice starts one job
-        assert spend(desk, asked).url.path == "/runs/auto"
+        assert path_of(desk, spend(desk, asked)) == "/runs/auto"
     assert spend(desk, asked.replace("epsilon=3", "epsilon=2")).status_code == 409
     end = time.monotonic() + 120
     while "Read the report" not in (page := desk.get("/runs/auto").text):
@@ -118,7 +185,7 @@ def test_a_person_gets_from_files_to_a_report(desk: TestClient, folder: Path, le
     assert "Three groups" in report.text
     again = desk.get(f"/question?{asked}").text
     assert "epsilon 3 of 3 is spent" in again
-    assert 'href="/reports/auto"' in desk.get("/").text
+    assert '/reports/auto">auto</a>' in desk.get("/").text
     for shown in (*pages, priced, page, again):
         assert SENTINEL not in shown
     events = events_in((folder / "auto" / EVENTS).read_text())
@@ -321,7 +388,7 @@ def test_files_are_used_as_they_are_only_where_a_person_says_so(
     assert "60 of 400 rows" in unescape(answer.text)
     assert not (folder / "tabulate").exists()
     assert not ledger.exists()
-    assert spend(desk, asked, "tabulate").url.path == "/runs/tabulate"
+    assert path_of(desk, spend(desk, asked, "tabulate")) == "/runs/tabulate"
     end = time.monotonic() + 120
     while "Read the report" not in (page := unescape(desk.get("/runs/tabulate").text)):
         assert "At work" in page

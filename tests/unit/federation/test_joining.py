@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,14 @@ from cloister.federation.joining import (
     spoken,
     words,
 )
-from cloister.federation.pki import Authority, KeyFolder, make_request, request_fingerprint
+from cloister.federation.pki import (
+    Authority,
+    KeyFolder,
+    install,
+    make_request,
+    request_fingerprint,
+    revoked_serials,
+)
 
 NAMES = ("hospital-a", "hospital-b", "ana")
 Board_ = dict[str, Any]
@@ -107,7 +116,7 @@ def test_another_schema_makes_the_words_differ(board: Board, tmp_path: Path) -> 
     parties = invited(board, tmp_path)
     other = federation(board.federation.ca, schema="unit = 'person'")
     token = parties["ana"].invitation.token
-    parties["ana"] = Party(Invitation(other, "ana", token), tmp_path / "ana")
+    parties["ana"] = Party(Invitation(other, "ana", token, 1e12), tmp_path / "ana")
     gather(board, parties, lambda _, shown: shown)
     assert parties["hospital-a"].words() == parties["hospital-b"].words()
     assert parties["ana"].words() != parties["hospital-a"].words()
@@ -197,6 +206,93 @@ def test_when_all_have_sent_keys_nobody_changes_them(board: Board, tmp_path: Pat
     again = {name: Party(p.invitation, tmp_path / name, again=True) for name, p in parties.items()}
     gather(board, again, lambda _, shown: shown)
     assert again["ana"].words() != parties["ana"].words()
+
+
+def test_an_invitation_ends(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    week, day = board.invite("ana"), board.invite("hospital-a", days=1)
+    monkeypatch.setattr(time, "time", lambda: now + 2 * 86400)
+    assert board.post("ana", week.token, {})["grant"] is None
+    with pytest.raises(PlanError, match="'hospital-a' is no longer valid; request a new one"):
+        board.post("hospital-a", day.token, {})
+    monkeypatch.setattr(time, "time", lambda: now + 8 * 86400)
+    with pytest.raises(PlanError, match="'ana' is no longer valid"):
+        board.post("ana", week.token, {})
+    for days in (0, 91):
+        with pytest.raises(PlanError, match="days must be"):
+            board.invite("ana", days=days)
+
+
+def test_an_invitation_of_an_earlier_version_is_refused(board: Board, tmp_path: Path) -> None:
+    document = json.loads(board.invite("ana").text())
+    del document["expires"]
+    path = tmp_path / "ana.invitation"
+    path.write_text(json.dumps(document))
+    with pytest.raises(PlanError, match="request it again"):
+        Invitation.load(path)
+
+
+def test_a_thief_keeps_no_certificate_after_all_began_again(board: Board, tmp_path: Path) -> None:
+    """A stolen invitation was used first: the words differ, and all begin again."""
+    parties = invited(board, tmp_path)
+    stolen = parties["hospital-b"].invitation
+    gather(board, {**parties, "hospital-b": Party(stolen, tmp_path / "thief")}, lambda _, s: s)
+    board.begin_again()
+    authority = Authority(tmp_path / "ca")
+    assert all(entry["revoked"] for entry in authority.issued())
+    new = board.invite("hospital-b")
+    with pytest.raises(PlanError, match="no longer valid"):
+        board.post("hospital-b", stolen.token, {})
+    again = {name: Party(p.invitation, tmp_path / name, again=True) for name, p in parties.items()}
+    again["hospital-b"] = Party(new, tmp_path / "hospital-b")
+    gather(board, again, lambda _, shown: shown)
+    for party in again.values():
+        party.accept()
+    keys = tmp_path / "coordinator"
+    install(keys, authority.approve(make_request(keys, "coordinator", "coordinator", ("h",))))
+    (keys / "crl.pem").unlink()
+    authority.share_list(keys)
+    revoked = {int(entry["serial"]) for entry in authority.issued() if entry["revoked"]}
+    assert revoked_serials(KeyFolder(keys)) == revoked
+    assert KeyFolder(tmp_path / "hospital-b").peer().serial not in revoked
+
+
+def test_the_authority_that_is_installed_is_the_one_of_the_words(
+    board: Board, tmp_path: Path
+) -> None:
+    other = Authority.create(tmp_path / "other", "stroke")
+    parties = invited(board, tmp_path)
+
+    def swap(name: str, shown: Board_) -> Board_:
+        if shown["grant"] is None:
+            return shown
+        return {**shown, "grant": other.approve(shown["entries"][name]["request"])}
+
+    gather(board, parties, swap)
+    with pytest.raises(PlanError, match="request it again"):
+        parties["hospital-a"].accept()
+    assert not (tmp_path / "hospital-a" / "ca.pem").exists()
+
+
+@pytest.mark.parametrize(
+    ("silos", "why"),
+    [
+        (("Mercy", "mercy"), "read alike"),
+        (("hosp-l", "hosp-I"), "read alike"),
+        (("hosp-1", "hosp-l"), "read alike"),
+        (("s.1", "s_1"), "read alike"),
+        (("ward0", "wardO"), "read alike"),
+        (("north", "nortb", "modern", "modem"), "read alike"),
+        (("a", "Ana"), "read alike"),
+        (("coordinator", "a"), "reads like the role 'coordinator'"),
+        (("C00RDINAT0R", "a"), "reads like the role 'coordinator'"),
+        (("ca", "a"), "reads like the role 'ca'"),
+        (("a", "analyst"), "reads like the role 'analyst'"),
+    ],
+)
+def test_names_that_read_alike_are_refused(silos: tuple[str, ...], why: str) -> None:
+    with pytest.raises(PlanError, match=why):
+        federation("ca", silos=silos)
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ def _clean_line(line: str) -> str:
 
 
 def page(template: str, **values: object) -> str:
-    """Return a template, such as ``report.html``, filled with values."""
-    return _templates().get_template(template).render(values)
+    """Return a template, such as ``report.html``, filled with values; links begin at `root`."""
+    return _templates().get_template(template).render({"root": "", **values})
 
 
 def static(name: str) -> str:

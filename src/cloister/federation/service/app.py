@@ -7,6 +7,7 @@ not revoked; see :mod:`cloister.federation.service.gate`.
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from cloister.federation.service.jobs import Jobs
 from cloister.federation.service.relay import Relays
 from cloister.federation.service.store import StoredJob, concerns
 from cloister.federation.service.web import STATIC
+
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 EXPIRY_WARNING = timedelta(days=30)
 
@@ -80,6 +83,7 @@ def make_app(jobs: Jobs, streams: Hub, identify: Callable[[Scope], Peer]) -> App
         :class:`~cloister.core.errors.TransportError` with the reason if it is not enrolled.
     """
     counts: Counter[tuple[str, str, int]] = Counter()
+    schemas: dict[str, str] = {}  # digest by name, of silos that connected to this process
     app = FastAPI(
         title="cloister coordinator",
         version="1",
@@ -89,7 +93,7 @@ def make_app(jobs: Jobs, streams: Hub, identify: Callable[[Scope], Peer]) -> App
         exception_handlers={**ERRORS, RequestValidationError: _malformed},
     )
     _add_jobs(app, jobs)
-    _add_operations(app, jobs, streams, counts)
+    _add_operations(app, jobs, streams, counts, schemas)
     _add_pages(app, jobs, streams)
 
     @app.websocket("/v1/stream")
@@ -99,6 +103,8 @@ def make_app(jobs: Jobs, streams: Hub, identify: Callable[[Scope], Peer]) -> App
             await websocket.close(1008, f"only silos have streams, not a {caller.role}.")
             return
         await run_in_threadpool(jobs.store.seen, caller.name, caller.fingerprint, caller.not_after)
+        schema = websocket.query_params.get("schema", "")
+        schemas[caller.name] = schema if _DIGEST.fullmatch(schema) else ""
         left = caller.not_after - datetime.now(UTC)
         if left < EXPIRY_WARNING:
             _LOG.warning(
@@ -186,14 +192,18 @@ def _add_jobs(app: FastAPI, jobs: Jobs) -> None:
 
 
 def _add_operations(
-    app: FastAPI, jobs: Jobs, streams: Hub, counts: Counter[tuple[str, str, int]]
+    app: FastAPI,
+    jobs: Jobs,
+    streams: Hub,
+    counts: Counter[tuple[str, str, int]],
+    schemas: Mapping[str, str],
 ) -> None:
     numbers = CollectorRegistry()
     numbers.register(Numbers(jobs, streams, counts))
 
     @app.get("/v1/silos", summary="Silos that ever connected")
     def silos(request: Request) -> dict[str, Any]:
-        _caller(request, "analyst", "coordinator")
+        _caller(request, "analyst", "coordinator", "silo")
         releases = streams.releases()
         return {
             "silos": [
@@ -204,6 +214,7 @@ def _add_operations(
                     "release": releases.get(silo.name),
                     "not_after": silo.not_after.isoformat(),
                     "seen_at": silo.seen_at,
+                    "schema": schemas.get(silo.name, ""),  # its digest, as the silo states it
                 }
                 for silo in jobs.store.silos()
             ]

@@ -256,13 +256,22 @@ class _WebSocket(WebSocketsSansIOProtocol):
             super().shutdown()
 
 
-def _listening(listen: str) -> socket.socket:
-    """Open the port."""
+def bound(listen: str) -> socket.socket:
+    """Listen at HOST:PORT; ``[::]`` stands for all addresses of both versions of IP."""
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
+    return socket.create_server(
+        (host, int(port)),
+        family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+        backlog=BACKLOG,
+        dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
+    )
+
+
+def _listening(listen: str) -> socket.socket:
+    """Open the port."""
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
+        return bound(listen)
     except (OSError, ValueError, OverflowError) as error:
         why = getattr(error, "strerror", None) or "it is not HOST:PORT"
         raise TransportError(

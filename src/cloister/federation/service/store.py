@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,8 @@ from cloister.protocol.plan import Plan
 from cloister.protocol.readers import Reader
 
 VERSION = 1
+_START_SECONDS = 2  # to wait for another coordinator that is about to end
+_LOCK_NOT_AVAILABLE = "55P03"  # of PostgreSQL
 _LOCK = 0x636C6F6973746572  # "cloister": the advisory lock of one coordinator on PostgreSQL
 
 
@@ -241,8 +245,13 @@ class Store:
         try:
             with self._transaction() as connection:
                 _initialise(connection, self._label)
-        except LedgerError:
+        except LedgerError as error:
             self._engine.dispose()
+            if _is_locked(error.__cause__):
+                raise LedgerError(
+                    f"{self._label} is in use by another coordinator; stop that one, or use "
+                    "another database."
+                ) from error
             raise
 
     def __repr__(self) -> str:
@@ -637,6 +646,13 @@ def _now() -> float:
 # Opening the database ------------------------------------------------------------------------
 
 
+def _is_locked(error: BaseException | None) -> bool:
+    """Return True if a database refused because another connection holds it."""
+    cause = getattr(error, "orig", None)
+    codes = (getattr(cause, name, None) for name in ("sqlite_errorcode", "sqlstate"))
+    return any(code in (sqlite3.SQLITE_BUSY, _LOCK_NOT_AVAILABLE) for code in codes)
+
+
 def _engine(url: str) -> sa.Engine:
     """Return an engine with one connection, which holds the lock of the coordinator."""
     address = sa.make_url(url)
@@ -657,7 +673,7 @@ def _engine(url: str) -> sa.Engine:
         sqlite.keep_private(file)
         engine = sa.create_engine(
             sa.URL.create("sqlite", database=str(file)),
-            connect_args={"timeout": sqlite.BUSY_SECONDS, "check_same_thread": False},
+            connect_args={"timeout": _START_SECONDS, "check_same_thread": False},
             hide_parameters=True,
             **one,
         )
@@ -671,7 +687,9 @@ def _engine(url: str) -> sa.Engine:
         hide_parameters=True,
         **one,
     )
-    sa.event.listen(engine, "connect", _open_postgresql)
+    # A later connection may have to wait until the server notices that an earlier one is gone.
+    waits = chain([_START_SECONDS], repeat(sqlite.BUSY_SECONDS))
+    sa.event.listen(engine, "connect", lambda one, _: _open_postgresql(one, next(waits)))
     return engine
 
 
@@ -695,10 +713,10 @@ def _check_keeps(execute: Callable[[str], Any]) -> None:
             )
 
 
-def _open_postgresql(connection: Any, _record: Any) -> None:
+def _open_postgresql(connection: Any, seconds: int) -> None:
     with connection.cursor() as cursor:
         _check_keeps(cursor.execute)
-        cursor.execute("SELECT set_config('lock_timeout', %s, false)", (f"{sqlite.BUSY_SECONDS}s",))
+        cursor.execute("SELECT set_config('lock_timeout', %s, false)", (f"{seconds}s",))
         cursor.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
     connection.commit()
 

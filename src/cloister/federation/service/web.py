@@ -34,6 +34,6 @@ def sent(text: str, status: int = 200) -> HTMLResponse:
     return HTMLResponse(text, status, HEADERS)
 
 
-def said(sentence: str, status: int, pages: Pages = ()) -> HTMLResponse:
-    """Return a page with one sentence."""
-    return sent(page("layout.html", sentence=sentence, pages=pages), status)
+def said(sentence: str, status: int, pages: Pages = (), root: str = "") -> HTMLResponse:
+    """Return a page with one sentence, whose links begin at root."""
+    return sent(page("layout.html", sentence=sentence, pages=pages, root=root), status)
