@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from hypothesis import given
@@ -662,11 +662,21 @@ def test_a_peer_of_another_protocol_version_is_refused_with_one_sentence(
     raw.close()
 
 
+def test_a_silo_of_the_version_before_takes_part_without_parts(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloister.federation.transports.http.VERSIONS", ("cloister.1",))
+    silo = federation.silo("a", echo)
+    large = os.urandom(500_000)
+    assert federation.transport().exchange({"a": large}) == {"a": b"|" + large}
+    assert silo.stream._incoming is None
+
+
 def test_a_silo_refuses_a_coordinator_of_another_version(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = federation.client("a")
-    monkeypatch.setattr("cloister.federation.transports.http.VERSION", "cloister.99")
+    monkeypatch.setattr("cloister.federation.transports.http.VERSIONS", ("cloister.99",))
     assert "install the same version" in refused(client)
 
 
@@ -713,7 +723,7 @@ class Forwarder:
         self.port = self._listener.getsockname()[1]
         self.requests: list[bytes] = []
 
-    def __enter__(self) -> Forwarder:
+    def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
@@ -762,6 +772,56 @@ def test_a_proxy_carries_the_stream_and_cannot_read_it(federation: Federation) -
         login = b"Basic " + base64.b64encode(b"user:word")
         assert login in proxy.requests[0]
         assert PATH.encode() not in proxy.requests[0]
+
+
+class Cutting(Forwarder):
+    """Carries bytes, and hangs up for once when one direction has carried `most`."""
+
+    def __init__(self, to: int, most: int) -> None:
+        super().__init__("localhost", to)
+        self.left = most
+        self.carried = 0
+
+    def _carry(self, near: socket.socket) -> None:
+        far = socket.create_connection(("127.0.0.1", self._to))
+        threading.Thread(target=self._count, args=(far, near), daemon=True).start()
+        self._count(near, far)
+
+    def _count(self, source: socket.socket, sink: socket.socket) -> None:
+        carried = 0
+        with suppress(OSError):
+            while data := source.recv(4096):
+                carried += len(data)
+                self.carried += len(data)
+                if carried > self.left:
+                    self.left = 2**40
+                    break
+                sink.sendall(data)
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("answer_is", ["large", "small"])
+def test_a_frame_goes_on_where_its_connection_was_cut(
+    federation: Federation, answer_is: str
+) -> None:
+    """Cut after 600 kB of 1 MB in one direction, a second stream carries the rest."""
+    large, small = os.urandom(1_000_000), b"1"
+    asked, answer = (small, large) if answer_is == "large" else (large, small)
+    with Cutting(federation.server.port, most=600_000) as line:
+        client = federation.client("a", url=f"https://localhost:{line.port}")
+        first = Silo(client, lambda frame: answer)
+        until(lambda: federation.came == ["a"])
+        wait = asking(federation, {"a": asked})
+        first.wait()
+        assert line.carried < 700_000
+        second = Silo(client, lambda frame: answer)
+        assert wait() == {"a": answer}
+        assert [message.body for message in second.heard] == [asked]
+        # Parts double: of 600 kB, over 250 kB had been acknowledged.
+        assert line.carried < 1_400_000, "not 1.6 MB and more, as if nothing had been kept"
+        second.close()
 
 
 def test_a_proxy_that_says_no_is_said_without_its_password(federation: Federation) -> None:

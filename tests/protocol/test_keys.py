@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unittest.mock
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from cloister.core.errors import (
 from cloister.hazmat.prg import Usage
 from cloister.hazmat.signing import Identity
 from cloister.privacy.budget import Budget
+from cloister.privacy.chain import SignedStatement
 from cloister.privacy.ledger import Ledger
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.client import Client
@@ -27,6 +28,7 @@ from cloister.protocol.keys import _KEYS, KeyAgreement, check_keys, cohort_hash
 from cloister.protocol.messages import (
     BEFORE,
     SUM_LABEL,
+    Confirmation,
     Deal,
     Invite,
     Keys,
@@ -267,6 +269,57 @@ def test_keys_are_the_same_after_a_restart_and_others_in_another_job() -> None:
     assert KeyAgreement(other, silo, identities[silo], journal).keys().box != lives[0].box
     public = {*lives[0].pair, lives[0].box}
     assert len(public) == 1 + plan.rounds
+
+
+# --- Confirmations --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_each_confirmation_is_verified_once_and_its_statement_stored_once(
+    profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under pairwise masks two frames of a round have the same confirmations."""
+    plan, identities = toy_federation(3, profile)
+    verified: list[tuple[Client, int, Confirmation]] = []
+    checked = Client._checked_confirmation
+
+    def counted(
+        client: Client, t: int, one: Confirmation, digest: bytes, among: Sequence[str]
+    ) -> list[SignedStatement]:
+        verified.append((client, t, one))
+        return checked(client, t, one, digest, among)
+
+    stored: list[SignedStatement] = []
+
+    class Counting(MemoryJournal):
+        def remember(self, statements: Iterable[SignedStatement]) -> None:
+            stored.extend(statements := tuple(statements))
+            super().remember(statements)
+
+    monkeypatch.setattr(Client, "_checked_confirmation", counted)
+    journals = {name: Counting() for name in ("", *plan.silos)}
+    wire = Wire(plan, identities=identities, journals=journals)
+    wire.run()
+    stages = plan.rounds + 1  # with the agreement on keys
+    assert len(set(verified)) == len(verified) == 3 * 3 * stages
+    assert 0 < len(stored) <= 3 * 2 * stages
+
+
+def test_a_changed_confirmation_is_verified_again() -> None:
+    """A confirmation that counted once does not vouch for one that was changed since."""
+    plan, identities = toy_federation(3, "pairwise")
+    wire = Wire(plan, identities=identities)
+    next(run_rounds(wire.aggregator, wire.transport))
+    client = wire.clients[plan.silos[0]]
+    opening = decode(plan, wire.aggregator.open(1))
+    assert isinstance(opening, Open)
+    forged = tuple(
+        replace(one, signature=bytes(64)) if one.silo != client.silo else one
+        for one in opening.confirmations
+    )
+    with pytest.raises(RemoteProtocolError, match="is forged"):
+        client.handle(encode(plan, replace(opening, confirmations=forged)))
+    assert client.handle(encode(plan, opening))
 
 
 # --- Parties that are killed ----------------------------------------------------------------------

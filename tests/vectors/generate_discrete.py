@@ -17,17 +17,12 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from math import factorial
+from itertools import count
 from pathlib import Path
 
-BLOCK = 32768
-STEPS = 12
-
-
-Trial = Callable[[int], list[tuple[int, int]]]  # k -> fractions whose product is gamma / k
+BLOCK = 4096
 
 
 class Tape:
@@ -43,136 +38,131 @@ class Tape:
             raise EOFError("the tape is too short for this case")
         return int.from_bytes(self.data[start : self.used], "little")
 
-    def uniforms(self, bounds: list[int]) -> list[int]:
+    def uniforms(self, bound: int, lanes: int) -> list[int]:
         """One uniform in [0, bound) for each lane; lanes that miss draw again, after all others."""
-        values = [-1] * len(bounds)
-        waiting = list(range(len(bounds)))
-        while waiting:
+        values = [bound] * lanes
+        while waiting := [lane for lane in range(lanes) if values[lane] >= bound]:
             for lane in waiting:
-                values[lane] = self.word() // ((2**64 - 1) // bounds[lane])
-            waiting = [lane for lane in waiting if values[lane] >= bounds[lane]]
+                values[lane] = self.word() // ((2**64 - 1) // bound)
         return values
 
-    def coins(self, chances: list[tuple[int, int]]) -> list[bool]:
-        """One coin for each (numerator, denominator)."""
-        drawn = self.uniforms([denominator for _, denominator in chances])
-        return [value < numerator for value, (numerator, _) in zip(drawn, chances, strict=True)]
+
+Interval = tuple[int, int]  # bounds of a real number in units of 2^-BITS
+BITS = 640
 
 
-def algorithm_1(tape: Tape, trials: list[Trial], first: int = 1) -> list[bool]:
-    """Return one coin exp(-gamma) for each trial: K odd, where K is the first k that fails."""
-    ended_at = [0] * len(trials)
-    live, k = list(range(len(trials))), first
-    while live:
-        success = dict.fromkeys(live, True)
-        for factor in range(len(trials[0](k))):
-            for lane, coin in zip(
-                live, tape.coins([trials[lane](k)[factor] for lane in live]), strict=True
-            ):
-                success[lane] &= coin
-        for lane in live:
-            if not success[lane]:
-                ended_at[lane] = k
-        live, k = [lane for lane in live if success[lane]], k + 1
-    return [end % 2 == 1 for end in ended_at]
+def exponential(x: Fraction) -> Interval:
+    """Return bounds of e^-x for x >= 0: 2^k-th power of a Taylor series, rounded outwards."""
+    halvings = max(0, (x.numerator // x.denominator).bit_length() + 1)
+    small = x / 2**halvings  # below 1/2
+    terms, term = Fraction(0), Fraction(1)
+    for k in count(1):
+        if k % 2 == 1 and term < Fraction(1, 2**BITS):
+            break
+        terms, term = terms + (-1) ** (k - 1) * term, term * small / k
+        terms, term = _cut(terms), _cut(term)
+    low = int(terms * 2**BITS) - 2**12  # the cuts, and the rest of an alternating series
+    high = int(terms * 2**BITS) + 2**12
+    for _ in range(halvings):
+        low, high = low * low >> BITS, (high * high >> BITS) + 1
+    return low, high
 
 
-def constant_coins(tape: Tape, inverse: int, lanes: int) -> list[bool]:
-    """Coins exp(-1/inverse): a uniform decides when the first STEPS trials of Algorithm 1 end."""
+def _cut(x: Fraction) -> Fraction:
+    return Fraction(x.numerator * 2 ** (BITS + 8) // x.denominator, 2 ** (BITS + 8))
 
-    def exceeds(k: int) -> Fraction:  # P(K > k)
-        return Fraction(1, inverse**k * factorial(k))
 
-    total = exceeds(STEPS).denominator
-    odd = sum(exceeds(k - 1) - exceeds(k) for k in range(1, STEPS + 1, 2))
-    drawn = tape.uniforms([total] * lanes)
-    coins = [value < odd * total for value in drawn]
-    late = [lane for lane in range(lanes) if drawn[lane] == total - 1]
-    rest = algorithm_1(tape, [lambda k: [(1, inverse * k)]] * len(late), STEPS + 1)
-    for lane, coin in zip(late, rest, strict=True):
-        coins[lane] = coin
-    return coins
+class Law:
+    """A constant distribution with tails p_1 > p_2 > ..., of which 256 are enough."""
+
+    def __init__(self, tails: list[Interval]) -> None:
+        self.tails = tails
+
+    def first(self, j: int, words: int = 1) -> int:
+        """Return the leading words of p_j."""
+        low, high = (bound >> (BITS - 64 * words) for bound in self.tails[j - 1])
+        assert low == high, "more bits are needed"
+        return low
+
+    def number(self, word: int, tape: Tape) -> int:
+        """Return the number of j with X < p_j, where X begins with `word`."""
+        words = 1
+        while any(word == self.first(j, words) for j in range(1, len(self.tails) + 1)):
+            word, words = word * 2**64 + tape.word(), words + 1
+        return sum(word < self.first(j, words) for j in range(1, len(self.tails) + 1))
+
+
+def runs(law: str) -> Law:
+    """Return the distribution of V."""
+    if law == "laplace":
+        return Law([exponential(Fraction(j)) for j in range(1, 60)])
+    weights = [exponential(Fraction(v * v, 2)) for v in range(60)]
+    least, most = (sum(weight[i] for weight in weights) for i in (0, 1))
+    rest = [tuple(sum(weight[i] for weight in weights[j:]) for i in (0, 1)) for j in range(1, 40)]
+    return Law([(2**BITS * low // most, 2**BITS * high // least + 1) for low, high in rest])
+
+
+def coin(numerator: int, denominator: int) -> Law:
+    """Return the distribution of the largest digit whose coin shows heads."""
+    return Law([exponential(Fraction(j * numerator, denominator)) for j in (1, 2, 3)] + [(0, 0)])
+
+
+def numbers(tape: Tape, laws: list[Law], lanes: int) -> list[list[int]]:
+    """Draw from each law for each lane; words that decide nothing are settled after all others."""
+    words = [[tape.word() for _ in range(lanes)] for _ in laws]
+    return [[law.number(word, tape) for word in row] for law, row in zip(laws, words, strict=True)]
 
 
 @dataclass
 class Lane:
     """One proposal ``(-1)^minus (U + scale V)``."""
 
-    u: int = 0
-    v: int = 0
-    minus: bool = False
+    u: int
+    v: int
+    minus: bool
     kept: bool = True
 
 
-def count_heads(tape: Tape, lanes: list[Lane], inverse: int) -> None:
-    live = lanes
-    while live:
-        coins = constant_coins(tape, inverse, len(live))
-        live = [lane for lane, coin in zip(live, coins, strict=True) if coin]
-        for lane in live:
-            lane.v += 1
+class Sampler:
+    """The proposals of one law and scale."""
 
+    def __init__(self, law: str, scale: int) -> None:
+        self.law, self.scale, self.runs = law, scale, runs(law)
+        self.denominator, most = scale, scale - 1
+        if law == "gaussian":
+            self.denominator, most = 2 * scale**2, 64 * scale**2 - 1
+        digits = 0
+        while 4**digits <= most:
+            digits += 1
+        self.coins = [coin(4**i, self.denominator) for i in range(digits)]
 
-def draw_offsets(tape: Tape, lanes: list[Lane], scale: int) -> None:
-    for lane, value in zip(lanes, tape.uniforms([2 * scale] * len(lanes)), strict=True):
-        lane.u, lane.minus = value // 2, value % 2 == 1
+    def lanes(self, missing: int) -> int:
+        return min(
+            missing + {"laplace": 3 * missing // 4, "gaussian": 5 * missing // 9}[self.law] + 32,
+            BLOCK,
+        )
 
-
-def refuse_tails(owners: list[Lane], coins: list[bool]) -> None:
-    for lane, coin in zip(owners, coins, strict=True):
-        lane.kept &= coin
-
-
-def kept(lanes: list[Lane]) -> list[Lane]:
-    return [lane for lane in lanes if lane.kept]
-
-
-def exp_of_offset(tape: Tape, lanes: list[Lane], scale: int) -> list[bool]:
-    def gamma(u: int) -> Trial:
-        return lambda k: [(u, scale * k)]
-
-    return algorithm_1(tape, [gamma(lane.u) for lane in lanes])
-
-
-def exp_of_half_square(tape: Tape, lanes: list[Lane], scale: int) -> list[bool]:
-    def gamma(u: int) -> Trial:
-        return lambda k: [(u, scale), (u, 2 * k * scale)]
-
-    return algorithm_1(tape, [gamma(lane.u) for lane in lanes])
-
-
-def propose_laplace(tape: Tape, scale: int, count: int) -> list[Lane]:
-    lanes = [Lane() for _ in range(count)]
-    draw_offsets(tape, lanes, scale)
-    refuse_tails(lanes, exp_of_offset(tape, lanes, scale))
-    lanes = kept(lanes)
-    count_heads(tape, lanes, 1)
-    return lanes
-
-
-def propose_gaussian(tape: Tape, scale: int, count: int) -> list[Lane]:
-    lanes = [Lane() for _ in range(count)]
-    count_heads(tape, lanes, 2)
-    owners = [lane for lane in lanes for _ in range(lane.v * (lane.v - 1) // 2)]
-    refuse_tails(owners, constant_coins(tape, 1, len(owners)))
-    lanes = kept(lanes)
-    draw_offsets(tape, lanes, scale)
-    refuse_tails(lanes, exp_of_half_square(tape, lanes, scale))
-    lanes = kept(lanes)
-    owners = [lane for lane in lanes for _ in range(lane.v)]
-    refuse_tails(owners, exp_of_offset(tape, owners, scale))
-    return kept(lanes)
+    def propose(self, tape: Tape, lanes: int) -> list[Lane]:
+        run = numbers(tape, [self.runs], lanes)[0]
+        signed = tape.uniforms(2 * self.scale, lanes)
+        made = [Lane(w // 2, v, w % 2 == 1) for w, v in zip(signed, run, strict=True)]
+        drawn = numbers(tape, self.coins, lanes)
+        for place, lane in enumerate(made):
+            numerator = lane.u
+            if self.law == "gaussian":
+                numerator *= lane.u + 2 * self.scale * lane.v
+            for row in drawn:
+                lane.kept &= row[place] >= numerator % 4
+                numerator //= 4
+            assert numerator == 0
+        return [lane for lane in made if lane.kept]
 
 
 def sample(law: str, scale: int, size: int, tape: Tape) -> list[int]:
     values: list[int] = []
+    sampler = Sampler(law, scale)
     while len(values) < size:
-        missing = size - len(values)
-        if law == "laplace":
-            lanes = propose_laplace(tape, scale, min(missing + 3 * missing // 4 + 32, BLOCK))
-        else:
-            lanes = propose_gaussian(tape, scale, min(2 * missing + missing // 4 + 32, BLOCK))
-        for lane in lanes:
+        for lane in sampler.propose(tape, sampler.lanes(size - len(values))):
             magnitude = lane.u + scale * lane.v
             if magnitude or not lane.minus:
                 values.append(-magnitude if lane.minus else magnitude)
@@ -180,7 +170,7 @@ def sample(law: str, scale: int, size: int, tape: Tape) -> list[int]:
 
 
 def make_case(law: str, scale: int, size: int, stream: str, prefix: str = "") -> dict[str, object]:
-    tape = Tape(prefix, stream, 400 * size + 50_000)
+    tape = Tape(prefix, stream, 640 * size + 50_000)
     values = sample(law, scale, size, tape)
     case: dict[str, object] = {"law": law, "scale": scale, "size": size}
     case |= {"prefix": prefix, "stream": stream, "bytes": tape.used}
@@ -192,16 +182,15 @@ def make_case(law: str, scale: int, size: int, stream: str, prefix: str = "") ->
 def make_cases() -> list[dict[str, object]]:
     scales = [1, 2, 3, 5, 1000, 12345, 2**20 + 1, 2**40 - 1, 2**40]
     cases = []
-    # The word 2^64 - 1 is refused at every bound; `late` is undecided after STEPS trials.
-    refused = "ff" * 8
-    late_value = 2**STEPS * factorial(STEPS) - 1
-    late = (late_value * ((2**64 - 1) // (late_value + 1))).to_bytes(8, "little").hex()
+    # The word 2^64 - 1 is refused for U. A word of 0 and the `first` word of p_1 decide no V.
     for law in ("gaussian", "laplace"):
         cases += [make_case(law, scale, 20, f"{law} {scale}") for scale in scales]
         cases += [make_case(law, 1000, size, f"{law} size {size}") for size in (0, 1, 2)]
-        cases.append(make_case(law, 7, 10, f"{law} refused words", refused * 60))
-        cases.append(make_case(law, 1000, 40_000, f"{law} more than one block"))
-    cases.append(make_case("gaussian", 7, 10, "gaussian late coins", (late + refused) * 40))
+        first = runs(law).first(1).to_bytes(8, "little").hex()
+        refused, zero = "ff" * 8, "00" * 8
+        cases.append(make_case(law, 7, 10, f"{law} refused words", refused * 120))
+        cases.append(make_case(law, 7, 10, f"{law} undecided words", (first + zero) * 60))
+        cases.append(make_case(law, 1000, 10_000, f"{law} more than one block"))
     return cases
 
 

@@ -1,45 +1,54 @@
 """Exact discrete Laplace and discrete Gaussian noise: integers in, integers out, no float between.
 
 Both distributions use rejection samplers over independent *lanes*. A lane is accepted or rejected
-as a whole, and the first `size` accepted lanes, in order, are the sample. Lanes are drawn in
-blocks, and every lane of a block is finished before any is counted. Otherwise unfinished lanes,
-which tend to hold large values, would be dropped more often than others.
+as a whole, and the first `size` accepted lanes, in order, are the sample.
 
-**The Gaussian, with sigma = s.** [CKS20]_ Algorithm 3 proposes ``|Y| = U + s V`` from a discrete
-Laplace of scale t and accepts with ``exp(-(|Y| - s^2/t)^2 / (2 s^2))``. For an integer s take
-t = s and write u = U/s in [0, 1). U uniform, kept with ``e^-u`` (Algorithm 2), V geometric with
-``e^-1``, and acceptance together give the pair (U, V) a weight proportional to
+**Proposals.** A lane proposes ``|Y| = U + s V`` for the scale s, with U uniform in [0, s). Write
+``u = U/s``. V has a constant distribution on 0, 1, 2, ..., and one coin decides on the lane:
 
-    e^-u * e^-V * e^-((u + V - 1)^2 / 2)  =  e^(-1/2) * e^-((u + V)^2 / 2)
+    Laplace:   V ~ e^-V,        coin e^-u,            product e^-(u + V)
+    Gaussian:  V ~ e^-(V^2/2),  coin e^-(u^2/2 + uV), product e^-((u + V)^2 / 2)
 
-The left factors pull in opposite directions, so the right side is sampled directly, less its
-constant. With ``(u + V)^2 / 2 = V/2 + V(V-1)/2 + u^2/2 + uV`` it is a product of coins whose heads
-have probability exp(-gamma) with rational gamma in [0, 1]:
+So the pair (U, V) of an accepted lane has the weight of its value. A fair sign follows. The lane
+with Y = 0 and sign minus is rejected, because zero would have double mass otherwise.
 
-    V geometric with e^-1/2;  V(V-1)/2 coins e^-1;  one coin e^-(u^2/2);  V coins e^-u
+**Coins.** The exponent of a coin is a fraction N / D with D = s or 2 s^2 and an integer N. With
+digits n_i of N in base 4 it is a product of coins with constant probabilities
+``exp(-n_i 4^i / D)``, all of which must show heads.
 
-all of which must show heads. A fair sign follows. The lane with Y = 0 and sign minus is rejected,
-because zero would have double mass otherwise. No intermediate value exceeds 64 bits.
+**Constant distributions.** Let X be uniform in [0, 1). The number of j >= 1 with X < p_j has the
+distribution of tails p_1 > p_2 > ...: V is such a number, and so is the largest digit whose coin
+shows heads. X is a sequence of 64-bit words, most significant first. The first word decides unless
+it equals the first word of some p_j. Then further words are read, and p_j is computed to as many
+bits with a proven error. So every probability is exact.
 
-**Bytes.** Every draw is uniform in some [0, bound): one little-endian 64-bit word w represents
-``w // width`` with ``width = (2^64 - 1) // bound``. A word with quotient >= bound is drawn again,
-so that all values are equally likely. All lanes that need the draw read in one call, in order;
-lanes that must draw again read in the next call. The same bytes give the same sample on every
-machine, which ``tests/vectors`` pins with a scalar implementation.
+**Time.** Every lane reads the same number of words, compares each with the same thresholds, and is
+computed to its end before one is rejected. Which lanes are rejected, and how often words are drawn
+again, is independent of the values of accepted lanes. Only a word that decides nothing takes longer
+(below 2^-58 for each). So the time of a draw tells nothing about the noise in it.
+``benchmarks/noise_time.py`` measures this.
 
-The running time depends on the values drawn, so draw the noise before the data arrive.
+**Bytes.** A uniform in [0, bound) comes from one little-endian 64-bit word w as ``w // width`` with
+``width = (2^64 - 1) // bound``. A word with quotient >= bound is drawn again, so that all values
+are equally likely. A block of lanes reads the words of V, then those of U with its sign, then those
+of the coins, from the lowest digit. Each of these has one word per lane, in order. Words that are
+drawn again, and further words of X, follow directly. The same bytes give the same sample on every machine, which
+``tests/vectors`` pins with a scalar implementation.
 
 References
 ----------
 .. [CKS20] Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy",
-   arXiv:2004.00010, Algorithms 1-3.
+   arXiv:2004.00010. It has other samplers of the same distributions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal, getcontext, localcontext
 from functools import lru_cache
-from math import factorial
+from itertools import count
+from math import isqrt
 from operator import index
 
 import numpy as np
@@ -50,13 +59,20 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.ring import Words
 
 ByteSource = Callable[[int], bytes]
-Lanes = NDArray[np.intp]
+Numbers = NDArray[np.uint8]
+Tail = Callable[[int], Decimal]
+"""``p_j`` of a constant distribution for j >= 1, not increasing, with limit 0.
 
-# No product overflows 64 bits below it, except with the probabilities in `_signed` and `_below`.
+It is computed in the context of :mod:`decimal`, with an error below ``10^(3 - precision)``.
+"""
+
 MAX_SCALE = 2**40
-_BLOCK = 2**15  # lanes drawn together: 256 KiB per array, which fit the cache of a core
+_BLOCK = 2**12  # lanes drawn together: the words of their coins fit the cache of a core
 _LITTLE_ENDIAN = np.dtype("<u8")
-_STEPS = 12  # steps of Algorithm 1 in one draw of a constant coin; inverse^12 * 12! < 2^64
+_LOW_BYTES = 3  # of a numerator; the rest fits 64 bits for every scale while V < 128
+_SHIFT, _LOW = np.uint64(8 * _LOW_BYTES), np.uint64(256**_LOW_BYTES - 1)
+_PLACES = np.arange(0, 8, 2, dtype=np.uint8)[:, None]  # of the digits in a byte
+_MOST_RUNS = 32  # V of a Gaussian reaches it with probability below e^-512
 
 
 def discrete_laplace(scale: int, size: int, rand: ByteSource) -> Integers:
@@ -78,18 +94,15 @@ def discrete_laplace(scale: int, size: int, rand: ByteSource) -> Integers:
     ------
     PlanError
         If `scale` or `size` is not an integer in its range, or `rand` returns another length.
-
-    References
-    ----------
-    [CKS20]_ Algorithm 2 with s = 1, t = scale.
     """
     scale = _integer("scale", scale, 1, MAX_SCALE)
+    coins = _coins(scale, scale)
 
     def propose(lanes: int) -> Integers:
+        (run,) = _LAPLACE_RUNS.numbers(lanes, rand)
         offset, minus = _offset_and_sign(scale, lanes, rand)
-        keep = _bernoulli_exp(offset, scale, rand)
-        offset, minus = offset[keep], minus[keep]
-        return _signed(offset, _geometric(1, offset.size, rand), minus, scale)
+        low, high = offset & _LOW, offset >> _SHIFT
+        return _accepted(offset, run, minus, scale, _all_heads(coins, low, high, rand))
 
     # At least 1 - 1/e of the lanes are accepted, so 7/4 lanes each leave one tenth to spare.
     return _first(size, propose, lanes_for=lambda missing: missing + 3 * missing // 4 + 32)
@@ -114,27 +127,21 @@ def discrete_gaussian(sigma: int, size: int, rand: ByteSource) -> Integers:
     ------
     PlanError
         If `sigma` or `size` is not an integer in its range, or `rand` returns another length.
-
-    References
-    ----------
-    [CKS20]_ Algorithm 3 with t = sigma; the module's docstring has the algebra.
     """
     sigma = _integer("sigma", sigma, 1, MAX_SCALE)
+    coins = _coins(2 * sigma**2, 2 * _MOST_RUNS * sigma**2)
 
     def propose(lanes: int) -> Integers:
-        # Constant coins first: one word each, and rejected lanes skip the costlier draws below.
-        run = _geometric(2, lanes, rand)  # e^-(V/2)
-        pairs = np.repeat(np.arange(lanes), run * (run - 1) // 2)
-        run = run[_all_heads(lanes, pairs, _coin(1, pairs.size, rand))]  # e^-(V(V-1)/2)
-        offset, minus = _offset_and_sign(sigma, run.size, rand)
-        keep = _bernoulli_exp_half_square(offset, sigma, rand)  # e^-(u^2/2)
-        run, offset, minus = run[keep], offset[keep], minus[keep]
-        each = np.repeat(np.arange(run.size), run)
-        keep = _all_heads(run.size, each, _bernoulli_exp(offset[each], sigma, rand))  # e^-(uV)
-        return _signed(offset[keep], run[keep], minus[keep], sigma)
+        (run,) = _GAUSSIAN_RUNS.numbers(lanes, rand)
+        offset, minus = _offset_and_sign(sigma, lanes, rand)
+        # U (U + 2 s V) in two parts, as U has up to 40 bits and the factor up to 46.
+        factor = offset + np.uint64(2 * sigma) * run.astype(np.uint64)
+        low = offset * (factor & _LOW)
+        high = offset * (factor >> _SHIFT) + (low >> _SHIFT)
+        return _accepted(offset, run, minus, sigma, _all_heads(coins, low & _LOW, high, rand))
 
-    # For every sigma 0.493 of the lanes are accepted, so 9/4 lanes each leave one tenth to spare.
-    return _first(size, propose, lanes_for=lambda missing: 2 * missing + missing // 4 + 32)
+    # For every sigma 0.714 of the lanes are accepted, so 14/9 lanes each leave one tenth to spare.
+    return _first(size, propose, lanes_for=lambda missing: missing + 5 * missing // 9 + 32)
 
 
 def _first(
@@ -156,105 +163,120 @@ def _offset_and_sign(scale: int, lanes: int, rand: ByteSource) -> tuple[Words, F
     return both >> np.uint64(1), (both & np.uint64(1)).astype(np.bool_)
 
 
-def _signed(offset: Words, run: Integers, minus: Flags, scale: int) -> Integers:
-    """Join ``U + scale V`` with its sign and reject minus zero."""
+def _accepted(offset: Words, run: Numbers, minus: Flags, scale: int, heads: Flags) -> Integers:
+    """Join ``U + scale V`` with its sign, for lanes with heads except minus zero."""
     # scale V stays below 2^63 except with probability e^-(2^22), at the largest scale.
-    value: Integers = offset.astype(np.int64) + scale * run
-    np.negative(value, out=value, where=minus)
-    rejected: Flags = minus & (value == 0)
-    return value[~rejected]
+    size = offset.astype(np.int64) + scale * run.astype(np.int64)
+    signed = size * (1 - 2 * minus.astype(np.int64))
+    accepted: Integers = signed[heads & ~(minus & (size == 0))]
+    return accepted
 
 
-def _geometric(inverse: int, lanes: int, rand: ByteSource) -> Integers:
-    """Count the heads of probability ``exp(-1/inverse)`` before the first tail, in each lane."""
-    heads = np.zeros(lanes, np.int64)
-    live, run = np.arange(lanes), 0
-    while live.size:
-        live, run = live[_coin(inverse, live.size, rand)], run + 1
-        heads[live] = run
-    return heads
+def _all_heads(coins: _Levels, low: Words, high: Words, rand: ByteSource) -> Flags:
+    """Return True for lanes whose coin of numerator ``low + 2^24 high`` shows heads."""
+    bytes_of = [part.astype(_LITTLE_ENDIAN).view(np.uint8).reshape(-1, 8) for part in (low, high)]
+    both = np.concatenate([bytes_of[0][:, :_LOW_BYTES], bytes_of[1]], axis=1).T
+    used = both[: -(-len(coins.tails) // len(_PLACES))]
+    digits = ((used[:, None, :] >> _PLACES) & 3).reshape(-1, low.size)[: len(coins.tails)]
+    heads = coins.numbers(low.size, rand) >= digits
+    kept: Flags = np.bitwise_and.reduce(heads, axis=0)  # which never ends early
+    return kept
 
 
-def _all_heads(lanes: int, owner: Lanes, heads: Flags) -> Flags:
-    """Return True for each lane whose coins all show heads."""
-    keep = np.ones(lanes, np.bool_)
-    keep[owner[~heads]] = False
-    return keep
+@dataclass(frozen=True)
+class _Levels:
+    """Constant distributions of numbers 0, 1, 2, ..., drawn together.
 
-
-def _bernoulli_exp(offset: Words, scale: int, rand: ByteSource) -> Flags:
-    """Draw heads with probability ``exp(-U/scale)`` for each U in [0, scale)."""
-    return _algorithm_1(offset.size, lambda live, k: _below(offset[live], scale * k, rand))
-
-
-def _bernoulli_exp_half_square(offset: Words, scale: int, rand: ByteSource) -> Flags:
-    """Draw heads with probability ``exp(-(U/scale)^2 / 2)``; each trial is U/s times U/(2 k s)."""
-    return _algorithm_1(
-        offset.size,
-        lambda live, k: (
-            _below(offset[live], scale, rand) & _below(offset[live], 2 * k * scale, rand)
-        ),
-    )
-
-
-def _coin(inverse: int, lanes: int, rand: ByteSource) -> Flags:
-    """Draw heads with probability ``exp(-1/inverse)``, inverse 1 or 2, from one word a lane.
-
-    In Algorithm 1 with gamma = 1/inverse, K exceeds k with probability gamma^k / k!. All these
-    are multiples of 1/total for k up to _STEPS, so one uniform in [0, total) replaces the first
-    _STEPS trials. `heads` of its values end with K odd, the last value is undecided, and the others
-    end with K even. A lane at the last value, 1 in 12! or rarer, continues with trial 13.
+    Parameters
+    ----------
+    tails : tuple of Tail
+        One for each distribution.
+    first : ndarray of shape (number of j, number of distributions, 1), uint64
+        First words of ``p_1, p_2, ...``; they end with the last j, or with a word of 0.
     """
-    total, heads = _COINS[inverse]
-    width, end = _range(total)
-    last = np.uint64(total - 1) * width
-    words = _read(lanes, rand)
-    # Nearly always no word is drawn again and no lane continues: one comparison decides all lanes.
-    if not lanes or words.max() < last:
-        return words < np.uint64(heads) * width
-    words = _below_end(words, end, rand)
-    result = words < np.uint64(heads) * width
-    late = np.flatnonzero(words >= last)
-    ones = np.ones(late.size, np.uint64)
-    result[late] = _algorithm_1(
-        late.size, lambda live, k: _below(ones[live], inverse * k, rand), start=_STEPS + 1
-    )
-    return result
+
+    tails: tuple[Tail, ...]
+    first: Words
+
+    @classmethod
+    def of(cls, tails: tuple[Tail, ...], last: int | None = None) -> _Levels:
+        """Return the distributions with these tails."""
+        words: list[list[int]] = []
+        for j in count(1) if last is None else range(1, last + 1):
+            words.append([_floor(tail, j, 64) for tail in tails])
+            if last is None and not any(words[-1]):
+                break
+        return cls(tails, np.array(words, np.uint64).reshape(len(words), len(tails), 1))
+
+    def numbers(self, lanes: int, rand: ByteSource) -> Numbers:
+        """Draw a number from each distribution for each lane; (number of distributions, lanes)."""
+        words = _read(len(self.tails) * lanes, rand).reshape(len(self.tails), lanes)
+        # A number stays below 256 except with probability e^-255.
+        numbers: Numbers = np.add.reduce((words < self.first).view(np.uint8), dtype=np.uint8)
+        if (undecided := words == self.first).any():
+            for i, lane in zip(*np.nonzero(undecided.any(axis=0)), strict=True):
+                numbers[i, lane] = _settled(self.tails[i], int(words[i, lane]), rand)
+        return numbers
 
 
-def _coin_table(inverse: int) -> tuple[int, int]:
-    """Return the total and the heads of :func:`_coin`.
-
-    heads / total is the sum over j < _STEPS of (-g)^j / j! with g = 1 / inverse.
-    """
-    total = inverse**_STEPS * factorial(_STEPS)
-    return total, sum((-1) ** j * (total // (inverse**j * factorial(j))) for j in range(_STEPS))
-
-
-_COINS = {inverse: _coin_table(inverse) for inverse in (1, 2)}
+def _settled(tail: Tail, word: int, rand: ByteSource) -> int:
+    """Return the number of j with X < p_j, where `word` is the first word of X."""
+    x, bits = word, 64
+    while True:
+        j = next(j for j in count(1) if _floor(tail, j, bits) <= x)
+        if _floor(tail, j, bits) < x:
+            return j - 1
+        x, bits = x << 64 | int(_read(1, rand)[0]), bits + 64
 
 
-def _algorithm_1(lanes: int, trial: Callable[[Lanes, int], Flags], start: int = 1) -> Flags:
-    """Run [CKS20] Algorithm 1: heads with probability exp(-gamma), gamma in [0, 1].
-
-    ``trial(live, k)`` is Bernoulli(gamma / k) for the lanes in `live`. K is the first k whose
-    trial fails, and the lane shows heads if K is odd.
-    """
-    heads = np.full(lanes, start % 2 == 1)
-    live = np.arange(lanes)
-    k = start
-    while live.size:
-        live = live[trial(live, k)]
-        k += 1
-        heads[live] = k % 2 == 1
-    return heads
+@lru_cache(maxsize=1024)
+def _floor(tail: Tail, j: int, bits: int) -> int:
+    """Return ``floor(2^bits p_j)``."""
+    digits = 3 * bits // 10 + 30  # a power of 2 has 0.301 digits a bit
+    while True:
+        with localcontext(prec=digits):
+            value, error = tail(j), Decimal(10) ** (4 - digits)
+            low, high = (int(max(value + e, Decimal(0)) * 2**bits) for e in (-error, error))
+        if low == high:
+            return low
+        digits *= 2
 
 
-def _below(numerator: Words, denominator: int, rand: ByteSource) -> Flags:
-    """Draw heads with probability numerator / denominator < 1, from one word a lane."""
-    # denominator <= 2 k scale reaches 2^64 only for k > 2^22: probability 1 / (2^22)!.
-    width, _ = _range(denominator)
-    return _words(denominator, numerator.size, rand) < numerator * width
+def _tail_of_laplace(j: int) -> Decimal:
+    """Return ``P(V >= j)`` for ``V ~ e^-V``."""
+    return Decimal(-j).exp()
+
+
+def _tail_of_gaussian(j: int) -> Decimal:
+    """Return ``P(V >= j)`` for ``V ~ e^(-V^2 / 2)``."""
+    weights = _gaussian_weights(getcontext().prec)
+    return sum(weights[j:], Decimal(0)) / sum(weights)
+
+
+@lru_cache(maxsize=64)
+def _gaussian_weights(digits: int) -> tuple[Decimal, ...]:
+    """Return ``e^(-v^2 / 2)`` for v = 0, 1, ...; those left out sum to below ``10^-digits``."""
+    return tuple((Decimal(-v * v) / 2).exp() for v in range(isqrt(5 * digits) + 2))
+
+
+def _coin(numerator: int, denominator: int) -> Tail:
+    """Return the tail whose ``p_j`` is ``exp(-j numerator / denominator)`` for j in 1, 2, 3."""
+
+    def tail(j: int) -> Decimal:
+        return (Decimal(-j * numerator) / denominator).exp() if j < 4 else Decimal(0)
+
+    return tail
+
+
+@lru_cache(maxsize=256)
+def _coins(denominator: int, most: int) -> _Levels:
+    """Return the coins of the base-4 digits of a numerator below `most`."""
+    digits = ((most - 1).bit_length() + 1) // 2
+    return _Levels.of(tuple(_coin(4**i, denominator) for i in range(digits)), last=3)
+
+
+_LAPLACE_RUNS = _Levels.of((_tail_of_laplace,))
+_GAUSSIAN_RUNS = _Levels.of((_tail_of_gaussian,))
 
 
 def _words(bound: int, lanes: int, rand: ByteSource) -> Words:

@@ -99,6 +99,7 @@ class Aggregator:
         self._drawing = threading.Lock()  # a noise source may be used by one thread at a time
         self._answers: dict[int, bytes] = {}  # by round; never changed once set
         self._last_reply: tuple[bytes, Reply] | None = None  # decoding a long vector is slow
+        self._last_hash: tuple[object, bytes] | None = None  # of what, for `_sum_hash`
         self._frames: dict[str, bytes] = {}  # uploads as received, to detect a second, other one
         self._uploads: dict[str, Upload] = {}
         self._tags: dict[str, bytes] = {}  # keyed tag of each silo's public state
@@ -467,9 +468,18 @@ class Aggregator:
 
     def _sum_hash(self, t: int) -> bytes:
         """Return the hash of the one sum of a round, or of the one cohort."""
-        if t == BEFORE:
-            return cohort_hash(self.plan, self._known_roster(), self._cohort)
-        return result_hash(self.plan, self._reply(t))
+        # Computed once, since it is compared with the answer of every silo.
+        about: object = self._cohort if t == BEFORE else self._reply(t)
+        if self._last_hash is None or self._last_hash[0] is not about:
+            self._last_hash = (
+                about,
+                (
+                    cohort_hash(self.plan, self._known_roster(), self._cohort)
+                    if t == BEFORE
+                    else result_hash(self.plan, self._reply(t))
+                ),
+            )
+        return self._last_hash[1]
 
     @property
     def _identity(self) -> Identity:

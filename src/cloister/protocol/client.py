@@ -76,6 +76,9 @@ _DRIFT = 1e-6
 _BOUND = b"told/"  # prefix of the journal's entries on answers; every frame begins with "CLST"
 
 
+_Heard = tuple[int, Confirmation, bytes, tuple[str, ...]]  # round, hash, who may confirm
+
+
 class Client:
     """The protocol of one silo in one job.
 
@@ -150,6 +153,8 @@ class Client:
         self._peer_statements: tuple[
             SignedStatement, ...
         ] = ()  # peers' statements, not durable yet
+        self._kept: frozenset[SignedStatement] = frozenset()  # those that became durable last
+        self._heard: dict[_Heard, list[SignedStatement]] = {}  # by valid confirmations seen last
         self._bound: dict[int, bytes] = {}  # hash of the one answer of each round
         self._before: tuple[tuple[str, ...], Reply] | None = None  # members, answer of last round
         self._manner: Manner = "kernel"  # of the sums, see `_checked`
@@ -540,6 +545,7 @@ class Client:
 
     def _keep_heard(self) -> None:
         self._journal.remember(self._peer_statements)
+        self._kept = frozenset(self._peer_statements) or self._kept
         self._peer_statements = ()
 
     def _check_confirmations(
@@ -553,9 +559,14 @@ class Client:
         valid: list[Confirmation] = []
         statements: list[SignedStatement] = []
         faults: list[str] = []
+        # The frame after a request for shares has the same confirmations: each is verified once.
+        before, self._heard = self._heard, {}
         for one in confirmations:
+            key = (t, one, digest, tuple(among))
             try:
-                statements += self._checked_confirmation(t, one, digest, among)
+                said = before[key] if key in before else self._checked_confirmation(*key)
+                self._heard[key] = said
+                statements += [each for each in said if each not in self._kept]
             except RemoteProtocolError as error:
                 faults.append(str(error).rstrip("."))
             else:

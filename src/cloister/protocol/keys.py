@@ -19,6 +19,7 @@ import hashlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from statistics import median_low
 
 from cloister.core.errors import LocalProtocolError, RemoteProtocolError
@@ -263,18 +264,22 @@ class KeyAgreement:
     def _held_rounds(self) -> int:
         return held_rounds(self._plan)
 
+    @cached_property
+    def _roster_hash(self) -> bytes:
+        """The hash of the one roster of the job, whose encoding grows with silos and rounds."""
+        assert self._roster is not None
+        return hashlib.sha256(encode(self._plan, self._roster)).digest()
+
     def _shares(self, holders: int) -> list[list[bytes]]:
         """Return one share for each holder, for each round's seed and then its key."""
-        assert self._roster is not None
         threshold = share_threshold(holders, self._plan.collusion)
-        # Another roster gives another polynomial, so no holder gets two points of one polynomial.
-        roster = hashlib.sha256(encode(self._plan, self._roster)).digest()
         shares = []
         for t, secrets in enumerate(
             zip(self._per_round(Usage.SELF_SEED), self._per_round(Usage.PAIR_KEY), strict=True)
         ):
             for which, secret in zip((b"seed", b"key"), secrets, strict=True):
-                about = join((str(t).encode(), which, roster))
+                # Another roster gives another polynomial: no holder gets two points of one.
+                about = join((str(t).encode(), which, self._roster_hash))
                 key = self._derived(Usage.SHARING, about)
                 shares.append(share_secret(secret, threshold, holders, key))
         return shares
@@ -289,11 +294,10 @@ class KeyAgreement:
 
     def _box_key(self, sender: str, peer: Keys, digest: bytes, *, sent: bool) -> bytes:
         """Return the key of the one box from `sender`, agreed on with the keys of `peer`."""
-        assert self._roster is not None
         receiver = peer.sender if sent else self._silo
         # Both directions of a pair share one agreed secret; sender and receiver separate them.
-        roster = hashlib.sha256(encode(self._plan, self._roster)).digest()
-        context = join((self._plan.digest, roster, sender.encode(), receiver.encode(), digest))
+        about = (self._roster_hash, sender.encode(), receiver.encode(), digest)
+        context = join((self._plan.digest, *about))
         return kex.agree(self._derived(Usage.BOX_KEY), peer.box, Usage.BOX, context)
 
     def _open(self, peer: Keys, box: bytes) -> bytes:

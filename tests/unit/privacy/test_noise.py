@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from decimal import Decimal
+from itertools import count
 
 import numpy as np
 import pytest
@@ -16,7 +18,13 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cloister.app.in_process import make_clients
 from cloister.audit.noise import in_profiles
 from cloister.core.randomness import KEY_BYTES
-from cloister.hazmat.discrete import discrete_gaussian, discrete_laplace
+from cloister.hazmat.discrete import (
+    _GAUSSIAN_RUNS,
+    _LAPLACE_RUNS,
+    _floor,
+    discrete_gaussian,
+    discrete_laplace,
+)
 from cloister.privacy.noise import DiscreteNoise, NoiseKind, ShareNoise
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.journal import MemoryJournal
@@ -95,27 +103,24 @@ def test_no_seeded_generator_has_a_part_in_noise(monkeypatch: pytest.MonkeyPatch
 
 # The tail -----------------------------------------------------------------------------------------
 
-HEADS, TAILS = bytes(8), (0xF000_0000_0000_0000).to_bytes(8, "little")
-LANES = {"gaussian": 34, "laplace": 33}  # that a sampler proposes for one element
-
 
 class Rigged:
-    """Bytes with which every lane has ``V = run`` heads, then `U` = 0, and all other coins heads.
+    """Bytes with which every lane has `V = run` and `U` = 0 with sign plus.
 
-    Parameters
-    ----------
-    before : int
-        Reads before the first of those heads.
+    V is the number of tails above a uniform X. Here X is the number one unit below the tail of
+    `run`, in the first words that hold 32 bits of that tail.
     """
 
-    def __init__(self, run: int, before: int) -> None:
-        self._tails = before + run
-        self.words: list[int] = []  # of each read
+    def __init__(self, law: NoiseKind, run: int, lanes: int) -> None:
+        (tail,) = {"gaussian": _GAUSSIAN_RUNS, "laplace": _LAPLACE_RUNS}[law].tails
+        words = next(n for n in count(2) if _floor(tail, run, 64 * n) >= 1 << 32)
+        x = (_floor(tail, run, 64 * words) - 1).to_bytes(8 * words)
+        first, *rest = (x[i : i + 8][::-1] for i in range(0, len(x), 8))
+        self._data = first * lanes + b"".join(rest) * lanes + bytes(8 * lanes)
 
     def __call__(self, size: int) -> bytes:
-        here = len(self.words)
-        self.words.append(size // 8)
-        return (TAILS if here == self._tails else HEADS) * (size // 8)
+        asked, self._data = self._data[:size], self._data[size:]
+        return asked or (1).to_bytes(8, "little") * (size // 8)  # a coin of numerator 0
 
 
 @pytest.mark.parametrize("run", [1, 4, 5, 6, 9, 20, 40])
@@ -124,18 +129,17 @@ class Rigged:
 def test_noise_reaches_as_far_as_its_bits_say(law: NoiseKind, run: int, scale: int) -> None:
     """An element beyond 4.5 sigma is neither cut nor drawn again."""
     noise = DiscreteNoise()
-    noise._stream = Rigged(run, before={"gaussian": 0, "laplace": 2}[law])
+    noise._stream = Rigged(law, run, lanes=33)
     assert noise.draw(law, scale, 1).tolist() == [run * scale]
 
 
-@pytest.mark.parametrize("run", [2, 5, 9, 20])
-def test_a_far_element_has_the_probability_of_its_coins_and_no_other_condition(run: int) -> None:
-    """At V sigma: V coins e^-1/2, V(V-1)/2 coins e^-1, and V + 1 whose chance is 1 at U = 0.
-
-    Their product is e^-(V^2 / 2), the law of the discrete Gaussian over that of 0.
-    """
-    rigged, lanes = Rigged(run, before=0), LANES["gaussian"]
-    discrete_gaussian(1000, 1, rigged)
-    coins = [*[lanes] * (run + 1), lanes * run * (run - 1) // 2]
-    rest = [lanes, lanes, lanes, lanes * run]  # U and its sign; e^-(u^2/2), in two; V of e^-u
-    assert rigged.words == coins + rest
+@pytest.mark.parametrize("run", [2, 5, 9, 20, 40])
+def test_a_far_element_has_the_probability_of_its_run_and_no_other_condition(run: int) -> None:
+    """At V sigma and U = 0: V has probability e^-(V^2 / 2) over that of 0, and every coin heads."""
+    (tail,) = _GAUSSIAN_RUNS.tails
+    bits = 2048
+    at_most = [Decimal(_floor(tail, j, bits)) for j in (1, run, run + 1)]
+    found = (at_most[1] - at_most[2]) / (2**bits - at_most[0])
+    assert found / (Decimal(-run * run) / 2).exp() == pytest.approx(
+        Decimal(1), rel=Decimal("1e-20")
+    )

@@ -29,6 +29,7 @@ from cloister.federation.transports.http import (
     MAX_MESSAGE_BYTES,
     MAX_WORDS,
     VERSION,
+    VERSIONS,
     Kind,
     Message,
     check_size,
@@ -36,12 +37,14 @@ from cloister.federation.transports.http import (
     printable,
     release_of,
 )
+from cloister.federation.transports.parts import Incoming, Outgoing, whole
 
 _STOPPED = "the job, or the service, was stopped; no more requests are sent."
 _TICK = 0.1  # seconds between two looks at `stop`
 # Four bytes of a message hold its number.
 _NUMBERS = 2**32
 _CLOSING = 1.0  # seconds to tell a silo why its stream ends
+_MESSAGES = 4  # of the largest size that may wait for a silo
 _OVERHEAD = 100  # bytes that a waiting message costs besides its own
 _LOOK = 1.0  # seconds between two looks at the certificate of an idle stream
 # Codes of RFC 6455, section 7.4.1; those from 4000 on are free for private use.
@@ -61,9 +64,12 @@ class _Ended(Exception):
 
 
 class _Stream:
-    """The queue of messages to a silo, bounded in bytes."""
+    """The queue of messages to a silo, bounded in bytes.
 
-    def __init__(self, websocket: WebSocket, most: int) -> None:
+    With `incoming`, large messages of both directions travel in parts.
+    """
+
+    def __init__(self, websocket: WebSocket, most: int, incoming: Incoming | None = None) -> None:
         self._websocket = websocket
         self.scope = websocket.scope
         self.release = release_of(websocket.headers.get("user-agent", ""))
@@ -71,6 +77,8 @@ class _Stream:
         self._bytes = 0
         self._most = most
         self._more = asyncio.Event()
+        self._incoming = incoming
+        self._outgoing = Outgoing(self._carry, most // _MESSAGES)
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def put(self, data: bytes, sent: Callable[[], None] = lambda: None) -> None:
@@ -94,19 +102,33 @@ class _Stream:
             while self._waiting:
                 data, sent = self._waiting.popleft()
                 self._bytes -= len(data) + _OVERHEAD
-                await self._websocket.send({"type": "websocket.send", "bytes": data})
+                await (self._carry if self._incoming is None else self._outgoing.send)(data)
                 sent()
             self._more.clear()
 
+    async def _carry(self, data: bytes) -> None:
+        await self._websocket.send({"type": "websocket.send", "bytes": data})
+
     async def read(self) -> bytes | None:
         """Return the next binary message, or None if the silo hung up."""
-        event = await self._websocket.receive()
-        if event["type"] == "websocket.disconnect":
-            return None
-        data: bytes | None = event.get("bytes")
-        if data is None:
-            raise _Ended(_TEXT, "messages must be binary, got text.")
-        return data
+        message: bytes | None = None
+        while message is None:
+            event = await self._websocket.receive()
+            if event["type"] == "websocket.disconnect":
+                return None
+            message = event.get("bytes")
+            if message is None:
+                raise _Ended(_TEXT, "messages must be binary, got text.")
+            if self._incoming is not None:
+                message = await self._whole(message)
+        return message
+
+    async def _whole(self, data: bytes) -> bytes | None:
+        assert self._incoming is not None
+        try:
+            return await whole(data, self._incoming, self._outgoing, self._carry)
+        except TransportError as error:
+            raise _Ended(_PROTOCOL_ERROR, str(error)) from None
 
 
 @dataclass(eq=False)
@@ -212,6 +234,7 @@ class Hub:
         self._on_shut_out = on_shut_out
         self._max = max_message_bytes
         self._streams: dict[str, _Stream] = {}
+        self._begun: dict[str, Incoming] = {}  # messages cut by the loss of a stream
         self._shut_out: dict[str, str] = {}  # why; not waited for until they connect again
         self._unreadable = RateLimitedLog()
         self._exchanges: dict[int, _Exchange] = {}
@@ -329,15 +352,18 @@ class Hub:
         """
         self._loop = asyncio.get_running_loop()
         self._has_loop.set()
-        if VERSION not in websocket.scope.get("subprotocols", ()):
-            offered = [printable(name) for name in websocket.scope.get("subprotocols", ())[:5]]
+        offers = websocket.scope.get("subprotocols", ())
+        version = next((known for known in VERSIONS if known in offers), None)
+        if version is None:
+            offered = [printable(name) for name in offers[:5]]
             sentence = f"the protocol of this coordinator is {VERSION}, the silo offers {offered}; "
             sentence += "install the same version at every party."
             _LOG.warning("turned away: %s", sentence, extra={"silo": silo})
             await websocket.send_denial_response(JSONResponse({"error": sentence}, 426))
             return
-        await websocket.accept(VERSION)
-        stream = _Stream(websocket, 4 * self._max)
+        await websocket.accept(version)
+        begun = self._begun.setdefault(silo, Incoming(self._max)) if version == VERSION else None
+        stream = _Stream(websocket, _MESSAGES * self._max, begun)
         parts = (
             asyncio.ensure_future(self._listen(silo, stream)),
             asyncio.ensure_future(stream.write()),

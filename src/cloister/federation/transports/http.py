@@ -14,7 +14,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,13 +24,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from cloister.core.errors import TransportError
+from cloister.federation.transports.parts import Incoming, Outgoing, whole
 from cloister.protocol.releases import UNTOLD
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
 PATH = "/v1/stream"
-VERSION = "cloister.1"  # the WebSocket subprotocol; a change of the wire changes the number
+VERSION = "cloister.2"  # the WebSocket subprotocol; a change of the wire changes the number
+VERSIONS = (VERSION, "cloister.1")  # supported, best first; the older has no parts of messages
 MAX_MESSAGE_BYTES = 64 * 2**20
 MAX_WORDS = 64 * 2**10  # bytes of a JSON body that a silo sends
 
@@ -162,18 +164,24 @@ class _Loop:
 class Stream:
     """A silo's open stream to the coordinator, for threads.
 
-    One thread receives; any thread may send.
+    One thread receives; any thread may send. With `incoming`, large messages travel in parts.
     """
 
     def __init__(
-        self, connection: ClientConnection, loop: _Loop, where: str, max_message_bytes: int
+        self,
+        connection: ClientConnection,
+        loop: _Loop,
+        where: str,
+        max_message_bytes: int,
+        incoming: Incoming | None = None,
     ) -> None:
         self._connection = connection
         self._loop = loop
         self._where = where
         self._max = max_message_bytes
+        self._incoming, self._outgoing = incoming, Outgoing(connection.send, max_message_bytes)
         # Requested ahead and kept after a time-out, so that no message is lost.
-        self._next: Future[Any] = loop.ask(connection.recv())
+        self._next: Future[Any] = loop.ask(self._recv())
 
     def receive(self, timeout: float | None = None) -> Message | None:
         """Return the next message, or None if none arrived in `timeout` seconds."""
@@ -199,7 +207,8 @@ class Stream:
         """
         data = message.encode()
         check_size(data, self._max)
-        self._result(self._loop.ask(self._connection.send(data)))
+        send = self._connection.send if self._incoming is None else self._outgoing.send
+        self._result(self._loop.ask(send(data)))
 
     def receive_bytes(self, timeout: float) -> bytes | None:
         """Return the next binary frame unchanged, or None if none arrived in `timeout` seconds."""
@@ -221,8 +230,23 @@ class Stream:
             data = self._result(self._next, timeout)
         except TimeoutError:
             return None
-        self._next = self._loop.ask(self._connection.recv())
+        self._next = self._loop.ask(self._recv())
         return data
+
+    async def _recv(self) -> Any:
+        """Return the next message; without parts, the next frame."""
+        message = None
+        try:
+            while message is None:
+                message = await self._connection.recv()
+                if self._incoming is not None and isinstance(message, bytes):
+                    message = await whole(
+                        message, self._incoming, self._outgoing, self._connection.send
+                    )
+        except Exception as error:
+            self._outgoing.end(error)
+            raise
+        return message
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Close the stream; messages not yet received are lost."""
@@ -271,20 +295,26 @@ class StreamClient:
     open_timeout: float = 10.0
     ping_interval: float = 10.0
     ping_timeout: float = 10.0
+    # The beginning of a message outlives the stream that carried it.
+    _incoming: Incoming = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_incoming", Incoming(self.max_message_bytes))
 
     def connect(self, path: str = PATH, version: str | None = None) -> Stream:
         """Open a stream; other paths than a silo's stream use another wire version."""
         host, port, where = self._address()
         plain = None if self.proxy else self._dial(host, port, where)
-        loop = _Loop()
+        loop, versions = _Loop(), VERSIONS if version is None else (version,)
         try:
-            connection = loop.ask(self._open(where, plain, path, version or VERSION)).result()
+            connection = loop.ask(self._open(where, plain, path, versions)).result()
         except BaseException as error:
             loop.close()
             if isinstance(error, Exception):
                 raise TransportError(self._why(error, where)) from None
             raise
-        return Stream(connection, loop, where, self.max_message_bytes)
+        incoming = self._incoming if connection.subprotocol == VERSION else None
+        return Stream(connection, loop, where, self.max_message_bytes, incoming)
 
     def _address(self) -> tuple[str, int, str]:
         """Return the coordinator's host and port, and the text of both for messages."""
@@ -311,7 +341,7 @@ class StreamClient:
         raise TransportError(why)
 
     async def _open(
-        self, where: str, plain: socket.socket | None, path: str, version: str
+        self, where: str, plain: socket.socket | None, path: str, versions: Sequence[str]
     ) -> ClientConnection:
         """Perform the handshakes of proxy, TLS and stream."""
         from websockets.asyncio.client import ClientConnection, connect
@@ -331,7 +361,7 @@ class StreamClient:
                 ssl=self.ssl_context,
                 proxy=self.proxy,
                 sock=plain,
-                subprotocols=[version],  # type: ignore[list-item]
+                subprotocols=versions,  # type: ignore[arg-type]
                 user_agent_header=f"{_AGENT}{version_of('cloister')}",
                 compression=None,  # masked vectors do not compress
                 max_size=self.max_message_bytes,
@@ -346,9 +376,10 @@ class StreamClient:
             carrier = connection.transport.get_extra_info("socket")
             patience = round(1000 * (self.ping_interval + self.ping_timeout))
             carrier.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
-        if connection.subprotocol != version:
-            await connection.close(1002, f"this party uses {version}")
-            raise TransportError(f"{where} does not support {version}; {_SAME_VERSION}")
+        if connection.subprotocol not in versions:
+            known = " or ".join(versions)
+            await connection.close(1002, f"this party uses {known}")
+            raise TransportError(f"{where} does not support {known}; {_SAME_VERSION}")
         return connection
 
     def _why(self, error: Exception, where: str) -> str:
@@ -365,7 +396,7 @@ class StreamClient:
             case InvalidStatus():
                 return _status(error.response, where)
             case NegotiationError():
-                return f"{where} does not support {VERSION}; {_SAME_VERSION}"
+                return f"{where} does not support {' or '.join(VERSIONS)}; {_SAME_VERSION}"
             case ssl.SSLCertVerificationError():
                 return _verification(error, where)
             case ssl.SSLError() | ConnectionResetError():
