@@ -6,8 +6,8 @@ merge are set free to split others. The noisy candidates are then a small public
 points, and clustering it costs no budget. The last rounds are those of Lloyd.
 
 A small group that is far from all others is clipped at its candidate, and no candidate moves there.
-So a record outside the box of the candidates counts in a cell of its column instead. Cells whose
-counts stand out are further points of the table.
+So a record outside the box of the candidates counts in a cell of its column instead. Cells with
+counts above their noise are further points of the table.
 """
 
 from __future__ import annotations
@@ -531,7 +531,7 @@ def _mean_squares(gram: Floats, noise: Floats, counts: Floats, within: float) ->
 
 
 def _far_groups(known: FinderKnown, count_std: float) -> tuple[Floats, Floats]:
-    """Return a point and a weight for each cell outside the candidates' box that stands out.
+    """Return a point and a weight for each cell outside the candidates' box above its noise.
 
     Parameters
     ----------
