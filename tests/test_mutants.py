@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import re
 import sys
 from math import inf
 from pathlib import Path
@@ -100,3 +101,12 @@ def test_the_rate_of_a_sample_is_of_the_sample_alone(mutants: ModuleType) -> Non
     everything = mutants.score(group, results | dict.fromkeys(others, survived), {}, 4, 5)
     assert everything.tried == len(group.mutants)
     assert f"| Ring | {len(group.mutants)} | all |" in mutants.page([everything])
+
+
+def test_the_page_has_the_explained_survivors_of_today(mutants: ModuleType) -> None:
+    """A function that gets another name gets it on the page, too."""
+    page = (ROOT / "docs/results/mutants.md").read_text().split("## Ended by the time limit")[0]
+    found = re.findall(r"^  (\S+)\n- (.*)\n\+ (.*)$", page, re.MULTILINE)
+    reasons = mutants.read_reasons()
+    assert found
+    assert not [mutant for mutant in found if mutant not in reasons]

@@ -4,6 +4,10 @@ The histogram along leading directions is clustered into more candidates than cl
 release the sum, the count and the second moments of each candidate. Candidates that are cheap to
 merge are set free to split others. The noisy candidates are then a small public table of weighted
 points, and clustering it costs no budget. The last rounds are those of Lloyd.
+
+A small group that is far from all others is clipped at its candidate, and no candidate moves there.
+So a record outside the box of the candidates counts in a cell of its column instead. Cells with
+counts above their noise are further points of the table.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor, pi, sqrt
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -45,6 +50,7 @@ from cloister.tasks.clustering.synopsis import (
     project_to_simplex,
     squared_distances,
 )
+from cloister.tasks.columns import bins_of
 from cloister.tasks.moments import (
     PRODUCT,
     SQUARE,
@@ -87,6 +93,10 @@ _NARROWEST, _WIDEST = 0.15, 6.0  # mean squared distance of a cluster over that 
 _SPLIT = 2 / pi  # share of a direction's variance that two halves of a Gaussian explain
 _PAYS = 0.7  # smallest gain of a split over the cost of the merge that permits it
 _LEFT = 0.3  # smallest share of the mean squared distance that a split leaves
+_MARGIN = 2.0  # of the candidates' box, in root mean square distances
+_FAR_BINS = 8  # of a column, for the records outside the box
+_FALSE = 0.1  # expected number of cells that noise alone makes a point
+_WORTH = 0.5  # of a cell's count: its records are not all at one point
 
 
 @dataclass(frozen=True)
@@ -97,6 +107,8 @@ class FinderKnown(DirectionsKnown):
     candidates: Floats
     candidate_radii: Floats  # sums are clipped at them
     candidate_reach: Floats
+    margin: float  # of the candidates' box
+    far: Floats  # records of each cell outside the box, added up over the rounds
 
 
 @dataclass(frozen=True)
@@ -140,7 +152,8 @@ class FinderRoute(Route):
 
     releases = (
         f"{DIRECTIONS_RELEASES}; then, in several rounds, for each of many candidates the count of "
-        "its records, the sum of their clipped differences to it and their clipped second moments; "
+        "its records, the sum of their clipped differences to it and their clipped second moments, "
+        "and the counts of records outside the box of all candidates by column and bin; "
         f"{LLOYD_RELEASES}, and once their clipped second moments"
     )
 
@@ -192,6 +205,12 @@ class FinderRoute(Route):
         most = min(max(_PER_CLUSTER * k, _LEAST), _MOST, _MOST_VALUES // d)
         return max(k, min(floor(self.nominal_n / (_RECORDS * noise)), most))
 
+    @property
+    def _n_far(self) -> int:
+        """Number of cells for records outside the box of the candidates."""
+        # As many candidates as clusters are not clustered, so nothing could be added to them.
+        return _FAR_BINS * self.n_features if self.n_candidates > self.n_clusters else 0
+
     def _n_axes(self, at: _Round) -> int:
         """Return the number of axes of the second moments."""
         d = self.n_features
@@ -228,6 +247,8 @@ class FinderRoute(Route):
                 candidates=np.zeros((m, self.n_features)),
                 candidate_radii=np.zeros(m),
                 candidate_reach=np.zeros(m),
+                margin=0.0,
+                far=np.zeros(self._n_far),
             )
         )
 
@@ -237,7 +258,8 @@ class FinderRoute(Route):
             return self.directions.blocks(self.directions.stages[t])
         shape = at.n_centres, self.n_features
         sums = unit_block("sums", shape, self.one, at.shares["sums"])
-        counts = Block.counting("counts", shape[:1], at.shares["counts"], one=self.one)
+        n_counts = at.n_centres + self._n_far * at.of_candidates
+        counts = Block.counting("counts", (n_counts,), at.shares["counts"], one=self.one)
         if not at.has_moments:
             return sums, counts
         unit, width = 1 << 2 * GRAM_BITS, self._width(at)
@@ -260,7 +282,11 @@ class FinderRoute(Route):
         labels = nearest_centres(records, places.centres)
         vectors = self._vectors(at, state, records, labels).astype(np.int64)
         values = products(vectors)
-        return *rows, Rows(labels * values.shape[1], values)
+        moments = Rows(labels * values.shape[1], values)
+        if at.of_candidates and self._n_far:
+            outside, far = self._outside(state, records)
+            labels[outside] = at.n_centres + far
+        return rows[0], Rows.at([labels], [self.one]), moments
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         at = self._round(t)
@@ -283,7 +309,26 @@ class FinderRoute(Route):
                 at.n_centres,
                 lambda rows, label: self._vectors(at, state, records[rows], label),
             )
+        if at.of_candidates and self._n_far:
+            outside, far = self._outside(state, records)
+            labels = nearest_centres(records[outside], places.centres)
+            counts = counts - np.bincount(labels, minlength=at.n_centres)
+            counts = np.append(counts, np.bincount(far, minlength=self._n_far))
         return np.concatenate([sums.ravel(), counts * self.one, moments.ravel()])
+
+    def _outside(self, state: GridState, records: Records) -> tuple[Integers, Integers]:
+        """Return the records outside the box of the candidates, and the cell of each."""
+        low = state["candidates"].min(axis=0) - state["margin"]
+        high = state["candidates"].max(axis=0) + state["margin"]
+        # Few columns have any record outside, and the others need not be compared one by one.
+        least, most = records.min(axis=0, initial=0), records.max(axis=0, initial=0)
+        wide = np.flatnonzero((least < low) | (most > high))
+        values = records[:, wide]
+        outside = np.flatnonzero(((values < low[wide]) | (values > high[wide])).any(axis=1))
+        far = records[outside]
+        columns = np.maximum(low - far, far - high).argmax(axis=1)
+        bins = bins_of(far[np.arange(len(far)), columns], _FAR_BINS, self.frac_bits)
+        return outside, columns * _FAR_BINS + bins
 
     def _vectors(
         self, at: _Round, state: GridState, records: Records, labels: int | Integers
@@ -351,6 +396,7 @@ class FinderRoute(Route):
             candidates=np.clip(candidates, -1, 1),
             candidate_radii=self._radius(at) * deviations,
             candidate_reach=self._reach(at) * deviations,
+            margin=_MARGIN * sqrt(known.within),
         )
 
     def _with_centres(self, at: _Round, known: FinderKnown, centres: Floats) -> FinderKnown:
@@ -368,26 +414,36 @@ class FinderRoute(Route):
     ) -> FinderKnown:
         places = _Places(known.candidates, known.candidate_radii, known.candidate_reach)
         noisy = self._moved(at, known, places, released)
-        known = replace(known, within=_mean(noisy.squares, noisy.counts))
+        counts, count_std = released["counts"].in_records(self.frac_bits)
+        known = replace(
+            known,
+            within=_mean(noisy.squares, noisy.counts),
+            far=known.far + counts[at.n_centres :],
+        )
         if not following.of_candidates and at.n_centres > self.n_clusters:
-            return self._reduced(following, known, noisy)
+            return self._reduced(following, known, noisy, count_std)
         centres, squares = exchanged(noisy)
         if following.of_candidates:
             return self._with_candidates(following, known, centres, squares)
         return self._with_centres(following, known, centres)
 
-    def _reduced(self, following: _Round, known: FinderKnown, noisy: Noisy) -> FinderKnown:
-        """Cluster the candidates, a small table of weighted points."""
-        weights = project_to_simplex(noisy.counts, self.nominal_n)
+    def _reduced(
+        self, following: _Round, known: FinderKnown, noisy: Noisy, count_std: float
+    ) -> FinderKnown:
+        """Cluster the candidates and the groups outside their box: a table of weighted points."""
+        places, counts = _far_groups(known, count_std)
+        points = np.vstack([noisy.centres, places])
+        weights = project_to_simplex(np.append(noisy.counts, counts), self.nominal_n)
         found = weighted.best_centres(
-            noisy.centres,
+            points,
             weights,
             self.n_clusters,
             public_seed=self.public_seed,
             restarts=_RESTARTS,
         )
-        _, squares = nearest(noisy.centres, found)
-        within = float((weights * (noisy.squares + squares)).sum()) / self.nominal_n
+        _, squares = nearest(points, found)
+        squares += np.append(noisy.squares, np.full(len(places), known.within))
+        within = float(weights @ squares) / self.nominal_n
         return self._with_centres(following, replace(known, within=within), found)
 
     def _move_centres(
@@ -410,7 +466,7 @@ class FinderRoute(Route):
         d, one = self.n_features, self.one
         sums, sum_std = released["sums"].in_records(self.frac_bits)
         fresh, count_std = released["counts"].in_records(self.frac_bits)
-        counts = np.maximum(fresh, _FLOOR * count_std)
+        counts = np.maximum(fresh[: at.n_centres], _FLOOR * count_std)
         factors = counts / np.maximum(places.radii, 1 / one) * unclipped(self._radius(at))
         most = max(_SIGNAL_AXES, self.n_clusters - 1)
         signal = signal_along(
@@ -472,6 +528,22 @@ def _mean_squares(gram: Floats, noise: Floats, counts: Floats, within: float) ->
     variance = max(float(((traces - pool) ** 2 - noise**2).mean()), 0.02 * pool**2)
     shrunk = pool + variance / (variance + noise**2) * (traces - pool)
     return np.asarray(np.clip(shrunk, _NARROWEST * pool, _WIDEST * pool))
+
+
+def _far_groups(known: FinderKnown, count_std: float) -> tuple[Floats, Floats]:
+    """Return a point and a weight for each cell outside the candidates' box above its noise.
+
+    Parameters
+    ----------
+    count_std : float
+        Noise of a cell's count in one round.
+    """
+    least = NormalDist().inv_cdf(1 - _FALSE / len(known.far)) * count_std * sqrt(_WIDE)
+    cells = np.flatnonzero(known.far > least)
+    columns, bins = np.divmod(cells, _FAR_BINS)
+    points = np.tile(known.mean, (len(cells), 1))  # the other columns are not known
+    points[np.arange(len(cells)), columns] = (2 * bins + 1) / _FAR_BINS - 1
+    return points, _WORTH / _WIDE * known.far[cells]
 
 
 # Merges and splits ---------------------------------------------------------------------------

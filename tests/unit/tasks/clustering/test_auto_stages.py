@@ -21,7 +21,7 @@ from cloister.hazmat.fixedpoint import Grid, round_to_grid
 from cloister.protocol.task import Floats, GridState, Integers, NoisyBlock, Records
 from cloister.tasks.clipped import bin_numbers, clip_to_unit, sum_clipped, sum_clipped_near
 from cloister.tasks.clustering.auto import Auto, EstimatedRoute
-from cloister.tasks.clustering.auto_finder import FinderRoute
+from cloister.tasks.clustering.auto_finder import FinderKnown, FinderRoute, _far_groups
 from cloister.tasks.clustering.auto_grid import GridRoute
 from cloister.tasks.clustering.auto_mean import MeanRoute, spread_out
 from cloister.tasks.clustering.auto_pca import PcaRoute
@@ -39,7 +39,7 @@ from cloister.tasks.clustering.synopsis import (
 from cloister.tasks.clustering.weighted import WHOLE
 from cloister.tasks.moments import PRODUCT, SQUARE, sum_products, unpack_products
 from cloister.tasks.shrinkage import empirical_bayes, gains, james_stein
-from cloister.tasks.state import encode_state
+from cloister.tasks.state import decode_state, encode_state
 from cloister.testing import toy_task
 
 ONE = 1 << 16
@@ -447,16 +447,16 @@ DESIGNS: dict[tuple[int, int, int, float], tuple[type, int, int, float, float, f
     (4, 2, 3_000, 0.03): (GridRoute, 8, 114, 0.45, 0.10116, 0.0),
     (1, 5, 1_000, 0.25): (MeanRoute, 2, 12, 0.329, 0.611, 0.0),
     (9, 60, 300, 0.05): (MeanRoute, 2, 120, 0.35, 0.35, 3.76399),
-    (2, 10, 10_000, 0.25): (FinderRoute, 14, 18595, 0.035, 0.0704, 0.00434629),
+    (2, 10, 10_000, 0.25): (FinderRoute, 14, 18835, 0.035, 0.0704, 0.00434629),
     (2, 10, 1_500, 0.25): (PcaRoute, 10, 233, 0.0717213, 0.0704, 0.0289752),
     (3, 10, 400, 0.1): (PcaRoute, 9, 283, 0.0819672, 0.114613, 0.332693),
-    (5, 8, 10_000, 0.25): (FinderRoute, 14, 16211, 0.035, 0.0704, 0.00614658),
+    (5, 8, 10_000, 0.25): (FinderRoute, 14, 16403, 0.035, 0.0704, 0.00614658),
     (5, 8, 900, 0.25): (PcaRoute, 10, 434, 0.0819672, 0.110916, 0.0682953),
     (6, 100, 3_000, 0.25): (PcaRoute, 16, 12811, 0.0717213, 0.0704, 0.079352),
-    (12, 30, 50_000, 0.5): (FinderRoute, 14, 64187, 0.035, 0.0704, 0.00184397),
+    (12, 30, 50_000, 0.5): (FinderRoute, 14, 64907, 0.035, 0.0704, 0.00184397),
     (12, 30, 1_500, 0.25): (PcaRoute, 14, 4701, 0.0819672, 0.0879797, 0.122932),
     (20, 8, 1_700, 0.25): (FinderRoute, 12, 5205, 0.04, 0.0639501, 0.0723127),
-    (64, 64, 20_000, 1.0): (FinderRoute, 12, 140196, 0.04, 0.0639501, 0.00777487),
+    (64, 64, 20_000, 1.0): (FinderRoute, 12, 141732, 0.04, 0.0639501, 0.00777487),
     (2, 4, 1_000, 0.1): (PcaRoute, 10, 114, 0.0717213, 0.0704, 0.0687208),
     (4, 5, 200, 0.1): (PcaRoute, 9, 181, 0.0819672, 0.114613, 0.543286),
 }
@@ -535,6 +535,91 @@ def test_the_projection_agrees_with_a_general_solver() -> None:
         constraints={"type": "eq", "fun": lambda w: w.sum() - 4.0},
     )
     np.testing.assert_allclose(project_to_simplex(noisy, 4.0), solved.x, atol=1e-4)
+
+
+# --- Records outside the box of the candidates ----------------------------------------------------
+
+
+def finder_task(epsilon: float = 4.0, n: int = 6000) -> tuple[Auto, FinderRoute]:
+    budget = Budget(epsilon, 1e-6)
+    task = toy_task(Auto, budget=budget, n_features=5, nominal_n=n, n_clusters=6)
+    route = path_of(task)
+    assert isinstance(route, FinderRoute)
+    return task, route
+
+
+def first_round_of_candidates(route: FinderRoute) -> int:
+    return len(route.directions.stages)
+
+
+def test_a_record_outside_the_box_counts_in_the_bin_of_its_farthest_column() -> None:
+    task, route = finder_task()
+    m, d, t = route.n_candidates, route.n_features, first_round_of_candidates(route)
+    candidates = np.random.default_rng(2).integers(-ONE // 8, ONE // 8, (m, d))
+    start = on_grid(task, task.start())
+    margin = ONE // 2
+    fields = {"candidates": candidates, "detected": np.array([ONE]), "margin": np.array([margin])}
+    state = {**start, **fields}
+    table = records(500, d)
+    sums, counts, _ = route.rows(t, state, table)
+    low, high = candidates.min(axis=0) - margin, candidates.max(axis=0) + margin
+    for record, cell, row in zip(table.tolist(), counts.cells[:, 0], sums.cells, strict=True):
+        beyond = [max(a - x, x - b, 0) for x, a, b in zip(record, low, high, strict=True)]
+        column = beyond.index(max(beyond))
+        bin_ = min((record[column] + ONE) * 8 // (2 * ONE), 7)
+        assert cell == (m + 8 * column + bin_ if max(beyond) else row // d)
+    assert (counts.cells < m).any()
+    assert (counts.cells >= m).any()
+
+
+@pytest.mark.parametrize("margin", [-4 * ONE, 0, 1 << 50])
+def test_a_box_of_any_state_takes_one_word_of_each_record(margin: int) -> None:
+    """Also an empty one, with its low side above its high side."""
+    task, route = finder_task()
+    t, d = first_round_of_candidates(route), route.n_features
+    places = np.random.default_rng(3).integers(-(1 << 40), 1 << 40, (route.n_candidates, d))
+    for candidates in (places >> 24, np.zeros_like(places)):
+        fields = {"candidates": candidates, "margin": np.array([margin])}
+        state = {**on_grid(task, task.start()), **fields, "detected": np.array([ONE])}
+        block = route.blocks(t)[1]
+        offset = route.blocks(t)[0].size
+        for record in records(50, d):
+            words = task.contribute(t, state, record[None])[offset : offset + block.size]
+            assert sorted(words.tolist())[-2:] == [0, ONE]
+
+
+def rare_flag(n: int) -> Records:
+    """One cloud, and a hundredth of the records at the other end of one column."""
+    rng = np.random.default_rng(4)
+    values = np.clip(rng.normal(0, 0.1, (n, 5)), -1, 1)
+    values[:, 2] = -0.9
+    values[: n // 100, 2] = 0.9
+    return np.rint(values * ONE).astype(np.int32)
+
+
+def test_a_small_group_far_from_all_others_gets_a_centre() -> None:
+    table = rare_flag(6000)
+    task, route = finder_task(n=len(table))
+    rng = np.random.default_rng(5)
+    state = on_grid(task, task.start())
+    for t in range(route.rounds):
+        words = task.contribute(t, state, table)
+        state = on_grid(task, task.update(t, state, noised(task, t, words, rng)))
+    assert (state["centres"][:, 2] > 0.7 * ONE).sum() == 1
+    assert state["centres"][:, 2].min() < -0.8 * ONE
+
+
+def test_cells_that_noise_explains_are_no_points() -> None:
+    task, _ = finder_task()
+    known = decode_state(FinderKnown, on_grid(task, task.start()), task.frac_bits)
+    noise = np.random.default_rng(6).normal(0, sqrt(3), (2000, known.far.size))
+    found = [len(_far_groups(replace(known, far=far), 1.0)[0]) for far in noise]
+    assert 0.05 < np.mean(found) < 0.15
+    far = np.zeros(known.far.size)
+    far[8 * 3 + 1] = 30.0
+    points, counts = _far_groups(replace(known, far=far), 1.0)
+    assert points.tolist() == [[0, 0, 0, -0.625, 0]]
+    assert counts.tolist() == [5.0]
 
 
 # --- The grid route -------------------------------------------------------------------------------
