@@ -131,6 +131,18 @@ def test_intervals_hold_the_pooled_analysis_and_the_truth(name: str) -> None:
     assert np.mean(of_noise) <= 0.985
 
 
+def test_the_error_of_a_restricted_mean_with_few_events_is_what_its_interval_says() -> None:
+    """All events are in one block, whose places by monotone regression have more noise."""
+    rng, noise, errors, claimed = np.random.default_rng(8), noise_of(ANY, 1.0), [], []
+    for _ in range(200):
+        exits = sampled(rng, ANY, 400, hazard=0.15)
+        found = curves.Curve(noisy(rng, exits, noise)[0], noise).restricted_mean(ANY, AT)
+        exact = curves.Curve(exits[0].astype(float), 0.0).restricted_mean(ANY, AT)
+        errors.append(found.value - exact.value)
+        claimed.append((found.high - found.low) / (2 * 1.96))
+    assert 0.85 < np.std(errors) / np.median(claimed) < 1.12
+
+
 def test_a_variance_without_the_noise_does_not_hold() -> None:
     rng, noise, hits = np.random.default_rng(6), noise_of(MONTHS, 0.3), []
     for _ in range(200):

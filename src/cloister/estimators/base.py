@@ -341,7 +341,9 @@ def _refuse(arguments: Mapping[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a NumPy number as a Python number, which a plan can store as JSON."""
+    """Return a value that an immutable plan can store as JSON: a Python number, or a tuple."""
+    if isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim == 1):
+        return tuple(map(_plain, value))
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,6 +17,15 @@ from cloister.protocol.task import Task
 from cloister.tasks.survival.cox import Cox
 from cloister.tasks.survival.cox_approximate import CoxApproximate
 from cloister.tasks.survival.usable_cells import REASONS
+
+
+def _require_schema(model: PrivateEstimator) -> None:
+    # Plain bounds have no booleans.
+    if not isinstance(model.bounds, Schema):
+        raise PlanError(
+            "bounds must be a Schema with the columns of time, event and covariates, got "
+            f"{type(model.bounds).__name__}."
+        )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -85,12 +94,7 @@ class DPCox(PrivateEstimator):
     tau: float | None = None
     nominal_events: int | None = None
 
-    def _check(self) -> None:
-        _require_schema(self.bounds)
-
-    def _options(self, data: Any) -> dict[str, Any]:
-        # A tuple, because a plan is immutable.
-        return {**super()._options(data), "covariates": tuple(self.covariates)}
+    _check = _require_schema
 
     def _keep(self, result: Release) -> None:
         super()._keep(result)
@@ -169,12 +173,7 @@ class DPCoxApproximate(PrivateEstimator):
     covariates: Sequence[str] = ()
     tau: float | None = None
 
-    def _check(self) -> None:
-        _require_schema(self.bounds)
-
-    def _options(self, data: Any) -> dict[str, Any]:
-        # A tuple, because a plan is immutable.
-        return {**super()._options(data), "covariates": tuple(self.covariates)}
+    _check = _require_schema
 
     def _keep(self, result: Release) -> None:
         super()._keep(result)
@@ -186,15 +185,6 @@ class DPCoxApproximate(PrivateEstimator):
         self.population_intervals_ = _ends(results, "_population")
         self.attenuated_ = np.asarray(results["attenuated"] > 0)
         self.score_p_ = float(results["score_p"][0])
-
-
-def _require_schema(bounds: object) -> None:
-    # Plain bounds have no booleans.
-    if not isinstance(bounds, Schema):
-        raise PlanError(
-            "bounds must be a Schema with the columns of time, event and covariates, got "
-            f"{type(bounds).__name__}."
-        )
 
 
 def _ends(results: Results, kind: str) -> Floats:

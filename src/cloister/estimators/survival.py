@@ -83,10 +83,6 @@ class DPKaplanMeier(PrivateEstimator):
     tau: float | None = None
     at: Sequence[float] = ()
 
-    def _options(self, data: Any) -> dict[str, Any]:
-        # A tuple, because a plan is immutable.
-        return {**super()._options(data), "at": tuple(self.at)}
-
     def _keep(self, result: Release) -> None:
         super()._keep(result)
         for name in (*_CURVES, *_STATED):

@@ -105,15 +105,7 @@ class Curve:
         least = max(_EVENTS * self.noise, _TINY * max(events[-1], 1.0))
         if self.blocks is not None:
             least = max(least, events[-1] / self.blocks)
-        cuts = [0]
-        while cuts[-1] < last - 1:
-            level = np.searchsorted(events, events[cuts[-1]] + least)
-            if level >= last:
-                break
-            # The middle of a level of the regression: where a level begins, the noise is high.
-            end = np.searchsorted(events, events[level], side="right")
-            cuts.append(int(min(max((level + end) // 2, cuts[-1] + 1), last - 1)))
-        return np.unique([*cuts, last])
+        return running.cuts_of(events, least)
 
     @cached_property
     def _block(self) -> Integers:
@@ -292,8 +284,11 @@ class Curve:
             unknown = np.array(np.nan)
             return Estimate(unknown, unknown, unknown, population=(unknown, unknown))
         at = np.append(horizon.middles[:cells], upto)
-        # Of the sum itself, since monotone regression and the bound 0 would move the mean.
-        alive = np.exp(-self._summed_hazard[:cells])
+        # Of the counts as released: their mean over time has the variance below, while places of
+        # events by monotone regression have more, and a mean error.
+        moved_by = (self.exits[0, : self.usable] - self.events) * self._weight
+        hazard = self._summed_hazard + np.cumsum(moved_by) + self.deviations[0] ** 2 / 2
+        alive = np.exp(-hazard[:cells])
         value = at[0] + alive @ np.diff(at)
         # The area after a cell changes with the cumulative hazard there.
         area = alive * np.diff(at)

@@ -26,7 +26,7 @@ from functools import cached_property
 import numpy as np
 
 from cloister.core.arrays import Flags, Floats, Integers
-from cloister.tasks.survival.running import decoded, tail_deviations
+from cloister.tasks.survival.running import cuts_of, decoded, tail_deviations
 
 _DRAWS, _DRAWS_OF_HALVES = 100, 50
 _CLEAR, _LEAST_AT_RISK = 4.0, 2.0  # the horizon: deviations of noise, and records
@@ -122,20 +122,16 @@ class Blocks:
             enough &= at_risk - own * np.diff(smooth) > np.maximum(_CLEAR * std, least)
         last = int(np.argmin(enough)) if not enough.all() else ticks
         least_events = max(_BLOCK * np.sqrt(noise @ noise), smooth[last] / _MOST_BLOCKS)
-        cuts = [0]
-        for tick in range(1, last + 1):
-            if smooth[tick] - smooth[cuts[-1]] >= least_events:
-                cuts.append(tick)
-        if len(cuts) < 2:
+        if not last:
             return None
-        cuts[-1] = last
-        starts = np.array(cuts[:-1])
+        cuts = cuts_of(smooth[: last + 1], max(least_events, _TINY))
+        starts = cuts[:-1]
         own_risk = _later(table.exits.sum(axis=1))
         clear = np.array([_monotone(row, False) for row in own_risk[:, :-1]])[:, starts]
         # A stop at the start of a block does not depend on its events, as with censoring.
         on = follow_all | (clear > _CLEAR_CELL * noise[:, None] * unit[starts])
         followed = np.logical_and.accumulate(on, axis=1).astype(float)
-        return cls(np.array(cuts), cumulative, followed)
+        return cls(cuts, cumulative, followed)
 
     def shape(self, cumulative: Floats) -> tuple[Floats, Floats]:
         """Return the share of a block's events at each tick, and ``1 - 1 / d`` of d tied events.

@@ -78,6 +78,28 @@ def tail_deviations(cells: int) -> Floats:
     return np.asarray(np.sqrt(np.cumsum((column(cells) / _ONE) ** 2))[::-1])
 
 
+def cuts_of(events: Floats, least: float) -> Integers:
+    """Return the first cell of each block with enough events, and the end of the last block.
+
+    Parameters
+    ----------
+    events : ndarray of shape (cells + 1,)
+        Monotone regression of the events before each cell.
+    least : float
+        Least number of events of a block, above 0; the last block may have fewer.
+    """
+    last = len(events) - 1
+    cuts = [0]
+    while cuts[-1] < last - 1:
+        level = np.searchsorted(events, events[cuts[-1]] + least)
+        if level >= last:
+            break
+        # The middle of a level of the regression: where a level begins, the noise is high.
+        end = np.searchsorted(events, events[level], side="right")
+        cuts.append(int(min(max((level + end) // 2, cuts[-1] + 1), last - 1)))
+    return np.unique([*cuts, last])
+
+
 def _applied(rows: Floats) -> Floats:
     """Return the product of rows with the inverse series, along the last axis."""
     from scipy.fft import irfft, next_fast_len, rfft

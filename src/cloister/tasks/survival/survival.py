@@ -60,6 +60,7 @@ _CLEAR_CURVE = 0.25  # largest half-width of a curve in its middle without a war
 _EVERYBODY = "all records"
 _ENDED, _UNTESTABLE = "the curve ends before this time", "too few records at risk"
 _MOST_STATED = 20  # times of the table of shares
+_FADING, _NOT_CENSORED = 0.65, (0.5, 0.1, 0.02)  # of forecasts: a curve, and shares of the records
 _DRAWN = 240  # most places of a picture of curves
 _PARTS = (0.25, 0.5, 0.75, 1.0)  # of the horizon, where shares are stated by default
 
@@ -223,21 +224,41 @@ class Survival(Gaussian):
         return encode_state(_Sums(sums=sums, noise=noise))
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the 95 % half-width of a number of records, and of a curve at half the horizon."""
-        # An exponential curve that is at one half there, in a group of average size: no curve is
-        # known before the release.
-        noise, edges = noise_std / (1 << COUNT_BITS), np.append(self.low, self.horizon.ends)
+        """Return the 95 % half-width of a number of records, and of curves at half the horizon.
+
+        The first curve is one half there, in a group of average size without censoring. The others
+        are for groups of 50 %, 10 % and 2 % of all records. A group counts without the records that
+        were censored before, and is not known before the release. An infinite width says that the
+        curve would have ended.
+        """
+        noise = noise_std / (1 << COUNT_BITS)
+        risk_noise = self._curve(1.0, 1.0, noise).risk_noise[0]
+        average = self._half_width(0.5, nominal_n / len(self.groups) / 2, noise)
+        return {
+            "records_half_width": np.array([INTERVAL_95["gaussian"] * risk_noise]),
+            "survival_half_width": np.array([average if np.isfinite(average) else 0.5]),
+            **{
+                f"survival_of_a_group_with_{share:.0%}_not_censored_half_width": np.array(
+                    [self._half_width(_FADING, share * nominal_n * _FADING, noise)]
+                )
+                for share in _NOT_CENSORED
+            },
+        }
+
+    def _curve(self, alive: float, followed: float, noise: float) -> curves.Curve:
+        """Return an exponential curve without censoring, by its value at half the horizon."""
+        edges = np.append(self.low, self.horizon.ends)
         share = (edges - self.low) / (self.tau - self.low)
-        left = 0.25**share * nominal_n / len(self.groups)
+        left = alive ** (2 * share - 1) * followed
         events = np.append(-np.diff(left), 0.0)
         beyond = np.append(np.zeros(len(left) - 1), left[-1])
-        curve = curves.Curve(np.stack([events, beyond]), noise)
-        alive = curve.survival()
-        width = np.interp(0.5, share[1:], np.nan_to_num(alive.high - alive.low, nan=1.0))
-        return {
-            "records_half_width": np.array([INTERVAL_95["gaussian"] * curve.risk_noise[0]]),
-            "survival_half_width": np.array([width / 2]),
-        }
+        return curves.Curve(np.stack([events, beyond]), noise)
+
+    def _half_width(self, alive: float, followed: float, noise: float) -> float:
+        """Return the half-width at half the horizon, where `followed` records are left."""
+        found = self._curve(alive, followed, noise).survival()
+        width = np.interp((self.low + self.tau) / 2, self.horizon.ends, found.high - found.low)
+        return float(width) / 2 if np.isfinite(width) else np.inf
 
     def plan_warnings(self, plan: Plan, forecast: Results) -> Iterator[str]:
         """Yield a warning if the forecast interval of a curve is wide."""

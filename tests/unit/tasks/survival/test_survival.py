@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from cloister import Budget, PlanError, Schema, make_plan, run_job
-from cloister.app.forecast import size_warnings
+from cloister.app.forecast import forecast_of, size_warnings
 from cloister.app.release import Release
 from cloister.app.report.plots import alt_text, draw
 from cloister.app.text import as_table, cell_text
@@ -258,3 +258,20 @@ def test_it_is_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "<svg" in report
     assert "Share still without the event: died" in report
     assert json.loads((out / "model.json").read_text())
+
+
+def test_a_plan_states_the_width_by_the_share_of_records_that_are_not_censored() -> None:
+    table = trial(8000)
+    found = ran(table, SimulatedNoise(5), epsilon=1.0, nominal_n=8000, **BY)
+    name = "survival_of_a_group_with_{}_not_censored_half_width"
+    stated = forecast_of(found.plan)
+    widths = [float(stated[name.format(share)][0]) for share in ("50%", "10%", "2%")]
+    assert widths == sorted(widths)
+    values, low, high = (found.results[f"stated_survival{end}"] for end in ("", "_low", "_high"))
+    share = found.results["stated_at_risk"] / values / 8000
+    clear = share > 0.05
+    assert clear.sum() >= 4
+    planned_width = widths[1] * 0.1 / share[clear]
+    assert (np.abs(np.log((high - low)[clear] / 2 / planned_width)) < np.log(1.5)).all()
+    few = make_plan(Survival, SCHEMA, ("a",), budget=Budget(1.0, 1e-6), nominal_n=400, **BY)
+    assert forecast_of(few)[name.format("2%")][0] == np.inf
