@@ -1,9 +1,10 @@
 """Public tables of the yardstick: where each is found, and the public numbers of its columns.
 
 Bounds are round numbers that follow from what a column means, never the extremes of its values.
-Words of categories are those of the codebook, and columns of whole numbers are integers. Tables that were used to design or to test a method
-of the package are not here: rossi, lung, gbsg2, flchain, whas500, veteran, waltons, aids, adult,
-iris, wine, 401ksubs, gpa2, randhie, injury, cps91, crime1, loanapp, bwght and their copies.
+Words of categories are those of the codebook, and columns of whole numbers are integers. Tables
+that were used to design or to test a method of the package are not here: rossi, lung, gbsg2,
+flchain, whas500, veteran, waltons, aids, adult, iris, wine, 401ksubs, gpa2, randhie, injury, cps91,
+crime1, loanapp, bwght and their copies.
 
 A table is `seen` or `kept`. Kept tables are looked at once, when a method is finished.
 """
