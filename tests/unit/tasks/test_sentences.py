@@ -145,7 +145,7 @@ SAID = [
         {},
         r"A law of 3 columns, from which any number of look-alike records can be drawn. It follows "
         r"\d measured tables.",
-        "Shares and means .*",
+        "Shares of measured tables .*",
     ),
     (*("count", "age"), {}, "All silos: .* ± .*", "The estimate differs from 0 .*"),
 ]
