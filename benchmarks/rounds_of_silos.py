@@ -52,7 +52,9 @@ def costs(federation: LocalFederation) -> dict[str, np.ndarray]:
 def traced(process: int, out: Path) -> subprocess.Popen[bytes]:
     """Count the calls of a process that wait for the disk, until it is interrupted."""
     calls = "trace=fsync,fdatasync,sync_file_range"
-    return subprocess.Popen(["strace", "-f", "-c", "-e", calls, "-o", out, "-p", str(process)])
+    return subprocess.Popen(
+        ["strace", "-q", "-f", "-c", "-e", calls, "-o", out, "-p", str(process)]
+    )
 
 
 def main() -> None:
@@ -117,7 +119,8 @@ def run(federation: LocalFederation, rounds: int, trace: Path | None) -> float:
     for name, tracer in tracers.items():
         tracer.send_signal(signal.SIGINT)
         tracer.wait()
-        calls = re.findall(r"(\d+)\s+(?:\d+\s+)?(f\w*sync)$", (trace / name).read_text(), re.M)
+        column = r"^ *\S+ +\S+ +\d+ +(\d+) +(?:\d+ +)?(f\w*sync)$"  # of calls, after those of time
+        calls = re.findall(column, (trace / name).read_text(), re.MULTILINE)
         waits = {call: int(count) / plan.rounds for count, call in calls}
         print(f"  {parties[name]} waits for the disk: {waits}")
     return milliseconds

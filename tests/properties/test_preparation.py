@@ -31,7 +31,7 @@ ONE = 1 << 16
 COLUMNS = (
     PublicColumn("age", 0.0, 100.0),
     PublicColumn("smokes", 0.0, 1.0, ("0", "1")),
-    PublicColumn("weight", -50.0, 250.0),
+    PublicColumn("weight", -50.0, 250.0, step=1.0),
     PublicColumn("work", 0.0, 2.0, ("private", "state", "none")),
 )
 STEPS = [["bounds", {"levels": 2}], ["standardise", {}], ["pca", {"keep": ["smokes"]}]]

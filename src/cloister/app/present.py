@@ -84,6 +84,8 @@ def present(release: Release, *, comparison: Table | None = None) -> Presentatio
     summary = Summary()
     if summarise:
         summary = summarise(results, columns, plan.nominal_n, _units(plan))
+        if summary.one_record and plan.group_size > 1:
+            summary = Summary(summary.title)
     # The state of a pipeline is on the grid of its last step, not on that of the records.
     grid = getattr(plan.task, "last_step_grid", plan.grid)
     return Presentation(

@@ -366,12 +366,16 @@ class Summary:
         The values that differ from no effect.
     remarks : tuple of str
         Reasons not to rely on the values, without a capital letter and a full stop.
+    one_record : bool
+        True if the sentences hold only if a unit has one record; otherwise default ones replace
+        them.
     """
 
     title: str = ""
     result: str | tuple[Cell, ...] = ""
     reliability: str | tuple[Cell, ...] = ""
     remarks: tuple[str, ...] = ()
+    one_record: bool = False
 
 
 if not TYPE_CHECKING:  # type checkers see today's names only

@@ -234,7 +234,7 @@ class Quantiles(Gaussian):
         Returns
         -------
         dict
-            ``quantiles``, ``low`` and ``high`` of shape (n_used, n_probabilities), data units; an
+            ``quantiles``, ``low`` and ``high`` of shape (n_used, n_probabilities), data units. An
             interval is at least one cell wide, or one tick of a column with a step.
             ``population_low`` and ``population_high``, the ends of population intervals, of the
             same shape. ``walls``, the edges of cells in data units, and ``distribution``, the share

@@ -379,8 +379,7 @@ class RandomForest(Gaussian):
             (n_classes,) or (n_classes + 1,) is that of the 95 % interval of every leaf.
             ``class_sizes`` and ``class_half_width`` have the shape (n_classes,), in records.
             ``importance`` of shape (n_features,) sums to 1: the separation of scores by the splits
-            on a column. ``separation_p`` of the same shape tests that the classes do not depend on
-            a column, with noise and sampling; NaN for a column at no root.
+            on a column.
         """
         now = decode_state(_Leaves, state, self.frac_bits)
         leaves, noise = now.leaves, now.noise
@@ -390,7 +389,6 @@ class RandomForest(Gaussian):
             "class_sizes": self._class_sizes(leaves),
             "class_half_width": np.full(len(self.classes), self._class_half_width(noise)),
             "importance": self._importance(leaves, noise),
-            "separation_p": self._separation_p(leaves, noise),
         }
 
     def probabilities(self, results: Results, records: Records) -> Floats:
@@ -515,12 +513,10 @@ class RandomForest(Gaussian):
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
     ) -> Summary:
         """Summarise the columns that separate the classes."""
-        # Models of old versions have no p-values.
-        p = results.get("separation_p", np.full(self.n_features, np.nan))
+        noise = float(results["leaf_half_width"][0]) / _Z
+        p = self._separation_p(np.asarray(results["leaves"]), noise)
         classes = f"the classes of {columns[self.target]}"
         known = np.flatnonzero(~np.isnan(p))
-        if not len(known):
-            return Summary(reliability=f"Which columns separate {classes} is not known.")
         places = known[found(p[known])]
         result = f"No column is shown to separate {classes}."
         if len(places):
@@ -529,11 +525,8 @@ class RandomForest(Gaussian):
         return Summary(
             result=result,
             reliability=how_sure(len(places), len(known), f"columns separate {classes}"),
+            one_record=True,
         )
-
-    def reasons(self, results: Results) -> dict[str, str]:
-        """Return why the separation of a column is not known."""
-        return {"separation_p": "no tree begins with this column"}
 
     def _separation_p(self, leaves: Floats, noise: float) -> Floats:
         """Return the p-value of each column that splits the root of a tree, else NaN.
