@@ -353,7 +353,7 @@ class Board:
         self._authority = Authority(folder)
         self._file = folder / "board.json"
         self.federation = Federation.of(_json_of(folder / "federation.json"))
-        self._state = _json_of(self._file) if self._file.is_file() else _empty()
+        self._state = _empty() | (_json_of(self._file) if self._file.is_file() else {})
         self._lock = threading.Lock()
 
     @staticmethod
@@ -368,7 +368,7 @@ class Board:
         validate(Declaration("days", Annotated[int, Range(1, 90)], None), days)
         token, expires = new_key().hex(), time.time() + 86400.0 * days
         with self._lock:
-            self._state["tokens"][name] = [_hash(token), expires]
+            self._state["invited"][name] = [_hash(token), expires]
             _write(self._file, self._state)
         return Invitation(self.federation, name, token, expires)
 
@@ -380,7 +380,7 @@ class Board:
         with self._lock:
             grants = self._state["grants"].values()
             self._authority.revoke_certificates(grant["certificate"] for grant in grants)
-            self._state = {**_empty(), "tokens": self._state["tokens"]}
+            self._state = {**_empty(), "invited": self._state["invited"]}
             _write(self._file, self._state)
 
     def missing(self, step: Literal["entries", "openings", "seen"]) -> list[str]:
@@ -396,7 +396,7 @@ class Board:
             If the token does not belong to the name, or the message is invalid.
         """
         with self._lock:
-            known, expires = self._state["tokens"].get(name, ("", 0.0))
+            known, expires = self._state["invited"].get(name, ("", 0.0))
             # Only hashes of tokens are stored, so the board's file admits no party.
             if not hmac.compare_digest(known, _hash(token)) or time.time() > expires:
                 raise PlanError(f"invitation of {name!r} is no longer valid; request a new one.")
@@ -453,7 +453,7 @@ def _asked(settings: Any) -> set[str]:
 
 
 def _empty() -> dict[str, Any]:
-    parts: dict[str, Any] = {"tokens": {}, "entries": {}, "openings": {}, "grants": {}, "seen": []}
+    parts: dict[str, Any] = {"invited": {}, "entries": {}, "openings": {}, "grants": {}, "seen": []}
     return {"session": new_nonce(), **parts}
 
 

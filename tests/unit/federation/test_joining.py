@@ -232,6 +232,18 @@ def test_an_invitation_of_an_earlier_version_is_refused(board: Board, tmp_path: 
         Invitation.load(path)
 
 
+def test_a_board_of_an_earlier_version_asks_for_new_invitations(
+    board: Board, tmp_path: Path
+) -> None:
+    token = board.invite("ana").token
+    file = tmp_path / "ca" / "board.json"
+    state = json.loads(file.read_text())
+    state["tokens"] = {name: held for name, (held, _) in state.pop("invited").items()}
+    file.write_text(json.dumps(state))
+    with pytest.raises(PlanError, match="request a new one"):
+        Board(tmp_path / "ca").post("ana", token, {})
+
+
 def test_a_thief_keeps_no_certificate_after_all_began_again(board: Board, tmp_path: Path) -> None:
     """A stolen invitation was used first: the words differ, and all begin again."""
     parties = invited(board, tmp_path)

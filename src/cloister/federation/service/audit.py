@@ -5,7 +5,7 @@ moved breaks the chain. A comparison with a head that was noted elsewhere reveal
 end, and a replaced chain. No line holds a value that depends on records.
 
 A full file is renamed, ``audit.jsonl`` to ``audit.000000012345.jsonl`` by its last number, and the
-chain goes on in a new one. Whoever deletes the oldest files leaves a chain that still verifies.
+chain goes on in a new one. Without the oldest files, the rest still verifies.
 """
 
 from __future__ import annotations
