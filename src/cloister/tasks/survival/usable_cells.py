@@ -25,7 +25,7 @@ REASONS = (
 """Why a coefficient is not known, by its code in results."""
 RARE, FIRST_RARE, NOISY, FEW = range(1, 5)
 _CLEAR_LEVEL = 6.0  # deviations of noise that the events of a category must exceed
-_CLEAR_KNOT, _LEAST_KNOTS, _MOST_LOST = 5.0, 3, 0.3  # joined knots: deviations, share of the split
+_CLEAR_KNOT, _LEAST_KNOTS, _MOST_LOST = 3.0, 3, 0.3  # joined knots: deviations, share of the split
 _TINY = 1e-9
 
 

@@ -40,3 +40,10 @@ def test_later_counts_have_little_noise() -> None:
     """A number at risk: 4 deviations of a released sum at 4,096 cells, where a table has 64."""
     later = running.weights_of(np.ones(4096))
     assert np.sqrt(later @ later) * np.sqrt(3.713) < 4
+
+
+def test_a_block_ends_in_the_middle_of_a_level() -> None:
+    events = np.array([0.0, 1.0, 4.0, 4.0, 4.0, 4.0, 9.0, 9.5])
+    assert running.cuts_of(events, 3.0).tolist() == [0, 4, 6, 7]
+    assert running.cuts_of(events, 20.0).tolist() == [0, 7]
+    assert running.cuts_of(events[:2], 0.5).tolist() == [0, 1]
