@@ -49,6 +49,7 @@ _EDGE_BINS = 32  # bins of a column
 _TAIL, _LOST = 0.03, 0.5  # largest loss at an end of a column: share of all records, of a cluster
 _BIN_NOISE = 0.59  # largest noise of a bin's count, over the records that may be cut
 _DRIFT_OF_BIN = 0.6  # records of a bin that may be cut, in deviations of their noise
+_GROUP = 0.3  # largest cost of records to cut, over the cost of a cluster of a uniform column
 _LEAST_BINS = 2  # of a box; a narrower box is extended by a bin on either side
 _FINENESS = 9.0  # noise of a cluster's count that a cell's count should have
 _FEWEST, _MOST = 5, 60  # cells of a cluster
@@ -260,7 +261,8 @@ class GridRoute(Route):
             # Noise may leave no room in a loose box. Where counts rise, their sums less a drift
             # have a minimum.
             sums = np.cumsum(counts - _DRIFT_OF_BIN * noise_std)[: len(room)]
-            return step * max(few, int(np.append(0.0, sums).argmin()))
+            few = max(few, int(np.append(0.0, sums).argmin()))
+            return step * min(few, _before_groups(counts, noise_std, self._affordable(counts)))
 
         low = -1 + np.array([cut(counts) for counts in noisy])
         high = 1 - np.array([cut(counts[::-1]) for counts in noisy])
@@ -278,6 +280,15 @@ class GridRoute(Route):
             beyond_low=np.maximum((noisy * below).sum(axis=1), 0),
             beyond_high=np.maximum((noisy * above).sum(axis=1), 0),
         )
+
+    def _affordable(self, counts: Floats) -> float:
+        """Return the largest cost of records to cut at an end of a column, in squared bins."""
+        full, middles = np.maximum(counts, 0), np.arange(len(counts))
+        total = max(float(full.sum()), 1.0)
+        mean = float((full * middles).sum()) / total
+        variance = float((full * (middles - mean) ** 2).sum()) / total
+        of_cluster: float = self.nominal_n * self.n_clusters ** -(1 + 2 / self.n_features)
+        return _GROUP * variance * of_cluster
 
     def _cluster(self, known: GridKnown, noisy: Floats, noise_std: float) -> GridKnown:
         """Replace the records by points of the histogram, and cluster the points."""
@@ -427,6 +438,20 @@ class GridRoute(Route):
             size_half_width=np.hypot(known.size_half_width, SIZE_ERROR * np.abs(known.sizes)),
             verdict=judgement.verdict,
         )
+
+
+def _before_groups(counts: Floats, noise_std: float, affordable: float) -> int:
+    """Return the number of bins at the low end that may be cut before a small group is lost.
+
+    The cost of records is the sum of their squared distances to the box. Only bins that, with both
+    neighbours, have more records than noise are believed.
+    """
+    three = np.convolve(counts, np.ones(3), "same")
+    seen = np.where(three > _SEEN * sqrt(3) * noise_std, np.maximum(counts, 0), 0)
+    bins = np.arange(len(counts))
+    away = np.maximum(bins[:, None] - bins + 0.5, 0)  # of each bin, from the end of each box
+    costs = (away**2 * seen).sum(axis=1)
+    return int(np.searchsorted(costs, affordable, side="right"))
 
 
 def _middles(known: GridKnown, bins: Integers | Sequence[int]) -> Integers:

@@ -22,7 +22,7 @@ from cloister.protocol.task import Floats, GridState, Integers, NoisyBlock, Reco
 from cloister.tasks.clipped import bin_numbers, clip_to_unit, sum_clipped, sum_clipped_near
 from cloister.tasks.clustering.auto import Auto, EstimatedRoute
 from cloister.tasks.clustering.auto_finder import FinderKnown, FinderRoute, _far_groups
-from cloister.tasks.clustering.auto_grid import GridRoute
+from cloister.tasks.clustering.auto_grid import GridRoute, _before_groups
 from cloister.tasks.clustering.auto_mean import MeanRoute, spread_out
 from cloister.tasks.clustering.auto_pca import PcaRoute
 from cloister.tasks.clustering.auto_rounds import growing, lloyd_contribution
@@ -650,7 +650,7 @@ def grid_task(k: int, d: int, n: int, epsilon: float = 2.0) -> tuple[Auto, GridR
 
 
 def heavy_tailed(n: int, d: int) -> Records:
-    values = 0.1 * np.random.default_rng(3).standard_t(1.5, (n, d)) + 0.1
+    values = 0.1 * np.random.default_rng(3).standard_t(5, (n, d)) + 0.1
     return np.rint(np.clip(values, -1, 1) * ONE).astype(np.int32)
 
 
@@ -694,6 +694,30 @@ def test_the_box_leaves_out_a_part_of_each_tail_and_no_more() -> None:
     assert ((values > high).mean(axis=0) <= 0.03).all()
     assert ((values < low + step).mean(axis=0) > 0.03).all()  # another bin would be too much
     assert ((values > high - step).mean(axis=0) > 0.03).all()
+
+
+def test_the_box_holds_a_small_group_that_is_far() -> None:
+    task, route = grid_task(5, 2, 6_000)
+    assert route.has_box
+    rng = np.random.default_rng(7)
+    values = rng.normal(0, 0.1, (6_000, 2))
+    values[:90, 1] += 0.8  # half of the records that a tail may have
+    table = np.rint(np.clip(values, -1, 1) * ONE).astype(np.int32)
+    state = on_grid(task, task.start())
+    tails = NoisyBlock(task.contribute(0, state, table).reshape(2, -1), 5.0 * ONE)
+    found = task.update(0, state, {"tails": tails})
+    assert found["box_high"][1] > 0.6
+    assert found["box_high"][0] < 0.5
+
+
+def test_bins_are_cut_up_to_a_group_that_costs_too_much() -> None:
+    counts = np.array([0.0, 2.0, 3.0, 2.0, 0.0, 0.0, 0.0, 0.0, 90.0, 90.0])
+    # Boxes that start in bin b lose the sum of squared distances of the records before.
+    assert _before_groups(counts, 0.0, 1e9) == 10
+    costs = [sum(n * (b - i + 0.5) ** 2 for i, n in enumerate(counts[: b + 1])) for b in range(10)]
+    for b in range(1, 10):
+        assert _before_groups(counts, 0.0, costs[b] - 0.01) == b
+    assert _before_groups(counts, 3.0, 0.0) == 8  # noise hides the first group
 
 
 def test_the_box_loses_no_cluster_where_there_are_many() -> None:
