@@ -34,7 +34,6 @@ from cloister_lab.experiments.records import (
 )
 from cloister_lab.experiments.run import Settings, Unit, command_of, units_of
 from cloister_lab.experiments.yardstick import crosses, models, numbers, tables, times
-from cloister_lab.experiments.yardstick.models import ELSEWHERE
 from cloister_lab.experiments.yardstick.readings import (
     PLANNED,
     Judge,
@@ -329,7 +328,7 @@ def figures(rows: Sequence[TidyRow], out: Path) -> list[Path]:
 def as_lines(rows: Sequence[TidyRow], command: str) -> list[str]:
     """Return the page of results."""
     found = judged(rows)
-    failed = [each for each in found if each.failure and not _elsewhere(each)]
+    failed = [each for each in found if each.failure]
     refusals = [_refused(each) for each in found if each.row.refused]
     values = {
         "command": command,
@@ -362,10 +361,6 @@ def _listed(found: Sequence[Judged]) -> str | None:
     return ", ".join(dict.fromkeys(str(each.line["dataset"]) for each in found)) or None
 
 
-def _elsewhere(each: Judged) -> bool:
-    return each.line["task"] in ELSEWHERE
-
-
 def _by_task(found: Sequence[Judged]) -> Iterator[dict[str, Any]]:
     """Yield the summary of each task and kind; a task that always refuses has one line, too."""
     tasks: dict[str, list[Judged]] = {}
@@ -384,7 +379,7 @@ def _summary(task: str, kind: str, of: Sequence[Judged]) -> dict[str, Any]:
     coverage, width = ([getattr(row, name) for row in shown] for name in ("coverage", "width"))
     planned, off = (sum(getattr(row, name) for row in shown) for name in ("planned", "off"))
     return {
-        "task": f"{task} *" if task in ELSEWHERE else task,
+        "task": task,
         "kind": kind,
         "cells": len(cells),
         "rows": len(own),

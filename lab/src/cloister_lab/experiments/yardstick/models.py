@@ -1,4 +1,4 @@
-"""Regressions, and measures of predictions on records."""
+"""Measures of predictions on records; coefficients have an experiment of their own."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cloister.core.derived import displays_of
-from cloister.core.display import Estimate
-from cloister.core.display import Table as Shown
 from cloister.data.schema import Column
 from cloister_lab.experiments.yardstick.readings import (
     Figure,
@@ -21,18 +18,13 @@ from cloister_lab.experiments.yardstick.readings import (
     design_of,
     figures,
     library,
-    shown,
 )
 from cloister_lab.experiments.yardstick.tables import Table, flag, number
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-ELSEWHERE = frozenset({"linear", "logistic"})
-"""Tasks whose rows are shown here and judged by their own experiment, ``coefficients``."""
-
 _GUESS, _SCORE = "guess", "score"
-_SEPARATED = 15.0  # a coefficient beyond has no maximum of its likelihood
 
 
 def _target(table: Table) -> Column:
@@ -54,61 +46,6 @@ def _columns(table: Table, target: str) -> tuple[Column, ...]:
 
 def _design(frame: DataFrame, table: Table, target: str) -> DataFrame:
     return design_of(frame, _columns(table, target))
-
-
-# --- Coefficients ---------------------------------------------------------------------------------
-
-
-def _asks_linear(table: Table, _: int) -> Question:
-    target = _target(table)
-    return Question((*_columns(table, target.name), target), {"target": target.name})
-
-
-def _asks_logistic(table: Table, _: int) -> Question:
-    outcome = column_of(table, table.outcome)
-    return Question((*_columns(table, outcome.name), outcome), {"target": outcome.name})
-
-
-def _rows_of(release: Release, title: str) -> list[tuple[str, Estimate]]:
-    """Return the names and estimates of the first table of the report with such a title."""
-    plan = release.plan
-    first = next(
-        each
-        for each in displays_of(plan.task, release.results, plan.columns)
-        if isinstance(each, Shown) and each.title.startswith(title)
-    )
-    return [(str(name), cell) for name, cell, *_ in first.rows if isinstance(cell, Estimate)]
-
-
-def _coefficients(release: Release) -> list[Figure]:
-    """Return coefficients against the first category."""
-    found = _rows_of(release, "Coefficients")
-    return [shown(f"coefficient {n}", cell) for n, cell in found if n != "residual deviation"]
-
-
-def _odds_ratios(release: Release) -> list[Figure]:
-    """Return odds ratios against the first category."""
-    found = _rows_of(release, "Odds ratios")
-    return [shown(f"log odds ratio {name}", cell).logged for name, cell in found]
-
-
-def _least_squares(frame: DataFrame, table: Table) -> dict[str, Target]:
-    """Return coefficients by statsmodels."""
-    api, target = library("statsmodels.api"), _target(table).name
-    design = _design(frame, table, target).assign(intercept=1.0)
-    found = api.OLS(frame[target], design).fit().params
-    return {f"coefficient {name}": float(b) for name, b in found.items()}
-
-
-def _maximum_likelihood(frame: DataFrame, table: Table) -> dict[str, Target]:
-    """Return coefficients by statsmodels, without a penalty; one that is infinite has no answer."""
-    api, target = library("statsmodels.api"), table.outcome
-    design = _design(frame, table, target).assign(intercept=1.0)
-    found = api.GLM(frame[target], design, family=api.families.Binomial()).fit().params
-    return {
-        f"log odds ratio {name}": float(b) if abs(b) < _SEPARATED else np.inf
-        for name, b in found.items()
-    }
 
 
 # --- Measures of predictions ----------------------------------------------------------------------
@@ -212,14 +149,6 @@ def _errors(frame: DataFrame, table: Table) -> dict[str, Target]:
 
 
 JUDGES = (
-    Judge(
-        *("linear", _explains_number, _asks_linear, _coefficients, _least_squares),
-        needs=("statsmodels",),
-    ),
-    Judge(
-        *("logistic", _explains_outcome, _asks_logistic, _odds_ratios, _maximum_likelihood),
-        needs=("statsmodels",),
-    ),
     Judge(
         *("evaluation", _explains_outcome, _asks_scores, _evaluation, _measures),
         prepared=_with_scores,
