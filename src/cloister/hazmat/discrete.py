@@ -32,8 +32,8 @@ again, is independent of the values of accepted lanes. Only a word that decides 
 ``width = (2^64 - 1) // bound``. A word with quotient >= bound is drawn again, so that all values
 are equally likely. A block of lanes reads the words of V, then those of U with its sign, then those
 of the coins, from the lowest digit. Each of these has one word per lane, in order. Words that are
-drawn again, and further words of X, follow directly. The same bytes give the same sample on every machine, which
-``tests/vectors`` pins with a scalar implementation.
+drawn again, and further words of X, follow directly. The same bytes give the same sample on every
+machine, which ``tests/vectors`` pins with a scalar implementation.
 
 References
 ----------
