@@ -228,8 +228,8 @@ class Survival(Gaussian):
 
         The first curve is one half there, in a group of average size without censoring. The others
         are for groups of 50 %, 10 % and 2 % of all records. A group counts without the records that
-        were censored before, and is not known before the release. An infinite width says that the
-        curve would have ended.
+        were censored before, and is not known before the release. A width is infinite if the curve
+        would have ended.
         """
         noise = noise_std / (1 << COUNT_BITS)
         risk_noise = self._curve(1.0, 1.0, noise).risk_noise[0]
