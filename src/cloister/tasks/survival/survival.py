@@ -228,7 +228,7 @@ class Survival(Gaussian):
 
         The first curve is one half there, in a group of average size without censoring. The others
         are for groups of 50 %, 10 % and 2 % of all records. A group counts without the records that
-        were censored before, and is not known before the release. A width is infinite if the curve
+        were censored before, and is not known before the release. A width is infinite if a curve
         would have ended.
         """
         noise = noise_std / (1 << COUNT_BITS)
