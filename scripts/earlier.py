@@ -2,10 +2,11 @@
 
     python scripts/earlier.py v0.2.0
 
-Each task of both releases plans its example, and its example with each option changed, and sums
-made-up records for all rounds, with seeded noise. A task whose plans, sums and states are equal
-goes into ``src/cloister/protocol/earlier.json`` with the digest of its code in the earlier release.
-Silos of both releases can then take part in one job (docs/adr/0077-releases-side-by-side.md).
+Each task of both releases plans its example, the same with each option changed, and examples with
+more columns, records and budget. It sums made-up records for all rounds, with seeded noise. A task
+whose plans, sums and states are equal goes into ``src/cloister/protocol/earlier.json`` with the
+digest of its code in the earlier release. Silos of both releases can then take part in one job
+(docs/adr/0077-releases-side-by-side.md).
 """
 
 from __future__ import annotations

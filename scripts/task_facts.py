@@ -31,7 +31,7 @@ from cloister.data.schema import schema_of
 from cloister.protocol.code import code_of
 from cloister.protocol.task import nested_tasks
 from cloister.tasks import TASKS
-from cloister.tasks.examples import example_of
+from cloister.tasks.examples import Example, example_of, numbers
 from cloister.tasks.options import options_of
 from cloister.testing import _noise, _on_grid
 
@@ -79,10 +79,12 @@ def sums(plan: Any, columns: Any) -> Iterator[bytes]:
             yield key.encode() + np.ascontiguousarray(state[key]).tobytes()
 
 
-def says(kind: Any, example: Any, other: dict[str, Any]) -> tuple[Any, str]:
+def says(
+    kind: Any, example: Any, other: dict[str, Any], epsilon: float = 2.0, nominal_n: int = 300
+) -> tuple[Any, str]:
     """Return the plan of an example and a hash of all that it says; a refusal has no plan."""
-    budget = Budget(2.0, 1e-6) if kind.private else None
-    about = {"budget": budget, "nominal_n": 300, **example.options, **other}
+    budget = Budget(epsilon, 1e-6) if kind.private else None
+    about = {"budget": budget, "nominal_n": nominal_n, **example.options, **other}
     said = hashlib.sha256()
     try:
         plan = make_plan(kind, schema_of(tuple(example.columns)), ("a", "b"), **about)
@@ -95,12 +97,27 @@ def says(kind: Any, example: Any, other: dict[str, Any]) -> tuple[Any, str]:
     return plan, said.hexdigest()
 
 
+def wider(kind: Any) -> Iterator[Any]:
+    """Yield examples with more columns."""
+    own = getattr(kind, "example", None)
+    for size in (3, 5, 20):
+        if own is None:
+            yield example_of(kind, n_features=size, n_clusters=4)
+        else:
+            yield Example((*own.columns, *numbers(size)), own.options)
+
+
 found = {}
 for name, kind in TASKS.items():
     if kind.__module__.partition(".")[0] != "cloister":
         continue
     example = example_of(kind)
     said = [says(kind, example, other) for other in variants(kind, example)]
+    said += [
+        says(kind, each, {}, epsilon, nominal_n)
+        for each in (example, *wider(kind))
+        for epsilon, nominal_n in ((0.5, 5000), (8.0, 300))
+    ]
     plan, _ = said[0]
     if plan is None:
         print(name, *said[0], file=sys.stderr)
