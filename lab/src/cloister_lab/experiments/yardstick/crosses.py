@@ -248,13 +248,14 @@ def _asks_words(table: Table, _: int) -> Question:
 
 def _margins(release: Release) -> list[Figure]:
     """Return the released shares of levels, as the report shows them."""
-    found = []
+    found, planned = [], release.planned("level_half_width") / release.plan.nominal_n
     for display in _displays(release):
         if isinstance(display, Heatmap) and display.title.endswith("released and synthetic"):
             column = display.title.split(":")[0]
             released, _ = display.numbers()
             for label, cell in zip(display.estimate.labels[1], released[1], strict=True):
-                found.append(shown(f"share {column}={label}", cell))
+                figure = shown(f"share {column}={label}", cell)
+                found.append(replace(figure, planned=planned))
     return found
 
 
@@ -291,7 +292,8 @@ def _rules(release: Release) -> list[Figure]:
             for heading, cell in zip(display.headings[1:], cells, strict=True):
                 if isinstance(label, str) and isinstance(cell, Estimate):
                     found += _of_rule(label, heading, cell)
-    return found
+    planned = release.planned("half_width")
+    return [replace(f, planned=planned) if f.name.startswith("support") else f for f in found]
 
 
 def _of_rule(label: str, heading: str, cell: Estimate) -> Iterator[Figure]:

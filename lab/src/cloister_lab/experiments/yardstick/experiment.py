@@ -120,7 +120,7 @@ def release_of(
     values = frame[[column.name for column in question.columns]].to_numpy(float)
     low, high = (np.array([getattr(c, end) for c in question.columns]) for end in ("min", "max"))
     records = plan.grid.encode(np.clip(values, low, high))
-    return Release(plan, forecast_of(plan), rerun(plan, records, rng))
+    return Release(plan, forecast_of(plan), rerun(plan, records, rng), frame)
 
 
 def measure(cell: Cell) -> list[Row]:

@@ -52,11 +52,18 @@ class Question:
 
 @dataclass(frozen=True)
 class Release:
-    """A plan, its forecast and the results of one run."""
+    """A plan, its forecast and the results of one run.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The records, for the shares that a forecast depends on and a planner must guess.
+    """
 
     plan: Plan
     forecast: Results
     results: Results
+    frame: DataFrame
 
     def planned(self, name: str, at: int = 0) -> float:
         """Return a half-width of the forecast."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,11 +56,11 @@ def _curves(release: Release) -> list[Figure]:
     results, task = release.results, release.plan.task
     groups: tuple[str, ...] = task.groups  # type: ignore[attr-defined]  # of this task
     times = results["times"]
-    planned = release.planned("survival_half_width")
     found = []
     for i, group in enumerate(groups):
         for part in _PLACES:
             at = round(part * (len(times) - 1))
+            planned = _planned_curve(release, i, at)
             value = {f"survival{end}": results[f"survival{end}"][i, [at]] for end in _ENDS}
             label = f"curve at {part:g} of the times, {group}"
             place = [float(times[at])]
@@ -69,6 +72,17 @@ def _curves(release: Release) -> list[Figure]:
     found += figures(half, "mean", names, at=[float(results["at"][_HALF])] * len(groups))
     names = [f"log rate ratio, {group}" for group in groups[1:]]
     return found + [each.logged for each in figures(results, "rate_ratio", names)]
+
+
+def _planned_curve(release: Release, group: int, at: int) -> float | None:
+    """Return the planned half-width of a curve, by the share of its group that is not censored."""
+    alive = float(release.results["survival"][group, at])
+    at_risk = float(release.results["at_risk"][group, at])
+    if not alive * at_risk > 0:
+        return None
+    share = at_risk / alive / release.plan.nominal_n
+    planned = release.planned("survival_of_a_group_with_10%_not_censored_half_width") * 0.1 / share
+    return planned if isfinite(planned) else None
 
 
 def _by_group(frame: DataFrame, table: Table) -> Iterator[tuple[str, DataFrame]]:
@@ -145,12 +159,32 @@ def _hazards(release: Release) -> list[Figure]:
     results, task = release.results, release.plan.task
     names: tuple[str, ...] = task.names  # type: ignore[attr-defined]  # of both tasks
     found = figures(results, "coef", [f"coefficient {name}" for name in names])
+    if release.plan.task.name == "cox":
+        widths = _planned_coefficients(release)
+        found = [replace(f, planned=w) for f, w in zip(found, widths, strict=True)]
     unknown = results.get("attenuated", results.get("reason"))
     assert unknown is not None
-    return [
-        Figure(f.name, f.estimate, f.noise, f.population, known=not mark)
-        for f, mark in zip(found, unknown > 0, strict=True)
-    ]
+    return [replace(f, known=not mark) for f, mark in zip(found, unknown > 0, strict=True)]
+
+
+def _planned_coefficients(release: Release) -> Iterator[float]:
+    """Yield planned half-widths: by the share of a category, or by the range of a number."""
+    plan, frame, last, code = release.plan, release.frame, "", 0
+    task: Any = plan.task
+    half = dict(zip(plan.columns, plan.grid.half_range, strict=True))
+    places = [count(), count()]  # of numbers and of categories in the forecast
+    levels = [n for n in task.levels for _ in range(max(n - 1, 1))]
+    for name, n in zip(task.names, levels, strict=True):
+        column = name.partition("=")[0]
+        code, last = (code + 1 if column == last else 1), column
+        at = next(places[n > 0])
+        if n:
+            share = float((frame[column] == code).mean())
+            even = release.planned("log_hazard_ratio_of_a_category_with_50%_half_width", at)
+            yield even * 0.25 / (share * (1 - share)) if 0 < share < 1 else nan
+        else:
+            of_half = release.planned("log_hazard_ratio_for_half_of_a_range_half_width", at)
+            yield of_half / float(half[column])
 
 
 def _cox(frame: DataFrame, table: Table, covariates: tuple[Column, ...]) -> Any:
