@@ -31,8 +31,9 @@ class Coordinator:
     def __init__(self, pins: dict[str, str]) -> None:
         self._pins = pins
 
-    def silos(self) -> list[dict[str, str]]:
-        return [{"name": name, "fingerprint": pin} for name, pin in self._pins.items()]
+    def silos(self) -> list[dict[str, str | None]]:
+        pins = self._pins.items()
+        return [{"name": name, "fingerprint": pin, "release": None} for name, pin in pins]
 
 
 def refusal_on(page: str, folder: Path) -> str | None:

@@ -276,6 +276,8 @@ def assert_known_where_usable(task: Survival, results: Results, key: str) -> Non
         unknown = last > results["usable"][:, None]
         assert (np.isnan(value) == unknown).all(), key
         assert ((value >= 0) | unknown).all()
+    elif name in ("log_rank", "log_rank_p"):  # a test that nobody at risk allows is not known
+        assert (np.isnan(value) == np.isnan(results["log_rank_p"])).all(), key
     else:
         assert np.isfinite(value).all(), key
 

@@ -81,6 +81,9 @@ class Streams:
     def connected(self) -> tuple[str, ...]:
         return tuple(sorted(self.up))
 
+    def releases(self) -> dict[str, str]:
+        return dict.fromkeys(self.connected(), "0.3.0")
+
     def offer(self, silo: str, job: str, document: dict[str, Any]) -> None:
         self.offers.append((silo, job, document))
         if (silo, job) not in self.clients:

@@ -436,6 +436,7 @@ def test_a_silo_opens_a_stream_and_is_remembered_by_its_certificate(
     assert silo["fingerprint"] == IDENTITIES["a"].fingerprint
     assert silo["connected"] is True
     assert silo["schema"] == ""
+    assert silo["release"] == "0.3.0"
     assert not ours(caplog)
 
 

@@ -379,7 +379,7 @@ def test_an_exchange_that_cannot_begin_ends_with_the_error() -> None:
     async def asked() -> None:
         hub = Hub(on_connect=lambda _: None, on_decision=lambda *_: None, identify=identify)
         hub._loop = asyncio.get_running_loop()
-        hub._streams["b"] = _Stream(SimpleNamespace(scope={}), 1)  # type: ignore[arg-type]
+        hub._streams["b"] = _Stream(SimpleNamespace(scope={}, headers={}), 1)  # type: ignore[arg-type]
         frames = {"a": b"", "b": b""}  # one is absent and waited for already
         exchange = hub.exchange("0" * 32, frames, patience=60.0, grace=60.0, on_sent=lambda: None)
         await asyncio.sleep(0)

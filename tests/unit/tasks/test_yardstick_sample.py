@@ -25,4 +25,5 @@ def test_intervals_hold_the_textbook_answer_and_are_not_wide(task: str) -> None:
     # At a true level of .95, a row below .8 has a probability of .003 before its seed is fixed.
     assert min(row.coverage for row in rows) >= 0.8
     assert np.mean([row.coverage for row in rows]) >= 0.93
-    assert np.median([row.width for row in rows]) <= 1.3
+    # The needed width is the greatest error but one of 30, so a single ratio is rough.
+    assert np.median([row.width for row in rows]) <= 1.5
