@@ -76,8 +76,10 @@ def _curves(release: Release) -> list[Figure]:
 
 def _planned_curve(release: Release, group: int, at: int) -> float | None:
     """Return the planned half-width of a curve, by the share of its group that is not censored."""
+    task: Any = release.plan.task
+    times, of_groups = (release.frame[release.plan.columns[j]] for j in (task.time, task.by))
+    at_risk = int(((of_groups == group) & (times >= release.results["times"][at])).sum())
     alive = float(release.results["survival"][group, at])
-    at_risk = float(release.results["at_risk"][group, at])
     if not alive * at_risk > 0:
         return None
     share = at_risk / alive / release.plan.nominal_n
