@@ -29,7 +29,7 @@ from cloister.privacy.noise import DiscreteNoise, NoiseSource
 from cloister.protocol.code import code_of
 from cloister.protocol.plan import Plan
 from cloister.protocol.readers import Reader
-from cloister.protocol.releases import code_for
+from cloister.protocol.releases import UNTOLD, code_for, earlier_code
 from cloister.protocol.task import Mechanism, Profile, PublicFacts, Task
 from cloister.tasks.count import Count
 from cloister.tasks.options import design, options_bounded_by_n
@@ -339,6 +339,8 @@ def derive_plan(plan: Plan, schema: Schema, tasks: Mapping[str, type[Task]]) -> 
             "it again with this version."
         )
     names = {field.name for field in fields(Trust)}
+    # A plan for members of the release before names the code that they have.
+    is_earlier = plan.code is not None and plan.code == earlier_code(plan.task)
     try:
         job = Job(
             task=type(plan.task),
@@ -347,6 +349,7 @@ def derive_plan(plan: Plan, schema: Schema, tasks: Mapping[str, type[Task]]) -> 
             options=decode_options(plan.options, tasks),
             columns=plan.columns,
             frac_bits=plan.grid.frac_bits,
+            releases=(UNTOLD,) if is_earlier else (),
             trust=Trust(**{name: getattr(plan, name) for name in names}),
         )
         return replace(job.plan_for(plan.budget, plan.nominal_n), run_id=plan.run_id)

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from cloister import Budget, Plan
-from cloister.app.job import Job, make_plan
+from cloister.app.job import Job, derive_plan, make_plan
+from cloister.app.question import differences
 from cloister.core.errors import PlanError
 from cloister.data.schema import schema_of
 from cloister.federation.transports.http import release_of
@@ -15,8 +16,11 @@ from cloister.protocol import releases
 from cloister.protocol.code import code_mismatch
 from cloister.protocol.plan import Code
 from cloister.protocol.releases import UNTOLD, earlier_code
+from cloister.tasks import TASKS
 from cloister.tasks.count import Count
 from cloister.tasks.examples import example_of
+
+SCHEMA = schema_of(example_of(Count).columns)
 
 
 @pytest.fixture
@@ -28,8 +32,7 @@ def earlier(monkeypatch: pytest.MonkeyPatch) -> Code:
 
 
 def _plan(*members: str) -> Plan:
-    schema = schema_of(example_of(Count).columns)
-    job = Job(task=Count, schema=schema, silos=("a", "b"), epsilon=1.0, releases=members)
+    job = Job(task=Count, schema=SCHEMA, silos=("a", "b"), epsilon=1.0, releases=members)
     return job.plan_for(Budget(1.0, 1e-6), 100)
 
 
@@ -39,6 +42,13 @@ def test_a_plan_names_the_code_that_all_members_have(earlier: Code, release: str
     assert now != earlier
     assert _plan().code == now
     assert _plan("0.3.0", release).code == earlier
+
+
+@pytest.mark.parametrize("release", ["0.1.0", "0.3.0"])
+def test_a_silo_derives_the_same_plan(earlier: Code, release: str) -> None:
+    plan = _plan(release)
+    assert not [*differences(plan, derive_plan(plan, SCHEMA, TASKS))]
+    assert code_mismatch(plan) is None
 
 
 def test_code_of_the_release_before_is_accepted_if_it_computes_the_same(earlier: Code) -> None:
