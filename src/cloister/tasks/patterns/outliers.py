@@ -10,8 +10,6 @@ References
 ----------
 .. [WH31] Wilson and Hilferty, "The distribution of chi-square", PNAS 17, 1931: the cube root of
    chi-square is nearly normal.
-.. [Z08] Zou and Donner, "Construction of confidence limits about effect measures", Statistics in
-   Medicine 27, 2008: limits of a difference from the limits of each part.
 .. [P16] Pevný, "Loda: lightweight on-line detector of anomalies", Machine Learning 102, 2016: many
    weak histograms of random projections.
 """
@@ -372,15 +370,9 @@ class Outliers(Measuring):
                 Estimate(*(usual[name][:, i] for name in ("quantiles", "low", "high")))
                 for i in range(len(_QUARTILES))
             )
-            # Noise of two running sums is hardly correlated, so errors add in squares [Z08]_. The
-            # place inside a cell is no noise, so without a step they add.
-            step = np.array([bool(of[2]) for of in self.usual.ticks] or [False])
-            ranges = third.values - first.values
-            both = third.values - third.low, first.high - first.values
-            below = np.where(step, np.hypot(*both), sum(both))
-            both = third.high - third.values, first.values - first.low
-            above = np.where(step, np.hypot(*both), sum(both))
-            widths = ranges, ranges - below, ranges + above
+            # The interval of a range reaches from the nearest to the farthest ends of both. Errors
+            # must not add in squares: with few records an estimate may be far inside its interval.
+            widths = third.values - first.values, third.low - first.high, third.high - first.low
             spread = Estimate(*(width / _IQR for width in widths))
         else:
             # Scores need a place: without a mean it is the middle of the box.
@@ -388,11 +380,12 @@ class Outliers(Measuring):
                 replace(found, values=middle_of(found))
                 for found in (Estimate.of(usual, name) for name in ("mean", "deviation"))
             )
-        # A spread below the uncertainty of the location is indistinguishable from 0.
-        least = np.maximum(
-            location.high - location.low, self.used_box.half_range * 2.0**-self.frac_bits
-        )
-        ends = (np.maximum(end, least) for end in (spread.values, spread.low, spread.high))
+        # A spread below the uncertainty of the location is indistinguishable from 0. The interval
+        # is of the spread itself, which may be as small.
+        step = self.used_box.half_range * 2.0**-self.frac_bits
+        least = np.maximum(location.high - location.low, step)
+        lower = np.maximum(spread.low, step)
+        ends = np.maximum(spread.values, least), lower, np.maximum(spread.high, least)
         places = as_results({"location": location, "spread": Estimate(*ends)})
         if "covariance" in usual:
             places["covariance"] = _definite(usual, places["spread"])
