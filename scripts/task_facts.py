@@ -22,7 +22,7 @@ sys.meta_path[:] = [
 ]
 sys.path.insert(0, sys.argv[1])
 
-# ruff: noqa: E402 -- imports must follow
+# ruff: noqa: E402 -- imports must follow the change of the path
 
 import cloister
 from cloister import Budget

@@ -22,7 +22,7 @@ ALL = [name for name in DESIGNS if name.startswith("cox, ")]
 
 @pytest.mark.parametrize("name", ALL)
 def test_neighbours_differ_by_at_most_the_bound(name: str) -> None:
-    """Also in the company of others: a sum is the sum of what each record adds."""
+    """A record adds the same alone and among other records."""
     case = DESIGNS[name]
     task = case.build()
     (block,) = task.blocks(0)

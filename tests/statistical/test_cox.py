@@ -123,7 +123,7 @@ def test_where_nothing_matters_the_test_rejects_one_in_twenty() -> None:
 
 
 class Deaf(Cox):
-    """A mutant that takes the noise for a third of what it is."""
+    """A mutant that assumes a third of the noise."""
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
         less = {name: replace(of, noise_std=of.noise_std / 3) for name, of in released.items()}

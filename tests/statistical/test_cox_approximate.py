@@ -129,7 +129,7 @@ def test_where_nothing_matters_the_test_rejects_one_in_twenty(epsilon: float) ->
 
 @dataclass(frozen=True)
 class Deaf(Series):
-    """A mutant that takes the noise in all sums for half of what it is."""
+    """A mutant that halves the noise assumed in all sums."""
 
     def solve(
         self, residuals: Floats, sums: Floats, std: float, sums_std: float, drift: float

@@ -212,7 +212,7 @@ SAID = [
     (
         *("outliers", "age bmi work"),
         {"count_share": 0.2, "group": "work", "min_group": 50.0},
-        r"Outliers: private [\d.]+ ± [\d.]+, state [\d.]+ ± [\d.]+, none below 50. Medians: .*",
+        r"Outliers: private: [\d.]+ ± [\d.]+, state: [\d.]+ ± [\d.]+, none: below 50. Medians: .*",
         "6 of 6 .*",
     ),
     (

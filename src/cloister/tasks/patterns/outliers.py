@@ -459,7 +459,7 @@ class Outliers(Measuring):
         if not self.count_share:
             return usual
         counts = around(results["flagged"], results["flagged_half_width"])
-        names = [f"{name} " for name in self.group_names] or [""]
+        names = [f"{name}: " for name in self.group_names] or [""]
         visible = results.get("shown", np.ones(len(names)))
         least = f"below {self.min_group:g}" if self.min_group else "none shown"
         parts = listing(
