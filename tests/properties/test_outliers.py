@@ -360,7 +360,7 @@ def test_what_is_no_table_is_refused() -> None:
         model.fit([["a"], ["b"]])
 
 
-def test_a_spread_is_at_least_what_noise_leaves_unknown_of_the_place_and_its_interval_is_not() -> None:
+def test_a_spread_is_at_least_the_noise_of_its_place_and_its_interval_may_be_lower() -> None:
     box = SimpleNamespace(half_range=np.array([1.0, 1.0, 1.0]))
     task = SimpleNamespace(usual=None, used_box=box, frac_bits=4)
     usual = {
