@@ -33,6 +33,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from _pytest.mark import ParameterSet
 
 ROOT = Path(__file__).parents[2]
 IN_REFERENCE = ("lab", "step-level-loop", "test-your-transport")
@@ -111,7 +112,13 @@ def missing_inputs(argv: list[str]) -> list[str]:
     return [word for word in read if word.endswith(INPUTS) and not Path(word).exists()]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def _runs(page: Path) -> ParameterSet:
+    """Return a page as a case; audits of enough runs take as long as all other pages."""
+    marks = [pytest.mark.nightly] if page.name == "audit.md" else []
+    return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
+
+
+@pytest.mark.parametrize("page", map(_runs, PAGES))
 def test_every_block_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

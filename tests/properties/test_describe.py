@@ -41,9 +41,13 @@ def task_cells(task: Describe) -> int:
     return sum(map(len, task.categories))
 
 
-def test_a_mutant_is_caught_by_the_laws_and_by_an_audit() -> None:
+def test_a_mutant_is_caught_by_the_laws() -> None:
     loud = replace(CASE, task=Loud).build()
     with pytest.raises(AssertionError):
         check_task(loud, [CASE.worst(loud)])
+
+
+@pytest.mark.nightly
+def test_a_mutant_is_caught_by_an_audit() -> None:
     audit = audit_task(Loud, Budget(4.0, 1e-5), runs=100, words=2000, canaries=50)
     assert any(finding.alarms for finding in audit.findings)

@@ -38,6 +38,7 @@ class FreeTables(Scorecard):
         return (replace(block, l1=self.words[0], l2_squared=self.words[0] ** 2),)
 
 
+@pytest.mark.nightly  # the laws below find both in every change
 @pytest.mark.parametrize("twin", [Twice, FreeTables])
 def test_a_twin_that_adds_too_much_is_found_by_an_audit(twin: type[Scorecard]) -> None:
     options = Scorecard.example.options
