@@ -167,7 +167,7 @@ class Silent(Line):
 def test_a_prediction_that_is_no_number_has_no_error() -> None:
     task = replace(EVALUATIONS["a model of numbers"], model=Silent(n_features=3, target=2))
     found = task.contribute(0, {}, np.array([[0, 0, ONE // 2]], dtype=np.int32)) / ONE
-    assert found[:6].tolist() == [1, 0, 0, 0, 0.5, 0.25]
+    assert found[:6].tolist() == [1, 0, -1, -1, 0.5, -0.5]
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -325,6 +325,26 @@ def test_errors_of_a_regression_are_those_of_scikit_learn() -> None:
     }
     for name, value in exact.items():
         assert found[name][0] == pytest.approx(value, abs=2e-3), name
+
+
+def test_errors_beyond_half_the_range_of_the_target_are_counted_in_full() -> None:
+    rng = np.random.default_rng(2)
+    truth = np.minimum(15 + rng.exponential(9.0, 5000), 50.0)
+    told = np.clip(truth.mean() + rng.normal(0, 1, 5000), 15.0, 50.0)
+    assert np.mean(np.abs(told - truth) > 35 / 2) > 0.02
+    found = release(
+        RegressionEvaluation, schema_of(number("y", 15.0, 50.0), number("told", 15.0, 50.0)),
+        np.column_stack([truth, told]), truth="y", prediction="told", epsilon=1.0,
+    ).results  # fmt: skip
+    exact = {
+        "mae": metrics.mean_absolute_error(truth, told),
+        "rmse": metrics.root_mean_squared_error(truth, told),
+        "bias": np.mean(told - truth),
+        "r2": metrics.r2_score(truth, told),
+    }
+    for name, value in exact.items():
+        assert found[name][0] == pytest.approx(value, abs=0.01), name
+        assert found[f"{name}_low"][0] <= value <= found[f"{name}_high"][0], name
 
 
 @pytest.mark.parametrize(("load", "k"), [(load_iris, 3), (load_wine, 4)])

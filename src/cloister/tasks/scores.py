@@ -477,48 +477,66 @@ def regression_measures(
     Parameters
     ----------
     sums : ndarray of shape (6,)
-        Noisy sums of 1, ``r``, ``|r|``, ``r**2``, ``y`` and ``y**2``. Here ``r`` is the clipped
-        residual over `bound` and ``y`` is the target on the grid, both in ``[-1, 1]``. Each sum
-        has independent noise of `variance`.
+        Noisy sums of 1, ``r``, ``2 |r| - 1``, ``2 r**2 - 1``, ``y`` and ``2 y**2 - 1``. Here ``r``
+        is the clipped residual over `bound` and ``y`` is the target on the grid, both in
+        ``[-1, 1]``. Each sum has independent noise of `variance`.
     bound, half_range : float, data units
         Bound of a residual, and half the range of the target.
     """
-    n, residual, absolute, squared, y, y_squared = map(np.asarray, sums)
+    n, residual, _, _, y, _ = map(np.asarray, sums)
+    absolute, squared, y_squared = (np.asarray((part + n) / 2) for part in sums[[2, 3, 5]])
     size, square_sum = np.maximum(n, 1.0), np.maximum(squared, 0.0)
 
-    def mean(total: Floats, of_squares: Floats, least: float = 0.0) -> Estimate:
+    half = variance / 2  # of a halved sum, which has the noise of the number of records, too
+
+    def mean(total: Floats, of_squares: Floats, noise: Variances, least: float = 0.0) -> Estimate:
         """Return a mean from a sum and, for the sample, the sum of squares."""
-        noise, sampling = (variance, variance, 0.0), (of_squares, size, total)
-        return ratio(total, n, noise, sampling, (least, 1.0))
+        return ratio(total, n, noise, (of_squares, size, total), (least, 1.0))
 
     fourth = _kurtosis(absolute / size, square_sum / size) * square_sum**2 / size
-    square = mean(squared, fourth)
+    square = mean(squared, fourth, (half, variance, half))
     # 1 - R2 = n sum r^2 / (n sum y^2 - (sum y)^2), in the units of y; a noisy square is too
-    # large by the variance
+    # large by the variance, and so are products of n with twice a halved sum
     per = (bound / half_range) ** 2
-    spread = n * y_squared - y**2 + variance
+    above, spread = per * (n * squared - half), n * y_squared - half - y**2 + variance
+    slopes = squared + n / 2, y_squared + n / 2  # of both with respect to n, without `per`
     noise = (
-        variance * per**2 * (n**2 + squared**2),
-        variance * (y_squared**2 + n**2 + 4 * y**2),
-        variance * per * squared * y_squared,
+        variance * per**2 * (slopes[0] ** 2 + n**2 / 4),
+        variance * (slopes[1] ** 2 + n**2 / 4 + 4 * y**2),
+        variance * per * slopes[0] * slopes[1],
     )
-    unexplained = ratio(per * n * squared, spread, noise, box=(0.0, 2.0))
+    unexplained = ratio(above, spread, noise, box=(0.0, 2.0))
     of_residuals = np.maximum(fourth / square_sum**2 - 1 / size, 0.0) if square_sum > 0 else 0.0
-    # Relative variances. Both sums contain the residuals, so the true variance is smaller.
-    unexplained = sampled(
-        unexplained, middle_of(unexplained) ** 2 * (of_residuals + (_NORMAL - 1) / size), (0.0, 2.0)
-    )
+    # Relative variances of both sums, which share the part of the target that is not explained.
+    of_target, u = (_NORMAL - 1) / size, middle_of(unexplained)
+    shared = _SHARED * np.minimum(u, 1 / np.maximum(u, _TINY))
+    relative = of_residuals + of_target - 2 * shared * np.sqrt(of_residuals * of_target)
+    unexplained = sampled(unexplained, u**2 * relative, (0.0, 2.0))
     turned = unexplained.mapped(lambda part: 1 - part)
     wide = turned.population and turned.population[::-1]
+    mae = mean(absolute, square_sum, (half, variance, half))
     return {
-        "bias": scaled(mean(residual, square_sum, -1.0), bound),
-        "mae": scaled(mean(absolute, square_sum), bound),
-        "rmse": square.mapped(lambda v: bound * np.sqrt(v)),
+        "bias": scaled(mean(residual, square_sum, (variance, variance, 0.0), -1.0), bound),
+        "mae": scaled(mae, bound),
+        "rmse": scaled(_at_least(square.mapped(np.sqrt), mae), bound),
         "r2": Estimate(turned.values, turned.high, turned.low, population=wide),
     }
 
 
+def _at_least(estimate: Estimate, less: Estimate) -> Estimate:
+    """Return an estimate of a number that is not less than another, nor are its intervals."""
+    values, low, high = (
+        np.maximum(part, less.low) for part in (estimate.values, estimate.low, estimate.high)
+    )
+    ends, far = estimate.population, less.population
+    wide = ends and far and (np.maximum(ends[0], far[0]), np.maximum(ends[1], far[0]))
+    return Estimate(values, low, high, population=wide)
+
+
 _NORMAL = 3.0  # kurtosis of the normal distribution
+# of the correlation of squared residuals and squared distances of the target, which is 1 - R2 for
+# normal numbers and less if the size of a residual depends on the prediction
+_SHARED = 0.8
 
 
 def _kurtosis(absolute: Floats, squared: Floats) -> Floats:
