@@ -49,11 +49,13 @@ LEAST_PROBABILITY = 1e-3
 GROUPS = 10
 """Largest number of rows of a calibration table."""
 _TINY = 1e-300  # a divisor or an argument of the logarithm is never 0
-_BIAS = 1.2  # of the area from n_bins bins, times n_bins**2; measured on adult
+_BLUR = 0.2  # error of the area by n_bins bins, times n_bins, where its scores are in few of them
+_UNSEEN = 1.2  # deviation of the area's error by the bins, over blur / n_bins, of linear densities
 _NOISE = (
     3.0  # variance of the area's noise, over n_bins (sigma / n)**2, one record in four positive
 )
-_BINS = (8, 128)  # minimum and maximum
+_LOG_LOSS, _BRIER = 1.2, 0.4  # deviations of both by the bins, times n_bins**2; measured
+_BINS = (8, 256)  # minimum and maximum
 
 
 Variances = tuple[Floats | float, Floats | float, Floats | float]
@@ -61,15 +63,14 @@ Variances = tuple[Floats | float, Floats | float, Floats | float]
 
 
 def number_of_bins(noise_over_n: float) -> int:
-    """Return the number of score bins for a release, even and in [8, 128].
+    """Return the number of score bins for a release, even and in [8, 256].
 
-    It is a function of the plan. The bins blur the area under the curve by about
-    ``1.2 / bins**2``, and each bin adds noise. `noise_over_n` is the noise multiplier of the budget
-    over the nominal number of records. The number that minimises squared blur plus variance is
-    multiplied by 1.5. Most of the error is then noise, which the interval covers.
+    It is a function of the plan. The bins blur the area under the curve by at most about
+    ``0.2 / bins``, and each bin adds noise. `noise_over_n` is the noise multiplier of the budget
+    over the nominal number of records. The number minimises squared blur plus variance.
     """
-    balanced: float = (4 * _BIAS**2 / (_NOISE * noise_over_n**2)) ** 0.2
-    return int(min(max(2 * ceil(0.75 * balanced), _BINS[0]), _BINS[1]))
+    balanced: float = (2 * _BLUR**2 / (_NOISE * noise_over_n**2)) ** (1 / 3)
+    return int(min(max(2 * ceil(balanced / 2), _BINS[0]), _BINS[1]))
 
 
 def log_odds_to_unit(log_odds: Floats) -> Floats:
@@ -336,7 +337,7 @@ def area(scores: ScoreHistogram) -> tuple[Estimate, Floats]:
         towards the upper neighbouring bin. Sums of pairs are unbiased, because the noises of
         members and others are independent. The interval also covers the area with half of the
         pairs in each bin, which is right for scores of few values. It allows for a random order
-        in each bin.
+        in each bin, and for densities that are not linear.
     blur : ndarray of shape ()
         Bound on the distance of the area of the scores themselves to the area with half of the
         pairs in each bin. It holds for any scores, without noise.
@@ -373,9 +374,9 @@ def _pairs_area(scores: ScoreHistogram, slope: float) -> Estimate:
     counts = [np.maximum(part, 0.0) for part in (others, members)]
     # variance of the Mann-Whitney statistic in each bin, for a random order in the bin
     chance = float((counts[0] * counts[1] * (counts[0] + counts[1])).sum()) / 12
-    # densities are not linear: the effect of the slope is assumed uncertain by a third of its size
-    added = _STRAIGHT * (members[1:] @ others[:-1] - members[:-1] @ others[1:])
-    chance += float(added / 3) ** 2
+    # densities are not linear: half of the pairs in a bin may be in the right order, give or take
+    # a share that falls with the width of bins
+    chance += (_UNSEEN * float(counts[0] @ counts[1]) / (2 * n)) ** 2
     of_right, of_all, both = moved(scores.cov_others, scores.cov_members)
     noise, sampling = (of_right + chance, of_all, both), moved(*map(np.diag, counts))
     return ratio(members @ below, n_others * n_members, noise, sampling)
@@ -384,8 +385,8 @@ def _pairs_area(scores: ScoreHistogram, slope: float) -> Estimate:
 def probability_measures(scores: ScoreHistogram, probability: Floats) -> dict[str, Estimate]:
     """Return log-loss and Brier score of a class against the rest; shape ()."""
     return {
-        "log_loss": _binary_loss(scores, -np.log(1 - probability), -np.log(probability)),
-        "brier": _binary_loss(scores, probability**2, (1 - probability) ** 2),
+        "log_loss": _binary_loss(scores, -np.log(1 - probability), -np.log(probability), _LOG_LOSS),
+        "brier": _binary_loss(scores, probability**2, (1 - probability) ** 2, _BRIER),
     }
 
 
@@ -393,34 +394,39 @@ def multiclass_log_loss(heads: Sequence[ScoreHistogram], probability: Floats) ->
     """Return the mean of minus the log of the probability of the true class; shape ()."""
     loss = -np.log(probability)
     parts = [(head.members, head.cov_members, loss) for head in heads]
-    return _mean_loss(parts, np.maximum(sum(head.members for head in heads), 0.0), loss)
+    cells = np.maximum(sum(head.members for head in heads), 0.0)
+    return _mean_loss(parts, cells, loss, _LOG_LOSS)
 
 
-def _binary_loss(scores: ScoreHistogram, of_others: Floats, of_members: Floats) -> Estimate:
+def _binary_loss(
+    scores: ScoreHistogram, of_others: Floats, of_members: Floats, blur: float
+) -> Estimate:
     parts = (
         (scores.others, scores.cov_others, of_others),
         (scores.members, scores.cov_members, of_members),
     )
     cells = np.maximum(np.concatenate([scores.others, scores.members]), 0.0)
-    return _mean_loss(parts, cells, np.concatenate([of_others, of_members]))
+    return _mean_loss(parts, cells, np.concatenate([of_others, of_members]), blur)
 
 
 def _mean_loss(
-    parts: Sequence[tuple[Floats, Floats, Floats]], cells: Floats, losses: Floats
+    parts: Sequence[tuple[Floats, Floats, Floats]], cells: Floats, losses: Floats, blur: float
 ) -> Estimate:
     """Return the mean over records of a loss, from counts, their covariance and losses of bins.
 
-    `cells` and their `losses` describe the sample for the sampling variance.
+    `cells` and their `losses` describe the sample for the sampling variance. The deviation of the
+    mean by the bins is `blur` over their squared number.
     """
     ones = np.ones(len(parts[0][0]))
+    n = np.asarray(sum(counts.sum() for counts, _, _ in parts))
     noise = (
-        sum(loss @ cov @ loss for _, cov, loss in parts),
+        sum(loss @ cov @ loss for _, cov, loss in parts) + (blur / len(ones) ** 2 * n) ** 2,
         sum(ones @ cov @ ones for _, cov, _ in parts),
         sum(loss @ cov @ ones for _, cov, loss in parts),
     )
     return ratio(
         np.asarray(sum(counts @ loss for counts, _, loss in parts)),
-        np.asarray(sum(counts.sum() for counts, _, _ in parts)),
+        n,
         noise,
         (cells @ losses**2, cells.sum(), cells @ losses),
         (0.0, float(losses.max())),
