@@ -55,7 +55,7 @@ _NOISE = (
     3.0  # variance of the area's noise, over n_bins (sigma / n)**2, one record in four positive
 )
 _LOG_LOSS, _BRIER = 1.2, 0.4  # deviations of both by the bins, times n_bins**2; measured
-_BINS = (8, 256)  # minimum and maximum
+_BINS = (12, 256)  # minimum and maximum
 
 
 Variances = tuple[Floats | float, Floats | float, Floats | float]
@@ -63,7 +63,7 @@ Variances = tuple[Floats | float, Floats | float, Floats | float]
 
 
 def number_of_bins(noise_over_n: float) -> int:
-    """Return the number of score bins for a release, even and in [8, 256].
+    """Return the number of score bins for a release, even and in [12, 256].
 
     It is a function of the plan. The bins blur the area under the curve by at most about
     ``0.2 / bins``, and each bin adds noise. `noise_over_n` is the noise multiplier of the budget
