@@ -167,7 +167,7 @@ class Silent(Line):
 def test_a_prediction_that_is_no_number_has_no_error() -> None:
     task = replace(EVALUATIONS["a model of numbers"], model=Silent(n_features=3, target=2))
     found = task.contribute(0, {}, np.array([[0, 0, ONE // 2]], dtype=np.int32)) / ONE
-    assert found[:6].tolist() == [1, 0, 0, 0, 0.5, 0.25]
+    assert found[:6].tolist() == [1, 0, -1, -1, 0.5, -0.5]
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -307,6 +307,23 @@ def test_measures_of_three_classes_are_those_of_scikit_learn() -> None:
     )
 
 
+def test_intervals_hold_the_area_of_scores_that_few_bins_hold() -> None:
+    # Draws of few records: the order of scores in a bin is that of these few.
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        log_odds = rng.normal(-1.0, 0.4, 1000)
+        truth = rng.random(1000) < 1 / (1 + np.exp(-1.0 - 2 * log_odds))
+        table = np.column_stack([truth, 1 / (1 + np.exp(-log_odds))])[
+            rng.integers(1000, size=20_000)
+        ]
+        found = release(
+            Evaluation, SCORED, table, truth="truth", score="score", epsilon=4.0
+        ).results
+        area = metrics.roc_auc_score(table[:, 0], table[:, 1])
+        assert found["auc_low"][0] <= area <= found["auc_high"][0]
+        assert found["auc_high"][0] - found["auc_low"][0] < 0.01
+
+
 def test_errors_of_a_regression_are_those_of_scikit_learn() -> None:
     rng = np.random.default_rng(1)
     truth = rng.uniform(-2, 2, 2000)
@@ -325,6 +342,26 @@ def test_errors_of_a_regression_are_those_of_scikit_learn() -> None:
     }
     for name, value in exact.items():
         assert found[name][0] == pytest.approx(value, abs=2e-3), name
+
+
+def test_errors_beyond_half_the_range_of_the_target_are_counted_in_full() -> None:
+    rng = np.random.default_rng(2)
+    truth = np.minimum(15 + rng.exponential(9.0, 5000), 50.0)
+    told = np.clip(truth.mean() + rng.normal(0, 1, 5000), 15.0, 50.0)
+    assert np.mean(np.abs(told - truth) > 35 / 2) > 0.02
+    found = release(
+        RegressionEvaluation, schema_of(number("y", 15.0, 50.0), number("told", 15.0, 50.0)),
+        np.column_stack([truth, told]), truth="y", prediction="told", epsilon=1.0,
+    ).results  # fmt: skip
+    exact = {
+        "mae": metrics.mean_absolute_error(truth, told),
+        "rmse": metrics.root_mean_squared_error(truth, told),
+        "bias": np.mean(told - truth),
+        "r2": metrics.r2_score(truth, told),
+    }
+    for name, value in exact.items():
+        assert found[name][0] == pytest.approx(value, abs=0.01), name
+        assert found[f"{name}_low"][0] <= value <= found[f"{name}_high"][0], name
 
 
 @pytest.mark.parametrize(("load", "k"), [(load_iris, 3), (load_wine, 4)])
@@ -477,8 +514,8 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_spent(name: str) 
 def test_bins_grow_with_the_records_and_depend_on_the_plan_alone() -> None:
     numbers = [scores.number_of_bins(4.0 / n) for n in (10, 300, 3000, 30_000, 10**7)]
     assert numbers == sorted(numbers)
-    assert numbers[0] == 8
-    assert numbers[-1] == 128
+    assert numbers[0] == 12
+    assert numbers[-1] == 256
     assert all(b % 2 == 0 for b in numbers)
 
 

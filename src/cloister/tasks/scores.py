@@ -49,11 +49,13 @@ LEAST_PROBABILITY = 1e-3
 GROUPS = 10
 """Largest number of rows of a calibration table."""
 _TINY = 1e-300  # a divisor or an argument of the logarithm is never 0
-_BIAS = 1.2  # of the area from n_bins bins, times n_bins**2; measured on adult
+_BLUR = 0.2  # error of the area by n_bins bins, times n_bins, where its scores are in few of them
+_UNSEEN = 1.2  # deviation of the area's error by the bins, over blur / n_bins, of linear densities
 _NOISE = (
     3.0  # variance of the area's noise, over n_bins (sigma / n)**2, one record in four positive
 )
-_BINS = (8, 128)  # minimum and maximum
+_LOG_LOSS, _BRIER = 1.2, 0.4  # deviations of both by the bins, times n_bins**2; measured
+_BINS = (12, 256)  # minimum and maximum
 
 
 Variances = tuple[Floats | float, Floats | float, Floats | float]
@@ -61,15 +63,14 @@ Variances = tuple[Floats | float, Floats | float, Floats | float]
 
 
 def number_of_bins(noise_over_n: float) -> int:
-    """Return the number of score bins for a release, even and in [8, 128].
+    """Return the number of score bins for a release, even and in [12, 256].
 
-    It is a function of the plan. The bins blur the area under the curve by about
-    ``1.2 / bins**2``, and each bin adds noise. `noise_over_n` is the noise multiplier of the budget
-    over the nominal number of records. The number that minimises squared blur plus variance is
-    multiplied by 1.5. Most of the error is then noise, which the interval covers.
+    It is a function of the plan. The bins blur the area under the curve by at most about
+    ``0.2 / bins``, and each bin adds noise. `noise_over_n` is the noise multiplier of the budget
+    over the nominal number of records. The number minimises squared blur plus variance.
     """
-    balanced: float = (4 * _BIAS**2 / (_NOISE * noise_over_n**2)) ** 0.2
-    return int(min(max(2 * ceil(0.75 * balanced), _BINS[0]), _BINS[1]))
+    balanced: float = (2 * _BLUR**2 / (_NOISE * noise_over_n**2)) ** (1 / 3)
+    return int(min(max(2 * ceil(balanced / 2), _BINS[0]), _BINS[1]))
 
 
 def log_odds_to_unit(log_odds: Floats) -> Floats:
@@ -336,7 +337,7 @@ def area(scores: ScoreHistogram) -> tuple[Estimate, Floats]:
         towards the upper neighbouring bin. Sums of pairs are unbiased, because the noises of
         members and others are independent. The interval also covers the area with half of the
         pairs in each bin, which is right for scores of few values. It allows for a random order
-        in each bin.
+        in each bin, and for densities that are not linear.
     blur : ndarray of shape ()
         Bound on the distance of the area of the scores themselves to the area with half of the
         pairs in each bin. It holds for any scores, without noise.
@@ -373,9 +374,9 @@ def _pairs_area(scores: ScoreHistogram, slope: float) -> Estimate:
     counts = [np.maximum(part, 0.0) for part in (others, members)]
     # variance of the Mann-Whitney statistic in each bin, for a random order in the bin
     chance = float((counts[0] * counts[1] * (counts[0] + counts[1])).sum()) / 12
-    # densities are not linear: the effect of the slope is assumed uncertain by a third of its size
-    added = _STRAIGHT * (members[1:] @ others[:-1] - members[:-1] @ others[1:])
-    chance += float(added / 3) ** 2
+    # densities are not linear: half of the pairs in a bin may be in the right order, give or take
+    # a share that falls with the width of bins
+    chance += (_UNSEEN * float(counts[0] @ counts[1]) / (2 * n)) ** 2
     of_right, of_all, both = moved(scores.cov_others, scores.cov_members)
     noise, sampling = (of_right + chance, of_all, both), moved(*map(np.diag, counts))
     return ratio(members @ below, n_others * n_members, noise, sampling)
@@ -384,8 +385,8 @@ def _pairs_area(scores: ScoreHistogram, slope: float) -> Estimate:
 def probability_measures(scores: ScoreHistogram, probability: Floats) -> dict[str, Estimate]:
     """Return log-loss and Brier score of a class against the rest; shape ()."""
     return {
-        "log_loss": _binary_loss(scores, -np.log(1 - probability), -np.log(probability)),
-        "brier": _binary_loss(scores, probability**2, (1 - probability) ** 2),
+        "log_loss": _binary_loss(scores, -np.log(1 - probability), -np.log(probability), _LOG_LOSS),
+        "brier": _binary_loss(scores, probability**2, (1 - probability) ** 2, _BRIER),
     }
 
 
@@ -393,34 +394,39 @@ def multiclass_log_loss(heads: Sequence[ScoreHistogram], probability: Floats) ->
     """Return the mean of minus the log of the probability of the true class; shape ()."""
     loss = -np.log(probability)
     parts = [(head.members, head.cov_members, loss) for head in heads]
-    return _mean_loss(parts, np.maximum(sum(head.members for head in heads), 0.0), loss)
+    cells = np.maximum(sum(head.members for head in heads), 0.0)
+    return _mean_loss(parts, cells, loss, _LOG_LOSS)
 
 
-def _binary_loss(scores: ScoreHistogram, of_others: Floats, of_members: Floats) -> Estimate:
+def _binary_loss(
+    scores: ScoreHistogram, of_others: Floats, of_members: Floats, blur: float
+) -> Estimate:
     parts = (
         (scores.others, scores.cov_others, of_others),
         (scores.members, scores.cov_members, of_members),
     )
     cells = np.maximum(np.concatenate([scores.others, scores.members]), 0.0)
-    return _mean_loss(parts, cells, np.concatenate([of_others, of_members]))
+    return _mean_loss(parts, cells, np.concatenate([of_others, of_members]), blur)
 
 
 def _mean_loss(
-    parts: Sequence[tuple[Floats, Floats, Floats]], cells: Floats, losses: Floats
+    parts: Sequence[tuple[Floats, Floats, Floats]], cells: Floats, losses: Floats, blur: float
 ) -> Estimate:
     """Return the mean over records of a loss, from counts, their covariance and losses of bins.
 
-    `cells` and their `losses` describe the sample for the sampling variance.
+    `cells` and their `losses` describe the sample for the sampling variance. The deviation of the
+    mean by the bins is `blur` over their squared number.
     """
     ones = np.ones(len(parts[0][0]))
+    n = np.asarray(sum(counts.sum() for counts, _, _ in parts))
     noise = (
-        sum(loss @ cov @ loss for _, cov, loss in parts),
+        sum(loss @ cov @ loss for _, cov, loss in parts) + (blur / len(ones) ** 2 * n) ** 2,
         sum(ones @ cov @ ones for _, cov, _ in parts),
         sum(loss @ cov @ ones for _, cov, loss in parts),
     )
     return ratio(
         np.asarray(sum(counts @ loss for counts, _, loss in parts)),
-        np.asarray(sum(counts.sum() for counts, _, _ in parts)),
+        n,
         noise,
         (cells @ losses**2, cells.sum(), cells @ losses),
         (0.0, float(losses.max())),
@@ -477,48 +483,66 @@ def regression_measures(
     Parameters
     ----------
     sums : ndarray of shape (6,)
-        Noisy sums of 1, ``r``, ``|r|``, ``r**2``, ``y`` and ``y**2``. Here ``r`` is the clipped
-        residual over `bound` and ``y`` is the target on the grid, both in ``[-1, 1]``. Each sum
-        has independent noise of `variance`.
+        Noisy sums of 1, ``r``, ``2 |r| - 1``, ``2 r**2 - 1``, ``y`` and ``2 y**2 - 1``. Here ``r``
+        is the clipped residual over `bound` and ``y`` is the target on the grid, both in
+        ``[-1, 1]``. Each sum has independent noise of `variance`.
     bound, half_range : float, data units
         Bound of a residual, and half the range of the target.
     """
-    n, residual, absolute, squared, y, y_squared = map(np.asarray, sums)
+    n, residual, _, _, y, _ = map(np.asarray, sums)
+    absolute, squared, y_squared = (np.asarray((part + n) / 2) for part in sums[[2, 3, 5]])
     size, square_sum = np.maximum(n, 1.0), np.maximum(squared, 0.0)
 
-    def mean(total: Floats, of_squares: Floats, least: float = 0.0) -> Estimate:
+    half = variance / 2  # of a halved sum, which has the noise of the number of records, too
+
+    def mean(total: Floats, of_squares: Floats, noise: Variances, least: float = 0.0) -> Estimate:
         """Return a mean from a sum and, for the sample, the sum of squares."""
-        noise, sampling = (variance, variance, 0.0), (of_squares, size, total)
-        return ratio(total, n, noise, sampling, (least, 1.0))
+        return ratio(total, n, noise, (of_squares, size, total), (least, 1.0))
 
     fourth = _kurtosis(absolute / size, square_sum / size) * square_sum**2 / size
-    square = mean(squared, fourth)
+    square = mean(squared, fourth, (half, variance, half))
     # 1 - R2 = n sum r^2 / (n sum y^2 - (sum y)^2), in the units of y; a noisy square is too
-    # large by the variance
+    # large by the variance, and so are products of n with twice a halved sum
     per = (bound / half_range) ** 2
-    spread = n * y_squared - y**2 + variance
+    above, spread = per * (n * squared - half), n * y_squared - half - y**2 + variance
+    slopes = squared + n / 2, y_squared + n / 2  # of both with respect to n, without `per`
     noise = (
-        variance * per**2 * (n**2 + squared**2),
-        variance * (y_squared**2 + n**2 + 4 * y**2),
-        variance * per * squared * y_squared,
+        variance * per**2 * (slopes[0] ** 2 + n**2 / 4),
+        variance * (slopes[1] ** 2 + n**2 / 4 + 4 * y**2),
+        variance * per * slopes[0] * slopes[1],
     )
-    unexplained = ratio(per * n * squared, spread, noise, box=(0.0, 2.0))
+    unexplained = ratio(above, spread, noise, box=(0.0, 2.0))
     of_residuals = np.maximum(fourth / square_sum**2 - 1 / size, 0.0) if square_sum > 0 else 0.0
-    # Relative variances. Both sums contain the residuals, so the true variance is smaller.
-    unexplained = sampled(
-        unexplained, middle_of(unexplained) ** 2 * (of_residuals + (_NORMAL - 1) / size), (0.0, 2.0)
-    )
+    # Relative variances of both sums, which share the part of the target that is not explained.
+    of_target, u = (_NORMAL - 1) / size, middle_of(unexplained)
+    shared = _SHARED * np.minimum(u, 1 / np.maximum(u, _TINY))
+    relative = of_residuals + of_target - 2 * shared * np.sqrt(of_residuals * of_target)
+    unexplained = sampled(unexplained, u**2 * relative, (0.0, 2.0))
     turned = unexplained.mapped(lambda part: 1 - part)
     wide = turned.population and turned.population[::-1]
+    mae = mean(absolute, square_sum, (half, variance, half))
     return {
-        "bias": scaled(mean(residual, square_sum, -1.0), bound),
-        "mae": scaled(mean(absolute, square_sum), bound),
-        "rmse": square.mapped(lambda v: bound * np.sqrt(v)),
+        "bias": scaled(mean(residual, square_sum, (variance, variance, 0.0), -1.0), bound),
+        "mae": scaled(mae, bound),
+        "rmse": scaled(_at_least(square.mapped(np.sqrt), mae), bound),
         "r2": Estimate(turned.values, turned.high, turned.low, population=wide),
     }
 
 
+def _at_least(estimate: Estimate, less: Estimate) -> Estimate:
+    """Return an estimate of a number that is not less than another, nor are its intervals."""
+    values, low, high = (
+        np.maximum(part, less.low) for part in (estimate.values, estimate.low, estimate.high)
+    )
+    ends, far = estimate.population, less.population
+    wide = ends and far and (np.maximum(ends[0], far[0]), np.maximum(ends[1], far[0]))
+    return Estimate(values, low, high, population=wide)
+
+
 _NORMAL = 3.0  # kurtosis of the normal distribution
+# of the correlation of squared residuals and squared distances of the target, which is 1 - R2 for
+# normal numbers and less if the size of a residual depends on the prediction
+_SHARED = 0.8
 
 
 def _kurtosis(absolute: Floats, squared: Floats) -> Floats:

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from cloister import Budget, Ledger, mine_rules, run_job
+from cloister.app.forecast import forecast_of
 from cloister.app.job import make_plan
 from cloister.app.release import Release
 from cloister.core.display import Graph, Table
@@ -273,7 +274,25 @@ def test_expected_error_is_told_before_anything_is_spent() -> None:
     told = plan.task.forecast(plan.noise_std(plan.task.blocks(0)[0]), 4000, plan.grid)
     found = released(epsilon=1.0, max_size=1).result.results
     rare = found["half_width"].min()  # where the noise in the number of baskets does not matter
-    assert told["half_width"][0] == pytest.approx(rare, rel=0.1)
+    assert told["items_half_width"][0] == pytest.approx(rare, rel=0.1)
+
+
+@pytest.mark.parametrize("max_size", [2, 3])
+def test_each_size_of_sets_has_its_own_expected_error(max_size: int) -> None:
+    options: dict[str, Any] = {"nominal_n": 4000, "max_size": max_size, "min_support": 0.02}
+    plan = make_plan(Apriori, SCHEMA, ["a"], budget=Budget(1.0, 1e-6), **options)
+    told = forecast_of(plan)
+    rng = np.random.default_rng(3)
+    shares = (0.9, 0.7, 0.5, 0.4, 0.2, 0.05)  # about as many items in a basket as are assumed
+    table = pd.DataFrame(rng.random((4000, 6)) < shares, columns=list(ITEMS)).astype(int)
+    found = released(SimulatedNoise(0), table=table, epsilon=1.0, **options).result.results
+    sizes = (found["sets"] >= 0).sum(axis=1)
+    widths = found["half_width"]
+    assert told["items_half_width"][0] == pytest.approx(widths[sizes == 1].min(), rel=0.1)
+    of_pairs = "sets_of_2_{}_the_minimum_support_half_width"
+    near, far = (told[of_pairs.format(place)][0] for place in ("near", "far_from"))
+    assert near / 1.5 <= widths[sizes == 2].min()
+    assert widths[sizes == 2].max() <= far * 1.5
 
 
 def test_less_budget_makes_smaller_baskets_count_in_full() -> None:

@@ -44,9 +44,10 @@ class RegressionEvaluation(Evaluated):
 
     Notes
     -----
-    A record adds 1, ``r``, ``|r|``, ``r**2``, ``y`` and ``y**2``, with ``r`` its residual over
-    `bound` and ``y`` its target, both in ``[-1, 1]``. They are truncated toward zero on a lattice
-    of step ``2**-16``, so the squared norm is at most 6.
+    A record adds 1, ``r``, ``2 |r| - 1``, ``2 r**2 - 1``, ``y`` and ``2 y**2 - 1``, with ``r`` its
+    residual over `bound` and ``y`` its target, both in ``[-1, 1]``. They are truncated toward zero
+    on a lattice of step ``2**-16``, so the squared norm is at most 6. Doubled numbers have half
+    the noise.
     """
 
     name: ClassVar[str] = "regression-evaluation"
@@ -64,7 +65,7 @@ class RegressionEvaluation(Evaluated):
         truth: Annotated[str | None, "column of the true number; the model's if None"] = None
         prediction: Annotated[str | None, "column of predicted numbers, without a model"] = None
         bound: Annotated[
-            Positive | None, "residuals are clipped to it; half the range of the target if None"
+            Positive | None, "residuals are clipped to it; the largest possible if None"
         ] = None
         by_silo: BySilo = False
 
@@ -76,11 +77,13 @@ class RegressionEvaluation(Evaluated):
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Use half the range of the target as the default of `bound`."""
+        """Use the largest possible residual as the default of `bound`."""
         source = cls.source(facts, options)
         truth, predicted = facts.columns[source["truth"]], source["prediction"]
-        # Without a column of predictions these bounds are not used.
-        box = (0.0, 0.0) if predicted is None else (facts.low[predicted], facts.high[predicted])
+        # A model is assumed to predict within the bounds of its target.
+        target = (truth.low, truth.high)
+        box = target if predicted is None else (facts.low[predicted], facts.high[predicted])
+        reach = max(box[1] - truth.low, truth.high - box[0])
         return build_task(
             cls,
             facts,
@@ -88,7 +91,7 @@ class RegressionEvaluation(Evaluated):
             **source,
             low=truth.low,
             high=truth.high,
-            bound=(truth.high - truth.low) / 2 if options.bound is None else options.bound,
+            bound=reach if options.bound is None else options.bound,
             prediction_low=box[0],
             prediction_high=box[1],
         )
@@ -112,7 +115,8 @@ class RegressionEvaluation(Evaluated):
         # A prediction may be NaN, which a clip does not bound.
         error = np.nan_to_num((self._predicted(records) - truth) / self.bound, nan=0.0)
         error = np.clip(error, -1.0, 1.0)
-        payload = np.stack([np.ones(len(y)), error, np.abs(error), error**2, y, y**2], axis=1)
+        absolute, squared, y_squared = (2 * x - 1 for x in (np.abs(error), error**2, y**2))
+        payload = np.stack([np.ones(len(y)), error, absolute, squared, y, y_squared], axis=1)
         # Truncated, so that no number exceeds one unit.
         return (Rows.dense(np.trunc(payload * (1 << COUNT_BITS)).astype(np.int64)),)
 

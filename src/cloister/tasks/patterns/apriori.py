@@ -76,6 +76,7 @@ _BASKET_SIZES = (4, 12)  # minimum and maximum of the default limit in the first
 _FIRST_NOISE = 0.35  # noise of an item's count, as a share of the minimum
 _TIMES_MEAN = 2.0  # a basket counts in full up to so many times the mean load
 _SMALL_NOISE = 0.05  # noise of a count, as a share of the minimum
+_ITEMS = 4  # of a basket, in forecasts
 _LIFT = 1.3  # typical ratio of joint occurrences to those by chance
 _SLACK = 2.0  # tolerance below the minimum for items of pairs, in deviations of noise
 _PART_OF_MINIMUM = 0.6  # smallest support of a pair within a triple, as a share of the minimum
@@ -471,11 +472,7 @@ class Apriori(Gaussian):
     def _candidates(
         self, size: int, levels: Sequence[Level], baskets: float, noise_std: float
     ) -> Level:
-        """Return the next candidates, the most likely first, and their weights.
-
-        A basket counts in full up to twice the mean load, or further as long as the additional
-        noise is a small share of the minimum.
-        """
+        """Return the next candidates, the most likely first, and their weights."""
         baskets = max(baskets, 1.0)
         minimum = self.min_support * baskets
         find = self._pairs if size == 2 else self._triples
@@ -488,13 +485,11 @@ class Apriori(Gaussian):
         units = np.clip(np.rint(_WHOLE * part), _LEAST_UNIT, _WHOLE)
         mean_load = float(expected @ units**2) / baskets
         shares = _LEVEL_SHARES[self.max_size]
-        noise = noise_std * sqrt(shares[size - 2] / shares[size - 1]) / (_WHOLE << _FINE)
-        cheap = (_SMALL_NOISE * minimum / noise) ** 2 if noise > 0 else np.inf
-        most = (len(sets) + 1) * _WHOLE**2
+        noise_std *= sqrt(shares[size - 2] / shares[size - 1])
         empty = (0, self.slots(size) - len(sets))  # the length of a block must not depend on data
         return replace(
             levels[size - 1],
-            bound=ceil(np.clip(max(_TIMES_MEAN * mean_load, cheap), _WHOLE**2, most)),
+            bound=self._bound(mean_load, minimum, noise_std, len(sets)),
             sets=np.pad(sets, (empty, (0, 0)), constant_values=-1),
             unit=np.pad(units.astype(np.int64), empty),
             expected=np.pad(expected, empty),
@@ -540,15 +535,43 @@ class Apriori(Gaussian):
     # --- Results ----------------------------------------------------------------------------------
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the expected margin of error of a counted support, as a share of all baskets.
+        """Return the expected margins of error of counted supports, as shares of all baskets.
 
-        It assumes the limit of the first round, `basket_size`, and no basket far beyond it.
+        Those of sets have a range: a set far from the minimum support has the smallest weight. They
+        assume four items in a basket, and no basket far beyond the limit of its level.
         """
-        full = _WHOLE * _adds_in_full(self.basket_size * _WHOLE**2)
-        gain = _gain(self.basket_size, self.n_features)
-        missing = sqrt((1 - _MISSING_SHARE) / _MISSING_SHARE) / gain
-        std = noise_std / full * hypot(1.0, missing)
-        return {"half_width": np.array([INTERVAL_95["gaussian"] * std / nominal_n])}
+        last = self.blocks(self.max_size - 1)[0].weight
+        # The sums of all levels have one bound, so their noise differs by their weights alone.
+        stds = [noise_std * sqrt(last / self.blocks(t)[0].weight) for t in range(self.max_size)]
+        margin = self._margin(self.basket_size * _WHOLE**2, self.n_features, stds[0]) / nominal_n
+        found = {"items_half_width": np.array([margin])}
+        for size, std in enumerate(stds[1:], start=2):
+            load, slots = comb(_ITEMS, size) * _LEAST_UNIT**2, self.slots(size)
+            bound = self._bound(load, self.min_support * nominal_n, std, slots)
+            margin = self._margin(bound, slots, std) / nominal_n
+            place = f"sets_of_{size}", "the_minimum_support_half_width"
+            found[f"{place[0]}_near_{place[1]}"] = np.array([margin])
+            found[f"{place[0]}_far_from_{place[1]}"] = np.array([margin * _WHOLE / _LEAST_UNIT])
+        return found
+
+    @staticmethod
+    def _margin(bound: int, most: int, noise_std: float) -> float:
+        """Return the margin of error of a full candidate's count, of at most so many."""
+        missing = sqrt((1 - _MISSING_SHARE) / _MISSING_SHARE) / _gain(bound, most * _WHOLE**2)
+        std = noise_std / (_WHOLE * _adds_in_full(bound)) * hypot(1.0, missing)
+        return INTERVAL_95["gaussian"] * std
+
+    @staticmethod
+    def _bound(mean_load: float, minimum: float, noise_std: float, sets: int) -> int:
+        """Return the load up to which a basket counts in full, at most one more than `sets`.
+
+        It is twice the mean load, or more as long as the additional noise is a small share of the
+        minimum.
+        """
+        noise = noise_std / (_WHOLE << _FINE)
+        cheap = (_SMALL_NOISE * minimum / noise) ** 2 if noise > 0 else np.inf
+        most = (sets + 1) * _WHOLE**2
+        return ceil(min(max(_TIMES_MEAN * mean_load, cheap, _WHOLE**2), most))
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return all counted sets that may be released, as shares of all baskets.

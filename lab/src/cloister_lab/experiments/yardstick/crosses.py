@@ -292,8 +292,23 @@ def _rules(release: Release) -> list[Figure]:
             for heading, cell in zip(display.headings[1:], cells, strict=True):
                 if isinstance(label, str) and isinstance(cell, Estimate):
                     found += _of_rule(label, heading, cell)
-    planned = release.planned("half_width")
-    return [replace(f, planned=planned) if f.name.startswith("support") else f for f in found]
+    return [
+        replace(f, planned=_planned_support(release, f)) if f.name.startswith("support") else f
+        for f in found
+    ]
+
+
+def _planned_support(release: Release, figure: Figure) -> float:
+    """Return the planned half-width of a support, by its distance from the minimum."""
+    size, task = figure.name.count(" + ") + 1, release.plan.task
+    if size == 1:
+        return release.planned("items_half_width")
+    near, far = (
+        release.planned(f"sets_of_{size}_{place}_the_minimum_support_half_width")
+        for place in ("near", "far_from")
+    )
+    ratio = max(figure.estimate, 1e-9) / task.min_support  # type: ignore[attr-defined]  # of this task
+    return min(near * float(np.sqrt(max(ratio, 1 / ratio))), far)
 
 
 def _of_rule(label: str, heading: str, cell: Estimate) -> Iterator[Figure]:
