@@ -96,6 +96,23 @@ def test_minima_leave_rules_out_and_parts_must_be_known() -> None:
     assert all("a" not in (*r.antecedent,) for r in rules_of(HAND[1:4], 1000.0))
 
 
+@pytest.mark.parametrize(("deviations", "listed"), [(4.8, False), (5.2, True)])
+def test_a_rule_whose_confidence_may_be_nearly_anything_is_left_out(
+    deviations: float, listed: bool
+) -> None:
+    margin = 1.96 * 0.02
+    rare = deviations * 0.02
+    sets = [
+        Itemset(items, support, support, margin)
+        for items, support in ((("a",), rare), (("b",), 0.5), (("a", "b"), rare / 2))
+    ]
+    rules = rules_of(sets, 1000.0)
+    assert any(rule.antecedent == ("a",) for rule in rules) is listed
+    assert any(rule.antecedent == ("b",) for rule in rules)
+    widths = [rule.confidence.high - rule.confidence.low for rule in rules]
+    assert max(widths) < 0.95
+
+
 def test_intervals_of_rules_cover_the_measures_of_exact_supports() -> None:
     """95 % of 400 * 3 intervals; five deviations of the count where each is right are allowed."""
     rng = np.random.default_rng(0)

@@ -34,6 +34,7 @@ _SURELY = 1.5  # half-widths of a subset up to which a set may have support: 99.
 # A set is shown because its noisy support is d deviations above the minimum, so z deviations are
 # needed below it: P(Z > z) = 0.025 P(Z > z - d), and at most 2.81.
 _SHOWN = {1.5: 2.81, 2.0: 2.33, 2.5: 2.08, 3.0: 2.0, 3.5: _Z}
+_DIVISOR = 2.5  # half-widths of its noise that a divisor must exceed; a ratio is then known to 40 %
 _MOST_ROWS = 60  # of a table in the report; the result has all rows
 _MOST_EDGES = 24  # more edges make the graph unreadable
 _NOTE = (
@@ -170,8 +171,9 @@ def rules_of(
 ) -> tuple[Rule, ...]:
     """Return all rules within the sets that reach both minima, by descending lift.
 
-    A rule requires its set, its antecedent and its consequent among the sets. A lift is at most
-    the number of baskets. `spread` is the relative half-width of that number.
+    A rule requires its set, its antecedent and its consequent among the sets. It is left out if the
+    noise of the antecedent's support allows nearly any confidence. A lift is at most the number of
+    baskets. `spread` is the relative half-width of that number.
     """
     by_items = {frozenset(s.items): s for s in itemsets}
     rules = []
@@ -182,6 +184,8 @@ def rules_of(
                 consequent = by_items.get(items - set(left))
                 # A subset may be missing, if its noisy count is below `min_count`.
                 if antecedent is None or consequent is None or not antecedent.support:
+                    continue
+                if antecedent.counted <= _DIVISOR * antecedent.noise(spread):
                     continue
                 rule = _rule(both, antecedent, consequent, max(baskets, 1.0), spread)
                 if rule.confidence.value >= min_confidence and rule.lift.value >= min_lift:

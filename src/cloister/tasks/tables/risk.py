@@ -12,8 +12,8 @@ noise and sampling from the population interval. Such a number varies like chi-s
 like a normal number far from it. So an interval holds all values `t` within 1.96 deviations of the
 estimate, with the variance that the estimate would have at `t` [W27]_.
 
-**Not known.** A logarithm of a share needs a count above its noise. Without one the number is not
-known. Bins are not joined, since the divergence of fewer bins is another number.
+**Not known.** A logarithm of a share needs a count well above its noise. Without one the number is
+not known. Bins are not joined, since the divergence of fewer bins is another number.
 
 References
 ----------
@@ -42,6 +42,7 @@ from cloister.tasks.tables.inference import ratio_of_pairs, relative_risk
 
 _Z = INTERVAL_95["gaussian"]
 _CLEAR = 5.0  # deviations of the noise that both columns must exceed for a distance of them
+_LOGARITHM = 2.5  # of the noise that a count must exceed; its interval then spans a factor of 8
 _HALF = 0.5  # records: a noisy count below it is one of none
 _DRAWS, _STEPS = 1000, 8
 
@@ -53,8 +54,9 @@ def _unknown(low: float, high: float) -> Estimate:
 
 
 def clear(counts: Floats, s: float) -> Flags:
-    """Return True for each noisy count that is above its noise and above half a record."""
-    return above_noise(counts, max(_Z * s, _HALF))
+    """Return True for each noisy count that is well above its noise and above half a record."""
+    # Just above the noise, the interval of a logarithm would have an end far away.
+    return above_noise(counts, max(_LOGARITHM * s, _HALF))
 
 
 # Ratios of shares ---------------------------------------------------------------------------------
@@ -71,14 +73,20 @@ def weights_of_evidence(table: Floats, s: float) -> Estimate:
     Returns
     -------
     Estimate of shape (n_bins,)
-        A value is not a number where a count is not above its noise. An infinite end means that
-        there is no bound on this side.
+        A value is not a number where a count is not well above its noise. An infinite end means
+        that there is no bound on this side.
+
+    Notes
+    -----
+    Limits are those of a difference of logarithms [ZD08]_. Those of the two shares are Fieller's,
+    and Wilson's for the population.
     """
-    rest = table.sum(axis=0) - table
-    noise = s * np.sqrt([1.0, len(table) - 1.0])  # the second column sums the noise of the others
-    found, _ = relative_risk(np.stack([table, rest], axis=-1), noise)
+    columns = table.T[::-1]  # the difference is to the first
+    shares = share_of(columns, columns.sum(axis=1, keepdims=True), s**2, len(table) * s**2)
     with np.errstate(divide="ignore"):
-        found = found.mapped(np.log)
+        logs = shares.mapped(np.log)
+    values = np.where(np.isfinite(logs.values), logs.values, logs.high)
+    found = _to_first(replace(logs, values=values), np.inf)[0]
     return replace(found, values=np.where(clear(table, s).all(axis=1), found.values, np.nan))
 
 
@@ -96,18 +104,25 @@ def compared(counts: Floats, cut: int, s: float) -> dict[str, Estimate]:
     rates = share_of(selected, totals, noise[0], noise.sum())
     sides = np.column_stack([selected, totals - selected])
     pairs = np.stack([sides, np.broadcast_to(sides[0], sides.shape)], axis=1)[1:]
-    ends = (rates.low, rates.high), rates.population or (rates.low, rates.high)
-    limits = [_difference(rates.values, *pair) for pair in ends]
-    gaps = Estimate(rates.values[1:] - rates.values[0], *limits[0], population=limits[1])
     ratios, _ = relative_risk(pairs, np.sqrt(noise))
-    return {"": rates, "_difference": gaps, "_ratio": ratios}
+    return {"": rates, "_difference": _to_first(rates, 1.0), "_ratio": ratios}
 
 
-def _difference(value: Floats, low: Floats, high: Floats) -> Interval:
-    """Return limits of differences to the first number, whose error is independent [ZD08]_."""
-    below, above, gap = value - low, high - value, value[1:] - value[0]
-    ends = gap - np.hypot(below[1:], above[0]), gap + np.hypot(above[1:], below[0])
-    return np.nan_to_num(ends[0], nan=-1.0), np.nan_to_num(ends[1], nan=1.0)
+def _to_first(numbers: Estimate, most: float) -> Estimate:
+    """Return differences to the first number, whose error is independent [ZD08]_.
+
+    One that is not known has the ends ``-most`` and `most`.
+    """
+    value = numbers.values
+    gap = value[1:] - value[0]
+
+    def ends(low: Floats, high: Floats) -> Interval:
+        below, above = value - low, high - value
+        first, last = gap - np.hypot(below[1:], above[0]), gap + np.hypot(above[1:], below[0])
+        return np.where(np.isnan(first), -most, first), np.where(np.isnan(last), most, last)
+
+    narrow = numbers.low, numbers.high
+    return Estimate(gap, *ends(*narrow), population=ends(*(numbers.population or narrow)))
 
 
 # Divergences --------------------------------------------------------------------------------------
@@ -118,8 +133,8 @@ def divergence(table: Floats, s: float) -> Estimate:
 
     It is the information value of bins if the columns are records without the event and with it.
     It is the population stability index if they are two populations [S06]_. It is not known, with
-    an interval of all possible values, if a count is not above its noise. Without records in a
-    cell it is infinite.
+    an interval of all possible values, if a count is not well above its noise. Without records in
+    a cell it is infinite.
     """
     if not clear(table, s).all():
         return _unknown(0.0, np.inf)
@@ -133,9 +148,11 @@ def divergence(table: Floats, s: float) -> Estimate:
         # H is the curvature and V the variances: the bias is tr(HV)/2, and the variance at 0 is
         # tr(HVHV)/2, as of a quadratic form of normal errors.
         found = _convex(value, turned.trace() / 2, linear, least)
-        # The quadratic is too flat below, where counts rise, and above, where they fall.
+        # The quadratic is too flat below, where counts rise. Above, where they fall, it is wrong,
+        # and used only where there is no way up.
         low, high = (_along(table, variances, sign) for sign in (-1, 1))
-        return replace(found, low=np.minimum(found.low, low), high=np.maximum(found.high, high))
+        upper = np.where(high > value, high, found.high)
+        return replace(found, low=np.minimum(found.low, low), high=upper)
 
     narrow, wide = around(noise), around(table + noise)
     found = replace(narrow, population=(wide.low, wide.high))

@@ -171,8 +171,8 @@ class Scorecard(Tabulate):
             The i-th characteristic, from 1, has the prefix ``column_i.``. It has noisy ``counts``
             of shape (n_bins, 2), the event last, and ``noise``, their deviation, of shape (1,).
             Of shape (n_bins,) are ``woe``, the weight of evidence, and ``rate``, the share with the
-            event. ``clear`` of the same shape is 1 if both counts of a bin are above their noise,
-            else 0. The information value ``iv`` of shape (1,) is known if all are.
+            event. ``clear`` of the same shape is 1 if both counts of a bin are above 2.5 deviations
+            of their noise, else 0. The information value ``iv`` of shape (1,) is known if all are.
 
             Numeric characteristics also have ``ks`` and ``gini`` of shape (1,). At ``edges``, in
             data units, ``below`` are the shares without and with the event below. ``gain`` is the
@@ -302,19 +302,19 @@ class Scorecard(Tabulate):
 
 
 def _clear(table: Floats, s: float) -> Floats:
-    """Return 1 for each bin with both counts above their noise, else 0."""
+    """Return 1 for each bin with both counts well above their noise, else 0."""
     return np.asarray(risk.clear(table, s).all(axis=1), dtype=np.float64)
 
 
 def _unclear(cells: Sequence[str], clear: Floats) -> list[str]:
-    """Return the names of bins with a count that is not above its noise."""
+    """Return the names of bins with a count that is not well above its noise."""
     return [cell for cell, known in zip(cells, clear, strict=True) if not known]
 
 
 def _reason(number: str, unclear: Mapping[str, Sequence[str]]) -> str:
     """Return a sentence with the bins for which a number is not known, or an empty text."""
     lost = "; ".join(f"{name} ({', '.join(bins)})" for name, bins in unclear.items() if bins)
-    return f"The {number} is not known if a bin is not above its noise: {lost}. " * bool(lost)
+    return f"The {number} is not known if a bin is not well above its noise: {lost}. " * bool(lost)
 
 
 def _curves(name: str, event: str, part: Results) -> Iterator[Curve]:

@@ -183,6 +183,43 @@ def test_the_information_value_is_that_of_the_bins_that_were_asked_for() -> None
     assert found.low <= found.values <= found.high
 
 
+@pytest.mark.parametrize(
+    ("shape", "s"),
+    [
+        ([[10.6, 62.8], [30.1, 296.5]], 2.07),
+        ([[13.0, 46.1], [14.3, 126.0], [7.2, 77.3], [16.1, 99.9]], 2.07),
+        ([[53.1, 314.0], [150.5, 1482.4]], 13.96),
+        ([[36.4, 16.1], [85.6, 66.1], [60.2, 41.9], [51.3, 42.4]], 5.0),
+    ],
+)
+def test_intervals_of_small_counts_hold_and_are_not_too_wide(shape: Any, s: float) -> None:
+    rng, law = np.random.default_rng(8), np.array(shape)
+
+    def measures(table: Floats) -> Floats:
+        p, q = shares(table)
+        return np.append(np.log(p / q), ((p - q) * np.log(p / q)).sum())
+
+    runs = []
+    for _ in range(400):
+        exact = np.maximum(rng.poisson(law), 1.0)
+        noisy = exact + rng.normal(0, s, law.shape)
+        found = risk.weights_of_evidence(noisy, s), risk.divergence(noisy, s)
+        value = np.concatenate([part.values for part in found])
+        for kind, truth in enumerate((measures(exact), measures(law))):
+            ends = [(part.low, part.high) if kind == 0 else part.population for part in found]
+            low, high = (np.concatenate(end) for end in zip(*ends, strict=True))
+            runs.append([kind + 0 * value, low, high, value, truth])
+    for kind in (0, 1):
+        of_kind = np.array([run for run in runs if run[0][0] == kind])
+        for low, high, value, truth in of_kind[:, 1:].transpose(2, 1, 0):
+            known = np.isfinite([low, high, value]).all(axis=0)
+            held = (low <= truth) & (truth <= high)
+            needed = np.quantile(np.abs(value - truth)[known], 0.95)
+            assert known.mean() > 0.25
+            assert held[known].mean() > 0.9
+            assert (high - low)[known].mean() / 2 < 1.7 * needed
+
+
 @pytest.mark.parametrize("s", [1e-6, 20.0])
 def test_an_information_value_without_an_answer_is_not_known(s: float) -> None:
     """Neither 0, for a score that tells all, nor that of other bins."""
@@ -210,7 +247,7 @@ def test_the_report_names_the_bins_for_which_a_number_is_not_known() -> None:
     assert np.isfinite(results["column_2.iv"]).all()
     assert results["column_1.clear"].tolist() == [0, 1, 1, 1]
     pages = {one.title: as_table(one) for one in result.plan.task.displays(results, SCHEMA.names)}
-    assert "is not above its noise: score (below 310)" in pages["Characteristics"].note
+    assert "is not well above its noise: score (below 310)" in pages["Characteristics"].note
     assert cell_text(pages["Characteristics"].rows[0][1]) == "not known"
     stability = pages["Population stability index against 2023"]
     assert "score: 2024" in stability.note
