@@ -76,8 +76,9 @@ def child(path: str, n: int) -> None:
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def audit(event: str, _: object) -> None:
-        if event in ("os.link", "os.remove", "os.rename", "sqlite3.connect"):
+    def audit(event: str, values: tuple[Any, ...]) -> None:
+        writes = event == "open" and str(values[0]).endswith(".head") and values[1] == "r+b"
+        if writes or event in ("os.link", "os.remove", "os.rename", "sqlite3.connect"):
             step()
 
     def traced(*args: Any, **options: Any) -> sqlite3.Connection:

@@ -505,9 +505,33 @@ def test_what_peers_signed_is_durable_before_the_answer_to_it_leaves(
 # --- The head beside the ledger -------------------------------------------------------------------
 
 
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def killed(*_: object, **__: object) -> None:
+    raise Killed
+
+
 @pytest.mark.parametrize("step", ["fsync", "replace", "open"])
-def test_a_crash_between_a_commit_and_the_head_beside_locks_nobody_out(
+def test_a_crash_while_the_head_beside_is_made_charges_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    plan, _ = toy_federation(3)
+    book = Ledger(tmp_path / "ledger.db")
+    book.open_dataset("toy", cap=CAP)
+    book.reserve(dataset="toy", study="s", job="j", events=plan.events())
+    with monkeypatch.context() as patched:
+        patched.setattr(os, step, killed)
+        with pytest.raises(Killed):
+            book.commit(job="j", round=0, event=plan.event(0), frame=b"first")
+    book = Ledger(tmp_path / "ledger.db")
+    assert book.frame("j", 0) is None
+    assert book.commit(job="j", round=0, event=plan.event(0), frame=b"again") == b"again"
+
+
+def test_a_crash_between_a_commit_and_the_head_beside_locks_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, _ = toy_federation(3)
     path = tmp_path / "ledger.db"
@@ -515,15 +539,8 @@ def test_a_crash_between_a_commit_and_the_head_beside_locks_nobody_out(
     book.open_dataset("toy", cap=CAP)
     book.reserve(dataset="toy", study="s", job="j", events=plan.events())
     first = book.commit(job="j", round=0, event=plan.event(0), frame=b"first")
-
-    class Killed(BaseException):
-        """The process is gone."""
-
-    def killed(*_: object, **__: object) -> None:
-        raise Killed
-
     with monkeypatch.context() as patched:
-        patched.setattr(os, step, killed)
+        patched.setattr(ledger_file, "overwrite", killed)
         with pytest.raises(Killed):
             book.commit(job="j", round=1, event=plan.event(1), frame=b"second")
     book = Ledger(path)
@@ -541,14 +558,15 @@ def test_a_round_whose_head_cannot_be_written_beside_does_not_leave(
     book = Ledger(tmp_path / "ledger.db")
     book.open_dataset("toy", cap=CAP)
     book.reserve(dataset="toy", study="s", job="j", events=plan.events())
+    book.commit(job="j", round=0, event=plan.event(0), frame=b"zero")
 
     def full(*_: object) -> None:
         raise LedgerError("'ledger.db.head' cannot be written: No space left on device.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_file, "replace_file", full)
+        patched.setattr(ledger_file, "overwrite", full)
         with pytest.raises(LedgerError, match="No space left"):
-            book.commit(job="j", round=0, event=plan.event(0), frame=b"first")
-    assert book.commit(job="j", round=0, event=plan.event(0), frame=b"again") == b"first"
-    assert [job.rounds for job in book.jobs()] == [(0,)], "it is charged once"
+            book.commit(job="j", round=1, event=plan.event(1), frame=b"first")
+    assert book.commit(job="j", round=1, event=plan.event(1), frame=b"again") == b"first"
+    assert [job.rounds for job in book.jobs()] == [(0, 1)], "it is charged once"
     assert (tmp_path / "ledger.db.head").read_text().split()[0] == book.head()

@@ -222,6 +222,7 @@ class Silo:
             except LedgerError as error:
                 self.world.note(f"{self.name} gives up the head beside its ledger: {error}")
                 self.ledger_path.with_name("ledger.db.head").unlink(missing_ok=True)
+                ledger.recover(self.identity.public, held)
         self.laws.mended(self)
 
     def remembered(self, fingerprint: str) -> tuple[SignedStatement, ...]:

@@ -246,7 +246,7 @@ def patched(world: World) -> Iterator[None]:
     """Let the product's classes meet the world, and not the operating system."""
     clock = SimpleNamespace(time=world.time, monotonic=lambda: world.now)
     system = SimpleNamespace(urandom=world.urandom, getpid=os.getpid)
-    replace_file, save = ledger_file.replace_file, agent._save
+    overwrite, save = ledger_file.overwrite, agent._save
     engine_of, on_grid = coordinator_store._engine, Progress._on_grid
     transaction_of_store = coordinator_store.Store._transaction
 
@@ -267,9 +267,9 @@ def patched(world: World) -> Iterator[None]:
                 yield connection
         world.committed(raw, written)
 
-    def replaced(path: Path, content: bytes) -> None:
+    def overwritten(path: Path, content: bytes) -> None:
         world.point("before")
-        replace_file(path, content)
+        overwrite(path, content)
         world.point("after")
 
     def saved(*about: Any) -> None:
@@ -302,7 +302,7 @@ def patched(world: World) -> Iterator[None]:
             "cloister.privacy.ledger_file.transaction": transaction,
             "cloister.federation.silo.store.transaction": transaction,
             "cloister.federation.service.store.Store._transaction": at_coordinator,
-            "cloister.privacy.ledger_file.replace_file": replaced,
+            "cloister.privacy.ledger_file.overwrite": overwritten,
             "cloister.federation.silo.agent._save": saved,
             "cloister.federation.service.jobs.ThreadPoolExecutor": Inline,
             "cloister.protocol.progress.Progress._on_grid": rounded,

@@ -49,7 +49,7 @@ def add_ledger_actions(add: Callable[..., argparse.ArgumentParser]) -> argparse.
     recover = add(
         "recover", "add the jobs that an older copy lacks", on_ledger(_recover, behind=True)
     )
-    recover.add_argument("--keys", type=Path, required=True, metavar="DIR", help="the silo's keys")
+    recover.add_argument("--keys", type=Path, metavar="DIR", help="the silo's keys")
     recover.add_argument(
         "--from",
         dest="sources",
@@ -135,7 +135,8 @@ def _statements(args: argparse.Namespace, ledger: Ledger, out: Output) -> Docume
 def _recover(args: argparse.Namespace, ledger: Ledger, out: Output) -> Document:
     statements = [statement for source in args.sources for statement in _read(source)]
     # Only statements of the silo's own key count, so a peer cannot add charges.
-    added = ledger.recover(KeyFolder(args.keys).identity().public, statements)
+    public = KeyFolder(args.keys).identity().public if args.keys else b""
+    added = ledger.recover(public, statements)
     jobs = sorted({statement.job for statement in added})
     for job in jobs:
         out.say(f"added  {job}, at the full price of its reservation")

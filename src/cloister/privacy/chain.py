@@ -297,6 +297,7 @@ class State:
     ``height`` counts entries as a Lamport clock: it is at least the height of every recovered
     statement. A later statement therefore has a larger height, even after entries were lost.
     ``heights`` has the height of each hash of the chain and of those statements.
+    ``charged_since_copy`` is True if a round was charged after the entry of the last backup.
     """
 
     def __init__(self) -> None:
@@ -306,6 +307,7 @@ class State:
         self.heads: dict[str, int] = {}
         self.height = 0
         self.heights: dict[str, int] = {}
+        self.charged_since_copy = False
         self._recovered: set[tuple[str, str]] = set()  # head and job of each recovered statement
         self.datasets: dict[str, Dataset] = {}
         self.jobs: dict[str, Job] = {}
@@ -457,6 +459,7 @@ class State:
             raise ValueError("a round must be charged once, within the reservation")
         counts = mechanism_counts(done)
         charged.rounds[round] = Charge(done, frame)
+        self.charged_since_copy = True
         # Totals do not change: the reservation already counts as spent.
         charged.unspent.subtract(counts)
         charged.spent.update(counts)
@@ -501,6 +504,7 @@ class State:
         # Later rounds of the original are unknown here, so its whole reservations count as spent.
         if not self.seq:
             raise ValueError("only a ledger can be copied")
+        self.charged_since_copy = False
         for job in self.jobs.values():
             if job.is_open:
                 job.spend_all()

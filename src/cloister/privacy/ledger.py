@@ -97,7 +97,7 @@ class Ledger:
     def __init__(self, path: str | os.PathLike[str] | None, *, behind: bool = False) -> None:
         # Absolute: a later change of the working directory must not lead to another ledger.
         self._path = None if path is None else Path(os.path.abspath(path))
-        self._head_file = Path(f"{self._path or os.devnull}.head")
+        self._head_file = ledger_file.head_file(self._path or Path(os.devnull))
         if self._path is not None and not self._path.exists():
             ledger_file.create(self._path)
         self._lock = threading.RLock()
@@ -376,7 +376,7 @@ class Ledger:
         with self._transaction() as connection:
             _put_statements(connection, peer_statements)
             stored = self._commit(connection, job, round, event, bytes(frame), bytes(request))
-        self._note_head()
+        self._note_head(job)
         return stored
 
     def _commit(
@@ -408,7 +408,8 @@ class Ledger:
                 "job with all its events."
             )
         # An older copy of the file may lack a charge of this round, whose frame has left.
-        self._check_newest(connection)
+        if self._check_newest(connection) is None:  # no crash may leave a charge without a head
+            self._write_head_file(self._state.head)
         self._append(
             connection,
             "charge",
@@ -435,7 +436,7 @@ class Ledger:
                 return None
             frame = self._stored(connection, job, round)
         # A crash may have come between the charge and its head, and now the frame can leave.
-        self._note_head()
+        self._note_head(job)
         return frame
 
     def record(self, job: str, request: bytes, answer: bytes) -> bytes:
@@ -657,6 +658,9 @@ class Ledger:
                     public=first.public.hex(),
                 )
                 added.append(first.said)
+        with self._transaction() as connection:
+            if self._is_plain_copy(self._read_head_file()):  # no job may continue from it
+                self._append(connection, "copied")
         with self._transaction() as connection:
             connection.execute(ledger_file.FORGET_CLAIMS, ())
             head, height = self._read_head_file() or ("", 0)
@@ -914,7 +918,7 @@ class Ledger:
     def _write_copy(self, path: Path) -> None:
         with self._guarded() as connection, closing(sqlite3.connect(path)) as target:
             connection.backup(target)
-        copy = Ledger(path)
+        copy = Ledger(path, behind=True)  # it has no file of its head
         # Under the temporary name, so that no process can use the copy before its jobs have ended.
         try:
             with copy._transaction() as connection:
@@ -926,10 +930,10 @@ class Ledger:
         finally:
             copy.dispose()
 
-    def _empty_log(self) -> None:
+    def _empty_log(self, manner: str = "TRUNCATE") -> None:
         """Move the log into the file and truncate it; must be called outside a transaction."""
         with self._guarded() as connection:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.execute(f"PRAGMA wal_checkpoint({manner})")
 
     @contextmanager
     def _guarded(self) -> Iterator[sqlite3.Connection]:
@@ -1033,8 +1037,11 @@ class Ledger:
                 "signed for; restore the newest file."
             )
 
-    def _check_newest(self, connection: sqlite3.Connection) -> None:
-        """Check that the chain has the newest signed head, its statements and the stored head."""
+    def _check_newest(self, connection: sqlite3.Connection) -> str | None:
+        """Check that the chain has the newest signed head and statements; return the stored head.
+
+        It raises if the chain lacks one of them.
+        """
         last = connection.execute(ledger_file.LAST_OWN_HEAD).fetchone()
         if last is not None and self._state.heads.get(last[1]) != last[0]:
             raise LedgerError(
@@ -1042,21 +1049,31 @@ class Ledger:
                 "file."
             )
         self._check_claims(connection)
-        self._checked_head_file()
+        return self._checked_head_file()
 
     def _checked_head_file(self) -> str | None:
         """Return the head in the file next to the ledger. Raise if the chain lacks it."""
         stored = self._read_head_file()
+        if self._is_plain_copy(stored):
+            raise LedgerError(
+                f"{self._label} has charges, but {str(self._head_file)!r} is missing, so it is a "
+                "plain copy that may lack newer charges; restore both files, or run 'cloister "
+                "budget recover' on it."
+            )
         if stored is None:
             return None
         if stored[0] not in self._state.heights:
             raise LedgerError(
                 f"{self._label} is behind the head that was written last, kept in "
                 f"{str(self._head_file)!r}, so it was rolled back or replaced; restore the newest "
-                "file, or run 'cloister budget recover' with the statements of its peers, or "
-                "remove that file if all later spending is lost permanently."
+                "file, or run 'cloister budget recover' with the statements of its peers; if all "
+                "later spending is lost permanently, remove that file first."
             )
         return stored[0]
+
+    def _is_plain_copy(self, stored: tuple[str, int] | None) -> bool:
+        """Return True if no head is stored, which only a backup may lack after a charge."""
+        return stored is None and self._path is not None and self._state.charged_since_copy
 
     def _read_head_file(self) -> tuple[str, int] | None:
         """Return the head in the file next to the ledger and its height, 0 if missing."""
@@ -1077,21 +1094,24 @@ class Ledger:
 
     def _write_head_file(self, head: str) -> None:
         if self._path is not None:
-            line = f"{head} {self._state.heights[head]}\n"
-            ledger_file.replace_file(self._head_file, line.encode())
+            ledger_file.overwrite(self._head_file, ledger_file.head_line(self._state, head))
 
-    def _note_head(self) -> None:
-        """Write the last head to the file next to the ledger.
+    def _note_head(self, job: str) -> None:
+        """Write the last head to the file next to the ledger, before a frame of a job leaves.
 
         It is written after the commit of its entry. A crash between the two leaves a head that the
         ledger has, and :meth:`frame` completes the write. The lock of writers ensures that an older
-        head never replaces a newer one.
+        head never replaces a newer one. With a job's first frame, its reservation and charge move
+        from the log into the file, so that a copy of the file alone has both.
         """
         if self._path is None:
             return
         with self._transaction():
             if self._checked_head_file() != self._state.head:
                 self._write_head_file(self._state.head)
+            first = len(self._state.jobs[job].rounds) == 1
+        if first:
+            self._empty_log("FULL")
 
     def _checked_now(self) -> datetime:
         """Return the time. Raise if it is before that of an entry."""

@@ -210,6 +210,32 @@ def replace_file(path: Path, content: bytes) -> None:
         fresh.unlink(missing_ok=True)
 
 
+def head_file(path: Path) -> Path:
+    """Return the file next to a ledger that has its newest head."""
+    return path.with_name(f"{path.name}.head")
+
+
+def head_line(state: State, head: str) -> bytes:
+    """Return the content of that file: a head and its height."""
+    return f"{head} {state.heights[head]}\n".encode()
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """Write a small file whose content never gets shorter; create it atomically.
+
+    A later write is in place and not flushed. A power loss may bring an earlier content back.
+    """
+    try:
+        with open(path, "r+b") as file:
+            file.write(content)
+    except FileNotFoundError:
+        replace_file(path, content)
+    except OSError as error:
+        raise LedgerError(
+            f"{str(path)!r} cannot be written: {error.strerror}; check the folder and its disk."
+        ) from error
+
+
 def _make_tables(connection: sqlite3.Connection) -> None:
     """Create the tables and triggers that are missing."""
     for table in TABLES:
@@ -287,6 +313,9 @@ def migrate(path: str | os.PathLike[str]) -> bool:
         state = State()
         for entry in read_entries(connection):
             state.apply(entry)
+        # Earlier versions wrote no file of the head; without it, charges are those of a plain copy.
+        if not (beside := head_file(file)).exists():
+            overwrite(beside, head_line(state, state.head))
         # The trigger forbids this change, and is created again below.
         connection.execute("DROP TRIGGER IF EXISTS owner_update")
         connection.execute("UPDATE owner SET format = ?", (FORMAT,))
