@@ -101,7 +101,7 @@ def test_bounds_hold_for_every_record(
 def test_a_column_of_a_design_never_leaves_its_bounds(
     expression: Expression, columns: dict[str, PublicColumn], seed: int
 ) -> None:
-    formula = Formula(("column", "a"), ((expression,),))
+    formula = Formula(target=("column", "a"), terms=((expression,),))
     try:
         [term] = design_of(formula, list(columns.values())).terms
     except PlanError:

@@ -26,10 +26,11 @@ Interval = tuple[float, float]
 
 MOST_DEPTH = 24
 MOST_POWER = 8
-_MOST_NUMBERS = 1000  # knots, edges or silos
+_MOST_NUMBERS = 1000  # knots, edges or silos, of which a plan has at most so many
 _LARGEST = 1e100  # as for the bounds of a schema
 _EXACT = Context(prec=40, Emax=400, Emin=-400, traps=[Overflow, InvalidOperation, DivisionByZero])
-_FUNCTIONS = {"log": np.log, "log1p": np.log1p, "sqrt": np.sqrt, "exp": np.exp}
+FUNCTIONS = {"log": np.log, "log1p": np.log1p, "sqrt": np.sqrt, "exp": np.exp}
+"""Functions of one number."""
 
 # Parts: "e" an expression, "n" a number, "t" a text, "i" an integer, "N" numbers, "T" texts.
 SHAPES: Mapping[str, str] = {
@@ -37,7 +38,7 @@ SHAPES: Mapping[str, str] = {
     "number": "n",
     **dict.fromkeys("+-*/", "ee"),
     "**": "ei",
-    **dict.fromkeys(_FUNCTIONS, "e"),
+    **dict.fromkeys(FUNCTIONS, "e"),
     "spline": "eNii",  # all knots, degree, which function of the basis
     "steps": "tnni",  # code of a category: column, first value, step, number of categories
     "class": "eN",  # code of the class between edges, each class with its upper edge
@@ -176,7 +177,7 @@ def bounds_of(expression: Expression, columns: Mapping[str, PublicColumn]) -> In
             return value, value
         case ("+" | "-" | "*" | "/" as sign, left, right):
             a, b = bounds_of(left, columns), bounds_of(right, columns)
-            if sign == "*" and left == right:
+            if sign == "*" and left == right:  # a square is never below 0
                 return _power(a, 2)
             if sign == "/" and b[0] <= 0 <= b[1]:
                 raise PlanError(
@@ -215,12 +216,13 @@ def _combined(sign: str, a: Interval, b: Interval) -> Interval:
 
 def _power(of: Interval, power: int) -> Interval:
     ends = [Fraction(end) ** power for end in of]
+    # An even power falls up to 0, and rises from there.
     least = Fraction(0) if power % 2 == 0 and of[0] <= 0 <= of[1] else min(ends)
     return _outward(least, max(ends))
 
 
 def _monotone(function: str, of: Interval, expression: Expression) -> Interval:
-    if function == "log1p":
+    if function == "log1p":  # a float of 1 + x may be rounded, so this interval is
         function, of = "log", _combined("+", of, (1.0, 1.0))
     if (function == "log" and of[0] <= 0) or (function == "sqrt" and of[0] < 0):
         raise PlanError(
@@ -289,10 +291,11 @@ def values_of(expression: Expression, table: Mapping[str, Floats], site: str | N
                 values = values * factor
             return values
         case ("log" | "log1p" | "sqrt" | "exp" as function, inner):
-            return np.asarray(_FUNCTIONS[function](values_of(inner, table, site)))
+            return np.asarray(FUNCTIONS[function](values_of(inner, table, site)))
         case ("spline", inner, knots, degree, which):
             return _spline(values_of(inner, table, site), knots, degree, which)
         case ("steps", name, first, step, count):
+            # Half a step belongs to the next category, so that a record has exactly one.
             found = np.floor((table[name] - first) / step + 0.5)
             return np.asarray(np.clip(found, 0, count - 1))
         case ("class", inner, edges):
@@ -300,7 +303,7 @@ def values_of(expression: Expression, table: Mapping[str, Floats], site: str | N
         case ("site", silos):
             at = float(silos.index(site)) if site in silos else -1.0
             return np.full(_length(table), at)
-        case ("is", code, which):
+        case ("is", code, which):  # whole numbers, which floats hold exactly
             return np.asarray(values_of(code, table, site) == which, dtype=np.float64)
         case _:
             raise PlanError(f"an expression must be one of {', '.join(SHAPES)}.")
@@ -312,7 +315,7 @@ def _length(table: Mapping[str, Floats]) -> int:
 
 def _spline(values: Floats, knots: tuple[float, ...], degree: int, which: int) -> Floats:
     """Return one function of a B-spline basis; values beyond the outer knots are moved to them."""
-    from scipy.interpolate import BSpline
+    from scipy.interpolate import BSpline  # slow to import, and few formulas need it
 
     weights = np.zeros(len(knots) - degree - 1)
     weights[which] = 1.0
@@ -334,7 +337,7 @@ def code_of_column(column: PublicColumn) -> tuple[Expression, tuple[str, ...]]:
     if column.categories:
         return ("steps", column.name, 0.0, 1.0, column.levels), column.categories
     count = round((column.high - column.low) / column.step) + 1 if column.step else 0
-    if not 2 <= count <= _MOST_STEPS:
+    if not 2 <= count <= _MOST_STEPS:  # more would be a word of the sum for each value
         raise PlanError(
             f"C({column.name}) must have categories, or at most {_MOST_STEPS} whole steps; write "
             f"cut({column.name}, edges=[...]) with public edges."

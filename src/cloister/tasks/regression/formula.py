@@ -1,7 +1,7 @@
 """The design of a regression: columns with public bounds, from the terms of a formula.
 
 :mod:`cloister.tasks.regression.parse` reads a formula from text. A plan carries its terms, never
-the text. Every party expands the terms by the columns of its own schema, in the same way.
+the text. Every party expands the terms by the columns of the schema, in the same way.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property, reduce
 from itertools import combinations, pairwise, product
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from cloister.core.arrays import Floats, Records
+from cloister.core.declared import declarations, declared
 from cloister.core.errors import PlanError
 from cloister.protocol.task import PublicColumn
 from cloister.tasks.regression.expressions import (
@@ -37,59 +38,59 @@ SITE = "site"
 """The name in a formula of the silo that holds a record."""
 MOST_TERMS = 512
 """Largest number of terms of a formula, and of columns of its design."""
+_Kind = TypeVar("_Kind")
 _FACTORS: Mapping[str, str] = {
     **{name: kinds for name, kinds in SHAPES.items() if name not in (*CODES, "spline", "is")},
     "C": "tt",  # column, reference category or ""
     "cut": "eN",
-    "bs": "eNii",  # inner knots, degree, 1 with the first function of the basis
+    "bs": "eNi",  # inner knots, degree
 }
 
 
-@dataclass(frozen=True)
+Factor = tuple[Any, ...]
+"""An expression, or a category before the schema is known."""
+
+
+@declared
 class Formula:
-    """The terms of a formula, before the schema is known.
+    """The terms of a formula, before the schema is known: an option of a plan.
 
     Parameters
     ----------
     target : tuple
         Expression of the target.
     terms : tuple of tuple of tuple
-        The factors whose product is a term; each is an expression or a category.
-    intercept : bool
+        The factors whose product is a term.
     offsets : tuple of tuple
         Expressions that are added to the margin with the coefficient 1.
     """
 
-    target: Expression
-    terms: tuple[tuple[Expression, ...], ...]
+    target: Factor
+    terms: tuple[tuple[Factor, ...], ...]
     intercept: bool = True
-    offsets: tuple[Expression, ...] = ()
+    offsets: tuple[Factor, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.terms) + len(self.offsets) > MOST_TERMS or not all(self.terms):
+            raise PlanError(f"formula must have at most {MOST_TERMS} terms, each of a factor.")
+        # A plan may come from another party, so what the parser made is checked here.
+        terms = tuple(tuple(expression_of(f, _FACTORS) for f in term) for term in self.terms)
+        offsets = tuple(expression_of(offset, _FACTORS) for offset in self.offsets)
+        object.__setattr__(self, "target", expression_of(self.target, _FACTORS))
+        object.__setattr__(self, "terms", terms)
+        object.__setattr__(self, "offsets", offsets)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the formula as JSON-able values, for the options of a plan."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """Return the formula as JSON-able values."""
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, written: Mapping[str, Any]) -> Self:
         """Return the formula that :meth:`to_dict` wrote; raise PlanError for anything else."""
-        names = [field.name for field in fields(cls)]
-        if not isinstance(written, Mapping) or sorted(written) != sorted(names):
-            raise PlanError(f"formula must have {', '.join(names)}; write it with parse_formula.")
-        terms, offsets = written["terms"], written["offsets"]
-        lists = isinstance(terms, list | tuple) and isinstance(offsets, list | tuple)
-        if not lists or not all(isinstance(term, list | tuple) and term for term in terms):
-            raise PlanError("terms and offsets of a formula must be lists; write them again.")
-        if not isinstance(written["intercept"], bool) or len(terms) + len(offsets) > MOST_TERMS:
-            raise PlanError(f"a formula must have at most {MOST_TERMS} terms, and an intercept.")
-        return cls(
-            expression_of(written["target"], _FACTORS),
-            tuple(tuple(expression_of(factor, _FACTORS) for factor in term) for term in terms),
-            written["intercept"],
-            tuple(expression_of(offset, _FACTORS) for offset in offsets),
-        )
+        return _rebuilt(cls, written)
 
 
-@dataclass(frozen=True)
+@declared
 class Term:
     """A column of a design: a number with public bounds, or a category.
 
@@ -118,6 +119,16 @@ class Term:
     whole: bool = False
     reference: int | None = None
 
+    def __post_init__(self) -> None:
+        # Equal numbers must give one text, and so one digest.
+        object.__setattr__(self, "low", float(self.low))
+        object.__setattr__(self, "high", float(self.high))
+        object.__setattr__(self, "expression", expression_of(self.expression))
+        of_category = self.expression[0] in CODES
+        known = self.reference is None or 0 <= self.reference < len(self.levels)
+        if not (self.low < self.high and known and bool(self.levels) == of_category):
+            raise PlanError(f"term {self.name!r} is not complete; design the task again.")
+
     @property
     def binary(self) -> bool:
         """True for a number that is 0 or 1."""
@@ -141,31 +152,6 @@ class Term:
         # `fmin` and `fmax` prefer the bound to NaN.
         return values if self.levels else np.fmin(np.fmax(values, self.low), self.high)
 
-    def to_list(self) -> list[Any]:
-        """Return the term as JSON-able values."""
-        return [getattr(self, field.name) for field in fields(self)]
-
-    @classmethod
-    def from_list(cls, written: Sequence[Any]) -> Self:
-        """Return the term that :meth:`to_list` wrote; raise PlanError for anything else."""
-        if not isinstance(written, list | tuple) or len(written) != len(fields(cls)):
-            raise PlanError("a term must be a list of its parts; design the task again.")
-        name, low, high, expression, levels, whole, reference = written
-        numbers = all(isinstance(end, int | float) and abs(end) < 1e101 for end in (low, high))
-        texts = isinstance(levels, list | tuple) and all(
-            isinstance(text, str) for text in (name, *levels)
-        )
-        known = reference is None or (
-            isinstance(reference, int) and not isinstance(reference, bool)
-            and 0 <= reference < len(levels)
-        )  # fmt: skip
-        if not (numbers and texts and known and low < high and isinstance(whole, bool)):
-            raise PlanError(f"term {str(name)[:50]!r} is not complete; design the task again.")
-        rebuilt = expression_of(expression)
-        if bool(levels) != (rebuilt[0] in CODES):
-            raise PlanError(f"levels of term {name[:50]!r} are those of a category; design again.")
-        return cls(name, float(low), float(high), rebuilt, tuple(levels), whole, reference)
-
 
 def _is_binary(expression: Expression) -> bool:
     if expression[0] == "*":
@@ -173,7 +159,7 @@ def _is_binary(expression: Expression) -> bool:
     return bool(expression[0] == "is")
 
 
-@dataclass(frozen=True)
+@declared
 class Design:
     """The columns of a regression, its target and its offset.
 
@@ -190,34 +176,24 @@ class Design:
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The silos that have columns of their own; empty without ``site`` in the formula."""
-        every = (self.target, *self.terms, *([self.offset] if self.offset else []))
-        return next(filter(None, (_sites_in(term.expression) for term in every)), ())
+        """The silos that have terms; empty without ``site`` in the formula."""
+        return next(filter(None, (_sites_in(term.expression) for term in self.terms)), ())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the design as JSON-able values: what a plan carries."""
-        return {
-            "target": self.target.to_list(),
-            "terms": [term.to_list() for term in self.terms],
-            "intercept": self.intercept,
-            "offset": self.offset.to_list() if self.offset else None,
-        }
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, written: Mapping[str, Any]) -> Self:
         """Return the design that :meth:`to_dict` wrote; raise PlanError for anything else."""
-        names = [field.name for field in fields(cls)]
-        if not isinstance(written, Mapping) or sorted(written) != sorted(names):
-            raise PlanError(f"a design must have {', '.join(names)}; design the task again.")
-        terms, offset = written["terms"], written["offset"]
-        if not isinstance(terms, list | tuple) or not isinstance(written["intercept"], bool):
-            raise PlanError("terms of a design must be a list; design the task again.")
-        return cls(
-            Term.from_list(written["target"]),
-            tuple(map(Term.from_list, terms)),
-            written["intercept"],
-            None if offset is None else Term.from_list(offset),
-        )
+        if not isinstance(written, Mapping):
+            raise PlanError("a design must be a mapping; design it again.")
+        # Whatever is no mapping fails the check of the fields.
+        parts = {
+            name: tuple(map(_as_term, part)) if isinstance(part, list | tuple) else _as_term(part)
+            for name, part in written.items()
+        }
+        return _rebuilt(cls, parts)
 
     @cached_property
     def digest(self) -> str:
@@ -249,6 +225,19 @@ class Design:
                 if term.whole or code != (term.reference or 0):
                     columns[f"{term.name}={level}"] = (values == code).astype(np.float64)
         return tuple(columns), np.stack([*columns.values()], axis=1)
+
+
+def _as_term(value: Any) -> Any:
+    return _rebuilt(Term, value) if isinstance(value, Mapping) else value
+
+
+def _rebuilt(kind: type[_Kind], written: Any) -> _Kind:
+    """Return a value from its fields; raise PlanError if some are missing or unknown."""
+    try:
+        return kind(**written)
+    except TypeError:
+        names = ", ".join(declaration.name for declaration in declarations(kind))  # type: ignore[arg-type]  # classes are hashable
+        raise PlanError(f"a {kind.__name__.lower()} must have {names}; design it again.") from None
 
 
 def _sites_in(expression: Expression) -> tuple[str, ...]:
@@ -289,7 +278,7 @@ def design_of(
     if formula.offsets:
         numbers = [expansion.number(each) for each in formula.offsets]
         offset = expansion.term(reduce(lambda a, b: ("+", a, b), numbers), "offset")
-    return Design(target, terms, formula.intercept, offset)
+    return Design(target=target, terms=terms, intercept=formula.intercept, offset=offset)
 
 
 @dataclass(frozen=True)
@@ -302,6 +291,18 @@ class _Category:
     reference: int | None
 
 
+def _category_term(one: _Category, whole: bool = False) -> Term:
+    return Term(
+        name=one.name,
+        low=0.0,
+        high=float(len(one.levels) - 1),
+        expression=one.code,
+        levels=one.levels,
+        whole=whole,
+        reference=one.reference,
+    )
+
+
 _Numbers = tuple[tuple[str, Expression], ...]  # names and expressions of a factor's columns
 
 
@@ -312,7 +313,7 @@ class _Expansion:
 
     def term(self, expression: Expression, name: str) -> Term:
         low, high = number_bounds(expression, self.columns, name)
-        return Term(name, low, high, expression)
+        return Term(name=name, low=low, high=high, expression=expression)
 
     def target(self, factor: Expression) -> Term:
         if factor[0] in ("C", "cut", "bs") or factor == ("column", SITE):
@@ -324,11 +325,12 @@ class _Expansion:
         if column is None or not column.categories:
             return self.term(self.number(factor), label_of(factor))
         code, levels = code_of_column(column)
-        return Term(column.name, 0.0, float(len(levels) - 1), code, levels)
+        return _category_term(_Category(column.name, code, levels, None))
 
     def terms(self, formula: Formula) -> Iterator[Term]:
         """Yield the columns of all terms, those of fewer factors first."""
         references = _references(formula)
+        # Products of numbers and of categories, each with one level left out, that are there.
         spanned: set[tuple[frozenset[str], frozenset[str]]] = set()
         if formula.intercept:
             spanned.add((frozenset(), frozenset()))
@@ -371,8 +373,7 @@ class _Expansion:
             used = [(categories[name], reduced) for name, reduced in coding.items()]
             if len(used) == 1 and not numbers:
                 [(one, reduced)] = used
-                last = float(len(one.levels) - 1)
-                yield Term(one.name, 0.0, last, one.code, one.levels, not reduced, one.reference)
+                yield _category_term(one, not reduced)
             else:
                 yield from self._products(used, list(numbers.values()))
 
@@ -398,7 +399,7 @@ class _Expansion:
                 return self._category(name, references.get(name, ""))
             case ("column", name) if name == SITE or self._column(name).levels:
                 column = self.columns.get(name)
-                if column is None or column.categories != ("0", "1"):
+                if column is None or column.categories != ("0", "1"):  # a boolean is a number
                     return self._category(name, references.get(name, ""))
             case ("cut", inner, edges):
                 number = self.number(inner)
@@ -409,8 +410,8 @@ class _Expansion:
                     f"{low or '-inf'} to {high or 'inf'}" for low, high in pairwise(ends)
                 )
                 return _Category(_named(factor), ("class", number, edges), levels, None)
-            case ("bs", inner, knots, degree, whole):
-                return self._spline(inner, knots, degree, whole)
+            case ("bs", inner, knots, degree):
+                return self._spline(inner, knots, degree)
         return ((label_of(factor), self.number(factor)),)
 
     def _category(self, name: str, reference: str) -> _Category:
@@ -438,18 +439,17 @@ class _Expansion:
                 f"{SITE!r} in a formula needs two or more silos, got {len(self.silos)}; remove it."
             )
 
-    def _spline(
-        self, inner: Expression, knots: tuple[float, ...], degree: int, whole: int
-    ) -> _Numbers:
+    def _spline(self, inner: Expression, knots: tuple[float, ...], degree: int) -> _Numbers:
         number, name = self.number(inner), label_of(inner)
         low, high = number_bounds(number, self.columns, name)
         check_rising(knots, (low, high), f"knots of {name}")
         if not 1 <= degree <= MOST_POWER:
             raise PlanError(f"degree of bs({name}) must be in [1, {MOST_POWER}], got {degree}.")
+        # Outer knots are the public bounds; those of the records would disclose two of them.
         every = (*[low] * (degree + 1), *knots, *[high] * (degree + 1))
         return tuple(
             (f"bs({name})[{which}]", ("spline", number, every, degree, which))
-            for which in range(0 if whole else 1, len(knots) + degree + 1)
+            for which in range(1, len(knots) + degree + 1)  # the first is in the span of others
         )
 
     def number(self, expression: Expression) -> Expression:
@@ -468,9 +468,7 @@ class _Expansion:
                     )
                 return expression
             case ("C" | "cut" | "bs", *_):
-                raise PlanError(
-                    f"{_named(expression)} must be a term of its own, not part of an expression."
-                )
+                raise PlanError(f"{_named(expression)} must be a term, not part of an expression.")
         return (
             expression[0],
             *(self.number(part) if isinstance(part, tuple) else part for part in expression[1:]),
