@@ -78,6 +78,7 @@ class Groups:
         They are twice its square over its variance [S46]_, which also has the noise of the
         variances.
         """
+        # The noise of a mean has a known variance, so it adds nothing here.
         n = np.maximum(self.sizes, 2.0)
         spread = 2 * self.sampling.mean**2 / (n - 1) + self.noise.variance / n**2
         found = 2 * self.total**2 / np.maximum(spread, _TINY**2)
@@ -132,6 +133,7 @@ class Moments:
     def groups(self) -> Groups:
         """Return means and variances with errors of first order."""
         known = above_noise(self.sizes, _Z * self.of_size**0.5)
+        # Any divisor does for the others, whose values are masked later.
         n = np.where(known, self.sizes, 1.0)
         means, wave = self.sums / n, self.waves / n
         # The mean changes by (dS - m dn) / n, the mean square by (dW - w dn) / (2 n).
@@ -145,6 +147,7 @@ class Moments:
         )
         # The square of a noisy mean is too large by its variance.
         variances = ((wave + 1) / 2 - means**2 + of_mean) * _of_sample(n)
+        # The covariance with the mean needs third powers, which the sum does not have.
         positive = np.maximum(variances, 0.0)
         sampling = Errors(
             positive / n, 2 * positive**2 / np.maximum(n - 1, 1.0), np.zeros_like(means)
@@ -172,8 +175,8 @@ def shares(counts: Floats, s: float) -> Groups:
 def difference(groups: Groups, most: float) -> Estimate:
     """Return the differences of means to the first group, all within ``[-most, most]``.
 
-    Errors are of first order. The population interval is Welch's, with noise in the errors of the
-    means.
+    The errors have first order. The population interval is Welch's, with noise in the errors of
+    the means.
     """
     from scipy.special import stdtrit
 
@@ -198,11 +201,10 @@ def difference(groups: Groups, most: float) -> Estimate:
 def standardised(groups: Groups, most_noise: float = MOST_NOISE) -> Estimate:
     """Return the differences of means to the first group, over the pooled deviation [A09]_.
 
-    Errors are of first order, with normal sampling errors of a variance [HO85]_. A value is not
-    known if its noise may have a deviation above `most_noise`, with the pooled variance at the
-    lower end of its noise interval, or if that end is below a quarter of the variance. Where values
-    are rarely known, those that are have a variance that noise made too large. So errors are those
-    at the geometric mean of the variance and its lower end.
+    The errors have first order, with normal sampling errors of a variance [HO85]_. Their pooled
+    variance is the geometric mean of the estimate and of the lower end of its noise interval. A
+    value is not known if at that end its noise has a deviation above `most_noise`. Nor is it if
+    that end is below a quarter of the estimate.
     """
     gap = groups.means[1:] - groups.means[:1]
     square = (groups.variances[1:] + groups.variances[:1]) / 2
@@ -223,9 +225,11 @@ def standardised(groups: Groups, most_noise: float = MOST_NOISE) -> Estimate:
 
     of_square = (groups.noise.variance[1:] + groups.noise.variance[:1]) / 4
     least = square - _Z * np.sqrt(of_square)
+    # To first order alone, a variance that is mostly noise would seem to be known.
     known = usable & (4 * least > square)
     of_noise = variance(groups.noise, np.where(known, least, 1.0))
     known &= of_noise <= most_noise**2
+    # Where values are rarely known, those that are have a variance that noise made too large.
     careful = np.sqrt(square * np.where(known, least, 1.0))
     noise, sampling = variance(groups.noise, careful), variance(groups.sampling, careful)
 
@@ -233,6 +237,7 @@ def standardised(groups: Groups, most_noise: float = MOST_NOISE) -> Estimate:
         spread = np.where(known, _Z * np.sqrt(error), np.inf)
         return np.where(known, value, 0.0) - spread, np.where(known, value, 0.0) + spread
 
+    # Without a bound: the number of deviations between two means may be any.
     narrow = Estimate(np.where(known, value, np.nan), *ends(noise))
     return replace(narrow, population=ends(noise + sampling))
 
@@ -246,6 +251,7 @@ def welch(groups: Groups) -> Tested:
     """
     from scipy.special import fdtrc
 
+    # An unknown group has the weight 0, but would still count as a degree of freedom.
     many = groups.known.sum(axis=0) * np.ones(groups.means.shape[1])
     weights = 1 / groups.total
     whole = np.maximum(weights.sum(axis=0), _TINY)
@@ -258,6 +264,7 @@ def welch(groups: Groups) -> Tested:
     statistic = between / (k - 1) / (1 + 2 * (k - 2) / (k**2 - 1) * lost)
     df = (k**2 - 1) / (3 * lost)
     p = fdtrc(k - 1, df, statistic)
+    # Readers compare it with the t of other software, which has the sign of the difference.
     if len(groups.means) == 2:
         statistic = np.copysign(np.sqrt(statistic), groups.means[1] - groups.means[0])
     parts = statistic, df, p

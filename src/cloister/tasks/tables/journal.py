@@ -83,6 +83,7 @@ class Layout:
     def shown(self, j: int) -> tuple[int, ...]:
         """Return the places of the categories of a factor that a short table has: one of two."""
         first, names = self.factors[j]
+        # The other share is the rest, and its difference has the opposite sign.
         return tuple(range(first + (len(names) == 2), first + len(names)))
 
 
@@ -107,7 +108,7 @@ def p_text(p: float) -> str:
 
 
 def in_years(estimate: Estimate, is_date: bool) -> Estimate:
-    """Return an estimate whose text is a length of time, if it is of a date."""
+    """Return an estimate whose text is a length of time, if `is_date`."""
     return in_days(estimate, is_date, YEARS)
 
 
@@ -179,6 +180,7 @@ def _count(size: float, share: Estimate) -> str:
 
 def _texts(row: Estimate, is_date: bool = False) -> list[str]:
     """Return the numbers of a row as texts, all with the digits of the least certain one."""
+    # One number of digits in a row, as journals print it.
     values, margin = row.values.tolist(), max(map(_margin, row.cells()))
     if is_date:
         return [str(nearest_day(value)) if isfinite(value) else NOT_KNOWN for value in values]
@@ -192,6 +194,7 @@ def _margin(cell: Estimate) -> float:
 
 def _rounded(value: float, margin: float) -> str:
     """Return a number whose last digit is the first one of its margin of error, at most."""
+    # More digits than the noise leaves would look exact.
     if not 0 < margin < np.inf:
         return f"{value:.4g}"
     decimals = min(max(0, -floor(log10(margin))), 9)
@@ -203,6 +206,7 @@ def _rounded(value: float, margin: float) -> str:
 
 def _balance(layout: Layout, results: Results) -> Bars:
     """Return the picture of standardised differences, which journals call a Love plot."""
+    # With sampling: readers look for groups that differ, not for records that do.
     several = len(layout.others) > 1
     names: list[str] = []
     cells: list[Estimate] = []

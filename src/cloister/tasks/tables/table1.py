@@ -1,8 +1,10 @@
 """``Table1``: columns described by group, with differences and tests, from one noisy sum.
 
-The sum is that of :class:`~cloister.tasks.tables.tabulate.Tabulate`: a table of each column of
-categories by group, and moments of each number by group. Medians and correlations have blocks of
-their own, if they are requested. :mod:`cloister.tasks.tables.comparison` has the estimates.
+Tables of each column of categories by group are those of
+:class:`~cloister.tasks.tables.tabulate.Tabulate`. In its group a record also adds what it adds to
+:class:`~cloister.tasks.preparation.statistics.Statistics` and
+:class:`~cloister.tasks.preparation.quantiles.Quantiles`.
+:mod:`cloister.tasks.tables.comparison` has the estimates.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from math import ceil, prod, sqrt
+from math import ceil, sqrt
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
@@ -73,7 +75,8 @@ class Table1(Gaussian):
     Notes
     -----
     A record adds one to a cell of each of T tables, and ``(1, x, 2 x^2 - 1)`` of each of c numbers
-    to its group. So its squared norm is at most ``T + 1 + 2 c``. docs/proofs/table1.md
+    to its group. So its squared norm is at most ``T + 1 + 2 c``. It adds one to a cell of each
+    level of each tree of its group, and products of numbers. docs/proofs/table1.md
     """
 
     name: ClassVar[str] = "table1"
@@ -115,7 +118,7 @@ class Table1(Gaussian):
         if any(j >= self.n_features or not self.categories[j] for j in self.by):
             raise PlanError("by must be a column of categories; declare its groups in the schema.")
         if not (self.numbers or self.factors):
-            raise PlanError("columns must have at least one besides by, got none; add one.")
+            raise PlanError("columns must have at least one other than by, got none; add one.")
         if (self.medians or self.correlations) and not self.numbers:
             raise PlanError("medians and correlations need a column of numbers; drop them.")
         if (words := sum(block.size for block in self.blocks(0))) > _MOST_NUMBERS:
@@ -136,6 +139,7 @@ class Table1(Gaussian):
             facts_of_group = replace(facts, nominal_n=max(facts.nominal_n // groups, 1))
         else:
             facts_of_group = facts
+        # Trees of a group have its records alone, so fewer levels fit them.
         numbers = [column for column in facts.columns if not column.levels]
         ticks = ticks_of(numbers, facts.frac_bits)
         levels = usual_levels(facts_of_group, len(numbers), ticks) if options.medians else 1
@@ -145,6 +149,7 @@ class Table1(Gaussian):
             block = task.blocks(0)[0]
             noise = noise_multiplier_for(facts) or 0.0
             noise *= sqrt(block.l2_squared / block.weight) / _ONE
+            # From public numbers: a test of the real groups would reveal their sizes.
             error = task._noise_of_smd(noise, facts.nominal_n)
             if error > options.most_noise:
                 least = ceil(facts.nominal_n * error / options.most_noise)
@@ -187,18 +192,35 @@ class Table1(Gaussian):
         return len(self.groups)
 
     @cached_property
-    def _sums(self) -> Tabulate:
-        """The task of the first block: tables and moments by group, all in the same unit."""
+    def _tables(self) -> Tabulate | None:
+        """The task of the tables by group, all in the same unit; None without factors."""
+        if not self.factors:
+            return None
         return Tabulate(
             n_features=self.n_features,
             tables=tuple((*self.by, j) for j in self.factors),
             labels=self.categories,
             walls=((),) * self.n_features,
-            means=self.numbers,
-            by=self.by if self.numbers else (),
-            words=(_ONE,) * (len(self.factors) + bool(self.numbers)),
+            words=(_ONE,) * len(self.factors),
             frac_bits=self.frac_bits,
         )
+
+    def _statistics(self, covariance: bool) -> Statistics:
+        """Return the task that sums numbers with their squares or products."""
+        return Statistics(
+            n_features=self.n_features,
+            used=self.numbers,
+            covariance=covariance,
+            frac_bits=self.frac_bits,
+        )
+
+    @cached_property
+    def _moments(self) -> Statistics:
+        return self._statistics(False)
+
+    @cached_property
+    def _products(self) -> Statistics:
+        return self._statistics(True)
 
     @cached_property
     def _trees(self) -> Quantiles:
@@ -213,15 +235,6 @@ class Table1(Gaussian):
         )
 
     @cached_property
-    def _products(self) -> Statistics:
-        return Statistics(
-            n_features=self.n_features,
-            used=self.numbers,
-            covariance=True,
-            frac_bits=self.frac_bits,
-        )
-
-    @cached_property
     def _cells(self) -> GridState:
         """The cells of the trees, which are public and equal for all groups."""
         start = self._trees.start()
@@ -231,25 +244,41 @@ class Table1(Gaussian):
 
     def start(self) -> State:
         """Return the empty state before the sum."""
-        state = prefixed("sums.", self._sums.start())
-        if self.medians:
-            counts = self._trees.start()["counts"]
-            state["medians.counts"] = np.zeros((self._n_groups, *counts.shape))
-            state["medians.noise"] = np.zeros(1)
-        if self.correlations:
-            state |= prefixed("correlations.", self._products.start())
+        state: dict[str, Floats] = {}
+        for block in self.blocks(0):
+            if block.name == "correlations":
+                state |= prefixed("correlations.", self._products.start())
+                continue
+            shape = block.shape
+            if block.name == "medians":  # the finest level alone is kept
+                shape = (self._n_groups, *self._trees.start()["counts"].shape)
+            state |= {f"{block.name}.values": np.zeros(shape), f"{block.name}.noise": np.zeros(1)}
         return state
 
     def blocks(self, t: int) -> tuple[Block, ...]:
-        """Return the block of tables and moments, and those of medians and correlations."""
-        blocks = [replace(self._sums.blocks(0)[0], name="sums")]
+        """Return the blocks of tables, moments, medians and correlations that there are."""
+        blocks: list[Block] = []
+        if self._tables:
+            blocks.append(replace(self._tables.blocks(0)[0], name="tables"))
+        if self.numbers:
+            # A record is in one group, so its bound is that of one group's sums.
+            blocks += [self._by_group(self._moments.blocks(0)[0], "moments")]
+        # A block of squared norm q and weight w has noise variance in proportion to q / w.
+        whole = sum(block.l2_squared for block in blocks)
+        extras: list[Block] = []
         if self.medians:
-            (trees,) = self._trees.blocks(0)
-            # A record is in one group, so its bound is that of one group's trees.
-            blocks.append(replace(trees, name="medians", shape=(self._n_groups, *trees.shape)))
+            extras.append(self._by_group(self._trees.blocks(0)[0], "medians"))
         if self.correlations:
-            blocks.append(replace(self._products.blocks(0)[0], name="correlations"))
-        return tuple(replace(block, weight=1 / len(blocks)) for block in blocks)
+            extras.append(replace(self._products.blocks(0)[0], name="correlations"))
+        # Equal shares: whoever requests medians reads them as much as means.
+        share = 1 / (1 + len(extras))
+        return (
+            *(replace(block, weight=share * block.l2_squared / whole) for block in blocks),
+            *(replace(block, weight=share) for block in extras),
+        )
+
+    def _by_group(self, block: Block, name: str) -> Block:
+        return replace(block, name=name, shape=(self._n_groups, block.size))
 
     def _group_of(self, records: Records) -> Integers:
         """Return the group of each record; a forged value is in the nearest one."""
@@ -257,49 +286,57 @@ class Table1(Gaussian):
             return np.zeros(len(records), dtype=np.int64)
         return codes(records[:, self.by[0]], self._n_groups, self.frac_bits)
 
+    @cached_property
+    def _grouped(self) -> tuple[tuple[Statistics | Quantiles, GridState], ...]:
+        """The tasks whose sums are by group, with their states."""
+        moments = ((self._moments, dict[str, Integers]()),) if self.numbers else ()
+        return (*moments, *(((self._trees, self._cells),) if self.medians else ()))
+
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
         """Return each record's elements of all blocks."""
-        rows = [*self._sums.rows(0, state, records)]
-        if self.medians:
-            (trees,) = self._trees.rows(0, self._cells, records)
-            first = self._group_of(records) * self._trees.blocks(0)[0].size
-            rows.append(Rows(trees.cells + first[:, None], trees.values))
+        rows = [*self._tables.rows(0, state, records)] if self._tables else []
+        group = self._group_of(records)
+        for part, public in self._grouped:
+            (own,) = part.rows(0, public, records)
+            first = group * part.blocks(0)[0].size
+            rows.append(
+                Rows(own.cells + (first if own.cells.ndim == 1 else first[:, None]), own.values)
+            )
         if self.correlations:
             rows += self._products.rows(0, state, records)
         return tuple(rows)
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
         """Return all sums, one block after another."""
-        parts = [self._sums.contribute(0, state, records)]
-        if self.medians:
-            group = self._group_of(records)
-            parts += [
-                self._trees.contribute(0, self._cells, records[group == g])
-                for g in range(self._n_groups)
-            ]
+        group = self._group_of(records)
+        # Copied once for moments and trees, which both need them.
+        split = [records[group == g] for g in range(self._n_groups)]
+        parts = [self._tables.contribute(0, state, records)] if self._tables else []
+        parts += [task.contribute(0, public, of) for task, public in self._grouped for of in split]
         if self.correlations:
             parts.append(self._products.contribute(0, state, records))
         return np.concatenate(parts)
 
     def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
-        """Return the noisy sums in records."""
-
-        def updated(part: Tabulate | Statistics, name: str) -> dict[str, Floats]:
-            of = part_of(state, f"{name}.")
-            return prefixed(f"{name}.", part.update(0, of, {name: released[name]}))
-
-        after = updated(self._sums, "sums")
-        if self.medians:
-            block = released["medians"]
-            trees = [
-                self._trees.update(0, self._cells, {"trees": replace(block, values=values)})
-                for values in block.values
-            ]
-            after["medians.counts"] = np.stack([tree["counts"] for tree in trees])
-            after["medians.noise"] = trees[0]["noise"]
-        if self.correlations:
-            after |= updated(self._products, "correlations")
+        """Return the noisy sums of each block, and the deviation of their noise, in records."""
+        after: dict[str, Floats] = {}
+        for name, block in released.items():
+            values, noise = block.in_records()
+            # Raw counts of all levels would make the state larger than results need.
+            if name == "medians":
+                counts = [self._consistent(replace(block, values=own)) for own in block.values]
+                values = np.stack(counts)
+            if name == "correlations":
+                updated = self._products.update(0, part_of(state, f"{name}."), {name: block})
+                after |= prefixed(f"{name}.", updated)
+            else:
+                after |= {f"{name}.values": values, f"{name}.noise": np.array([noise])}
         return after
+
+    def _consistent(self, trees: NoisyBlock) -> Floats:
+        """Return the counts of the finest cells that fit all levels of a group's trees."""
+        shaped = replace(trees, values=trees.values.reshape(self._trees.blocks(0)[0].shape))
+        return self._trees.update(0, self._cells, {"trees": shaped})["counts"]
 
     # Forecasts ------------------------------------------------------------------------------------
 
@@ -338,8 +375,10 @@ class Table1(Gaussian):
             margins["smd"] = np.array([z * self._noise_of_smd(s, nominal_n)])
         found = {f"{name}_half_width": values for name, values in margins.items()}
         if self.medians:
-            first, trees, *_ = self.blocks(0)
-            of_trees = noise_std * sqrt(trees.l2_squared / first.l2_squared)
+            blocks = {block.name: block for block in self.blocks(0)}
+            trees, first = blocks["medians"], self.blocks(0)[0]
+            ratio = trees.l2_squared / trees.weight / (first.l2_squared / first.weight)
+            of_trees = noise_std * sqrt(ratio)
             planned = self._trees.forecast(of_trees, max(round(n), 1), grid)
             found["rank_half_width"] = planned["rank_half_width"]
         return found
@@ -348,13 +387,16 @@ class Table1(Gaussian):
 
     def _noisy(self, state: GridState) -> tuple[float, list[Floats], Floats]:
         """Return the noise of a sum, the table of each factor, and the sums of each group."""
-        values, noise = (
-            from_grid(state[f"sums.{key}"], self.frac_bits) for key in ("values", "noise")
-        )
-        shapes = [(self._n_groups, len(self.categories[j])) for j in self.factors]
-        *tables, moments = np.split(values, np.cumsum([prod(shape) for shape in shapes], dtype=int))
-        tables = [table.reshape(shape) for table, shape in zip(tables, shapes, strict=True)]
-        return float(noise[0]), tables, moments.reshape(self._n_groups, -1)
+        real = {name: from_grid(value, self.frac_bits) for name, value in state.items()}
+        tables: list[Floats] = []
+        if self.factors:
+            sizes = [len(self.categories[j]) for j in self.factors]
+            ends = self._n_groups * np.cumsum(sizes)[:-1]
+            tables = [
+                part.reshape(self._n_groups, -1) for part in np.split(real["tables.values"], ends)
+            ]
+        s = real["moments.noise" if self.numbers else "tables.noise"]
+        return float(s[0]), tables, real.get("moments.values", np.zeros((self._n_groups, 0)))
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return the estimates of each group, differences to the first group, and tests.
@@ -387,7 +429,7 @@ class Table1(Gaussian):
         results = counts.mapped(np.ravel).named("group_counts")
         tests: dict[str, inference.Tested] = {}
         if self.numbers:
-            sums, waves = moments[:, 1::2], moments[:, 2::2]
+            sums, waves = np.split(moments[:, 1:], 2, axis=1)
             noisy = comparison.Moments(sizes, sums, waves, of_size, s**2)
             half, centre = (part[list(self.numbers)] for part in (grid.half_range, grid.centre))
             means, groups = noisy.means(), noisy.groups()
@@ -443,7 +485,7 @@ class Table1(Gaussian):
         noise = state["medians.noise"]
         groups = [
             self._trees.estimates({**self._cells, "counts": counts, "noise": noise}, grid)
-            for counts in state["medians.counts"]
+            for counts in state["medians.values"]
         ]
         names = ("low", "high", "population_low", "population_high")
         ends = {f"quantiles_{name}": np.stack([one[name] for one in groups]) for name in names}
@@ -463,6 +505,7 @@ class Table1(Gaussian):
         if not self.by:
             return Summary(result=self._first(results, columns), reliability=_precise(results))
         names = [*(columns[j] for j in self.numbers), *(columns[j] for j in self.factors)]
+        # All tests together, as Holm's correction has them.
         p = np.concatenate([results.get(f"{test}_holm", np.zeros(0)) for test in ("welch", "chi2")])
         unknown = int(np.isnan(p).sum())
         clear = [int(i) for i in np.argsort(p, kind="stable") if p[i] < SIGNIFICANT]
@@ -525,6 +568,7 @@ def _corrected(tests: Mapping[str, inference.Tested]) -> dict[str, Floats]:
     if not tests:
         return {}
     p = np.concatenate([test.p for test in tests.values()])
+    # A test that is not known rejects nothing, so it does not count.
     holm, known = np.full(len(p), np.nan), ~np.isnan(p)
     holm[known] = inference.holm(p[known])
     ends = np.cumsum([len(test.p) for test in tests.values()])[:-1]
