@@ -49,6 +49,7 @@ NAMES = [
     "dp_describe",
     "dp_quantiles",
     "dp_statistics",
+    "dp_table1",
     "evaluate",
     "make_plan",
     "mine_rules",
@@ -71,7 +72,7 @@ def test_the_public_names_are_these() -> None:
     assert sorted(cloister.__all__) == sorted(NAMES)
     assert len(set(cloister.__all__)) == len(cloister.__all__)
     assert dir(cloister) == sorted(NAMES)
-    assert len(NAMES) == 40
+    assert len(NAMES) == 41
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -119,6 +120,7 @@ def test_the_tasks_that_ship_are_these() -> None:
         "sulloyd",
         "survival",
         "synthesise",
+        "table1",
         "tabulate",
     ]
     for name, task in TASKS.items():

@@ -35,6 +35,7 @@ from cloister.tasks.survival.survival import Survival
 from cloister.tasks.synthesis.synthesise import Synthesise
 from cloister.tasks.tables.describe import Describe
 from cloister.tasks.tables.scorecard import Scorecard
+from cloister.tasks.tables.table1 import Table1
 from cloister.tasks.tables.tabulate import Tabulate
 from cloister.testing import hostile_states, toy_plan, toy_task
 
@@ -379,6 +380,30 @@ DESIGNS |= {
         ("categories", (CATEGORY, BOOLEAN), {"levels": 3}),
     )
 }
+
+DESIGNS |= family(
+    "table1",
+    Table1,
+    TABLES,
+    {
+        "groups": {"by": "ill"},
+        "one group": {},
+        "medians": {"by": "smokes", "medians": True},
+        "all": {"by": "work", "medians": True, "correlations": True},
+    },
+    {"most_noise": 1e6},
+    facts={"nominal_n": 10_000},
+)
+DESIGNS["table1, categories"] = Case(
+    task=Table1,
+    columns=(CATEGORY, BOOLEAN, ILL),
+    options={"by": "ill", "most_noise": 1e6},
+)
+DESIGNS["table1, numbers"] = Case(
+    task=Table1,
+    columns=(NUMBER, OTHER_NUMBER, BOOLEAN),
+    options={"by": "smokes", "most_noise": 1e6},
+)
 
 # Look-alike records -------------------------------------------------------------------------------
 

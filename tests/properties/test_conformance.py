@@ -150,6 +150,7 @@ REACHED = {
     **reached_by(any_record, "scorecard", 1.0, 1.0),
     **reached_by(any_record_with_both_numbers_at_the_corner, "tabulate", 1.0, 1.0),
     **reached_by(corner, "describe", 1.0),
+    **reached_by(corner, "table1", 0.99),
     **reached_by(any_record_after_any_choice, "synthesise", 0.9999),
     **reached_by(top_of_the_hazard, "cox-approximate", 0.99),
     **reached_by(corner, "cox, ", 1.0),
@@ -254,7 +255,7 @@ def test_weights_of_all_rounds_are_the_whole_budget(name: str) -> None:
 DIVIDE_BY_NOISE = ("auto", "linear", "logistic", "selectk")
 RELEASED = [
     *(name for name in EXAMPLES if not name.startswith(DIVIDE_BY_NOISE)),
-    *(name for name in DESIGNS if name.startswith(("tabulate", "scorecard", "survival"))),
+    *(name for name in DESIGNS if name.startswith(("tabulate", "scorecard", "survival", "table1"))),
 ]
 
 
@@ -317,6 +318,10 @@ def test_any_release_has_results_without_gaps(
             assert np.isfinite(value[alike]).all(), key
         elif key.endswith(("_low", "_high")):
             assert not np.isnan(value).any(), key
+        elif key.startswith(
+            "welch_"
+        ):  # with fewer than two groups above the noise, it is not known
+            assert (np.isnan(value) == np.isnan(results["welch_p"])).all(), key
         elif not estimated and task.name != "pipeline":
             assert np.isfinite(value).all(), key
         if key.endswith("_low"):

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # the public names, for type checkers and editors
     from cloister.estimators.prepare import dp_describe as dp_describe
     from cloister.estimators.prepare import dp_quantiles as dp_quantiles
     from cloister.estimators.prepare import dp_statistics as dp_statistics
+    from cloister.estimators.prepare import dp_table1 as dp_table1
     from cloister.estimators.scorecard import DPScorecard as DPScorecard
     from cloister.estimators.select_k import select_k as select_k
     from cloister.estimators.survival import DPKaplanMeier as DPKaplanMeier
@@ -164,6 +165,11 @@ ROWS = {
         "task": "synthesis.synthesise:Synthesise",
         "command": "draw synthetic records from noisy tables",
         "python": ("synthesiser:DPSynthesiser",),
+    },
+    "table1": {
+        "task": "tables.table1:Table1",
+        "command": "compare groups as in Table 1 of a paper: means, shares, differences, tests",
+        "python": ("prepare:dp_table1",),
     },
     "tabulate": {
         "task": "tables.tabulate:Tabulate",

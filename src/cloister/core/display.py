@@ -252,12 +252,15 @@ class Bars:
         Its label names the bars.
     absent : str
         The text in place of a value that is not a number.
+    points : bool
+        If True, each value is a point with its interval, as in a forest plot.
     """
 
     title: str
     estimate: Estimate
     note: str = ""
     absent: str = NOT_KNOWN
+    points: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -27,7 +27,9 @@ from cloister.tasks.preparation.quantiles import Quantiles
 from cloister.tasks.preparation.scaled import Scaled
 from cloister.tasks.preparation.standardise import Standardise
 from cloister.tasks.preparation.statistics import Statistics
+from cloister.tasks.tables.comparison import MOST_NOISE
 from cloister.tasks.tables.describe import Describe
+from cloister.tasks.tables.table1 import Table1
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -259,7 +261,7 @@ class Summary(ReleasedModel):
     Parameters
     ----------
     result : Release
-        Release of the task "quantiles", "statistics" or "describe".
+        Release of the task "quantiles", "statistics", "describe" or "table1".
 
     Examples
     --------
@@ -281,13 +283,13 @@ class Summary(ReleasedModel):
     def to_frame(self) -> pd.DataFrame:
         """Return one row for each statistic of each column: value, low, high.
 
-        For "describe" it is one row for each number of its tables and charts.
+        For "describe" and "table1" it is one row for each number of tables and charts.
         """
         import pandas as pd
 
         task = self.plan.task
         # A description has several tables with different columns.
-        if isinstance(task, Describe):
+        if isinstance(task, Describe | Table1):
             return super().to_frame()
         ends = ("", "_low", "_high")
         # The covariance is a matrix, so it does not fit into this table.
@@ -448,3 +450,60 @@ def dp_describe(
     )
     options: dict[str, Any] = {"probabilities": tuple(probabilities)}
     return Summary(release(Describe, read_silos(X, spending), spending, **options))
+
+
+def dp_table1(
+    X: Any,
+    by: str | None = None,
+    *,
+    epsilon: float,
+    bounds: Any,
+    medians: bool = False,
+    correlations: bool = False,
+    most_noise: float = MOST_NOISE,
+    nominal_n: int | None = None,
+    delta: float | None = None,
+    ledger: Ledger | str | Path | None = None,
+    dataset: str | None = None,
+    frac_bits: int = 16,
+    max_loss: float | None = None,
+) -> Summary:
+    """Release every column by group, with differences to the first group and tests.
+
+    Parameters
+    ----------
+    X, epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
+        As for :func:`dp_quantiles`; categories need a schema.
+    by : str, optional
+        The column whose categories are the groups.
+    medians, correlations : bool
+        If True, quartiles by group or correlations are also released, from the same budget.
+    most_noise : float
+        Largest deviation of the noise of a standardised difference.
+
+    Returns
+    -------
+    Summary
+        The results of :class:`~cloister.tasks.tables.table1.Table1`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> from cloister import Schema, dp_table1
+    >>> rng = np.random.default_rng(0)
+    >>> people = pd.DataFrame({"arm": [0, 1] * 2000, "age": rng.normal(50, 9, 4000).clip(0, 100)})
+    >>> people.loc[people["arm"] == 1, "age"] += 5
+    >>> columns = [{"name": "arm", "type": "boolean"},
+    ...            {"name": "age", "type": "number", "min": 0, "max": 110}]
+    >>> schema = Schema(dataset="trial", unit="row", columns=columns)
+    >>> found = dp_table1(people, "arm", epsilon=1.0, bounds=schema, nominal_n=4000)
+    >>> bool(found["welch_p"][0] < 0.001)
+    True
+    """
+    spending = BudgetParameters(
+        epsilon, bounds, nominal_n, delta, ledger, dataset, frac_bits, max_loss
+    )
+    options: dict[str, Any] = {"by": by, "medians": medians, "correlations": correlations}
+    options["most_noise"] = most_noise
+    return Summary(release(Table1, read_silos(X, spending), spending, **options))

@@ -173,7 +173,9 @@ def test_an_epsilon_that_protects_little_is_doubted() -> None:
         assert any(f"epsilon {epsilon:g} is large" in doubt for doubt in doubts) == is_large
 
 
-@pytest.mark.parametrize("name", ["count", "describe", "survival", "tabulate", "pca", "auto"])
+@pytest.mark.parametrize(
+    "name", ["count", "describe", "survival", "tabulate", "table1", "pca", "auto"]
+)
 def test_a_wanted_margin_leads_to_the_least_epsilon_that_gives_it(name: str) -> None:
     task, example = TASKS[name], example_of(TASKS[name])
     schema = schema_of(example.columns)

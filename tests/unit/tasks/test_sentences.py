@@ -122,6 +122,25 @@ SAID = [
         ".*",
     ),
     (
+        *("table1", "treated age work died"),
+        {"by": "treated"},
+        r"treated: 1 differs from 0 in died \(p < 0.001\).",
+        "1 of 3 columns differ at 5 %, after Holm's correction, noise included.",
+    ),
+    (
+        *("table1", "work bmi smokes"),
+        {"by": "work"},
+        r"work: its groups differ in smokes \(p < 0.001\).",
+        "1 of 2 .*",
+    ),
+    (
+        *("table1", "smokes age default"),
+        {"by": "smokes"},
+        "No column is shown to differ between groups of smokes.",
+        "0 of 2 columns differ .*",
+    ),
+    (*("table1", "age work"), {}, f"Mean age {NUMBER}.", "[34] of 4 numbers .*"),
+    (
         *("scorecard", "score default"),
         {"target": "default", "edges": {"score": (500.0, 550.0, 600.0, 650.0)}},
         f"score: information value {NUMBER}, Kolmogorov-Smirnov {NUMBER}, Gini {NUMBER}.",

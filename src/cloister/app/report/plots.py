@@ -139,7 +139,11 @@ def _bars(display: Bars) -> Figure:
     figure, axes = _figure(7.2, 0.7 + 0.34 * n)
     places = np.arange(n, dtype=np.float64)
     values, lows, highs = map(_drawable, _bounded(*_with_ends(display)))
-    axes.barh(places, values, height=0.62, color=PALE, edgecolor=BLUE, linewidth=0.8)
+    if display.points:
+        known = np.isfinite(display.estimate.values)
+        axes.plot(values[known], places[known], "s", color=BLUE, markersize=5)
+    else:
+        axes.barh(places, values, height=0.62, color=PALE, edgecolor=BLUE, linewidth=0.8)
     if (lows < highs).any():
         # Around the middle: a value may be outside its interval, where a bar would be negative.
         spread, middle = (highs - lows) / 2, (lows + highs) / 2

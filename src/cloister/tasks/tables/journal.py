@@ -1,0 +1,298 @@
+"""Displays of a table of columns by group, as journals print it, and of all its numbers.
+
+The first table has texts, each rounded to the digits that the noise leaves. All other displays have
+numbers with their intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import floor, isfinite, log10
+
+import numpy as np
+
+from cloister.core.arrays import Floats, Results
+from cloister.core.dates import nearest_day
+from cloister.core.display import (
+    NOT_KNOWN,
+    YEARS,
+    Bars,
+    Cell,
+    Display,
+    Estimate,
+    Heatmap,
+    PValue,
+    Table,
+)
+from cloister.tasks.interval_tables import INTERVALS, WITH_POPULATION, bars_of, in_days
+
+_SMD = "SMD"
+_WELCH = ("Welch's t-test", "Welch's analysis of variance")
+_TABLE = (
+    "Means have the standard deviation and medians the quartiles, numbers of records their share. "
+    "Digits follow the noise. {}No value is exact: the tables below have the intervals."
+)
+_COMPARED = (
+    "SMD: difference to {first}, over the root of the mean of both variances. p: {welch} for "
+    "numbers, chi-squared test for categories, both with noise. "
+)
+_HOLM = (
+    "A p-value is the probability of a statistic at least this large, noise included, if groups "
+    "were alike. Holm's correction covers all tests here together. Student's t-test is not "
+    "computed, since it assumes equal variances."
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and places of the columns of a table by group.
+
+    Parameters
+    ----------
+    by : str
+        The column of groups; empty for a single group.
+    groups : tuple of str
+    numbers : tuple of int
+        The columns of numbers.
+    factors : mapping of int to (int, tuple of str)
+        For each column of categories the place of its first one in results, and their names.
+    dates : tuple of int
+        The columns of dates.
+    """
+
+    columns: tuple[str, ...]
+    by: str
+    groups: tuple[str, ...]
+    numbers: tuple[int, ...]
+    factors: Mapping[int, tuple[int, tuple[str, ...]]]
+    dates: tuple[int, ...]
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The groups that are compared to the first one."""
+        return self.groups[1:]
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Names of all categories, with their column."""
+        return tuple(
+            f"{self.columns[j]}={name}" for j, (_, names) in self.factors.items() for name in names
+        )
+
+    def shown(self, j: int) -> tuple[int, ...]:
+        """Return the places of the categories of a factor that a short table has: one of two."""
+        first, names = self.factors[j]
+        # The other share is the rest, and its difference has the opposite sign.
+        return tuple(range(first + (len(names) == 2), first + len(names)))
+
+
+def displays(layout: Layout, results: Results) -> Iterator[Display]:
+    """Yield the table of a journal, a picture of differences, and all numbers."""
+    yield _journal(layout, results)
+    if layout.by:
+        yield _balance(layout, results)
+    yield from _groups(layout, results)
+    if layout.by:
+        yield from _differences(layout, results)
+        yield _tests(layout, results)
+    if "correlation" in results:
+        names = tuple(layout.columns[j] for j in layout.numbers)
+        found = Estimate.of(results, "correlation", labels=(names, names))
+        yield Heatmap("Correlations in all groups", found, INTERVALS, (found.values + 1) / 2)
+
+
+def p_text(p: float) -> str:
+    """Return the text of a p-value within a sentence."""
+    return PValue(p).text
+
+
+def in_years(estimate: Estimate, is_date: bool) -> Estimate:
+    """Return an estimate whose text is a length of time, if `is_date`."""
+    return in_days(estimate, is_date, YEARS)
+
+
+# The table of a journal ---------------------------------------------------------------------------
+
+
+def _journal(layout: Layout, results: Results) -> Table:
+    sizes, g = Estimate.of(results, "group_counts"), len(layout.groups)
+    smd = [f"{_SMD}, {other}" if g > 2 else _SMD for other in layout.others]
+    tests = ("p", "p after Holm") if layout.by else ()
+    rows: list[tuple[Cell, ...]] = [("records", *_texts(sizes), *[""] * (len(smd) + len(tests)))]
+    for j in range(len(layout.columns)):
+        if j in layout.numbers:
+            rows += _rows_of_number(layout, results, j)
+        elif j in layout.factors:
+            i, counts = tuple(layout.factors).index(j), sizes.values
+            for place in layout.shown(j):
+                level = layout.levels[place]
+                shares = Estimate.of(results, "shares")[:, place]
+                texts = [_count(float(counts[k]), shares[k]) for k in range(g)]
+                gaps = _standardised(results, "share_smd", place) if layout.by else []
+                # A test is of the whole column, so it is in the first row alone.
+                p = _p_values(results, "chi2", i) if layout.by else []
+                first = place == layout.shown(j)[0]
+                rows.append((f"{level}, n (%)", *texts, *gaps, *(p if first else [""] * len(p))))
+    groups = [f"{layout.by}={name}" if layout.by else name for name in layout.groups]
+    compared = _COMPARED.format(first=layout.groups[0], welch=_WELCH[g > 2]) if layout.by else ""
+    title = f"Table 1: records by {layout.by}" if layout.by else "Table 1"
+    return Table(title, ("", *groups, *smd, *tests), tuple(rows), _TABLE.format(compared))
+
+
+def _rows_of_number(layout: Layout, results: Results, j: int) -> Iterator[tuple[Cell, ...]]:
+    """Yield the row of means and, if there is one, that of medians."""
+    i, name, is_date = layout.numbers.index(j), layout.columns[j], j in layout.dates
+    means, deviations = (Estimate.of(results, key)[:, i] for key in ("mean", "deviation"))
+    texts = [
+        f"{mean} ({deviation})"
+        for mean, deviation in zip(_texts(means, is_date), _texts(deviations), strict=True)
+    ]
+    more: list[Cell] = []
+    if layout.by:
+        more = [*_standardised(results, "smd", i), *_p_values(results, "welch", i)]
+    yield (f"{name}, mean (SD)", *texts, *more)
+    if "quantiles" in results:
+        found = Estimate.of(results, "quantiles")[:, i]
+        parts = (_texts(found[:, k], is_date) for k in range(3))
+        texts = [f"{middle} [{low}, {high}]" for low, middle, high in zip(*parts, strict=True)]
+        yield (f"{name}, median [IQR]", *texts, *[""] * len(more))
+
+
+def _standardised(results: Results, name: str, i: int) -> list[Cell]:
+    found = Estimate.of(results, name)[:, i]
+    return [f"{value:.2f}" if isfinite(value) else NOT_KNOWN for value in found.values.tolist()]
+
+
+def _p_values(results: Results, test: str, i: int) -> list[Cell]:
+    return [PValue(results[f"{test}_{part}"][i]) for part in ("p", "holm")]
+
+
+def _count(size: float, share: Estimate) -> str:
+    """Return the number of records of a category and its share of a group, as a text."""
+    if not isfinite(share.value):
+        return NOT_KNOWN
+    # From the share, so that the numbers of a column add up to that of the group.
+    margin = _margin(share)
+    number = _rounded(max(size, 0.0) * share.value, max(size, 0.0) * margin)
+    return f"{number} ({_rounded(100 * share.value, max(100 * margin, 0.1))} %)"
+
+
+def _texts(row: Estimate, is_date: bool = False) -> list[str]:
+    """Return the numbers of a row as texts, all with the digits of the least certain one."""
+    # One number of digits in a row, as journals print it.
+    values, margin = row.values.tolist(), max(map(_margin, row.cells()))
+    if is_date:
+        return [str(nearest_day(value)) if isfinite(value) else NOT_KNOWN for value in values]
+    return [_rounded(value, margin) if isfinite(value) else NOT_KNOWN for value in values]
+
+
+def _margin(cell: Estimate) -> float:
+    """Return half the width of a noise interval."""
+    return float(cell.high - cell.low) / 2
+
+
+def _rounded(value: float, margin: float) -> str:
+    """Return a number whose last digit is the first one of its margin of error, at most."""
+    # More digits than the noise leaves would look exact.
+    if not 0 < margin < np.inf:
+        return f"{value:.4g}"
+    decimals = min(max(0, -floor(log10(margin))), 9)
+    return f"{round(value, decimals) + 0.0:,.{decimals}f}"  # adding 0.0 turns -0.0 into 0.0
+
+
+# All numbers --------------------------------------------------------------------------------------
+
+
+def _balance(layout: Layout, results: Results) -> Bars:
+    """Return the picture of standardised differences, which journals call a Love plot."""
+    # With sampling: readers look for groups that differ, not for records that do.
+    several = len(layout.others) > 1
+    names: list[str] = []
+    cells: list[Estimate] = []
+    for j, column in enumerate(layout.columns):
+        key, places = "smd", [layout.numbers.index(j)] if j in layout.numbers else []
+        if j in layout.factors:
+            key, places = "share_smd", [*layout.shown(j)]
+        for place in places:
+            name = column if key == "smd" else layout.levels[place]
+            found = Estimate.of(results, key)[:, place].of_population
+            names += [f"{name}, {other}" if several else name for other in layout.others]
+            cells += found.cells()
+    title = f"Standardised differences to {layout.by}={layout.groups[0]}"
+    note = "Lines are 95 % confidence intervals (noise and sampling)."
+    unit = "difference in standard deviations"
+    return replace(bars_of(title, names, cells, note, unit), points=True)
+
+
+def _groups(layout: Layout, results: Results) -> Iterator[Table]:
+    """Yield means and deviations, shares, and quartiles of each group."""
+    named = [f"{layout.by}={name}" if layout.by else name for name in layout.groups]
+    sizes = zip(named, Estimate.of(results, "group_counts").cells(), strict=True)
+    yield Table("Groups", ("group", "records"), tuple(sizes), WITH_POPULATION)
+    if layout.numbers:
+        rows: list[tuple[str | Estimate, ...]] = [
+            (f"{layout.columns[j]}, {group}", *_of_number(results, k, i, j in layout.dates))
+            for i, j in enumerate(layout.numbers)
+            for k, group in enumerate(named)
+        ]
+        quartiles = ("lower quartile", "median", "upper quartile") * ("quantiles" in results)
+        headings = ("column and group", "mean", "deviation", *quartiles)
+        yield Table("Numbers by group", headings, tuple(rows), WITH_POPULATION)
+    if layout.factors:
+        shares = Estimate.of(results, "shares")
+        cells = [
+            (f"{level}, {group}", shares[k, i])
+            for i, level in enumerate(layout.levels)
+            for k, group in enumerate(named)
+        ]
+        headings = ("category and group", "share of the group")
+        yield Table("Shares by group", headings, tuple(cells), WITH_POPULATION)
+
+
+def _of_number(results: Results, k: int, i: int, is_date: bool) -> list[Estimate]:
+    """Return mean and deviation, and with medians the quartiles, of a number in a group."""
+    places = [Estimate.of(results, "mean")[k, i]]
+    if "quantiles" in results:
+        places += Estimate.of(results, "quantiles")[k, i].cells()
+    # A mean may be 0 in data units, so 0 in its interval does not mean that it is only noise.
+    first, *rest = (in_days(replace(one, distinct=np.array(True)), is_date) for one in places)
+    return [first, in_years(Estimate.of(results, "deviation")[k, i], is_date), *rest]
+
+
+def _differences(layout: Layout, results: Results) -> Iterator[Table]:
+    named = [f"{layout.by}={other}" for other in layout.others]
+    headings = ("column and group", "difference", "standardised")
+    kinds: tuple[tuple[str, Sequence[str], str, str], ...] = (
+        ("means", [layout.columns[j] for j in layout.numbers], "difference", "smd"),
+        ("shares", layout.levels, "share_difference", "share_smd"),
+    )
+    for what, names, key, standardised in kinds:
+        if names:
+            gaps, scaled = (Estimate.of(results, of) for of in (key, standardised))
+            rows = [
+                (f"{name}, {group}", in_years(gaps[k, i], _is_date(layout, what, i)), scaled[k, i])
+                for i, name in enumerate(names)
+                for k, group in enumerate(named)
+            ]
+            title = f"Differences of {what} to {layout.by}={layout.groups[0]}"
+            yield Table(title, headings, tuple(rows), WITH_POPULATION)
+
+
+def _is_date(layout: Layout, what: str, i: int) -> bool:
+    return what == "means" and layout.numbers[i] in layout.dates
+
+
+def _tests(layout: Layout, results: Results) -> Table:
+    kinds: tuple[tuple[str, Sequence[int], str], ...] = (
+        ("welch", layout.numbers, _WELCH[len(layout.groups) > 2]),
+        ("chi2", tuple(layout.factors), "chi-squared test"),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for key, columns, test in kinds:
+        for i, j in enumerate(columns):
+            parts: list[Floats] = [results[f"{key}_{part}"][i] for part in ("statistic", "df")]
+            p = _p_values(results, key, i)
+            rows.append((layout.columns[j], test, *map(float, parts), *p))
+    headings = ("column", "test", "statistic", "degrees of freedom", "p", "p after Holm")
+    return Table("Tests", headings, tuple(rows), _HOLM)
