@@ -1,0 +1,1 @@
+"""Generalized linear models from noisy sums: one engine for all families."""
