@@ -93,11 +93,12 @@ def results_of(
     scale: Scale,
     solution: Solution,
     sampling: Floats,
-    *,
-    residual_square: Floats | None,
+    residual_square: tuple[float, float] | None,
     units: tuple[float, float],
 ) -> Results:
     """Return coefficients with their intervals.
+
+    `residual_square` and `units` are numbers with their noise.
 
     Returns
     -------
