@@ -1,4 +1,4 @@
-"""Columns of a regression: where they lie, from noisy counts, and the rows that follow.
+"""Columns of a regression: their places from noisy counts, and the rows that follow.
 
 Two noisy histograms give centre, deviation and reach of each number, one the share of each
 category. Then a record is a row: differences to centres, times public scales, and 1.
@@ -60,14 +60,14 @@ class Term:
 
 @dataclass(frozen=True)
 class Placed:
-    """Where columns lie: public after two rounds.
+    """Places and scales of columns: public after two rounds.
 
     Arrays have an entry for each slot of a row but the constant, unless stated otherwise. `reach`
     and `spread` are lengths in a row.
     """
 
     reference: Integers  # of each term: the most frequent category, 0 for a number
-    window: Floats  # of each number, of shape (n_numbers, 2)
+    window: Floats  # counted in the second round, of shape (n_numbers, 2)
     centre: Floats
     scale: Floats
     reach: Floats  # of the farthest value that stands out of the noise
@@ -201,6 +201,7 @@ class Design:
         of_category = np.zeros(self.width - 1, dtype=bool)
         for j, (term, part) in enumerate(zip(self.terms, self.slots, strict=True)):
             if term.levels:
+                # Noise in the most frequent category is the smallest part of a difference to it.
                 reference[j] = int(np.argmax(counts[j]))
                 found = np.delete(counts[j], reference[j])
                 share[part] = np.clip(found, noise_std, max(n - noise_std, noise_std)) / n
@@ -259,6 +260,7 @@ class Design:
 
     def reach_squared(self, placed: Placed, whole_box: bool = False) -> float:
         """Return a bound on the squared length of rows of values that were seen, or of the box."""
+        # Values that noise hides are beyond the reach: only the box bounds them.
         far = placed.reach * placed.shown
         if whole_box:
             far = (1 + np.abs(placed.centre)) * placed.scale * placed.shown
@@ -306,7 +308,7 @@ def _edges(window: Floats, bins: int) -> Floats:
 
 
 def _seen(counts: Floats, noise_std: float) -> tuple[int, int]:
-    """Return the first and the last bin up to which counts stand out of their noise."""
+    """Return the first and the last bin with counts above their noise."""
     least = _SURE * noise_std * np.sqrt(np.arange(1, len(counts) + 1))
     up, down = np.cumsum(counts) > least, np.cumsum(counts[::-1]) > least
     first, last = int(up.argmax()), len(counts) - 1 - int(down.argmax())

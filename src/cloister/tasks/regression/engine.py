@@ -116,7 +116,7 @@ class Curvature:
     noise_std : float
         Of an entry off the diagonal; one on it has the root of 2 times as much.
     lost : float
-        Likely length of what cuts took away.
+        Likely length of the parts that were cut off.
     """
 
     matrix: Floats
@@ -126,8 +126,8 @@ class Curvature:
     def drawn_to(self, before: Curvature, same: bool) -> Curvature:
         """Return the curvature drawn to the one of a round before, as far as noise asks for it.
 
-        `same` says that both estimate one matrix; else the other one is scaled by the traces first,
-        and counts less the more they differ.
+        If `same`, both estimate one matrix. Else the other one is scaled by the traces first, and
+        counts less the more they differ.
         """
         q = len(self.matrix)
         traces = [max(float(np.trace(one.matrix)), 1.0) for one in (self, before)]
@@ -136,6 +136,7 @@ class Curvature:
         own, other = self.noise_std**2, (ratio * before.noise_std) ** 2
         part = own / max(own + other, 1e-300)
         if not same:
+            # The mean square of a difference that is noise alone.
             made = q * (q + 1) * (own + other)
             part *= min(1.0, made / max(float((apart**2).sum()), 1e-300))
         noise = float(np.hypot((1 - part) * self.noise_std, part * ratio * before.noise_std))
@@ -152,7 +153,7 @@ class Gradient:
     noise_std : float
         Of each entry.
     lost : float
-        Likely length of what cuts took away.
+        Likely length of the parts that were cut off.
     """
 
     at: Floats
@@ -163,7 +164,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Prior:
-    """What is assumed before any data: weights are near those of the null model.
+    """The assumption before any data: weights are near those of the null model.
 
     Parameters
     ----------
@@ -190,7 +191,7 @@ class Solution:
     noise : ndarray of shape (q, q)
         Covariance of the errors by noise, cuts and the prior.
     known : ndarray of shape (q,), bool
-        Whether the data say more of a weight than the prior.
+        Whether the data determine a weight better than the prior.
     inverse : ndarray of shape (q, q)
         Inverse of the curvature without directions below its noise.
     """
@@ -225,8 +226,8 @@ def moved(
     Notes
     -----
     The equations are ``curvature @ step = gradient + noise``. The noise has the variances of the
-    gradient, of the curvature times the step, and of what was cut off. Without noise this is
-    Newton's step.
+    gradient, of the curvature times the step, and of the parts that were cut off. Without noise
+    this is Newton's step.
     """
     kept = prior.kept
     at_kept, null = at[kept], prior.null[kept]
@@ -240,6 +241,7 @@ def moved(
     left, singular, right = np.linalg.svd(matrix * spread)
     of_curvature = curvature.noise_std**2 + (curvature.lost / _Z) ** 2 / len(at)
     step = np.zeros(len(target))
+    # The noise of the curvature counts in proportion to the step, which is found by iteration.
     for _ in range(_TURNS):
         total = variance + of_curvature * float(step @ step)
         gain = singular / (singular**2 + total)
@@ -259,6 +261,7 @@ def moved(
         noise += min(_MOST_DRIFT, drift * way) ** 2 / 2 * (outer + square / len(step) * unit)
     toward = target + matrix @ (at_kept - null)
     likely = null + _likely(left, singular, right, spread, toward, total)
+    # Without data the prior's part is the whole prior deviation.
     known = np.zeros(len(at), dtype=bool)
     known[kept] = np.sqrt(np.diag(drawn @ drawn.T)) < _KNOWN * spread
     values, vectors = np.linalg.eigh(matrix)

@@ -58,12 +58,12 @@ class Family:
 
     @property
     def linear(self) -> bool:
-        """Whether the margin is the mean, so that the curvature is that of least squares."""
+        """True if the margin is the mean, so that the curvature is that of least squares."""
         return self.name == "gaussian"
 
     @property
     def counts(self) -> bool:
-        """Whether the target is a number of events."""
+        """True if the target is a number of events."""
         return self.name in ("poisson", "negative-binomial")
 
     def score(self, margin: Floats, target: Floats) -> tuple[Floats, Floats]:

@@ -65,8 +65,8 @@ class GeneralizedLinear(Gaussian):
     family, alpha
         See :class:`~cloister.tasks.regression.families.Family`.
     offset, exposure, weights : int or None
-        Columns: of what is added to the margin, of what is added as its logarithm, and of the
-        weights of records.
+        Columns of numbers that are added to the margin, whose logarithm is added to it, and that
+        are the weights of records.
     sandwich : bool
         If True, population intervals use products of the gradients of units [LZ86]_.
     reference : tuple of int
@@ -191,7 +191,7 @@ class GeneralizedLinear(Gaussian):
 
     @classmethod
     def design(cls, facts: PublicFacts, options: Options) -> Self:
-        """Design the sums; raise PlanError if noise would drown the model."""
+        """Design the sums; raise PlanError if noise would hide the model."""
         columns = facts.columns
         target = position(columns, options.target)
         named = {name: getattr(options, name) for name in ("offset", "exposure", "weights")}
@@ -206,6 +206,7 @@ class GeneralizedLinear(Gaussian):
             reference = tuple(every[j] for j in covariates)
         robust = options.sandwich
         if robust is None:
+            # Counts vary more than their mean allows, and rows of one unit depend on each other.
             robust = client >= 0 or options.family not in ("gaussian", "binomial")
         units = options.n_units or facts.nominal_n
         multiplier = noise_multiplier_for(facts) or 0.0
@@ -224,6 +225,7 @@ class GeneralizedLinear(Gaussian):
         )
         task._refuse_few(units, multiplier)
         noise = multiplier * sqrt(task.model.design.places[1] / SHARES[PLACES])
+        # Doubled while it is exact: a logarithm may differ in its last bit between machines.
         bins = FEWEST_BINS
         while bins < MOST_BINS and _FEW * bins * noise <= units:
             bins *= 2
@@ -238,7 +240,7 @@ class GeneralizedLinear(Gaussian):
             columns = self.model.design.width - 1
             raise PlanError(
                 f"nominal_n must be at least {needed:,} for a design of {columns} columns at this "
-                f"budget, got {units:,}: noise would drown the model; raise epsilon, or name fewer "
+                f"budget, got {units:,}: noise would hide the model; raise epsilon, or name fewer "
                 "covariates."
             )
 
@@ -301,7 +303,7 @@ class GeneralizedLinear(Gaussian):
         return self.model.blocks(t)
 
     def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
-        """Return what each record adds, if each is a unit; else what each unit adds to a vector."""
+        """Return the rows of records to each block, or of units if they have several records."""
         return self.model.rows(t, self._read(state), records, self._owners(records))
 
     def contribute(self, t: int, state: GridState, records: Records) -> Integers:
@@ -317,6 +319,7 @@ class GeneralizedLinear(Gaussian):
         self, t: int, state: GridState, records: Records, coins: Callable[[int], bytes]
     ) -> Integers:
         """Return the sums over all units, since none is left out."""
+        # The rate is 1: no coin is needed.
         return self.contribute(t, state, records)
 
     def _parts(self, records: Records) -> Iterator[Records]:
@@ -324,6 +327,7 @@ class GeneralizedLinear(Gaussian):
         if self.clients == "row":
             yield from in_cache(records)
             return
+        # Stable: the order of the rows of a unit, and so their sum, is that of the file.
         records = records[np.argsort(records[:, self.client_column], kind="stable")]
         ends = np.flatnonzero(np.diff(records[:, self.client_column])) + 1
         first = 0

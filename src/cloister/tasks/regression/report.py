@@ -70,7 +70,7 @@ class Scale:
         """Return the matrix from weights to coefficients in data units, the intercept last."""
         matrix, place = self.in_box.copy(), 0
         for levels, (low, high) in zip(self.levels, self.boxes, strict=True):
-            if not levels:
+            if not levels:  # the box is around its middle, data units around 0
                 matrix[place] /= (high - low) / 2
                 matrix[-1] -= matrix[place] * (high + low) / 2
             place += levels or 1
@@ -80,6 +80,7 @@ class Scale:
         """Return a flag of each coefficient: the weights that it needs are known."""
         unknown = ((self.back[:-1, :-1] != 0) @ ~weights[:-1]).astype(np.float64)
         of_others = (self.compared[:, :-1] != 0) @ unknown
+        # Terms that left the equations are part of the constant, which stays known.
         of_others[-1] += not weights[-1]
         return np.asarray(of_others == 0, dtype=bool)
 
@@ -126,6 +127,7 @@ def results_of(
         part = np.where(known, part, bound)
         found[name] = part[:-1]
         found[name.replace("coef", "intercept")] = part[-1:]
+    # No neutral number: a sum with a coefficient that is not known is not known either.
     unknown = np.where(known, 1.0, np.nan)
     likely = to_data @ solution.likely + shift
     results = {
@@ -148,7 +150,7 @@ def results_of(
 
 
 class _Model(Protocol):
-    """What a report needs of a task."""
+    """The parts of a task that a report uses."""
 
     @property
     def family(self) -> str:
@@ -160,7 +162,7 @@ class _Model(Protocol):
 
     @property
     def sandwich(self) -> bool:
-        """Whether population intervals are valid for any variance."""
+        """True if population intervals are valid for any variance."""
 
 
 def _cells(results: Results) -> list[Estimate]:

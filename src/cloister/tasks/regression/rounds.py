@@ -57,7 +57,7 @@ _Z = INTERVAL_95["gaussian"]
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """The public state: where columns lie, the next weights and cuts, and the released sums."""
+    """The public state: places of columns, the next weights and cuts, and the released sums."""
 
     columns: Placed
     weights: Floats
@@ -167,7 +167,7 @@ class Model:
     def rows(
         self, t: int, known: Known, records: Records, owner: Integers | None
     ) -> tuple[Rows, ...]:
-        """Return what records or units add to each block.
+        """Return the rows of records or units to each block.
 
         `owner` is the number of the unit of each record, None if each record is one. Units then
         share their counts of columns between their rows, and have one row of every other block.
@@ -308,7 +308,7 @@ class Model:
         if t == LAST:
             known = replace(known, last=value, last_std=noise_std)
             return self._with_squares(known, released)
-        if t == NULL:
+        if t == NULL:  # once: later rounds leave the rows of dropped categories short
             known = self._without_weak(known, curvature)
         gradient = Gradient(known.weights, value, noise_std, known.lost)
         return self._stepped(t, known, *released["sizes"].in_records(), gradient)
@@ -356,6 +356,7 @@ class Model:
             weight = self._null_weight(known)
             most = self.rows_of_unit * longest**2 * weight
             length, lost = cut_of(counts[1], noise_std, most, price("curvature"), columns.n)
+            # Sizes were counted at the null model; elsewhere most weights may be larger.
             growth = self.family.growth(weight)
             return replace(known, length=length * growth, lost_curvature=lost * growth)
         if self.sandwich:

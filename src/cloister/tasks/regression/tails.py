@@ -1,4 +1,4 @@
-"""Where payloads are cut, from noisy counts of their sizes: the only rule for it.
+"""Lengths to which payloads are cut, from noisy counts of their sizes: the only rule for it.
 
 `counts` are noisy numbers of units by the class of their size, of shape ``(len(CLASSES),)``, and
 `noise_std` is the noise of each of them. A `price` is the half-width of the noise of a sum per unit
@@ -57,7 +57,7 @@ def cut_of(
 
     Notes
     -----
-    The number of units above a class is taken from the counts, as far as it stands out of the
+    The number of units above a class is taken from the counts, as far as it is above the
     noise. Beyond, it falls like a power that is as steep as the last octave [H75]_. The excess is
     the root of its mean square over redraws of the noise.
     """
@@ -92,7 +92,7 @@ def cut_of(
 def cut_of_squares(counts: Floats, noise_std: float, n: float, price: float) -> float:
     """Return the length to which payloads are cut for the sum of their products.
 
-    The sum of noise and lost squares is least there, over sizes that stand out of the noise. The
+    The sum of noise and lost squares is least there, over sizes with counts above the noise. The
     price is per unit of squared length.
     """
     middle = middle_class(counts, n)
