@@ -104,6 +104,7 @@ def test_the_tasks_that_ship_are_these() -> None:
         "fedavg-regression",
         "forest",
         "glloyd",
+        "glm",
         "linear",
         "lloyd",
         "logistic",

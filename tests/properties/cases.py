@@ -25,6 +25,7 @@ from cloister.tasks.evaluation.regression import RegressionEvaluation
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, OTHER_NUMBER, example_of
 from cloister.tasks.patterns.outliers import Outliers
 from cloister.tasks.preparation.discretise import Discretise
+from cloister.tasks.regression.glm import GeneralizedLinear
 from cloister.tasks.supervised.forest import RandomForest
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
@@ -508,6 +509,21 @@ DESIGNS |= family(
     {"target": "age"},
     states=any_model,
 )  # fmt: skip
+
+DESIGNS |= family(
+    "glm",
+    GeneralizedLinear,
+    PATIENTS,
+    {
+        "gaussian": {"target": "age"},
+        "sandwich": {"target": "age", "sandwich": True, "offset": "visits"},
+        "binomial": {"target": "smokes", "family": "binomial", "weights": "visits"},
+        "poisson": {"target": "visits", "family": "poisson", "exposure": "age"},
+        "negative binomial": {"target": "visits", "family": "negative-binomial", "sandwich": False},
+        "gamma": {"target": "age", "family": "gamma", "covariates": ("ill", "visits")},
+    },
+    facts={"nominal_n": 20_000},
+)
 
 BAYES = (AGE, VISITS, PublicColumn("calls", 0.0, 9.0), CATEGORY, BOOLEAN, ILL)
 COUNTS = {"visits": "counts", "calls": "counts"}

@@ -64,6 +64,7 @@ VARIANTS = {  # designs that differ little from another one, which is drawn inst
     *(f"logistic, {n} classes, asked again" for n in ("two", "three")),
     *(f"{model}, {clip} rows" for model in ("logistic", "linear") for clip in ("short", "long")),
     *("logistic, three classes", "linear, sandwich", "cox-approximate, products of two"),
+    *(f"glm, {family}" for family in ("gaussian", "binomial", "negative binomial", "gamma")),
 }
 
 
@@ -130,6 +131,18 @@ def trees_sure_of_the_wrong_class(case: Case) -> Inputs:
     yield task, task.rounds - 1, state, np.array([[0, 0, 0, 0, ONE]], np.int32)
 
 
+def cut_short(case: Case) -> Inputs:
+    """Yield a corner where cuts are shorter than any gradient, and residuals large."""
+    task = case.build()
+    state = case.start(task)
+    for name in ("cut", "length", "squares_cut"):
+        state[name] = np.ones_like(state[name])
+    state["target"] = np.array([0, ONE >> 6, 0])
+    state["weights"][-1] = -5 * ONE
+    for t in range(task.rounds):
+        yield task, t, state, np.full((1, case.width), ONE, dtype=np.int32)
+
+
 def top_of_the_hazard(case: Case) -> Inputs:
     """Yield a corner at the last time, without the event, and with one, two or three covariates."""
     for columns in (3, 4, 5):
@@ -164,6 +177,7 @@ REACHED = {
     **reached_by(sure_of_the_wrong_class, "logistic, two classes", 0.95),
     **reached_by(sure_of_the_wrong_class, "logistic, three classes", 0.95),
     **reached_by(sure_of_the_wrong_class, "linear", 0.95),
+    **reached_by(cut_short, "glm", 0.9999),
 }
 
 
@@ -316,6 +330,9 @@ def test_any_release_has_results_without_gaps(
                 known = known & np.isfinite(results["change_z"])  # halves may say less
             alike = known if value.shape == known.shape else known.any() | ~np.isnan(value)
             assert np.isfinite(value[alike]).all(), key
+        elif task.name == "glm" and key.endswith("covariance"):
+            known = np.isfinite(np.append(results["coef"], results["intercept"]))
+            assert (np.isfinite(value) == np.outer(known, known)).all(), key
         elif key.endswith(("_low", "_high")):
             assert not np.isnan(value).any(), key
         elif key.startswith(

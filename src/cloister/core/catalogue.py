@@ -101,6 +101,7 @@ ROWS = {
         "python": ("forest:DPRandomForestClassifier",),
     },
     "glloyd": {"task": "clustering.kmeans:GLloyd"},
+    "glm": {"task": "regression.glm:GeneralizedLinear"},
     "linear": {
         "task": "supervised.linear:Linear",
         "python": ("linear_model:DPLinearRegression",),

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from cloister.privacy.ledger import Ledger
 
 
-_OF_COLUMNS = frozenset({"target", "group", "time", "event", "by", "covariates"})
+_OF_COLUMNS = frozenset(
+    {"target", "group", "time", "event", "by", "covariates", "offset", "exposure", "weights"}
+)
 """Parameters that name columns, which a plan identifies by position."""
 
 

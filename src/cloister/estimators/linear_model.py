@@ -1,9 +1,9 @@
-"""``DPLogisticRegression`` and ``DPLinearRegression``, with the interface of scikit-learn."""
+"""Private linear, logistic and generalized linear models, with the interface of scikit-learn."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -21,6 +21,7 @@ from cloister.estimators.base import PrivateClassifier, PrivateSupervised
 from cloister.estimators.forest import by_name
 from cloister.estimators.tables import SiloData, grid_rows
 from cloister.protocol.task import Task
+from cloister.tasks.regression.glm import GeneralizedLinear
 from cloister.tasks.supervised.contrasts import combination, difference
 from cloister.tasks.supervised.linear import Linear
 from cloister.tasks.supervised.logistic import Logistic
@@ -275,4 +276,91 @@ class DPLinearRegression(RegressorMixin, PrivateSupervised):
 
     def predict(self, X: Any) -> Floats:
         """Return the predicted target of each record; shape (n_samples,)."""
+        return self._model.predict(self.result_.results, grid_rows(self, X))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DPGeneralizedLinearRegressor(RegressorMixin, PrivateSupervised):
+    """Differentially private regression of a mean: numbers, shares, counts and costs.
+
+    Parameters
+    ----------
+    target_bounds : (low, high), optional
+        Public bounds of y, required without a schema. Values outside are clipped to them.
+    family : {"gaussian", "binomial", "poisson", "negative-binomial", "gamma"}
+        Distribution of the target. Its link is the identity, the logit, or else the logarithm.
+    covariates, offset, exposure, weights, alpha, sandwich, reference, rows_of_unit, n_units
+        As for :class:`~cloister.tasks.regression.glm.GeneralizedLinear`; columns by name, and all
+        other columns are covariates by default. `alpha` is the over-dispersion of negative binomial
+        counts, `rows_of_unit` and `n_units` are public numbers.
+    epsilon, bounds, target, nominal_n, delta, ledger, dataset, frac_bits, max_loss
+        As for every :class:`~cloister.estimators.base.PrivateSupervised`.
+
+    Attributes
+    ----------
+    coef_, coef_low_, coef_high_ : ndarray of shape (n_columns,)
+        Data units, with 95 % confidence intervals (privacy noise only) for the maximum of the
+        likelihood of the same records. A category is compared with its reference, by default the
+        most frequent one. Not a number if noise hides a coefficient.
+    coef_population_low_, coef_population_high_ : ndarray of shape (n_columns,)
+        95 % population intervals (noise and sampling).
+    intercept_, intercept_low_, intercept_high_ : float
+    intercept_population_low_, intercept_population_high_ : float
+    coef_shrunk_, intercept_shrunk_ : ndarray of shape (n_columns,), and float
+        The coefficients of predictions: drawn to 0 as far as the noise requires.
+    covariance_, sampling_covariance_ : ndarray of shape (n_columns + 1, n_columns + 1)
+        Covariance of coefficients and intercept, by noise and by sampling.
+    feature_names_ : ndarray of shape (n_columns,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cloister.estimators.linear_model import DPGeneralizedLinearRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-1, 1, (8000, 2))
+    >>> y = rng.poisson(np.exp(0.5 * X[:, 0]))
+    >>> model = DPGeneralizedLinearRegressor(
+    ...     family="poisson", epsilon=2.0, bounds=(-1, 1), target_bounds=(0, 10), nominal_n=8000
+    ... )
+    >>> bool(abs(model.fit(X, y).coef_[0] - 0.5) < 0.2)
+    True
+    """
+
+    _task: ClassVar[type[Task]] = GeneralizedLinear
+
+    target_bounds: Any = None
+    family: str = "gaussian"
+    covariates: Sequence[str] = ()
+    offset: str | None = None
+    exposure: str | None = None
+    weights: str | None = None
+    alpha: float = 1.0
+    sandwich: bool | None = None
+    reference: Mapping[str, str] | None = None
+    rows_of_unit: int = 1
+    n_units: int | None = None
+
+    def _check(self) -> None:
+        if not isinstance(self.bounds, Schema) and self.target_bounds is None:
+            raise PlanError(
+                "target_bounds are required without a schema: two public bounds of y; give "
+                "target_bounds=(low, high)."
+            )
+
+    def _keep(self, result: Release) -> None:
+        super()._keep(result)
+        names = [*(f"coef{end}" for end in _EVERY), "coef_shrunk"]
+        self._set({f"{name}_": name for name in (*names, "covariance", "sampling_covariance")})
+        for name in [*(f"intercept{end}" for end in _EVERY), "intercept_shrunk"]:
+            setattr(self, f"{name}_", float(result.results[name][0]))
+        self.feature_names_ = np.array(self._model.names[:-1], dtype=object)
+
+    @property
+    def _model(self) -> GeneralizedLinear:
+        task = self._own_task
+        assert isinstance(task, GeneralizedLinear)
+        return task
+
+    def predict(self, X: Any) -> Floats:
+        """Return the predicted mean of the target of each record; shape (n_samples,)."""
         return self._model.predict(self.result_.results, grid_rows(self, X))

@@ -557,9 +557,10 @@ class Plan:
 
     @cached_property
     def by_client(self) -> UnitTask | None:
-        """The task if its unit is a client, else None."""
+        """The task if its unit is a client or drawn with coins, else None."""
         # Cached: isinstance with a runtime protocol looks up every member.
-        return self.task if isinstance(self.task, UnitTask) else None
+        task = self.task
+        return task if isinstance(task, UnitTask) and _needs_its_plan(task) else None
 
     @cached_property
     def by_silo(self) -> PerSiloTask | None:

@@ -1,0 +1,402 @@
+"""Generalized linear models: two counts of columns, then three sums at better and better weights.
+
+References
+----------
+.. [MN89] McCullagh, Nelder, "Generalized Linear Models", 2nd edition, Chapman and Hall 1989.
+.. [ABL23] Avella-Medina, Bradshaw, Loh, "Differentially Private Inference via Noisy Optimization",
+   Annals of Statistics 51(5), 2023: noisy gradients and noisy Newton steps of cut residuals.
+.. [LZ86] Liang, Zeger, "Longitudinal data analysis using generalized linear models", Biometrika
+   73(1), 1986: covariance of weights from products of the gradients of units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from math import sqrt
+from typing import Annotated, ClassVar, Literal, Self
+
+import numpy as np
+
+from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.declared import AtLeastZero, Range, Whole, declared
+from cloister.core.display import Display, Summary
+from cloister.core.errors import PlanError
+from cloister.hazmat.fixedpoint import Grid
+from cloister.protocol.rows import summed
+from cloister.protocol.task import Block, Gaussian, NoisyBlock, PublicFacts, Rows
+from cloister.tasks.columns import codes, in_cache, position
+from cloister.tasks.examples import MIXED, Example
+from cloister.tasks.options import Target, build_task, noise_multiplier_for
+from cloister.tasks.regression import report
+from cloister.tasks.regression.design import FEWEST_BINS, MOST_BINS, Term
+from cloister.tasks.regression.families import family_of
+from cloister.tasks.regression.rounds import CURVATURE_SHARE, PLACES, ROUNDS, SHARES, Known, Model
+from cloister.tasks.regression.tails import CLASSES
+from cloister.tasks.state import decode_state, encode_state
+from cloister.tasks.supervised.contrasts import Reference, check_references, chosen_references
+from cloister.tasks.supervised.target import Features, check_columns
+
+_MOST_WIDTH = 61
+_PART = 1 << 14  # records at a time, if a unit has several
+_STEEP = 2.4  # usual ratio of a column's reach to its deviation
+_CUTS = ("cut", "length", "squares_cut")
+_FEW = 2.5  # units in a bin, in its noise
+
+Name = Literal["gaussian", "binomial", "poisson", "negative-binomial", "gamma"]
+"""Names of families."""
+
+
+@declared
+class GeneralizedLinear(Gaussian):
+    """A generalized linear model, fitted by three noisy Newton steps.
+
+    Parameters
+    ----------
+    n_features, target : int
+        Number of columns, and index of the target.
+    covariates : tuple of int
+        Columns of the model.
+    levels, low, high : tuple
+        Number of categories of each column, 0 for numbers; and the box, data units.
+    names : tuple of str
+        Names of the coefficients, the intercept last.
+    family, alpha
+        See :class:`~cloister.tasks.regression.families.Family`.
+    offset, exposure, weights : int or None
+        Columns of numbers that are added to the margin, whose logarithm is added to it, and that
+        are the weights of records.
+    sandwich : bool
+        If True, population intervals use products of the gradients of units [LZ86]_.
+    reference : tuple of int
+        Code of each covariate's reference category; empty for the most frequent ones.
+    clients : str
+        The unit of privacy: "row", or the column that identifies units.
+    client_column : int
+        Index of that column, or -1.
+    rows_of_unit, n_units : int
+        Usual number of rows of a unit, and number of units: public.
+    bins : int
+        Number of bins of a histogram.
+
+    Notes
+    -----
+    A unit adds the sum over its rows, cut to a length. Rows are explained in
+    :mod:`cloister.tasks.regression.design`, privacy in docs/proofs/glm.md.
+    """
+
+    name: ClassVar[str] = "glm"
+    rounds: ClassVar[int] = ROUNDS
+    rate: ClassVar[float] = 1.0
+    noise_multiplier: ClassVar[float] = 0.0
+    alone: ClassVar[bool] = False
+
+    example: ClassVar[Example] = Example(MIXED, {"target": "weight"})
+
+    @declared
+    class Options:
+        target: Target
+        family: Annotated[Name, "distribution of the target"] = "gaussian"
+        covariates: Annotated[
+            tuple[str, ...], "columns of the model; all others than the target by default"
+        ] = ()
+        offset: Annotated[str | None, "column that is added to the margin"] = None
+        exposure: Annotated[str | None, "column whose logarithm is added to the margin"] = None
+        weights: Annotated[str | None, "column of the weights of records"] = None
+        alpha: Annotated[AtLeastZero, "over-dispersion of a negative binomial target"] = 1.0
+        sandwich: Annotated[
+            bool | None,
+            "population intervals from products of gradients; by default for counts, gamma "
+            "targets and units of several rows",
+        ] = None
+        reference: Reference = None
+        rows_of_unit: Annotated[Whole, "usual number of rows of a unit, if it has several"] = 1
+        n_units: Annotated[Whole | None, "public number of units; nominal_n by default"] = None
+
+    n_features: Features
+    target: int
+    covariates: tuple[int, ...]
+    levels: tuple[int, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    names: tuple[str, ...]
+    family: Name = "gaussian"
+    alpha: AtLeastZero = 1.0
+    offset: int | None = None
+    exposure: int | None = None
+    weights: int | None = None
+    sandwich: bool = False
+    reference: tuple[int, ...] = ()
+    clients: str = "row"
+    client_column: Annotated[int, Range(-1)] = -1
+    rows_of_unit: Whole = 1
+    bins: Annotated[int, Range(2, 1024)] = 64
+    frac_bits: int = 16
+
+    def __post_init__(self) -> None:
+        columns = {"levels": self.levels, "low": self.low, "high": self.high}
+        check_columns(self.n_features, self.target, **columns)
+        used = [*self.covariates, self.target]
+        used += [j for j in (self.offset, self.exposure, self.weights) if j is not None]
+        if self.clients != "row":
+            used.append(self.client_column)
+        if len(set(used)) < len(used) or min(used) < 0 or max(used) >= self.n_features:
+            raise PlanError(
+                "covariates, target, offset, weights and unit must be different columns of "
+                f"{self.n_features}, got {used}."
+            )
+        if any(self.levels[j] == 1 for j in self.covariates) or not self.covariates:
+            raise PlanError(
+                "covariates must be columns of numbers or of two categories or more; leave out "
+                "those with one."
+            )
+        if self.model.design.width > _MOST_WIDTH:
+            raise PlanError(
+                f"covariates must make a design of at most {_MOST_WIDTH - 1} columns, got "
+                f"{self.model.design.width - 1}; name fewer, or join rare categories."
+            )
+        if len(self.names) != sum(n or 1 for n in self._levels) + 1:
+            raise PlanError("names must have an entry for each coefficient and the intercept.")
+        if self.reference:
+            check_references(self.reference, self._levels)
+        self._check_target()
+
+    def _check_target(self) -> None:
+        levels, low, high = (part[self.target] for part in (self.levels, self.low, self.high))
+        if self.family == "binomial":
+            if levels != 2 and (levels or low < 0 or high > 1):
+                raise PlanError(
+                    "target of family 'binomial' must have two categories, or be a number in "
+                    "[0, 1]; choose another column."
+                )
+        elif levels:
+            raise PlanError(
+                f"target of family {self.family!r} must be a column of numbers, got one of "
+                "categories; use family 'binomial' for two categories."
+            )
+        elif self.family != "gaussian" and low < 0:
+            raise PlanError(
+                f"target of family {self.family!r} must be 0 or more, but its lower bound is "
+                f"{low:g}; correct the bounds."
+            )
+        if self.offset is not None and self.exposure is not None:
+            raise PlanError("offset and exposure exclude each other; give one of them.")
+        for name in ("offset", "exposure", "weights"):
+            column = getattr(self, name)
+            if column is None or not (self.levels[column] or self.low[column] < 0):
+                continue
+            if self.levels[column] or name != "offset":
+                raise PlanError(f"{name} must be a column of numbers with bounds of 0 or more.")
+
+    @classmethod
+    def design(cls, facts: PublicFacts, options: Options) -> Self:
+        """Design the sums; raise PlanError if noise would hide the model."""
+        columns = facts.columns
+        target = position(columns, options.target)
+        named = {name: getattr(options, name) for name in ("offset", "exposure", "weights")}
+        others = {k: None if v is None else position(columns, v, k) for k, v in named.items()}
+        client = facts.names.index(facts.unit) if facts.unit in facts.names else -1
+        taken = {target, client, *others.values()}
+        chosen = [position(columns, name, "covariates") for name in options.covariates]
+        covariates = chosen or [j for j in range(len(columns)) if j not in taken]
+        reference: tuple[int, ...] = ()
+        if options.reference:
+            every = chosen_references(columns, options.reference, options.target)
+            reference = tuple(every[j] for j in covariates)
+        robust = options.sandwich
+        if robust is None:
+            # Counts vary more than their mean allows, and rows of one unit depend on each other.
+            robust = client >= 0 or options.family not in ("gaussian", "binomial")
+        units = options.n_units or facts.nominal_n
+        multiplier = noise_multiplier_for(facts) or 0.0
+        task = build_task(
+            cls,
+            facts,
+            options,
+            target=target,
+            covariates=tuple(covariates),
+            names=tuple(_names(facts, covariates)),
+            **others,
+            sandwich=robust,
+            reference=reference,
+            clients=facts.unit if client >= 0 else "row",
+            client_column=client,
+        )
+        task._refuse_few(units, multiplier)
+        noise = multiplier * sqrt(task.model.design.places[1] / SHARES[PLACES])
+        # Doubled while it is exact: a logarithm may differ in its last bit between machines.
+        bins = FEWEST_BINS
+        while bins < MOST_BINS and _FEW * bins * noise <= units:
+            bins *= 2
+        return replace(task, bins=bins)
+
+    def _refuse_few(self, units: int, multiplier: float) -> None:
+        """Raise PlanError if the noise of the curvature would be above what it is to measure."""
+        size = sum(_STEEP * sqrt(max(n - 1, 1)) for n in self._levels)
+        noise = 2 * sqrt(self.model.design.width) * multiplier * (1 + size)
+        needed = int(noise / sqrt(2 * CURVATURE_SHARE) * 2 * _STEEP) + 1
+        if units < needed:
+            columns = self.model.design.width - 1
+            raise PlanError(
+                f"nominal_n must be at least {needed:,} for a design of {columns} columns at this "
+                f"budget, got {units:,}: noise would hide the model; raise epsilon, or name fewer "
+                "covariates."
+            )
+
+    def describe(self) -> str:
+        unit = "record" if self.clients == "row" else f"value of {self.clients!r}"
+        return (
+            f"A {self.family} regression on {self.model.design.width - 1} columns of a design. Two "
+            "noisy counts give location and scale of columns. Three rounds sum gradients and "
+            "curvatures at public weights, cut to lengths from noisy counts of their sizes. Each "
+            f"{unit} adds one vector to a sum. The coefficients are computed from these sums."
+        )
+
+    # Columns --------------------------------------------------------------------------------------
+
+    @cached_property
+    def _levels(self) -> tuple[int, ...]:
+        """Levels of the covariates."""
+        return tuple(self.levels[j] for j in self.covariates)
+
+    def _term(self, column: int) -> Term:
+        levels, one = self.levels[column], 1 << self.frac_bits
+        if levels:
+            return Term(
+                str(column),
+                lambda records: codes(records[:, column], levels, self.frac_bits),
+                levels=tuple(map(str, range(levels))),
+            )
+        low, high = self.low[column], self.high[column]
+        return Term(str(column), lambda records: records[:, column] / one, low, high)
+
+    @cached_property
+    def model(self) -> Model:
+        """The model with its rounds."""
+        target = self._term(self.target)
+        if self.family == "binomial" and not target.levels:
+            # An event is a number of a half or more, so that 0 and 1 may have any bounds.
+            of = target.in_data_units
+            target = Term(target.name, lambda r: (of(r) >= 0.5).astype(np.int64), levels=("0", "1"))
+        place = self.exposure if self.offset is None else self.offset
+        return Model(
+            family=family_of(self.family, self.alpha),
+            terms=tuple(self._term(j) for j in self.covariates),
+            target=target,
+            offset=None if place is None else self._term(place),
+            exposure=self.exposure is not None,
+            counted=None if self.weights is None else self._term(self.weights),
+            sandwich=self.sandwich,
+            rows_of_unit=self.rows_of_unit,
+            bins=self.bins,
+        )
+
+    # Sums -----------------------------------------------------------------------------------------
+
+    def start(self) -> State:
+        """Return the state before the first round, with weights of 0."""
+        return encode_state(self.model.start())
+
+    def blocks(self, t: int) -> tuple[Block, ...]:
+        """Return counts of bins, twice; then gradient and curvature, and sizes or squares."""
+        return self.model.blocks(t)
+
+    def rows(self, t: int, state: GridState, records: Records) -> tuple[Rows, ...]:
+        """Return the rows of records to each block, or of units if they have several records."""
+        return self.model.rows(t, self._read(state), records, self._owners(records))
+
+    def contribute(self, t: int, state: GridState, records: Records) -> Integers:
+        """Return the sums of all blocks over units."""
+        known, blocks = self._read(state), self.blocks(t)
+        total = np.zeros(sum(block.size for block in blocks), dtype=np.int64)
+        for part in self._parts(records):
+            rows = self.model.rows(t, known, part, self._owners(part))
+            total += np.concatenate([summed(*pair) for pair in zip(rows, blocks, strict=True)])
+        return total
+
+    def contribute_sampled(
+        self, t: int, state: GridState, records: Records, coins: Callable[[int], bytes]
+    ) -> Integers:
+        """Return the sums over all units, since none is left out."""
+        # The rate is 1: no coin is needed.
+        return self.contribute(t, state, records)
+
+    def _parts(self, records: Records) -> Iterator[Records]:
+        """Yield parts of the records, each with whole units."""
+        if self.clients == "row":
+            yield from in_cache(records)
+            return
+        # Stable: the order of the rows of a unit, and so their sum, is that of the file.
+        records = records[np.argsort(records[:, self.client_column], kind="stable")]
+        ends = np.flatnonzero(np.diff(records[:, self.client_column])) + 1
+        first = 0
+        for end in ends:
+            if end - first >= _PART:
+                yield records[first:end]
+                first = int(end)
+        yield records[first:]
+
+    def _owners(self, records: Records) -> Integers | None:
+        """Return the number of the unit of each record; None if each is one."""
+        if self.clients == "row":
+            return None
+        found = np.unique(records[:, self.client_column], return_inverse=True)[1]
+        return found.astype(np.int64)
+
+    def _read(self, state: GridState) -> Known:
+        known = decode_state(Known, state, self.frac_bits)
+        levels = np.maximum(self._levels, 1)
+        reference = np.clip(known.columns.reference, 0, levels - 1)
+        cuts = {name: max(getattr(known, name), CLASSES[0]) for name in _CUTS}
+        # Bounds hold for any state; this keeps the arithmetic of a dishonest one defined.
+        return replace(known, columns=replace(known.columns, reference=reference), **cuts)
+
+    def update(self, t: int, state: GridState, released: Mapping[str, NoisyBlock]) -> State:
+        """Return the state with places of columns, the next weights and cuts, or the last sums."""
+        return encode_state(self.model.update(t, self._read(state), released))
+
+    # Results --------------------------------------------------------------------------------------
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
+        """Return no forecast: half-widths depend on tails and correlations of the columns."""
+        return {}
+
+    def results(self, state: GridState, grid: Grid) -> Results:
+        """Return the model with its 95 % intervals; see :func:`.report.results_of`."""
+        known, model = self._read(state), self.model
+        solution, linear = model.solution(known), model.family.linear
+        scale = report.Scale(
+            model.design.back(known.columns),
+            self._levels,
+            tuple(int(r) for r in known.columns.reference),
+            self.reference,
+            tuple((self.low[j], self.high[j]) for j in self.covariates),
+            model.unit(known),
+            model.middle(known) if linear else 0.0,
+        )
+        residual = (known.residual_square, known.residual_square_std) if linear else None
+        units = known.columns.n, known.columns.n_std
+        return report.results_of(scale, solution, model.sampling(known, solution), residual, units)
+
+    def predict(self, results: Results, records: Records) -> Floats:
+        """Return the predicted mean of the target; shape (n_samples,), data units."""
+        return self.model.predicted(np.asarray(results["grid_coef"]), records)
+
+    def summary(
+        self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
+    ) -> Summary:
+        """Summarise the clearest effects on the target."""
+        return report.summary_of(self, results, columns[self.target])
+
+    def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
+        """Return the coefficients, and a picture of them per half box."""
+        return report.displays_of(self, results, columns[self.target])
+
+
+def _names(facts: PublicFacts, covariates: list[int]) -> Iterator[str]:
+    """Yield the name of each coefficient."""
+    for j in covariates:
+        column = facts.columns[j]
+        yield from [f"{column.name}={label}" for label in column.categories] or [column.name]
+    yield "intercept"

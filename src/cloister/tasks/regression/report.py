@@ -1,0 +1,212 @@
+"""Coefficients in data units with their intervals, and how a report shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from cloister.core.arrays import Flags, Floats, Results
+from cloister.core.display import NOT_KNOWN, Display, Estimate, Summary, Table
+from cloister.protocol.task import INTERVAL_95
+from cloister.tasks.interval_tables import bars_of, number_of
+from cloister.tasks.population import sampled
+from cloister.tasks.regression.engine import Solution
+from cloister.tasks.supervised.contrasts import effects_summary, power_of, to_reference
+
+NOTE = (
+    "[ , ] are 95 % confidence intervals (privacy noise only) for the maximum of the likelihood of "
+    "the same records; a population interval includes the error of sampling{valid}."
+)
+UNKNOWN = " Noise hides the coefficients that are not known: give more records, or join categories."
+REFERENCE = "reference"
+_RATIOS = {
+    "binomial": "odds ratio",
+    "poisson": "ratio of rates",
+    "negative-binomial": "ratio of rates",
+    "gamma": "ratio of means",
+}
+_Z = INTERVAL_95["gaussian"]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From weights of rows to coefficients in data units.
+
+    Parameters
+    ----------
+    back : ndarray of shape (n_coefficients, q)
+        See :meth:`.design.Design.back`.
+    levels, reference : tuple of int
+        Of each term: its number of categories, and the category that has no weight.
+    wanted : tuple of int
+        The category of each term to which others are compared; empty for `reference`.
+    boxes : tuple of (low, high)
+    unit, middle : float, data units of the target
+        Unit of the margin, and what is added to it.
+    """
+
+    back: Floats
+    levels: tuple[int, ...]
+    reference: tuple[int, ...]
+    wanted: tuple[int, ...]
+    boxes: tuple[tuple[float, float], ...]
+    unit: float
+    middle: float
+
+    @property
+    def compared(self) -> Floats:
+        """Return the matrix from coefficients to those relative to the wanted categories."""
+        return to_reference(self.levels, self.wanted or self.reference)
+
+    @property
+    def in_box(self) -> Floats:
+        """Return the matrix from weights to coefficients of numbers in ``[-1, 1]``."""
+        return np.asarray(self.unit * self.compared @ self.back)
+
+    @property
+    def in_data(self) -> Floats:
+        """Return the matrix from weights to coefficients in data units, the intercept last."""
+        matrix, place = self.in_box.copy(), 0
+        for levels, (low, high) in zip(self.levels, self.boxes, strict=True):
+            if not levels:  # the box is around its middle, data units around 0
+                matrix[place] /= (high - low) / 2
+                matrix[-1] -= matrix[place] * (high + low) / 2
+            place += levels or 1
+        return matrix
+
+    def known(self, weights: Flags) -> Flags:
+        """Return a flag of each coefficient: the weights that it needs are known."""
+        unknown = ((self.back[:-1, :-1] != 0) @ ~weights[:-1]).astype(np.float64)
+        of_others = (self.compared[:, :-1] != 0) @ unknown
+        # Terms that left the equations are part of the constant, which stays known.
+        of_others[-1] += not weights[-1]
+        return np.asarray(of_others == 0, dtype=bool)
+
+    @property
+    def are_references(self) -> Flags:
+        """Flags of the categories to which others are compared."""
+        return np.asarray(~self.compared.any(axis=1), dtype=bool)
+
+
+def results_of(
+    scale: Scale,
+    solution: Solution,
+    sampling: Floats,
+    residual_square: tuple[float, float] | None,
+    units: tuple[float, float],
+) -> Results:
+    """Return coefficients with their intervals.
+
+    `residual_square` and `units` are numbers with their noise.
+
+    Returns
+    -------
+    dict
+        In data units, ``coef`` of shape (n_columns_of_design,) and ``intercept`` of shape (1,),
+        relative to reference categories. Each has ``..._low``, ``..._high``,
+        ``..._population_low`` and ``..._population_high``. A coefficient that is not known is not a
+        number, and its intervals have no bound. ``coef_shrunk`` and ``intercept_shrunk`` are for
+        predictions. ``covariance`` of the noise and ``sampling_covariance`` have the shape
+        (n_columns_of_design + 1,) twice. ``reference`` is 1 for a category to which others are
+        compared. ``grid_coef`` are coefficients for predictions from numbers in ``[-1, 1]``, the
+        intercept last. ``records`` and ``records_half_width``, of shape (1,), are the noisy number
+        of units. ``residual_std`` of shape (1,), of least squares only, has an interval.
+    """
+    to_data, shift = scale.in_data, np.zeros(len(scale.back))
+    shift[-1] = scale.middle
+    noise, spread = (to_data @ matrix @ to_data.T for matrix in (solution.noise, sampling))
+    known = scale.known(solution.known) | scale.are_references
+    values = to_data @ solution.weights + shift
+    margin = _Z * np.sqrt(np.maximum(np.diag(noise), 0.0))
+    whole = sampled(Estimate(values, values - margin, values + margin), np.diag(spread))
+    found = {}
+    for name, part in whole.named("coef").items():
+        bound = {"low": -np.inf, "high": np.inf}.get(name.rpartition("_")[2], np.nan)
+        part = np.where(known, part, bound)
+        found[name] = part[:-1]
+        found[name.replace("coef", "intercept")] = part[-1:]
+    # No neutral number: a sum with a coefficient that is not known is not known either.
+    unknown = np.where(known, 1.0, np.nan)
+    likely = to_data @ solution.likely + shift
+    results = {
+        **found,
+        "coef_shrunk": likely[:-1],
+        "intercept_shrunk": likely[-1:],
+        "covariance": noise * np.outer(unknown, unknown),
+        "sampling_covariance": spread * np.outer(unknown, unknown),
+        "reference": scale.are_references.astype(np.float64)[:-1],
+        "grid_coef": scale.in_box @ solution.likely + shift,
+        "records": np.array([units[0]]),
+        "records_half_width": np.array([_Z * units[1]]),
+    }
+    if residual_square is not None:
+        value, error = residual_square
+        ends = np.maximum([value, value - _Z * error, value + _Z * error], 0.0)
+        of_target = scale.unit * np.sqrt(ends)
+        results |= Estimate(*of_target).named("residual_std")
+    return results
+
+
+class _Model(Protocol):
+    """The parts of a task that a report uses."""
+
+    @property
+    def family(self) -> str:
+        """Name of the family."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of coefficients, the intercept last."""
+
+    @property
+    def sandwich(self) -> bool:
+        """True if population intervals are valid for any variance."""
+
+
+def _cells(results: Results) -> list[Estimate]:
+    of = (Estimate.of(results, name) for name in ("coef", "intercept"))
+    return [cell for one in of for cell in one.cells()]
+
+
+def displays_of(model: _Model, results: Results, target: str) -> tuple[Display, ...]:
+    """Return a table and a picture of the coefficients."""
+    note = NOTE.format(valid="" if model.sandwich else ", if the model is true")
+    ratio, rows = _RATIOS.get(model.family), []
+    references, cells = np.append(results["reference"], 0.0), _cells(results)
+    shown: list[Estimate | str] = []
+    for name, reference, cell in zip(model.names, references, cells, strict=True):
+        text: Estimate | str = cell
+        if reference:
+            text = REFERENCE
+        elif np.isnan(cell.value):
+            text = NOT_KNOWN
+        shown.append(text)
+        of_ratio = [] if ratio is None else [text]
+        if ratio and isinstance(text, Estimate):
+            of_ratio = [text.mapped(power_of)]
+        rows.append((name, text, *of_ratio))
+    if NOT_KNOWN in shown:
+        note += UNKNOWN
+    if "residual_std" in results:
+        rows.append(("residual deviation", number_of(results, "residual_std")))
+    heads = ("column", "coefficient", *([ratio] if ratio else []))
+    bars = bars_of("Coefficients", model.names[:-1], shown[:-1], note)
+    return (Table(f"Coefficients for {target!r}", heads, tuple(rows), note), bars)
+
+
+def summary_of(model: _Model, results: Results, target: str) -> Summary:
+    """Summarise the clearest effects on the target."""
+    effects = [
+        (name, cell)
+        for name, cell in zip(model.names[:-1], _cells(results)[:-1], strict=True)
+        if np.isfinite(cell.value) and cell.low < cell.high
+    ]
+    return effects_summary(
+        f"Effects on {target}",
+        [name for name, _ in effects],
+        [cell for _, cell in effects],
+        nothing=f"No effect on {target} is shown.",
+        ratios=model.family in _RATIOS,
+    )
