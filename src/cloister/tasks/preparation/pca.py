@@ -56,6 +56,8 @@ from cloister.tasks.preparation.standardise import Reach
 _MEAN, _LENGTHS, _PRODUCTS, _SQUARES = 0.1, 0.1, 0.4, 0.4  # shares of the budget
 _LENGTH_BINS = 32  # of the lengths of records; each is 2**(1/4) times as long as the next
 _BEYOND = 10.0  # records beyond the radius, over the noise in records: a shortened one turns little
+# half-widths over the noise along a component, in forecasts; measured
+_COMPONENTS = {"clear_components": 0.55, "components_that_noise_turns": 2.6}
 _UNIT_BITS = 12  # bits of the length of a record at the radius
 _WEIGHT_BITS = 14  # bits of a component's entries in the projection of records
 _MOST_WIDTH = 512  # keeps the sums of a projection below 2**53
@@ -306,14 +308,18 @@ class PCA(Gaussian):
         return round_up(np.hypot(noise_std, rounding), self.frac_bits)
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return the half-width of an explained variance, in squares of half a box.
+        """Return a range of half-widths of an explained variance, in squares of half a box.
 
-        It grows with the largest distance from the mean. Each mean is assumed at a quarter of half
-        the box from its middle.
+        It is small for a component whose variance is far from those of others, and large if noise
+        turns one into another. It grows with the largest distance from the mean. Each mean is
+        assumed at a quarter of half the box from its middle.
         """
         squares = len(self._encoding.used) * (1 + 1 / 4) ** 2
-        noise = noise_std / 4**_UNIT_BITS * squares / max(nominal_n, 1)
-        return {"explained_variance_half_width": np.array([INTERVAL_95["gaussian"] * noise])}
+        noise = INTERVAL_95["gaussian"] * noise_std / 4**_UNIT_BITS * squares / max(nominal_n, 1)
+        return {
+            f"explained_variance_of_{which}_half_width": np.array([min(times * noise, squares / 2)])
+            for which, times in _COMPONENTS.items()
+        }
 
     def results(self, state: GridState, grid: Grid) -> Results:
         """Return mean, components and explained variances.

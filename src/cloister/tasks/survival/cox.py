@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil, floor, log10, sqrt
+from math import ceil, floor, hypot, log, log10, sqrt
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
@@ -52,9 +52,10 @@ from cloister.tasks.survival.usable_cells import FEW, NOISY, REASONS, UsableCell
 _MOST_COVARIATES = 3
 _LEAST_EPSILON, _LEAST_N = 2.0, 20_000  # for two numbers; the first also for three covariates
 _HOPELESS = 4.0  # expected noise of a coefficient, in deviations of sampling
-_SHARES = (0.5, 0.1, 0.02)  # of the records in a category, in forecasts
+# of forecasts: shares of the events in a category, deviations of a number over its range, and
+# shares of the records that stay without the event up to the end of the follow-up
+_SHARES, _DEVIATIONS, _WITHOUT = (0.5, 0.1), (0.2, 0.1), (0.8, 0.1)
 _OF_NUMBER = 1 / 6  # expected variance of a number in [-1, 1]
-_JUDGED = 1.5  # delivered noise over that of the formula
 _CHANGED = 2.58  # deviations between halves: one in a hundred
 _LARGEST_EXPONENT = 700.0  # exp() of more overflows
 _WORD = 2  # weight of the products of shares
@@ -327,21 +328,30 @@ class Cox(Gaussian):
         return ceil(float((noise**2 / (_HOPELESS**2 * self._variance())).max()))
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return expected 95 % half-widths of coefficients: by the share of a category, or typical.
+        """Return expected 95 % half-widths of coefficients, by what drives them.
 
-        For numbers, for half of the range. Margins of rare categories and of large effects are
-        larger.
+        The share of a category is of the events in it and in the first category, of which all
+        categories have equally many. Coefficients of numbers are for half of the range.
+
+        Notes
+        -----
+        The noise of the events adds to that of the records at risk, times the cumulative hazard.
         """
         noise = noise_std / (1 << self._unit) * self._length
-        half_widths = _Z * _JUDGED * noise * np.sqrt(2 * self._squares()) / self.nominal_events
-        numbers = np.array([not n for n in self._levels_of])
-        found = {}
-        for share in _SHARES if not numbers.all() else ():
-            name = f"log_hazard_ratio_of_a_category_with_{share:.0%}_half_width"
-            found[name] = half_widths[~numbers] / (share * (1 - share))
-        if numbers.any():
-            name = "log_hazard_ratio_for_half_of_a_range_half_width"
-            found[name] = half_widths[numbers] / _OF_NUMBER
+        half_widths = _Z * noise * np.sqrt(2 * self._squares()) / self.nominal_events
+        levels, found = np.array(self._levels_of), {}
+        for without in _WITHOUT:
+            wide = half_widths * hypot(1.0, log(without))
+            end = f"if_{without:.0%}_stay_without_the_event_half_width"
+            for share in _SHARES if levels.any() else ():
+                name = f"log_hazard_ratio_of_a_category_with_{share:.0%}_of_the_events_{end}"
+                of_two = 2 / levels[levels > 0]
+                found[name] = wide[levels > 0] / (of_two * share * (1 - share))
+            for deviation in _DEVIATIONS if not levels.all() else ():
+                name = (
+                    f"log_hazard_ratio_of_a_number_with_a_deviation_of_{deviation:.0%}_of_its_range"
+                )
+                found[f"{name}_{end}"] = wide[levels == 0] / (2 * deviation) ** 2
         return found
 
     # The estimate ---------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from cloister.core.declared import AtLeastZero, Range, declared
 from cloister.core.display import Cell, Curve, Display, Estimate, Summary, Table
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.protocol.task import PublicColumn, PublicFacts
+from cloister.protocol.task import INTERVAL_95, PublicColumn, PublicFacts
 from cloister.tasks.columns import position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, Example
 from cloister.tasks.interval_tables import (
@@ -40,6 +40,7 @@ from cloister.tasks.tables.tabulate import Tabulate
 _MOST_BINS = 500  # of a column; divergences take second derivatives of all pairs of cells
 _Place = Annotated[int, Range(0)]
 _MEASURES = {"iv": "information value", "ks": "Kolmogorov-Smirnov", "gini": "Gini"}
+_ORDERED = ("gini", "ks")  # measures of ordered cells
 _RATES = {"selection": "Selected", "opportunity": "Selected of those without the event"}
 _COMPARED = {"": "", "_difference": ", less that of {}", "_ratio": ", over that of {}"}
 _WOE = (
@@ -159,6 +160,23 @@ class Scorecard(Tabulate):
     def _n_columns(self) -> int:
         """Number of characteristics."""
         return len(self.tables) - self.moving - bool(self.cut)
+
+    def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
+        """Return margins of error for each characteristic, by the numbers that drive them.
+
+        A bin is assumed to have a tenth of the records, or 100 of them with the event and many
+        more without it. Gini and Kolmogorov-Smirnov assume that a tenth of all have the event.
+        """
+        n, tenth = self._n_columns, nominal_n / 10
+        noise = INTERVAL_95["gaussian"] * np.array(self._noises(noise_std)[:n])
+        bins = np.array([shape[0] for shape in self._shapes[:n]])
+        found = {
+            "count": noise,
+            "event_rate_of_a_bin_with_10%_of_the_records": noise / tenth,
+            "weight_of_evidence_of_a_bin_with_100_events": noise / 100,
+            **{f"{of}_if_10%_have_the_event": noise * np.sqrt(bins / 3) / tenth for of in _ORDERED},
+        }
+        return {f"{name}_half_width": values for name, values in found.items()}
 
     # Estimates ------------------------------------------------------------------------------------
 

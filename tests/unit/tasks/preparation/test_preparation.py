@@ -14,6 +14,7 @@ from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.decomposition import PCA as Exact
 
 from cloister import Budget, PlanError, Schema, make_plan, run_job
+from cloister.app.forecast import forecast_of
 from cloister.app.in_process import run_plan
 from cloister.app.release import Release
 from cloister.app.report.page import write_report
@@ -352,6 +353,24 @@ def test_the_radius_falls_where_few_records_lie_beyond_it_in_proportion_to_noise
         grid = it.grid.encode(np.concatenate([records, far]))
         radius = run_plan(it, {"a": [grid]}, noise=SimulatedNoise(0)).results["radius"]
         assert wanted[0] < radius[0] < wanted[1]
+
+
+@pytest.mark.parametrize("n", [400, 2000])
+def test_the_forecast_of_variances_is_a_range_of_what_is_delivered(n: int) -> None:
+    rng = np.random.default_rng(4)
+    X = rng.normal((0.2, -0.3, 0.1, 0.0), (0.15, 0.14, 0.1, 0.02), (n, 4)).clip(-1, 1)
+    it = planned("pca", numbers_schema([-1.0] * 4, [1.0] * 4), nominal_n=n, n_components=3)
+    told = forecast_of(it)
+    least, most = (
+        told[f"explained_variance_of_{which}_half_width"][0]
+        for which in ("clear_components", "components_that_noise_turns")
+    )
+    assert most > 2 * least
+    for seed in range(4):
+        run = run_plan(it, {"a": [it.grid.encode(X)]}, noise=SimulatedNoise(seed)).results
+        half = (run["explained_variance_high"] - run["explained_variance_low"]) / 2
+        assert (half > least / 1.5).all()
+        assert (half < most * 1.5).all()
 
 
 def test_components_without_noise_are_those_of_scikit_learn() -> None:

@@ -12,6 +12,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from cloister import DPScorecard, PlanError, Schema, run_job
+from cloister.app.forecast import forecast_of
 from cloister.app.release import Release
 from cloister.app.report.page import render_report
 from cloister.app.text import as_table, cell_text
@@ -42,6 +43,27 @@ EVERYTHING: dict[str, Any] = {
     "group": "sex",
     "decision": "approved",
 }
+
+
+def test_the_forecast_is_near_what_is_delivered() -> None:
+    done = released(loans(), SimulatedNoise(0), nominal_n=N, **EVERYTHING)
+    told, found = forecast_of(done.plan), done.results
+    for i, name in enumerate(("column_1.", "column_2.")):
+        goods, events = found[f"{name}counts"].T
+        planned = {
+            "rate": told["event_rate_of_a_bin_with_10%_of_the_records_half_width"][i]
+            * (N / 10 / (goods + events)),
+            "woe": told["weight_of_evidence_of_a_bin_with_100_events_half_width"][i]
+            * (100 * np.hypot(1 / goods, 1 / events)),
+        }
+        for key, widths in planned.items():
+            half = (found[f"{name}{key}_high"] - found[f"{name}{key}_low"]) / 2
+            assert (abs(np.log(half / widths)) < np.log(1.5)).all(), (name, key)
+    tenth = N / 10 * np.hypot(*1 / found["column_1.counts"].sum(axis=0))
+    for key in ("gini", "ks"):
+        half = (found[f"column_1.{key}_high"] - found[f"column_1.{key}_low"]) / 2
+        ratio = half / (told[f"{key}_if_10%_have_the_event_half_width"][0] * tenth)
+        assert 1 / 1.5 < ratio[0] < 1.5
 
 
 def loans(n: int = N, seed: int = 0) -> pd.DataFrame:

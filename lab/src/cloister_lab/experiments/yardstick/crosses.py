@@ -178,11 +178,23 @@ def _scorecard(release: Release) -> list[Figure]:
         for key, title in (("woe", "weight of evidence"), ("rate", "event rate")):
             labels = [f"{title} {name} {k + 1}" for k in range(bins)]
             box = (-np.inf, np.inf) if key == "woe" else _SHARE
-            found += figures(results, part + key, labels, box=box)
+            widths = _planned_bins(release, key, i)
+            own = figures(results, part + key, labels, box=box)
+            found += [replace(f, planned=w) for f, w in zip(own, widths, strict=True)]
         for key, box in (("iv", (0.0, np.inf)), ("ks", _SHARE), ("gini", (-1.0, 1.0))):
             if part + key in results:
                 found += figures(results, part + key, [f"{key} {name}"], box=box)
     return found
+
+
+def _planned_bins(release: Release, key: str, i: int) -> list[float]:
+    """Return the planned half-width of each bin, by its records without and with the event."""
+    counts = np.maximum(release.results[f"column_{i + 1}.counts"], 1.0)
+    if key == "woe":
+        of_100 = release.planned("weight_of_evidence_of_a_bin_with_100_events_half_width", i)
+        return list(of_100 * 100 * np.sqrt((1 / counts**2).sum(axis=1)))
+    of_tenth = release.planned("event_rate_of_a_bin_with_10%_of_the_records_half_width", i)
+    return list(of_tenth * release.plan.nominal_n / 10 / counts.sum(axis=1))
 
 
 def _card(frame: DataFrame, table: Table) -> dict[str, Target]:

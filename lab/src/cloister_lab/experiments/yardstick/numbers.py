@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -143,13 +144,24 @@ def _description(frame: DataFrame, table: Table) -> dict[str, Target]:
     }
 
 
+def _within(figure: Figure, least: float, most: float) -> Figure:
+    """Return a figure with the planned half-width of a range that is nearest to its own."""
+    assert figure.noise is not None
+    low, high = figure.noise
+    return replace(figure, planned=min(max((high - low) / 2, least), most))
+
+
 def _pca(release: Release) -> list[Figure]:
     many = len(release.results["explained_variance"])
     names = [f"explained variance {i + 1}" for i in range(many)]
     shares = [f"share of the total {i + 1}" for i in range(many)]
-    planned = release.planned("explained_variance_half_width")
+    variances = figures(release.results, "explained_variance", names)
+    least, most = (
+        release.planned(f"explained_variance_of_{which}_half_width")
+        for which in ("clear_components", "components_that_noise_turns")
+    )
     return [
-        *figures(release.results, "explained_variance", names, planned=planned),
+        *(_within(each, least, most) for each in variances),
         *figures(release.results, "explained_variance_ratio", shares, box=(0.0, 1.0)),
         *figures(release.results, "total_variance", ["total variance"]),
     ]

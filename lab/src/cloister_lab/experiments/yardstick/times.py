@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
-from math import isfinite, nan
+from math import hypot, isfinite, log, nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -170,9 +170,14 @@ def _hazards(release: Release) -> list[Figure]:
 
 
 def _planned_coefficients(release: Release) -> Iterator[float]:
-    """Yield planned half-widths: by the share of a category, or by the range of a number."""
-    plan, frame, last, code = release.plan, release.frame, "", 0
+    """Yield planned half-widths, by the spread of the events and by the cumulative hazard."""
+    plan, last, code = release.plan, "", 0
     task: Any = plan.task
+    time, event = (plan.columns[j] for j in (task.time, task.event))
+    events = release.frame[release.frame[event] == 1]
+    at_risk = len(release.frame) - np.searchsorted(np.sort(release.frame[time]), events[time])
+    end = "if_80%_stay_without_the_event_half_width"
+    more = hypot(1.0, float((1 / at_risk).sum())) / hypot(1.0, log(0.8))
     half = dict(zip(plan.columns, plan.grid.half_range, strict=True))
     places = [count(), count()]  # of numbers and of categories in the forecast
     levels = [n for n in task.levels for _ in range(max(n - 1, 1))]
@@ -181,12 +186,14 @@ def _planned_coefficients(release: Release) -> Iterator[float]:
         code, last = (code + 1 if column == last else 1), column
         at = next(places[n > 0])
         if n:
-            share = float((frame[column] == code).mean())
-            even = release.planned("log_hazard_ratio_of_a_category_with_50%_half_width", at)
-            yield even * 0.25 / (share * (1 - share)) if 0 < share < 1 else nan
+            even = f"log_hazard_ratio_of_a_category_with_50%_of_the_events_{end}"
+            own, first = (float((events[column] == k).mean()) for k in (code, 0))
+            variance = own * first / (own + first) if own + first else 0.0
+            usual = 1 / (2 * n)
         else:
-            of_half = release.planned("log_hazard_ratio_for_half_of_a_range_half_width", at)
-            yield of_half / float(half[column])
+            even = f"log_hazard_ratio_of_a_number_with_a_deviation_of_20%_of_its_range_{end}"
+            variance, usual = float(events[column].var()) / float(half[column]), 0.16
+        yield release.planned(even, at) * more * usual / variance if variance > 0 else nan
 
 
 def _cox(frame: DataFrame, table: Table, covariates: tuple[Column, ...]) -> Any:
