@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import floor, sqrt
+from math import floor, log10, sqrt
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.dates import as_days
 from cloister.core.declared import AtLeastZero, Hint, Positive, Range, Whole, declared
 from cloister.core.display import Bars, Cell, Display, Estimate, Heatmap, Summary, Table, around
 from cloister.core.errors import PlanError
@@ -37,7 +38,7 @@ from cloister.protocol.task import (
 )
 from cloister.tasks.columns import bins_of, categories_of, codes, count_cells, in_cache, position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.interval_tables import cells_of, listing
+from cloister.tasks.interval_tables import cells_of, in_days, listing
 from cloister.tasks.intervals import differences, fieller, ratio_interval, size_interval
 from cloister.tasks.options import Target, build_task, noise_multiplier_for
 from cloister.tasks.population import sampled, share_variance
@@ -107,6 +108,8 @@ class NaiveBayes(Gaussian):
         Largest sum of a record's counts; a record with more is scaled down to it. 0 without counts.
     smoothing : float, > 0
         Records added to every cell after release.
+    dates : tuple of int
+        Columns of dates, which are years with a fraction.
 
     Notes
     -----
@@ -153,6 +156,7 @@ class NaiveBayes(Gaussian):
     class_word: Whole
     most_counts: AtLeastZero = 0.0
     smoothing: Positive = 1.0
+    dates: tuple[Annotated[int, Range(0)], ...] = ()
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
@@ -570,9 +574,10 @@ class NaiveBayes(Gaussian):
             yield from (f"{column}={label}" for label in self.categories[j])
             return
         edges = np.linspace(self.low[j], self.high[j], self.cells[j] + 1)
+        texts = list(map(str, as_days(edges))) if j in self.dates else _texts_of(edges)
         starts = np.flatnonzero(np.diff([-1, *groups]))
         for low, high in zip(starts, [*starts[1:], self.cells[j]], strict=True):
-            yield f"{column} {edges[low]:.6g} to {edges[high]:.6g}"
+            yield f"{column} {texts[low]} to {texts[high]}"
 
     def summary(
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
@@ -612,7 +617,7 @@ class NaiveBayes(Gaussian):
             shares = Estimate.of(results, "cells")[:, place]
             yield [f"Share of {name}" for name in names], shares, 0.0
         for i, j in enumerate(self._normal):
-            means = Estimate.of(results, "means")[:, i : i + 1]
+            means = in_days(Estimate.of(results, "means")[:, i : i + 1], j in self.dates)
             yield [f"Mean of {columns[j]}"], means, self.low[j]
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
@@ -621,19 +626,32 @@ class NaiveBayes(Gaussian):
         if self._tables:
             displays += self._table_displays(results, columns)
         if self._normal:
-            means = Estimate.of(results, "means")
-            labels = (self.classes, tuple(columns[j] for j in self._normal))
-            displays.append(
-                Heatmap(
-                    "Mean in each class",
-                    replace(means, population=None, labels=labels),
-                    f"{_COLOURS} {_NOTE} Means are shown before smoothing.",
-                    differences(means.values, means.low, means.high),
-                )
-            )
+            displays += self._mean_displays(results, columns)
         if self._counted:
             displays.append(self._count_display(results, columns))
         return tuple(displays)
+
+    def _mean_displays(self, results: Results, columns: Sequence[str]) -> Iterator[Display]:
+        """Yield a picture of the means of numbers, and a table of those of dates."""
+        means = replace(Estimate.of(results, "means"), population=None)
+        dates = [i for i, j in enumerate(self._normal) if j in self.dates]
+        if numbers := [i for i, j in enumerate(self._normal) if j not in self.dates]:
+            of_numbers = means[:, numbers]
+            labels = (self.classes, tuple(columns[self._normal[i]] for i in numbers))
+            yield Heatmap(
+                "Mean in each class",
+                replace(of_numbers, labels=labels),
+                f"{_COLOURS} {_NOTE} Means are shown before smoothing.",
+                differences(of_numbers.values, of_numbers.low, of_numbers.high),
+            )
+        if dates:
+            headings = ("class", *(columns[self._normal[i]] for i in dates))
+            rows = tuple(
+                (label, *in_days(means[k, dates], True).cells())
+                for k, label in enumerate(self.classes)
+            )
+            note = f"{_NOTE} Means are shown before smoothing."
+            yield Table("Mean date in each class", headings, rows, note)
 
     def _class_table(self, results: Results) -> Table:
         records = around(results["class_counts"], results["class_count_half_width"]).cells()
@@ -683,6 +701,12 @@ class NaiveBayes(Gaussian):
                 np.tanh(ratio[:, first].T),
             ),
         ]
+
+
+def _texts_of(edges: Floats) -> list[str]:
+    """Return edges of equal bins, rounded by at most a twentieth of a bin."""
+    decimals = 1 - floor(log10(edges[1] - edges[0]))
+    return [f"{round(edge, decimals):.10g}" for edge in edges.tolist()]
 
 
 def _deviates(values: Estimate, least: float) -> Floats:
