@@ -498,10 +498,12 @@ def quantiles_of(
     sums = np.take_along_axis(_running(counts), clear, axis=1)[:, None, :]
     gap = _rising(sums - share * sums[:, :, -1:])
     variance = noise**2 * _variances(share, clear[:, None, :], trees, n)
-    margin = INTERVAL_95["gaussian"] * np.sqrt(variance) * _kept(gap, clear, probabilities, noise)
     sampling = share * (1 - share) * max(float(counts.sum()) / trees, 1.0)
+    near = gap**2 <= INTERVAL_95["gaussian"] ** 2 * (variance + sampling)  # other edges are beyond
+    variance = variance * _kept(gap, near, clear, probabilities, noise) ** 2
 
-    def within(reach: Floats) -> tuple[Floats, Floats]:
+    def within(variance: Floats) -> tuple[Floats, Floats]:
+        reach = INTERVAL_95["gaussian"] * np.sqrt(variance)
         # The first edge with possibly enough records below it, and the last with possibly too few.
         first = _first(gap + reach >= 0)
         last = n - _first((gap - reach <= 0)[..., ::-1])
@@ -509,33 +511,36 @@ def quantiles_of(
         high = np.take_along_axis(greatest, np.minimum(last, n - 1), axis=1)
         return np.minimum(low, high), np.maximum(low, high)
 
-    low, high = within(margin)
+    low, high = within(variance)
     crossings = [
         [_crossing(of_part, edge) for of_part in of_tree]
         for edge, of_tree in zip(edges, gap, strict=True)
     ]
     value = np.clip(crossings, low, high)  # noise may cross the interval's ends
-    wide = within(np.hypot(margin, INTERVAL_95["gaussian"] * np.sqrt(sampling)))
-    return Estimate(value, low, high, population=wide)
+    return Estimate(value, low, high, population=within(variance + sampling))
 
 
-def _kept(gap: Floats, clear: Integers, probabilities: Sequence[float], noise: float) -> Floats:
+def _kept(
+    gap: Floats, near: Flags, clear: Integers, probabilities: Sequence[float], noise: float
+) -> Floats:
     """Return the part of the noise of running sums that rising sums keep; shape of `gap`.
 
-    It is that of public draws of the noise, added to the released sums that rise.
+    It is that of public draws of the noise, added to the released sums that rise. It is 1 for edges
+    that are not `near`.
     """
     inner, of_total = _errors(_depth(gap.shape[-1] - 1))
     parts, kept = np.linspace(0.0, 1.0, gap.shape[-1]), np.ones_like(gap)
-    for of_tree, at, rows in zip(kept, clear, gap, strict=True):
-        for part, probability, row in zip(of_tree, probabilities, rows, strict=True):
-            total = of_total * (parts[at] - probability) / sqrt(len(gap))
-            errors = noise * (inner[:, at] + total)
+    for i, at in zip(range(len(gap)), clear, strict=True):
+        for j, probability in enumerate(probabilities):
+            errors = noise * (inner[:, at] + of_total * (parts[at] - probability) / sqrt(len(gap)))
+            moved = _rising(gap[i, j] + errors) - gap[i, j]
             # The larger side for both: released sums rise by steps, which hide some of the noise.
             left, whole = (
-                np.abs(np.quantile(moved, (0.025, 0.975), axis=0)).max(axis=0)
-                for moved in (_rising(row + errors) - row, errors)
+                np.abs(np.quantile(draws[:, near[i, j]], (0.025, 0.975), axis=0)).max(axis=0)
+                for draws in (moved, errors)
             )
-            np.divide(left, whole, out=part, where=left < whole)
+            one = np.ones_like(whole)
+            kept[i, j, near[i, j]] = np.divide(left, whole, out=one, where=left < whole)
     return kept
 
 
