@@ -70,6 +70,7 @@ def released(task: str, **options: object) -> Release:
         *(("outliers", {}), ("outliers", {"method": "zscore"})),
         *(("naive-bayes", {"target": "ill"}),),
         ("naive-bayes", {"target": "ill", "numbers": "gaussian"}),
+        *(("auto", {"n_clusters": 2}), ("fastlloyd", {"n_clusters": 2})),
         ("tabulate", {"means": ("seen",), "by": ("ill",)}),
     ],
 )

@@ -29,11 +29,13 @@ from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     INTERVAL_95,
+    SHARE,
     Block,
     Gaussian,
     NoisyBlock,
     PublicColumn,
     PublicFacts,
+    Ranges,
     Rows,
 )
 from cloister.tasks.columns import bins_of, categories_of, codes, count_cells, in_cache, position
@@ -66,7 +68,6 @@ _CELL_OVER_NOISE = 4.0  # target ratio of a bin's records to its noise
 _BINS_AS_CELLS = 8  # bins are merged after release, so that a column weighs like so many cells
 _LEAST_VARIANCE = 1e-6  # in the box of half-width 1
 _SHOWN = 14  # cells in the picture of the most informative ones
-_SHARE = (0.0, 1.0)
 _Z = INTERVAL_95["gaussian"]
 _OF_CELLS = ("cells", "cells_low", "cells_high", "log_cells", "groups")
 _COLOURS = "Blue is above the mean of the other classes and orange below, by more than the noise."
@@ -122,6 +123,7 @@ class NaiveBayes(Gaussian):
 
     name: ClassVar[str] = "naive-bayes"
     rounds: ClassVar[int] = 1
+    ranges: ClassVar[Ranges] = {"class_prior": SHARE, "cells": SHARE}
 
     example: ClassVar[Example] = Example(
         MIXED, {"target": "smokes", "numbers": {"weight": "gaussian"}}
@@ -462,7 +464,7 @@ class NaiveBayes(Gaussian):
         results = {
             "class_counts": sums.counts,
             "class_count_half_width": np.full(len(priors), half_width),
-            **sampled(prior, share_variance(priors, sizes.sum()), _SHARE).named("class_prior"),
+            **sampled(prior, share_variance(priors, sizes.sum()), SHARE).named("class_prior"),
         }
         if self._tables:
             columns = zip(self._tables, self._places, strict=True)
@@ -483,7 +485,7 @@ class NaiveBayes(Gaussian):
         )
         # Excess and size have independent noise, so Fieller's interval of their ratio is exact.
         low, high = ratio_interval(
-            excess, sums.counts, sum_std=noise, count_std=size_std, origin=even, box=_SHARE
+            excess, sums.counts, sum_std=noise, count_std=size_std, origin=even, box=SHARE
         )
         sizes = np.maximum(sums.counts, max(1.0, size_std))[:, None]
         shares = Estimate(np.clip(excess / sizes + even, 0, 1), low, high)
@@ -492,7 +494,7 @@ class NaiveBayes(Gaussian):
             groups = merge_bins(noisy, noise, priors)
         fitted = fitted_shares(noisy, groups, noise, priors, self.smoothing)
         return {
-            **sampled(shares, share_variance(shares.values, sizes), _SHARE).named("cells"),
+            **sampled(shares, share_variance(shares.values, sizes), SHARE).named("cells"),
             "log_cells": np.log(fitted),
             "groups": groups.astype(np.float64),
         }
@@ -626,32 +628,20 @@ class NaiveBayes(Gaussian):
         if self._tables:
             displays += self._table_displays(results, columns)
         if self._normal:
-            displays += self._mean_displays(results, columns)
+            means = Estimate.of(results, "means")
+            labels = (self.classes, tuple(columns[j] for j in self._normal))
+            displays.append(
+                Heatmap(
+                    "Mean in each class",
+                    replace(means, population=None, labels=labels),
+                    f"{_COLOURS} {_NOTE} Means are shown before smoothing.",
+                    differences(means.values, means.low, means.high),
+                    dates=tuple(i for i, j in enumerate(self._normal) if j in self.dates),
+                )
+            )
         if self._counted:
             displays.append(self._count_display(results, columns))
         return tuple(displays)
-
-    def _mean_displays(self, results: Results, columns: Sequence[str]) -> Iterator[Display]:
-        """Yield a picture of the means of numbers, and a table of those of dates."""
-        means = replace(Estimate.of(results, "means"), population=None)
-        dates = [i for i, j in enumerate(self._normal) if j in self.dates]
-        if numbers := [i for i, j in enumerate(self._normal) if j not in self.dates]:
-            of_numbers = means[:, numbers]
-            labels = (self.classes, tuple(columns[self._normal[i]] for i in numbers))
-            yield Heatmap(
-                "Mean in each class",
-                replace(of_numbers, labels=labels),
-                f"{_COLOURS} {_NOTE} Means are shown before smoothing.",
-                differences(of_numbers.values, of_numbers.low, of_numbers.high),
-            )
-        if dates:
-            headings = ("class", *(columns[self._normal[i]] for i in dates))
-            rows = tuple(
-                (label, *in_days(means[k, dates], True).cells())
-                for k, label in enumerate(self.classes)
-            )
-            note = f"{_NOTE} Means are shown before smoothing."
-            yield Table("Mean date in each class", headings, rows, note)
 
     def _class_table(self, results: Results) -> Table:
         records = around(results["class_counts"], results["class_count_half_width"]).cells()
@@ -788,4 +778,4 @@ def _shares_between(totals: Floats, std: float) -> tuple[Floats, Floats]:
     # The sum holds the noise of the entry, which is their covariance.
     whole, variance = totals.sum(axis=-1, keepdims=True), std**2
     of_whole = totals.shape[-1] * variance
-    return fieller(totals, whole, variance, of_whole, covariance=variance, box=_SHARE)
+    return fieller(totals, whole, variance, of_whole, covariance=variance, box=SHARE)
