@@ -22,3 +22,5 @@ GridState = Mapping[str, Integers]
 """The same arrays rounded to the grid, as every party holds them."""
 Results = Mapping[str, Floats]
 """Named released arrays in the users' units."""
+Ranges = Mapping[str, tuple[float, float]]
+"""Least and greatest possible values of results, by patterns of their names."""

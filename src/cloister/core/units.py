@@ -8,29 +8,21 @@ of g. A p-value assumes independent rows, so it is not known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fnmatch import fnmatch
 
 import numpy as np
 
-from cloister.core.arrays import Floats, Results
+from cloister.core.arrays import Floats, Ranges, Results
 from cloister.core.display import ENDS, is_ratio
 
 _P_VALUES = ("p", "_p", "_holm")
-_POSSIBLE: Mapping[tuple[float, float], str] = {
-    (0.0, 1.0): "shares row_shares class_prior cells survival stated_survival column_*.rate below "
-    "gain ks auc accuracy balanced_accuracy brier f1 macro_f1 precision recall roc_tpr "
-    "calibration_observed selection opportunity",
-    (-1.0, 1.0): "gini kappa *_difference",
-    (0.0, np.inf): "counts group_counts deviation variance iv psi rate mae rmse log_loss median "
-    "restricted_mean",
-    (-np.inf, 1.0): "r2",
-}
-"""Results with least and greatest possible values, by patterns of their names."""
 
 
-def for_units(results: Results, rows: int) -> Results:
-    """Return results whose intervals and tests hold for units of at most `rows` records."""
+def for_units(results: Results, rows: int, ranges: Ranges) -> Results:
+    """Return results whose intervals and tests hold for units of at most `rows` records.
+
+    Population intervals are cut at the possible values in `ranges`.
+    """
     if rows == 1:
         return results
     found = dict(results)
@@ -45,7 +37,7 @@ def for_units(results: Results, rows: int) -> Results:
         low, high = _noise_of(stem, results)
         ends = values, results[f"{stem}{ENDS[1][1:]}"]
         wide = _widened(low, high, *ends, rows, logarithms=is_ratio(stem.rstrip("_")))
-        least, most = _possible(stem.rstrip("_"))
+        least, most = _possible(stem.rstrip("_"), ranges)
         wide = np.maximum(wide[0], least), np.minimum(wide[1], most)
         found |= {f"{stem}{end[1:]}": array for end, array in zip(ENDS, wide, strict=True)}
     return found
@@ -57,12 +49,12 @@ def is_p_value(name: str) -> bool:
     return last == _P_VALUES[0] or last.endswith(_P_VALUES[1:])
 
 
-def _possible(name: str) -> tuple[float, float]:
+def _possible(name: str, ranges: Ranges) -> tuple[float, float]:
     """Return the least and the greatest possible value of a result."""
-    for box, patterns in _POSSIBLE.items():
+    for pattern, ends in ranges.items():
         # The name of a column or a table may stand before that of the result.
-        if any(fnmatch(name, end) or fnmatch(name, f"*.{end}") for end in patterns.split()):
-            return box
+        if fnmatch(name, pattern) or fnmatch(name, f"*.{pattern}"):
+            return ends
     return -np.inf, np.inf
 
 

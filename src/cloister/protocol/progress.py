@@ -15,6 +15,7 @@ from cloister.core.units import for_units
 from cloister.hazmat.fixedpoint import round_to_grid
 from cloister.hazmat.ring import Words, to_bytes, to_integers, to_words
 from cloister.protocol.plan import Plan
+from cloister.protocol.task import pipeline_steps
 
 SUMS_FORMAT = "cloister-sums/1"
 
@@ -49,7 +50,9 @@ def results_at(plan: Plan, state: GridState) -> Results:
     A task without a state before the first round has no results of that state either.
     """
     results = plan.task.results(state, plan.grid) if state else {}
-    return for_units(results, plan.group_size)
+    steps = pipeline_steps(plan.task)
+    ranges = {name: ends for step in steps for name, ends in getattr(step, "ranges", {}).items()}
+    return for_units(results, plan.group_size, ranges)
 
 
 def words_of(plan: Plan, sums: Iterable[ReleasedSum]) -> bytes:

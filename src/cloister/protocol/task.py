@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from math import log, prod, sqrt
+from math import inf, log, prod, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from cloister.core.arrays import Floats as Floats
 from cloister.core.arrays import GridState as GridState
 from cloister.core.arrays import Integers as Integers
+from cloister.core.arrays import Ranges as Ranges
 from cloister.core.arrays import Records as Records
 from cloister.core.arrays import Results as Results
 from cloister.core.arrays import State as State
@@ -284,12 +285,19 @@ class Task(Protocol):
 
 
 class Gaussian:
-    """A base class of tasks with Gaussian noise, under every trust model."""
+    """A base class of tasks with Gaussian noise, under every trust model.
+
+    A task names the possible values of its results with population intervals in `ranges`.
+    """
 
     private: ClassVar[bool] = True
     profiles: ClassVar[frozenset[Profile]] = frozenset({"local", "group", "pairwise"})
     mechanism: ClassVar[Mechanism] = "gaussian"
+    ranges: ClassVar[Ranges] = {}
 
+
+SHARE, CONTRAST, POSITIVE = (0.0, 1.0), (-1.0, 1.0), (0.0, inf)
+"""Ranges of shares, of differences of shares and of numbers of at least 0."""
 
 # The members that `check_task_class` requires of a class.
 _MEMBERS = (

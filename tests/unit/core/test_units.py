@@ -8,10 +8,11 @@ import pytest
 from cloister.app.job import make_plan
 from cloister.app.present import present
 from cloister.app.release import Release
+from cloister.core.arrays import Ranges
 from cloister.core.units import for_units
 from cloister.data.schema import Schema
 from cloister.privacy.budget import Budget
-from cloister.tasks import installed
+from cloister.tasks import TASKS, installed
 from cloister.testing import rerun
 
 RESULTS = {
@@ -25,11 +26,11 @@ RESULTS = {
 
 
 def test_one_record_for_each_unit_changes_nothing() -> None:
-    assert for_units(RESULTS, 1) is RESULTS
+    assert for_units(RESULTS, 1, {}) is RESULTS
 
 
 def test_sampling_errors_grow_with_the_root_of_the_records_and_noise_does_not() -> None:
-    found = for_units(RESULTS, 9)
+    found = for_units(RESULTS, 9, {})
     assert found["mean_population_low"][0] == pytest.approx(5 - np.hypot(1, 3))
     assert found["mean_population_high"][0] == pytest.approx(5 + np.hypot(1, 3))
     assert found["mean_high"][0] == 6.0
@@ -40,31 +41,36 @@ def test_ratios_are_widened_on_the_scale_of_their_logarithm() -> None:
     exact = {f"odds_ratio{end}": np.array([2.0]) for end in ("", "_low", "_high")}
     ends = {"odds_ratio_population_low": np.array([1.0])}
     ends |= {"odds_ratio_population_high": np.array([4.0])}
-    found = for_units({**exact, **ends}, 4)
+    found = for_units({**exact, **ends}, 4, {})
     assert found["odds_ratio_population_low"][0] == pytest.approx(0.5)
     assert found["odds_ratio_population_high"][0] == pytest.approx(8.0)
 
 
 def test_ends_that_are_not_bounded_stay_so() -> None:
     wide = {**RESULTS, "mean_population_high": np.array([np.inf]), "mean_high": np.array([np.inf])}
-    found = for_units(wide, 4)
+    found = for_units(wide, 4, {})
     assert found["mean_population_high"][0] == np.inf
     assert np.isfinite(found["mean_population_low"]).all()
 
 
 @pytest.mark.parametrize(
-    ("name", "least", "most"),
+    ("task", "name", "least", "most"),
     [
-        *(("table_1.shares", 0, 1), ("column_2.rate", 0, 1), ("class_prior", 0, 1)),
-        *(("rate", 0, np.inf), ("group_counts", 0, np.inf), ("column_1.gini", -1, 1)),
-        *(("r2", -np.inf, 1), ("mean", -np.inf, np.inf), ("selection_difference", -1, 1)),
+        *(("tabulate", "table_1.shares", 0, 1), ("scorecard", "column_2.rate", 0, 1)),
+        *(("naive-bayes", "class_prior", 0, 1), ("survival", "rate", 0, np.inf)),
+        *(("tabulate", "group_counts", 0, np.inf), ("scorecard", "column_1.gini", -1, 1)),
+        *(("regression-evaluation", "r2", -np.inf, 1), ("statistics", "mean", -np.inf, np.inf)),
+        *(("scorecard", "selection_difference", -1, 1), ("evaluation", "macro_auc", 0, 1)),
     ],
 )
-def test_ends_are_possible_values(name: str, least: float, most: float) -> None:
+def test_ends_are_possible_values(task: str, name: str, least: float, most: float) -> None:
     ends = {"": 0.5, "_low": 0.4, "_high": 0.6, "_population_low": -1.0, "_population_high": 2.0}
-    found = for_units({f"{name}{end}": np.array([value]) for end, value in ends.items()}, 9)
+    results = {f"{name}{end}": np.array([value]) for end, value in ends.items()}
+    ranges: Ranges = TASKS[task].ranges  # type: ignore[attr-defined]  # of these tasks
+    found = for_units(results, 9, ranges)
     low, high = (found[f"{name}_population_{end}"][0] for end in ("low", "high"))
-    assert (low, high) == (max(low, least), min(high, most))
+    assert low == (least if np.isfinite(least) else pytest.approx(-4.0, abs=0.1))
+    assert high == (most if np.isfinite(most) else pytest.approx(5.0, abs=0.1))
 
 
 def test_intervals_hold_the_population_though_all_records_of_a_person_are_alike() -> None:

@@ -67,19 +67,24 @@ def released(task: str, **options: object) -> Release:
     [
         *(("describe", {}), ("quantiles", {}), ("statistics", {}), ("bounds", {})),
         *(("discretise", {}), ("standardise", {})),
+        *(("outliers", {}), ("outliers", {"method": "zscore"})),
+        *(("naive-bayes", {"target": "ill"}),),
+        ("naive-bayes", {"target": "ill", "numbers": "gaussian"}),
+        *(("auto", {"n_clusters": 2}), ("fastlloyd", {"n_clusters": 2})),
         ("tabulate", {"means": ("seen",), "by": ("ill",)}),
     ],
 )
 def test_text_says_days(task: str, options: dict[str, object]) -> None:
     shown = present(released(task, **options))
     cells = [cell_text(c) for d in shown.displays for row in as_table(d).rows for c in row]
+    cells = [text.removeprefix("seen ") for text in cells]
     days = [text for text in cells if text.startswith("20") and text[4:5] == "-"]
     assert days
     assert not any(text.startswith("2,02") for text in cells)  # a year as a number
     if task in ("describe", "quantiles", "statistics"):
         assert " 202" in shown.result
         assert "2,02" not in shown.result
-    if task in ("describe", "statistics"):
+    if task in ("describe", "statistics", "outliers"):
         assert any(text.endswith("] years") for text in cells)
     curves = [display for display in shown.displays if isinstance(display, Curve)]
     assert all(curve.dates for curve in curves)

@@ -21,12 +21,16 @@ from cloister.core.display import Curve, Display, Estimate, Heatmap, around
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
+    CONTRAST,
     COUNT_BITS,
     INTERVAL_95,
+    POSITIVE,
+    SHARE,
     Block,
     Classifier,
     PublicColumn,
     PublicFacts,
+    Ranges,
     Rows,
 )
 from cloister.tasks import scores
@@ -69,6 +73,12 @@ class Evaluation(Evaluated):
     name: ClassVar[str] = "evaluation"
     title: ClassVar[str] = "Quality of the predictions"
     models: ClassVar[tuple[type, str]] = (Classifier, "classifier")
+    ranges: ClassVar[Ranges] = {
+        **dict.fromkeys(("accuracy", "balanced_accuracy", "precision", "recall"), SHARE),
+        **dict.fromkeys(("f1", "macro_f1", "auc", "macro_auc", "brier"), SHARE),
+        **dict.fromkeys(("roc_tpr", "calibration_observed"), SHARE),
+        **{"kappa": CONTRAST, "log_loss": POSITIVE},
+    }
     example: ClassVar[Example] = Example(
         (BOOLEAN, PublicColumn("score", 0.0, 1.0)), {"truth": "smokes", "score": "score"}
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from math import inf
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
@@ -15,9 +16,11 @@ from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     COUNT_BITS,
     INTERVAL_95,
+    POSITIVE,
     Block,
     PublicColumn,
     PublicFacts,
+    Ranges,
     Regressor,
     Rows,
 )
@@ -53,6 +56,7 @@ class RegressionEvaluation(Evaluated):
     name: ClassVar[str] = "regression-evaluation"
     title: ClassVar[str] = "Quality of the predictions"
     models: ClassVar[tuple[type, str]] = (Regressor, "regressor")
+    ranges: ClassVar[Ranges] = {"mae": POSITIVE, "rmse": POSITIVE, "r2": (-inf, 1.0)}
     example: ClassVar[Example] = Example(
         (OTHER_NUMBER, PublicColumn("guess", 0.0, 200.0)),
         {"truth": "weight", "prediction": "guess"},

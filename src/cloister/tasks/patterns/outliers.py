@@ -26,7 +26,7 @@ import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
 from cloister.core.declared import AtLeastZero, PartBelowOne, Range, Whole, declared
-from cloister.core.display import Bars, Display, Estimate, Summary, Table, around
+from cloister.core.display import YEARS, Bars, Display, Estimate, Summary, Table, around
 from cloister.core.errors import PlanError
 from cloister.core.randomness import public_generator
 from cloister.hazmat.fixedpoint import Grid, from_grid
@@ -35,7 +35,7 @@ from cloister.protocol.rows import summed
 from cloister.protocol.task import COUNT_BITS, INTERVAL_95, Block, NoisyBlock, PublicFacts, Rows
 from cloister.tasks.columns import categories_of, codes, in_batches, position
 from cloister.tasks.examples import CATEGORY, NUMBER, OTHER_NUMBER, Example
-from cloister.tasks.interval_tables import INTERVALS, MARGINS, listing, table_of
+from cloister.tasks.interval_tables import INTERVALS, MARGINS, in_days, listing
 from cloister.tasks.options import PublicSeed, build_task, noise_multiplier_for
 from cloister.tasks.preparation.quantiles import Quantiles, quantiles_of
 from cloister.tasks.preparation.scaled import Measuring
@@ -472,12 +472,14 @@ class Outliers(Measuring):
         """Return displays of location and spread, and of the number of outliers."""
         quartiles = isinstance(self.usual, Quantiles)
         names_of = ("median", "IQR / 1.349") if quartiles else ("mean", "deviation")
-        headings = dict(zip(names_of, ("location", "spread"), strict=True))
-        names = tuple(columns[j] for j in self.used)
+        place, size = (Estimate.of(results, name) for name in ("location", "spread"))
+        rows = tuple(
+            (columns[j], in_days(place[i], is_date), in_days(size[i], is_date, YEARS))
+            for i, j in enumerate(self.used)
+            for is_date in [j in self.usual.dates]
+        )
         note = f"{INTERVALS} Scores of records are computed locally only."
-        shown: list[Display] = [
-            table_of("Location and spread", names, headings, results, note, corner="column")
-        ]
+        shown: list[Display] = [Table("Location and spread", ("column", *names_of), rows, note)]
         shown += self.usual.displays(part_of(results, _USUAL), columns)
         if self.method == "density":
             low, width = self._rarity_bins(results)

@@ -17,10 +17,12 @@ from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
     COUNT_BITS,
     INTERVAL_95,
+    POSITIVE,
     Block,
     Gaussian,
     NoisyBlock,
     PublicFacts,
+    Ranges,
     Rows,
 )
 from cloister.tasks import interval_tables, moments
@@ -53,6 +55,7 @@ class Statistics(Gaussian):
     name: ClassVar[str] = "statistics"
     title: ClassVar[str] = "Means and deviations"
     rounds: ClassVar[int] = 1
+    ranges: ClassVar[Ranges] = {"deviation": POSITIVE, "variance": POSITIVE}
 
     example: ClassVar[Example] = Example(MIXED, {"covariance": True})
 

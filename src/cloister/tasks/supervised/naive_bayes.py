@@ -16,28 +16,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import floor, sqrt
+from math import floor, log10, sqrt
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
 from cloister.core.arrays import Floats, GridState, Integers, Records, Results, State
+from cloister.core.dates import as_days
 from cloister.core.declared import AtLeastZero, Hint, Positive, Range, Whole, declared
 from cloister.core.display import Bars, Cell, Display, Estimate, Heatmap, Summary, Table, around
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     INTERVAL_95,
+    SHARE,
     Block,
     Gaussian,
     NoisyBlock,
     PublicColumn,
     PublicFacts,
+    Ranges,
     Rows,
 )
 from cloister.tasks.columns import bins_of, categories_of, codes, count_cells, in_cache, position
 from cloister.tasks.examples import MIXED, Example
-from cloister.tasks.interval_tables import cells_of, listing
+from cloister.tasks.interval_tables import cells_of, in_days, listing
 from cloister.tasks.intervals import differences, fieller, ratio_interval, size_interval
 from cloister.tasks.options import Target, build_task, noise_multiplier_for
 from cloister.tasks.population import sampled, share_variance
@@ -65,7 +68,6 @@ _CELL_OVER_NOISE = 4.0  # target ratio of a bin's records to its noise
 _BINS_AS_CELLS = 8  # bins are merged after release, so that a column weighs like so many cells
 _LEAST_VARIANCE = 1e-6  # in the box of half-width 1
 _SHOWN = 14  # cells in the picture of the most informative ones
-_SHARE = (0.0, 1.0)
 _Z = INTERVAL_95["gaussian"]
 _OF_CELLS = ("cells", "cells_low", "cells_high", "log_cells", "groups")
 _COLOURS = "Blue is above the mean of the other classes and orange below, by more than the noise."
@@ -107,6 +109,8 @@ class NaiveBayes(Gaussian):
         Largest sum of a record's counts; a record with more is scaled down to it. 0 without counts.
     smoothing : float, > 0
         Records added to every cell after release.
+    dates : tuple of int
+        Columns of dates, which are years with a fraction.
 
     Notes
     -----
@@ -119,6 +123,7 @@ class NaiveBayes(Gaussian):
 
     name: ClassVar[str] = "naive-bayes"
     rounds: ClassVar[int] = 1
+    ranges: ClassVar[Ranges] = {"class_prior": SHARE, "cells": SHARE}
 
     example: ClassVar[Example] = Example(
         MIXED, {"target": "smokes", "numbers": {"weight": "gaussian"}}
@@ -153,6 +158,7 @@ class NaiveBayes(Gaussian):
     class_word: Whole
     most_counts: AtLeastZero = 0.0
     smoothing: Positive = 1.0
+    dates: tuple[Annotated[int, Range(0)], ...] = ()
     frac_bits: int = 16
 
     def __post_init__(self) -> None:
@@ -458,7 +464,7 @@ class NaiveBayes(Gaussian):
         results = {
             "class_counts": sums.counts,
             "class_count_half_width": np.full(len(priors), half_width),
-            **sampled(prior, share_variance(priors, sizes.sum()), _SHARE).named("class_prior"),
+            **sampled(prior, share_variance(priors, sizes.sum()), SHARE).named("class_prior"),
         }
         if self._tables:
             columns = zip(self._tables, self._places, strict=True)
@@ -479,7 +485,7 @@ class NaiveBayes(Gaussian):
         )
         # Excess and size have independent noise, so Fieller's interval of their ratio is exact.
         low, high = ratio_interval(
-            excess, sums.counts, sum_std=noise, count_std=size_std, origin=even, box=_SHARE
+            excess, sums.counts, sum_std=noise, count_std=size_std, origin=even, box=SHARE
         )
         sizes = np.maximum(sums.counts, max(1.0, size_std))[:, None]
         shares = Estimate(np.clip(excess / sizes + even, 0, 1), low, high)
@@ -488,7 +494,7 @@ class NaiveBayes(Gaussian):
             groups = merge_bins(noisy, noise, priors)
         fitted = fitted_shares(noisy, groups, noise, priors, self.smoothing)
         return {
-            **sampled(shares, share_variance(shares.values, sizes), _SHARE).named("cells"),
+            **sampled(shares, share_variance(shares.values, sizes), SHARE).named("cells"),
             "log_cells": np.log(fitted),
             "groups": groups.astype(np.float64),
         }
@@ -570,9 +576,10 @@ class NaiveBayes(Gaussian):
             yield from (f"{column}={label}" for label in self.categories[j])
             return
         edges = np.linspace(self.low[j], self.high[j], self.cells[j] + 1)
+        texts = list(map(str, as_days(edges))) if j in self.dates else _texts_of(edges)
         starts = np.flatnonzero(np.diff([-1, *groups]))
         for low, high in zip(starts, [*starts[1:], self.cells[j]], strict=True):
-            yield f"{column} {edges[low]:.6g} to {edges[high]:.6g}"
+            yield f"{column} {texts[low]} to {texts[high]}"
 
     def summary(
         self, results: Results, columns: tuple[str, ...], nominal_n: int, units: str
@@ -612,7 +619,7 @@ class NaiveBayes(Gaussian):
             shares = Estimate.of(results, "cells")[:, place]
             yield [f"Share of {name}" for name in names], shares, 0.0
         for i, j in enumerate(self._normal):
-            means = Estimate.of(results, "means")[:, i : i + 1]
+            means = in_days(Estimate.of(results, "means")[:, i : i + 1], j in self.dates)
             yield [f"Mean of {columns[j]}"], means, self.low[j]
 
     def displays(self, results: Results, columns: tuple[str, ...]) -> tuple[Display, ...]:
@@ -629,6 +636,7 @@ class NaiveBayes(Gaussian):
                     replace(means, population=None, labels=labels),
                     f"{_COLOURS} {_NOTE} Means are shown before smoothing.",
                     differences(means.values, means.low, means.high),
+                    dates=tuple(i for i, j in enumerate(self._normal) if j in self.dates),
                 )
             )
         if self._counted:
@@ -683,6 +691,12 @@ class NaiveBayes(Gaussian):
                 np.tanh(ratio[:, first].T),
             ),
         ]
+
+
+def _texts_of(edges: Floats) -> list[str]:
+    """Return edges of equal bins, rounded by at most a twentieth of a bin."""
+    decimals = 1 - floor(log10(edges[1] - edges[0]))
+    return [f"{round(edge, decimals):.10g}" for edge in edges.tolist()]
 
 
 def _deviates(values: Estimate, least: float) -> Floats:
@@ -764,4 +778,4 @@ def _shares_between(totals: Floats, std: float) -> tuple[Floats, Floats]:
     # The sum holds the noise of the entry, which is their covariance.
     whole, variance = totals.sum(axis=-1, keepdims=True), std**2
     of_whole = totals.shape[-1] * variance
-    return fieller(totals, whole, variance, of_whole, covariance=variance, box=_SHARE)
+    return fieller(totals, whole, variance, of_whole, covariance=variance, box=SHARE)

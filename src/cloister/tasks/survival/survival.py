@@ -33,11 +33,14 @@ from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     COUNT_BITS,
     INTERVAL_95,
+    POSITIVE,
+    SHARE,
     Block,
     Gaussian,
     NoisyBlock,
     PublicColumn,
     PublicFacts,
+    Ranges,
 )
 from cloister.tasks.columns import codes, in_cache, position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, Example
@@ -101,6 +104,10 @@ class Survival(Gaussian):
     title: ClassVar[str] = "How long until the event"
     usage: ClassVar[str] = "--time months --event died --by treatment"
     rounds: ClassVar[int] = 1
+    ranges: ClassVar[Ranges] = {
+        **dict.fromkeys(("survival", "stated_survival"), SHARE),
+        **dict.fromkeys(("rate", "median", "restricted_mean"), POSITIVE),
+    }
 
     example: ClassVar[Example] = Example(
         (PublicColumn("months", 0.0, 60.0, step=1.0), BOOLEAN, CATEGORY),

@@ -24,10 +24,13 @@ from cloister.hazmat.fixedpoint import Grid
 from cloister.protocol.task import (
     COUNT_BITS,
     INTERVAL_95,
+    POSITIVE,
+    SHARE,
     Block,
     Gaussian,
     NoisyBlock,
     PublicFacts,
+    Ranges,
     Rows,
 )
 from cloister.tasks.examples import MIXED, Example
@@ -97,6 +100,7 @@ class Describe(Gaussian):
     name: ClassVar[str] = "describe"
     title: ClassVar[str] = "What is in these files"
     rounds: ClassVar[int] = 1
+    ranges: ClassVar[Ranges] = {"shares": SHARE, "deviation": POSITIVE}
     usage: ClassVar[str] = "--probabilities 0.1,0.5,0.9"
     example: ClassVar[Example] = Example(MIXED, {"widest": 1e6})
 

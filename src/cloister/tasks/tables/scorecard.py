@@ -18,7 +18,15 @@ from cloister.core.declared import AtLeastZero, Range, declared
 from cloister.core.display import Cell, Curve, Display, Estimate, Summary, Table
 from cloister.core.errors import PlanError
 from cloister.hazmat.fixedpoint import Grid
-from cloister.protocol.task import INTERVAL_95, PublicColumn, PublicFacts
+from cloister.protocol.task import (
+    CONTRAST,
+    INTERVAL_95,
+    POSITIVE,
+    SHARE,
+    PublicColumn,
+    PublicFacts,
+    Ranges,
+)
 from cloister.tasks.columns import position
 from cloister.tasks.examples import BOOLEAN, CATEGORY, NUMBER, Example
 from cloister.tasks.interval_tables import (
@@ -73,6 +81,11 @@ class Scorecard(Tabulate):
 
     name: ClassVar[str] = "scorecard"
     title: ClassVar[str] = "Which columns predict the event?"
+    ranges: ClassVar[Ranges] = {
+        **dict.fromkeys(("rate", "below", "gain", "ks", "selection", "opportunity"), SHARE),
+        **dict.fromkeys(("gini", "*_difference"), CONTRAST),
+        **dict.fromkeys(("counts", "iv", "psi"), POSITIVE),
+    }
     usage: ClassVar[str] = "--target default --edges income=20,40 --over year"
     example: ClassVar[Example] = Example(
         (NUMBER, CATEGORY, BOOLEAN, PublicColumn("default", 0.0, 1.0, ("0", "1"))),

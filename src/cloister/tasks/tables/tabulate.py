@@ -23,11 +23,14 @@ from cloister.hazmat.fixedpoint import Grid, from_grid
 from cloister.protocol.task import (
     COUNT_BITS,
     INTERVAL_95,
+    POSITIVE,
+    SHARE,
     Block,
     Gaussian,
     NoisyBlock,
     PublicColumn,
     PublicFacts,
+    Ranges,
     Rows,
 )
 from cloister.tasks.columns import position
@@ -88,6 +91,10 @@ class Tabulate(Gaussian):
     name: ClassVar[str] = "tabulate"
     title: ClassVar[str] = "How many, and does it differ?"
     rounds: ClassVar[int] = 1
+    ranges: ClassVar[Ranges] = {
+        **dict.fromkeys(("shares", "row_shares"), SHARE),
+        **dict.fromkeys(("counts", "group_counts"), POSITIVE),
+    }
     usage: ClassVar[str] = "--tables sex,diabetes --tables smoker --tests chi2"
 
     example: ClassVar[Example] = Example(
