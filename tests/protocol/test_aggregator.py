@@ -24,6 +24,7 @@ from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.exchanges import Kind
 from cloister.protocol.journal import MemoryJournal
 from cloister.protocol.messages import (
+    BEFORE,
     Confirm,
     Confirmation,
     Done,
@@ -32,12 +33,13 @@ from cloister.protocol.messages import (
     Upload,
     decode,
     encode,
+    sent,
 )
 from cloister.protocol.plan import Plan
 from cloister.protocol.task import Block
 from cloister.tasks.clustering.kmeans import Lloyd
 from cloister.tasks.count import Count
-from cloister.testing import ZeroNoise, toy_plan
+from cloister.testing import Wire, ZeroNoise, toy_federation, toy_plan
 
 A, B, C = "silo-0", "silo-1", "silo-2"
 TAG = bytes(range(32))
@@ -479,3 +481,17 @@ def test_confirmations_are_handed_out_with_the_next_frame(plan: Plan) -> None:
     assert sizes == [0, 3, 3]
     for before, after in pairwise(frames[1:]):
         assert before != after
+
+
+def test_the_aggregator_signs_each_sum_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It compares its signature with the confirmation of every silo."""
+    plan, identities = toy_federation(4)
+    signed: list[int] = []
+
+    def counted(plan: Plan, t: int, digest: bytes) -> tuple[bytes, ...]:
+        signed.append(t)
+        return sent(plan, t, digest)
+
+    monkeypatch.setattr("cloister.protocol.aggregator.sent", counted)
+    Wire(plan, identities=identities).run()
+    assert signed == [BEFORE, *range(plan.rounds)]

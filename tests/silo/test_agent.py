@@ -620,21 +620,22 @@ def spent_whole(site: Site) -> bool:
 
 
 def copied(site: Site, *names: str) -> dict[str, bytes]:
-    """Return files as they are now; the log of the database is in it."""
+    """Return files as they are now, with the logs of databases and the head of a ledger."""
     for name in names:
         connection = sqlite3.connect(site.folder / name)
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.close()
-    return {name: (site.folder / name).read_bytes() for name in names}
+    files = [site.folder / name for name in (*names, *(f"{name}.head" for name in names))]
+    return {file.name: file.read_bytes() for file in files if file.exists()}
 
 
 def put_back(site: Site, copy: Mapping[str, bytes]) -> Site:
-    """Return the silo on a machine where some files are older copies, without the head beside."""
+    """Return the silo on a machine where the ledger and maybe other files are older copies."""
     there = replace(site, folder=site.folder / "restored", audit=None)
     there.folder.mkdir()
     if (site.folder / "results").exists():
         shutil.copytree(site.folder / "results", there.folder / "results")
-    for name, content in {**copied(site, "ledger.db", "ledger.jobs.db"), **copy}.items():
+    for name, content in {**copied(site, "ledger.jobs.db"), **copy}.items():
         (there.folder / name).write_bytes(content)
         (there.folder / name).chmod(0o600)
     return there

@@ -133,4 +133,7 @@ def tag(usage_key: bytes, *parts: bytes) -> bytes:
 
 def join(parts: Iterable[bytes]) -> bytes:
     """Concatenate parts, each after its length; different lists never give the same bytes."""
-    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+    pieces: list[bytes] = []  # a generator takes twice as long, and a round joins thousands
+    for part in parts:
+        pieces += (len(part).to_bytes(8, "big"), part)
+    return b"".join(pieces)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Self
 
 from cryptography.exceptions import InvalidSignature
@@ -84,7 +85,12 @@ def fingerprint_of(public: bytes) -> str:
 def verify(public: bytes, signature: bytes, label: bytes, *parts: bytes) -> bool:
     """Return True if the owner of `public` signed `parts` under `label`."""
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, join((label, *parts)))
+        _key_of(public).verify(signature, join((label, *parts)))
     except (InvalidSignature, ValueError):
         return False
     return True
+
+
+@lru_cache(maxsize=256)
+def _key_of(public: bytes) -> Ed25519PublicKey:
+    return Ed25519PublicKey.from_public_bytes(public)

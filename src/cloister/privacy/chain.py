@@ -189,7 +189,10 @@ class JobRecord:
 
 def canonical(value: Any) -> str:
     """Return the canonical JSON text of a value: sorted keys, no spaces, ASCII, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _CANONICAL.encode(value)
+
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 @lru_cache(maxsize=100)

@@ -100,6 +100,7 @@ class Aggregator:
         self._answers: dict[int, bytes] = {}  # by round; never changed once set
         self._last_reply: tuple[bytes, Reply] | None = None  # decoding a long vector is slow
         self._last_hash: tuple[object, bytes] | None = None  # of what, for `_sum_hash`
+        self._last_signature: tuple[tuple[int, bytes], bytes] | None = None  # for `_sign`
         self._frames: dict[str, bytes] = {}  # uploads as received, to detect a second, other one
         self._uploads: dict[str, Upload] = {}
         self._tags: dict[str, bytes] = {}  # keyed tag of each silo's public state
@@ -440,9 +441,9 @@ class Aggregator:
         ):
             raise RemoteProtocolError(f"shares of {silo!r} for this sum are not signed by it.")
         dealt, survivors = commitments_in(self.plan, self._boxes_for(silo)), self.survivors
-        committed = commitments_of(self.plan, self._cohort, dealt)
+        committed = commitments_of(self.plan, self._cohort, dealt, t)
         if all(
-            commitment(share) == committed[member][t][0 if member in survivors else 1]
+            commitment(share) == committed[member][0 if member in survivors else 1]
             for member, share in message.shares.items()
         ):
             return
@@ -493,7 +494,11 @@ class Aggregator:
     def _sign(self, t: int, digest: bytes) -> bytes:
         if self._roster is None:  # all parties are in one process
             return NO_SIGNATURE
-        return self._identity.sign(SUM_LABEL, *sent(self.plan, t, digest))
+        # Made once, since it is compared with the confirmation of every silo.
+        if self._last_signature is None or self._last_signature[0] != (t, digest):
+            signature = self._identity.sign(SUM_LABEL, *sent(self.plan, t, digest))
+            self._last_signature = (t, digest), signature
+        return self._last_signature[1]
 
     def _finish_round(self) -> dict[str, bytes]:
         """Open the masks of the previous round and continue with its survivors."""

@@ -76,7 +76,8 @@ _DRIFT = 1e-6
 _BOUND = b"told/"  # prefix of the journal's entries on answers; every frame begins with "CLST"
 
 
-_Heard = tuple[int, Confirmation, bytes, tuple[str, ...]]  # round, hash, who may confirm
+# Round, hash and who may confirm it; and the statements in each valid confirmation seen last.
+_Heard = tuple[tuple[object, ...], dict[Confirmation, list[SignedStatement]]]
 
 
 class Client:
@@ -155,7 +156,7 @@ class Client:
             SignedStatement, ...
         ] = ()  # peers' statements, not durable yet
         self._kept: frozenset[SignedStatement] = frozenset()  # those that became durable last
-        self._heard: dict[_Heard, list[SignedStatement]] = {}  # by valid confirmations seen last
+        self._heard: _Heard = (), {}
         self._bound: dict[int, bytes] = {}  # hash of the one answer of each round
         self._before: tuple[tuple[str, ...], Reply] | None = None  # members, answer of last round
         self._manner: Manner = "kernel"  # of the sums, see `_checked`
@@ -560,12 +561,15 @@ class Client:
         statements: list[SignedStatement] = []
         faults: list[str] = []
         # The frame after a request for shares has the same confirmations: each is verified once.
-        before, self._heard = self._heard, {}
+        about = (t, digest, *among)
+        before = self._heard[1] if self._heard[0] == about else {}
+        self._heard = about, {}
         for one in confirmations:
-            key = (t, one, digest, tuple(among))
             try:
-                said = before[key] if key in before else self._checked_confirmation(*key)
-                self._heard[key] = said
+                said = before.get(one)
+                if said is None:
+                    said = self._checked_confirmation(t, one, digest, among)
+                self._heard[1][one] = said
                 statements += [each for each in said if each not in self._kept]
             except RemoteProtocolError as error:
                 faults.append(str(error).rstrip("."))

@@ -135,10 +135,10 @@ def false_shares(
     plan: Plan, cohort: tuple[str, ...], dealt: bytes, shares: Shares
 ) -> tuple[str, ...]:
     """Return the silos whose share differs from both that the giver accepted for the round."""
-    committed = commitments_of(plan, cohort, dealt)
+    committed = commitments_of(plan, cohort, dealt, shares.round)
     # Seed or key: the sum decides which of both to give, and silos do not sign that choice.
     return tuple(
         dealer
         for dealer, share in shares.shares.items()
-        if commitment(share) not in committed.get(dealer, ((),) * plan.rounds)[shares.round]
+        if commitment(share) not in committed.get(dealer, ())
     )

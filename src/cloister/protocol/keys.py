@@ -345,19 +345,14 @@ def commitments_in(plan: Plan, boxes: Iterable[bytes]) -> bytes:
 
 
 def commitments_of(
-    plan: Plan, cohort: tuple[str, ...], dealt: bytes
-) -> dict[str, tuple[tuple[bytes, ...], ...]]:
-    """Return the commitments to a holder's two shares, of seed and key, by dealer and round."""
+    plan: Plan, cohort: tuple[str, ...], dealt: bytes, t: int
+) -> dict[str, tuple[bytes, bytes]]:
+    """Return the commitments to a holder's two shares, of seed and key, of round `t` by dealer."""
     # In the order of `KeyAgreement._shares`: dealers, then rounds, then seed and key.
     width, rounds = COMMITMENT_BYTES, held_rounds(plan)
-    parts = [dealt[i : i + width] for i in range(0, len(dealt), width)]
-    return {
-        dealer: tuple(
-            tuple(parts[2 * (place * rounds + t) : 2 * (place * rounds + t) + 2])
-            for t in range(rounds)
-        )
-        for place, dealer in enumerate(cohort)
-    }
+    starts = (2 * width * (place * rounds + t) for place in range(len(cohort)))
+    pairs = ((dealt[i : i + width], dealt[i + width : i + 2 * width]) for i in starts)
+    return dict(zip(cohort, pairs, strict=True))
 
 
 def check_keys(plan: Plan, keys: Keys) -> None:

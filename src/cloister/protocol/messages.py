@@ -74,10 +74,11 @@ class _Body:
         return len(self._data) - self._place
 
     def take(self, size: int) -> bytes:
-        if self.left < size:
+        taken = self._data[self._place : self._place + size]
+        if len(taken) < size:
             raise RemoteProtocolError(f"frame is cut: {self.left} bytes left, {size} are required.")
         self._place += size
-        return self._data[self._place - size : self._place]
+        return taken
 
 
 @dataclass(frozen=True)
