@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, reduce
 from itertools import combinations, pairwise, product
@@ -30,6 +30,7 @@ from cloister.tasks.regression.expressions import (
     column_named,
     expression_of,
     label_of,
+    names_in,
     number_bounds,
     values_of,
 )
@@ -152,6 +153,26 @@ class Term:
         # `fmin` and `fmax` prefer the bound to NaN.
         return values if self.levels else np.fmin(np.fmax(values, self.low), self.high)
 
+    def on_grid(
+        self, columns: Sequence[PublicColumn], frac_bits: int, site: str | None = None
+    ) -> Callable[[Records], Floats]:
+        """Return the function from grid records to codes, or to numbers in ``[-1, 1]``.
+
+        Parameters
+        ----------
+        columns : sequence of PublicColumn
+            The columns of the records.
+        """
+        used = names_in(self.expression)
+
+        def of(records: Records) -> Floats:
+            values = self.values(decoded(records, columns, frac_bits, used), site)
+            if self.levels:
+                return values
+            return 2 * (values - self.low) / (self.high - self.low) - 1
+
+        return of
+
 
 def _is_binary(expression: Expression) -> bool:
     if expression[0] == "*":
@@ -243,9 +264,8 @@ def _rebuilt(kind: type[_Kind], written: Any) -> _Kind:
 def _sites_in(expression: Expression) -> tuple[str, ...]:
     if expression[0] == "site":
         return tuple(expression[1])
-    inner = (part for part in expression[1:] if isinstance(part, tuple) and part)
-    nested = (part for part in inner if part[0] in SHAPES and isinstance(part[0], str))
-    return next(filter(None, map(_sites_in, nested)), ())
+    inner = zip(SHAPES[expression[0]], expression[1:], strict=True)
+    return next(filter(None, (_sites_in(part) for kind, part in inner if kind == "e")), ())
 
 
 # From a formula to a design -----------------------------------------------------------------------
@@ -520,10 +540,20 @@ def _codings(missing: Sequence[tuple[str, ...]]) -> list[dict[str, bool]]:
     return codings
 
 
-def decoded(records: Records, columns: Sequence[PublicColumn], frac_bits: int) -> dict[str, Floats]:
-    """Return grid records as a table of data units: an array of shape (n_samples,) by name."""
+def decoded(
+    records: Records,
+    columns: Sequence[PublicColumn],
+    frac_bits: int,
+    names: Collection[str] | None = None,
+) -> dict[str, Floats]:
+    """Return grid records as a table of data units, all of its columns or those in `names`.
+
+    Each column is an array of shape (n_samples,). The column without a name has the length only.
+    """
     one = float(1 << frac_bits)
-    return {
-        c.name: records[:, j] / one * ((c.high - c.low) / 2) + (c.high + c.low) / 2
-        for j, c in enumerate(columns)
-    }
+    table = {"": np.zeros(len(records))}  # an expression may name no column, such as the silo
+    for j, column in enumerate(columns):
+        if names is None or column.name in names:
+            half, middle = (column.high - column.low) / 2, (column.high + column.low) / 2
+            table[column.name] = records[:, j] / one * half + middle
+    return table

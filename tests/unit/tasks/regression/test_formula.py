@@ -136,7 +136,27 @@ def test_records_of_the_grid_are_decoded_as_the_grid_does() -> None:
     made = np.stack([*table().values()], axis=1)
     records = grid.encode(made)
     found = decoded(records, COLUMNS, 16)
-    np.testing.assert_array_equal(np.stack([*found.values()], axis=1), grid.decode(records / 65536))
+    expected = dict(
+        zip(("", *table()), (np.zeros(60), *grid.decode(records / 65536).T), strict=True)
+    )
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+
+
+def test_terms_of_grid_records_are_in_the_box() -> None:
+    grid = Grid(tuple(c.low for c in COLUMNS), tuple(c.high for c in COLUMNS), 16)
+    made = table()
+    records = grid.encode(np.stack([*made.values()], axis=1))
+    number, ward, arm, both = design("y ~ log(t) + site + arm + u:site").terms[:4]
+    found = number.on_grid(COLUMNS, 16)(records)
+    assert np.abs(found).max() <= 1
+    expected = 2 * (np.log(made["t"]) - np.log(0.5)) / np.log(60) - 1
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+    assert (ward.on_grid(COLUMNS, 16, "west")(records) == 2).all()
+    np.testing.assert_array_equal(arm.on_grid(COLUMNS, 16)(records), made["arm"])
+    assert (both.on_grid(COLUMNS, 16, "west")(records) == -1).all()  # of the first silo
+    assert (number.on_grid(COLUMNS, 16)(records[:0]) == []).all()
 
 
 # Against formulaic itself -------------------------------------------------------------------------
