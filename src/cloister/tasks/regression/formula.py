@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from cloister.core.arrays import Floats, Records
+from cloister.core.arrays import Floats, Integers, Records
 from cloister.core.declared import declarations, declared
 from cloister.core.errors import PlanError
 from cloister.protocol.task import PublicColumn
@@ -155,7 +155,7 @@ class Term:
 
     def on_grid(
         self, columns: Sequence[PublicColumn], frac_bits: int, site: str | None = None
-    ) -> Callable[[Records], Floats]:
+    ) -> Callable[[Records], Floats | Integers]:
         """Return the function from grid records to codes, or to numbers in ``[-1, 1]``.
 
         Parameters
@@ -165,10 +165,10 @@ class Term:
         """
         used = names_in(self.expression)
 
-        def of(records: Records) -> Floats:
+        def of(records: Records) -> Floats | Integers:
             values = self.values(decoded(records, columns, frac_bits, used), site)
             if self.levels:
-                return values
+                return values.astype(np.int64)
             return 2 * (values - self.low) / (self.high - self.low) - 1
 
         return of
