@@ -256,6 +256,14 @@ def _unbounded(what: str) -> PlanError:
     )
 
 
+def names_in(expression: Expression) -> frozenset[str]:
+    """Return the names of the columns in an expression."""
+    if expression[0] in ("column", "steps"):
+        return frozenset([expression[1]])
+    inner = zip(SHAPES[expression[0]], expression[1:], strict=True)
+    return frozenset().union(*(names_in(part) for kind, part in inner if kind == "e"))
+
+
 # Values -------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, reduce
 from itertools import combinations, pairwise, product
@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from cloister.core.arrays import Floats, Records
+from cloister.core.arrays import Floats, Integers, Records
 from cloister.core.declared import declarations, declared
 from cloister.core.errors import PlanError
 from cloister.protocol.task import PublicColumn
@@ -30,6 +30,7 @@ from cloister.tasks.regression.expressions import (
     column_named,
     expression_of,
     label_of,
+    names_in,
     number_bounds,
     values_of,
 )
@@ -152,6 +153,26 @@ class Term:
         # `fmin` and `fmax` prefer the bound to NaN.
         return values if self.levels else np.fmin(np.fmax(values, self.low), self.high)
 
+    def on_grid(
+        self, columns: Sequence[PublicColumn], frac_bits: int, site: str | None = None
+    ) -> Callable[[Records], Floats | Integers]:
+        """Return the function from grid records to codes, or to numbers in ``[-1, 1]``.
+
+        Parameters
+        ----------
+        columns : sequence of PublicColumn
+            The columns of the records.
+        """
+        used = names_in(self.expression)
+
+        def of(records: Records) -> Floats | Integers:
+            values = self.values(decoded(records, columns, frac_bits, used), site)
+            if self.levels:
+                return values.astype(np.int64)
+            return 2 * (values - self.low) / (self.high - self.low) - 1
+
+        return of
+
 
 def _is_binary(expression: Expression) -> bool:
     if expression[0] == "*":
@@ -181,19 +202,23 @@ class Design:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the design as JSON-able values: what a plan carries."""
-        return asdict(self)
+        # Terms as lists: in a plan a mapping with a `name` is a task.
+        return {
+            "target": _as_list(self.target),
+            "terms": [_as_list(term) for term in self.terms],
+            "intercept": self.intercept,
+            "offset": _as_list(self.offset) if self.offset else None,
+        }
 
     @classmethod
     def from_dict(cls, written: Mapping[str, Any]) -> Self:
         """Return the design that :meth:`to_dict` wrote; raise PlanError for anything else."""
-        if not isinstance(written, Mapping):
-            raise PlanError("a design must be a mapping; design it again.")
-        # Whatever is no mapping fails the check of the fields.
-        parts = {
-            name: tuple(map(_as_term, part)) if isinstance(part, list | tuple) else _as_term(part)
-            for name, part in written.items()
-        }
-        return _rebuilt(cls, parts)
+        if not isinstance(written, Mapping) or not isinstance(written.get("terms"), list | tuple):
+            raise PlanError("a design must be a mapping with a list of terms; design it again.")
+        parts = {name: written[name] for name in written if name != "terms"}
+        # What is no list is no term, and fails the check of the fields.
+        parts |= {name: _as_term(parts.get(name)) for name in ("target", "offset")}
+        return _rebuilt(cls, {**parts, "terms": tuple(map(_as_term, written["terms"]))})
 
     @cached_property
     def digest(self) -> str:
@@ -227,8 +252,16 @@ class Design:
         return tuple(columns), np.stack([*columns.values()], axis=1)
 
 
+def _as_list(term: Term) -> list[Any]:
+    return list(asdict(term).values())
+
+
 def _as_term(value: Any) -> Any:
-    return _rebuilt(Term, value) if isinstance(value, Mapping) else value
+    if not isinstance(value, list | tuple):
+        return value
+    names = [declaration.name for declaration in declarations(Term)]
+    # Terms of another length have a part too few or too many.
+    return _rebuilt(Term, dict(zip(names, value, strict=False)) if len(value) == len(names) else {})
 
 
 def _rebuilt(kind: type[_Kind], written: Any) -> _Kind:
@@ -243,9 +276,8 @@ def _rebuilt(kind: type[_Kind], written: Any) -> _Kind:
 def _sites_in(expression: Expression) -> tuple[str, ...]:
     if expression[0] == "site":
         return tuple(expression[1])
-    inner = (part for part in expression[1:] if isinstance(part, tuple) and part)
-    nested = (part for part in inner if part[0] in SHAPES and isinstance(part[0], str))
-    return next(filter(None, map(_sites_in, nested)), ())
+    inner = zip(SHAPES[expression[0]], expression[1:], strict=True)
+    return next(filter(None, (_sites_in(part) for kind, part in inner if kind == "e")), ())
 
 
 # From a formula to a design -----------------------------------------------------------------------
@@ -520,10 +552,20 @@ def _codings(missing: Sequence[tuple[str, ...]]) -> list[dict[str, bool]]:
     return codings
 
 
-def decoded(records: Records, columns: Sequence[PublicColumn], frac_bits: int) -> dict[str, Floats]:
-    """Return grid records as a table of data units: an array of shape (n_samples,) by name."""
+def decoded(
+    records: Records,
+    columns: Sequence[PublicColumn],
+    frac_bits: int,
+    names: Collection[str] | None = None,
+) -> dict[str, Floats]:
+    """Return grid records as a table of data units, all of its columns or those in `names`.
+
+    Each column is an array of shape (n_samples,). The column without a name has the length only.
+    """
     one = float(1 << frac_bits)
-    return {
-        c.name: records[:, j] / one * ((c.high - c.low) / 2) + (c.high + c.low) / 2
-        for j, c in enumerate(columns)
-    }
+    table = {"": np.zeros(len(records))}  # an expression may name no column, such as the silo
+    for j, column in enumerate(columns):
+        if names is None or column.name in names:
+            half, middle = (column.high - column.low) / 2, (column.high + column.low) / 2
+            table[column.name] = records[:, j] / one * half + middle
+    return table
