@@ -518,9 +518,11 @@ class Table1(Gaussian):
                 parts.append((f"{names[i]} by ", journal.in_years(gap, is_date)))
             else:
                 parts.append((f"{names[i]} (p {journal.p_text(p[i])})",))
-        whom = f"{of[1]} differs from {of[0]}" if len(of) == 2 else "its groups differ"
+        whom = f"Groups of {group} differ"
+        if len(of) == 2:
+            whom = f"{group}={of[1]} differs from {group}={of[0]}"
         more = f", and {len(clear) - SAID} more" if len(clear) > SAID else ""
-        said: tuple[Cell, ...] = (f"{group}: {whom} in ", *listing(parts), f"{more}.")
+        said: tuple[Cell, ...] = (f"{whom} in ", *listing(parts), f"{more}.")
         return Summary(
             result=said if clear else f"No column is shown to differ between groups of {group}.",
             reliability=f"{len(clear)} of {len(p)} columns differ at 5 %, after Holm's correction, "
