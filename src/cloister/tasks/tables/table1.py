@@ -31,7 +31,7 @@ from cloister.protocol.task import (
     PublicFacts,
     Rows,
 )
-from cloister.tasks.columns import categories_of, codes, position
+from cloister.tasks.columns import codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import SAID, SIGNIFICANT, in_days, listing, number_of, precision
 from cloister.tasks.options import build_task, noise_multiplier_for
@@ -131,18 +131,16 @@ class Table1(Gaussian):
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Design the task for all columns; raise PlanError if noise hides their differences."""
         by: tuple[int, ...] = ()
+        of_group = facts.nominal_n
         if options.by is not None:
-            by, groups = (
-                (position(facts.columns, options.by, "by"),),
-                len(categories_of(facts.columns, options.by)),
-            )
-            facts_of_group = replace(facts, nominal_n=max(facts.nominal_n // groups, 1))
-        else:
-            facts_of_group = facts
+            by = (position(facts.columns, options.by, "by"),)
+            of_group //= facts.columns[by[0]].levels or 1
         # Trees of a group have its records alone, so fewer levels fit them.
         numbers = [column for column in facts.columns if not column.levels]
         ticks = ticks_of(numbers, facts.frac_bits)
-        levels = usual_levels(facts_of_group, len(numbers), ticks) if options.medians else 1
+        levels = 1
+        if options.medians:
+            levels = usual_levels(replace(facts, nominal_n=max(of_group, 1)), len(numbers), ticks)
         task = build_task(cls, facts, options, by=by, levels=levels, ticks=ticks)
         # nominal_n is 1 until it is known from a noisy count.
         if by and facts.nominal_n > 1:
