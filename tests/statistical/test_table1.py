@@ -1,6 +1,6 @@
 """Tests and intervals of Table 1 at their levels, on seeded draws and noise of every size.
 
-With 1,000 runs a level of .05 is counted within ``.05 ± 4 sqrt(.05 .95 / 1000)`` = .022 to .078.
+With 500 runs a level of .05 is counted within ``.05 ± 4 sqrt(.05 .95 / 500)`` = .011 to .089.
 Everything is seeded, so that nothing fails by chance.
 """
 
@@ -22,7 +22,7 @@ from cloister.testing import rerun
 
 pytestmark = pytest.mark.nightly
 
-RUNS = 1000
+RUNS = 500
 CELLS = ((2000, 1.0), (2000, 4.0), (20_000, 0.5))
 COLUMNS = (
     PublicColumn("x", -5.0, 5.0),
@@ -94,7 +94,8 @@ def counted(n: int, epsilon: float, arms: int, moved: float) -> tuple[Floats, di
 def test_tests_keep_their_level(n: int, epsilon: float, arms: int) -> None:
     p, _ = counted(n, epsilon, arms, 0.0)
     alarms = (p < 0.05).mean(axis=0)
-    assert 0.022 <= alarms.min() <= alarms.max() <= 0.078
+    assert 0.011 <= alarms.min() <= alarms.max() <= 0.089
+    assert 0.03 <= alarms.mean() <= 0.065
 
 
 @pytest.mark.parametrize("moved", [0.0, 1.0])
@@ -107,6 +108,6 @@ def test_intervals_hold_as_often_as_they_state(
     for name, of in hits.items():
         known = np.isfinite(of).mean(axis=0) > 0.2
         rates = np.nanmean(of, axis=0)[known]
-        assert rates.min() >= 0.92, name
-        if "smd" not in name:  # of which intervals are careful
-            assert rates.max() <= 0.98, name
+        assert rates.min() >= 0.911, name
+        if "smd" not in name:  # whose intervals are careful
+            assert rates.max() <= 0.989, name
