@@ -124,13 +124,13 @@ SAID = [
     (
         *("table1", "treated age work died"),
         {"by": "treated"},
-        r"treated: 1 differs from 0 in died \(p < 0.001\).",
+        r"treated=1 differs from treated=0 in died \(p < 0.001\).",
         "1 of 3 columns differ at 5 %, after Holm's correction, noise included.",
     ),
     (
         *("table1", "work bmi smokes"),
         {"by": "work"},
-        r"work: its groups differ in smokes \(p < 0.001\).",
+        r"Groups of work differ in smokes \(p < 0.001\).",
         "1 of 2 .*",
     ),
     (

@@ -13,6 +13,8 @@ References
    standardised difference.
 .. [A09] Austin, "Balance diagnostics for comparing the distribution of baseline covariates", Stat.
    Med. 28, 2009: the pooled deviation is the root of the mean of both variances.
+.. [Z08] Zou and Donner, "Construction of confidence limits about effect measures", Statistics in
+   Medicine 27, 2008: limits of a function of independent numbers from the limits of each.
 """
 
 from __future__ import annotations
@@ -202,9 +204,10 @@ def standardised(groups: Groups, most_noise: float = MOST_NOISE) -> Estimate:
     """Return the differences of means to the first group, over the pooled deviation [A09]_.
 
     The errors have first order, with normal sampling errors of a variance [HO85]_. Their pooled
-    variance is the geometric mean of the estimate and of the lower end of its noise interval. A
-    value is not known if at that end its noise has a deviation above `most_noise`. Nor is it if
-    that end is below a quarter of the estimate.
+    variance is the geometric mean of the estimate and of the lower end of its noise interval. On
+    the side away from 0, the interval also holds what follows from that end [Z08]_. A value is not
+    known if, at that end and without a difference, its noise has a deviation above `most_noise`.
+    Nor is it if that end is below a quarter of the estimate.
     """
     gap = groups.means[1:] - groups.means[:1]
     square = (groups.variances[1:] + groups.variances[:1]) / 2
@@ -212,12 +215,15 @@ def standardised(groups: Groups, most_noise: float = MOST_NOISE) -> Estimate:
     square = np.where(usable, square, 1.0)
     value = gap / np.sqrt(square)
 
-    def variance(errors: Errors, square: Floats) -> Floats:
-        """Return the sum over both groups of the squared gradient times the errors."""
+    def variance(errors: Errors, square: Floats, curved: float = 1.0) -> Floats:
+        """Return the sum over both groups of the squared gradient times the errors.
+
+        `curved` is the share of the errors of variances that counts.
+        """
         d = gap / np.sqrt(square)
         parts = (
             errors.mean[k] / square
-            + d**2 / (16 * square**2) * errors.variance[k]
+            + curved * d**2 / (16 * square**2) * errors.variance[k]
             - sign * d / (2 * square**1.5) * errors.both[k]
             for k, sign in ((slice(1, None), 1), (slice(0, 1), -1))
         )
@@ -227,19 +233,28 @@ def standardised(groups: Groups, most_noise: float = MOST_NOISE) -> Estimate:
     least = square - _Z * np.sqrt(of_square)
     # To first order alone, a variance that is mostly noise would seem to be known.
     known = usable & (4 * least > square)
-    of_noise = variance(groups.noise, np.where(known, least, 1.0))
-    known &= of_noise <= most_noise**2
-    # Where values are rarely known, those that are have a variance that noise made too large.
-    careful = np.sqrt(square * np.where(known, least, 1.0))
+    least = np.where(known, least, 1.0)
+    # Of no difference: a criterion that grows with the value would leave too small ones.
+    known &= groups.noise.mean[1:] + groups.noise.mean[:1] <= most_noise**2 * least
+    # Where values are rarely known, noise has made the variances of those that are too large. The
+    # true value may then be as far from 0 as with the least variance.
+    farther = np.abs(gap) * (1 / np.sqrt(least) - 1 / np.sqrt(square))
+
+    def ends(errors: Floats, without: Floats) -> tuple[Floats, Floats]:
+        near = np.where(known, _Z * np.sqrt(errors), np.inf)
+        far = np.maximum(near, np.hypot(_Z * np.sqrt(without), farther))
+        middle = np.where(known, value, 0.0)
+        return (
+            middle - np.where(gap < 0, far, near),
+            middle + np.where(gap > 0, far, near),
+        )
+
+    careful = np.sqrt(square * least)
     noise, sampling = variance(groups.noise, careful), variance(groups.sampling, careful)
-
-    def ends(error: Floats) -> tuple[Floats, Floats]:
-        spread = np.where(known, _Z * np.sqrt(error), np.inf)
-        return np.where(known, value, 0.0) - spread, np.where(known, value, 0.0) + spread
-
+    straight = variance(groups.noise, careful, 0.0)
     # Without a bound: the number of deviations between two means may be any.
-    narrow = Estimate(np.where(known, value, np.nan), *ends(noise))
-    return replace(narrow, population=ends(noise + sampling))
+    narrow = Estimate(np.where(known, value, np.nan), *ends(noise, straight))
+    return replace(narrow, population=ends(noise + sampling, straight + sampling))
 
 
 def welch(groups: Groups) -> Tested:

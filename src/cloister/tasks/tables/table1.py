@@ -31,7 +31,7 @@ from cloister.protocol.task import (
     PublicFacts,
     Rows,
 )
-from cloister.tasks.columns import categories_of, codes, position
+from cloister.tasks.columns import codes, position
 from cloister.tasks.examples import MIXED, Example
 from cloister.tasks.interval_tables import SAID, SIGNIFICANT, in_days, listing, number_of, precision
 from cloister.tasks.options import build_task, noise_multiplier_for
@@ -131,18 +131,16 @@ class Table1(Gaussian):
     def design(cls, facts: PublicFacts, options: Options) -> Self:
         """Design the task for all columns; raise PlanError if noise hides their differences."""
         by: tuple[int, ...] = ()
+        of_group = facts.nominal_n
         if options.by is not None:
-            by, groups = (
-                (position(facts.columns, options.by, "by"),),
-                len(categories_of(facts.columns, options.by)),
-            )
-            facts_of_group = replace(facts, nominal_n=max(facts.nominal_n // groups, 1))
-        else:
-            facts_of_group = facts
+            by = (position(facts.columns, options.by, "by"),)
+            of_group //= facts.columns[by[0]].levels or 1
         # Trees of a group have its records alone, so fewer levels fit them.
         numbers = [column for column in facts.columns if not column.levels]
         ticks = ticks_of(numbers, facts.frac_bits)
-        levels = usual_levels(facts_of_group, len(numbers), ticks) if options.medians else 1
+        levels = 1
+        if options.medians:
+            levels = usual_levels(replace(facts, nominal_n=max(of_group, 1)), len(numbers), ticks)
         task = build_task(cls, facts, options, by=by, levels=levels, ticks=ticks)
         # nominal_n is 1 until it is known from a noisy count.
         if by and facts.nominal_n > 1:
@@ -518,9 +516,11 @@ class Table1(Gaussian):
                 parts.append((f"{names[i]} by ", journal.in_years(gap, is_date)))
             else:
                 parts.append((f"{names[i]} (p {journal.p_text(p[i])})",))
-        whom = f"{of[1]} differs from {of[0]}" if len(of) == 2 else "its groups differ"
+        whom = f"Groups of {group} differ"
+        if len(of) == 2:
+            whom = f"{group}={of[1]} differs from {group}={of[0]}"
         more = f", and {len(clear) - SAID} more" if len(clear) > SAID else ""
-        said: tuple[Cell, ...] = (f"{group}: {whom} in ", *listing(parts), f"{more}.")
+        said: tuple[Cell, ...] = (f"{whom} in ", *listing(parts), f"{more}.")
         return Summary(
             result=said if clear else f"No column is shown to differ between groups of {group}.",
             reliability=f"{len(clear)} of {len(p)} columns differ at 5 %, after Holm's correction, "

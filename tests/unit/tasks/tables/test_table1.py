@@ -259,6 +259,22 @@ def test_the_function_gives_a_frame() -> None:
     assert rows.loc[("age, arm=low", "difference"), "value"] == found["difference"][0, 0]
 
 
+def test_no_difference_shown_is_no_balance() -> None:
+    """Groups that differ by a fifth of a deviation: few tests find it, and intervals hold it."""
+    plan = planned(schema_of(2), epsilon=0.5, n=1500)
+    shown, held = 0, 0
+    for run in range(20):
+        rng = np.random.default_rng([7, run])
+        frame = people(1500, arms=2, seed=run)
+        moved = rng.normal(50, 20, 1500) + 4 * (frame["arm"] == "low")
+        results = rerun(plan, encoded(plan, frame.assign(age=moved.clip(0, 120))), rng)
+        shown += results["welch_holm"][0] < 0.05
+        low, high = (results[f"smd_population_{end}"][0, 0] for end in ("low", "high"))
+        held += low <= 0.2 <= high
+    assert shown <= 10
+    assert held >= 17  # of 20 at .95, fewer have a probability of .003 before seeds are fixed
+
+
 # Intervals under noise ----------------------------------------------------------------------------
 
 RUNS = 200

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -149,6 +149,119 @@ def _exact_tests(frame: DataFrame, table: Table) -> dict[str, float]:
         found["odds_ratio"] = square.log_oddsratio_pvalue()
         found["relative_risk"] = square.log_riskratio_pvalue()
     return {test: float(p) for test, p in found.items()}
+
+
+# --- Table 1 --------------------------------------------------------------------------------------
+
+
+def _grouped(table: Table) -> bool:
+    return bool(table.group and len(table.numbers) + len(table.words) > 1)
+
+
+def _asks_groups(table: Table, _: int) -> Question:
+    _, _, words = _of_groups(table)
+    columns = (column_of(table, table.group), *table.numbers, *words)
+    return Question(columns, {"by": table.group})
+
+
+def _of_groups(table: Table) -> tuple[list[str], list[str], list[Column]]:
+    """Return the names of groups, of numbers, and the described columns of words."""
+    words = [column for column in table.words if column.name != table.group]
+    return levels_of(column_of(table, table.group)), names_of(table.numbers), words
+
+
+def _table1(release: Release) -> list[Figure]:
+    results, task, columns = release.results, release.plan.task, release.plan.columns
+    by, numbers = columns[0], [columns[j] for j in task.numbers]  # type: ignore[attr-defined]  # of this task
+    groups = [f"{by}={name}" for name in task.groups]  # type: ignore[attr-defined]  # of this task
+    levels = [
+        f"{columns[j]}={name}"
+        for j in task.factors  # type: ignore[attr-defined]  # of this task
+        for name in task.categories[j]  # type: ignore[attr-defined]  # of this task
+    ]
+
+    def named(key: str, names: Sequence[str], of: Sequence[str], **more: Any) -> list[Figure]:
+        places = [f"{key} {name} {group}" for group in of for name in names]
+        return figures(results, key, places, **more) if names else []
+
+    planned = release.planned("count_half_width")
+    found = figures(
+        results, "group_counts", [f"records {g}" for g in groups], planned=planned, total=True
+    )
+    found += named("mean", numbers, groups) + named("deviation", numbers, groups)
+    found += named("shares", levels, groups, box=_SHARE)
+    found += named("difference", numbers, groups[1:]) + named("smd", numbers, groups[1:])
+    found += named("share_difference", levels, groups[1:], box=(-1.0, 1.0))
+    found += named("share_smd", levels, groups[1:])
+    for key in ("mean", "difference"):
+        width = [release.planned(f"{key}_half_width", i) for i in range(len(numbers))]
+        of_number = {name: width[i] for i, name in enumerate(numbers)}
+        found = [
+            replace(one, planned=of_number[one.name.split(" ")[1]])
+            if one.name.startswith(f"{key} ")
+            else one
+            for one in found
+        ]
+    return found
+
+
+def _by_pandas(frame: DataFrame, table: Table) -> dict[str, Target]:
+    """Return means, deviations and shares of groups, and their differences, by pandas."""
+    groups, numbers, words = _of_groups(table)
+    found: dict[str, Target] = {}
+    first: dict[str, tuple[float, float]] = {}
+    for code, group in enumerate(groups):
+        own = frame[frame[table.group] == code]
+        found[f"records {group}"] = float(len(own))
+        moments = {name: (own[name].mean(), own[name].var()) for name in numbers}
+        for name, (mean, variance) in moments.items():
+            found[f"mean {name} {group}"] = float(mean)
+            found[f"deviation {name} {group}"] = float(np.sqrt(variance))
+        shares = shares_of(own, words) if len(own) else {}
+        for key, share in shares.items():
+            level = key.removeprefix("share ")
+            found[f"shares {level} {group}"] = share
+            moments[level] = (share, share * (1 - share))
+        first = first or moments
+        for name, (mean, variance) in moments.items():
+            before = first.get(name, (np.nan, np.nan))
+            kind = ("", "") if name in numbers else ("share_", "share_")
+            gap = float(mean - before[0])
+            found[f"{kind[0]}difference {name} {group}"] = gap
+            with np.errstate(divide="ignore", invalid="ignore"):
+                scaled = gap / np.sqrt((variance + before[1]) / 2)
+            found[f"{kind[1]}smd {name} {group}"] = float(scaled)
+        if not len(own):
+            levels = [level for column in words for level in levels_of(column)]
+            parts = ("shares", "share_difference", "share_smd")
+            found |= {f"{part} {level} {group}": np.nan for part in parts for level in levels}
+    return found
+
+
+def _tests_of_groups(release: Release) -> dict[str, float]:
+    results, task, columns = release.results, release.plan.task, release.plan.columns
+    found = {}
+    for test, places in (("welch", task.numbers), ("chi2", task.factors)):  # type: ignore[attr-defined]  # of this task
+        for i, j in enumerate(places):
+            found[f"{test} {columns[j]}"] = float(results[f"{test}_p"][i])
+    return found
+
+
+def _exact_tests_of_groups(frame: DataFrame, table: Table) -> dict[str, float]:
+    """Return p-values by statsmodels and SciPy; groups with fewer than two records are left out."""
+    _, numbers, words = _of_groups(table)
+    oneway = library("statsmodels.stats.oneway").anova_oneway
+    contingency, pandas = library("scipy.stats").chi2_contingency, library("pandas")
+    sizes = frame[table.group].value_counts()
+    kept = frame[frame[table.group].isin(sizes[sizes > 1].index)]
+    found = {}
+    for name in numbers:
+        parts = [part.to_numpy() for _, part in kept.groupby(table.group)[name]]
+        found[f"welch {name}"] = float(oneway(parts, use_var="unequal").pvalue)
+    for column in words:
+        counts = pandas.crosstab(frame[table.group], frame[column.name])
+        found[f"chi2 {column.name}"] = float(contingency(counts, correction=False).pvalue)
+    return found
 
 
 # --- Scorecard ------------------------------------------------------------------------------------
@@ -366,6 +479,10 @@ JUDGES = (
     Judge(
         *("tabulate", _divided, _asks_cross, _tabulate, _cross, ("statsmodels",)),
         tests=Tests(lambda table: (table.outcome,), _released_tests, _exact_tests),
+    ),
+    Judge(
+        *("table1", _grouped, _asks_groups, _table1, _by_pandas, ("statsmodels",)),
+        tests=Tests(lambda table: (table.group,), _tests_of_groups, _exact_tests_of_groups),
     ),
     Judge(
         "scorecard",
