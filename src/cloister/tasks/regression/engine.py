@@ -145,6 +145,13 @@ class Curvature:
         )
         return Curvature(self.matrix - part * apart, noise, lost)
 
+    def change_from(self, before: Curvature) -> Floats:
+        """Return the change of the matrix, as far as it is above the noise."""
+        q, change = len(self.matrix), self.matrix - before.matrix
+        made = q * (q + 1) * (self.variance + before.variance)
+        square = max(float((change**2).sum()), 1e-300)
+        return np.asarray(max(0.0, 1 - made / square) * change)
+
     @property
     def variance(self) -> float:
         """Variance of an entry by noise and cuts."""
@@ -227,7 +234,7 @@ def moved(
     at : ndarray of shape (q,)
         Weights of the step's start; other gradients are carried there by the curvature.
     drift : float
-        Relative change of the curvature for margins that change by 1; 0 for least squares.
+        Half of the relative change of the curvature for margins that change by 1.
     last : bool
         If True, the prior draws to the null model, else only to the step's start.
 

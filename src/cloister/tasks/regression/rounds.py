@@ -69,6 +69,7 @@ class Known:
     curvature: Floats
     curvature_std: float = 0.0
     curvature_lost: float = 0.0
+    bend: Floats  # change of the curvature by the step before the last gradient
     middle_at: Floats
     middle: Floats
     middle_std: float = 0.0
@@ -138,6 +139,7 @@ class Model:
             columns=self.design.unplaced(),
             weights=zeros,
             curvature=packed,
+            bend=packed,
             middle_at=zeros,
             middle=zeros,
             last=zeros,
@@ -313,6 +315,7 @@ class Model:
         noise_std *= known.length / sqrt(2)
         curvature = Curvature(matrix_of(words * known.length), noise_std, known.lost_curvature)
         if t > NULL:
+            known = replace(known, bend=packed_of(curvature.change_from(known.of_curvature)))
             curvature = curvature.drawn_to(known.of_curvature, self.family.linear)
         else:
             sizes, noise_std = released["sizes"].in_records()
@@ -413,7 +416,7 @@ class Model:
             gradients,
             known.of_curvature,
             Prior(self._null(known), deviation, known.kept),
-            drift=self.family.drift,
+            drift=self.family.drift_at(self._null_mean(known)),
             last=last,
         )
         far, constant = _FARTHEST_LINEAR if self.family.linear else _FARTHEST
@@ -425,7 +428,16 @@ class Model:
         """Return the weights after the last round."""
         middle = Gradient(known.middle_at, known.middle, known.middle_std, known.middle_lost)
         last = Gradient(known.weights, known.last, known.last_std, known.lost)
-        return self._moved(known, (middle, last), last=True)
+        found = self._moved(known, (middle, last), last=True)
+        if self.family.linear:
+            return found
+        # Newton's steps to strong effects are alike and too long or short in the same way. So half
+        # of the change of the curvature by the last one is expected on this one.
+        step, before = found.weights - known.weights, known.weights - known.middle_at
+        matrix, bend = matrix_of(known.curvature), matrix_of(known.bend)
+        part = float(step @ matrix @ before) / max(float(before @ matrix @ before), 1e-9)
+        curvature = packed_of(matrix + np.clip(part, 0.0, 1.0) / 2 * bend)
+        return self._moved(replace(known, curvature=curvature), (middle, last), last=True)
 
     def sampling(self, known: Known, solution: Solution) -> Floats:
         """Return the covariance of weights over samples of this size."""

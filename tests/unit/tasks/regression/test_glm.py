@@ -94,7 +94,7 @@ COVARIATES = ("x", "age", "ill", "arm")
 
 @pytest.mark.parametrize("family", TARGETS)
 def test_three_steps_without_noise_are_nearly_at_the_maximum(family: str) -> None:
-    """They are at most a hundredth of a standard error away, the grid of records included."""
+    """They are at most 0.002 standard errors away, with what the grid of records changes."""
     cells, design = table(family)
     exposed = {"exposure": "time"} if family == "poisson" else {}
     plan = plan_of(family, EXACT, covariates=COVARIATES, alpha=0.5, **exposed)
@@ -108,7 +108,7 @@ def test_three_steps_without_noise_are_nearly_at_the_maximum(family: str) -> Non
         weights += np.linalg.solve(hessian, design.T @ residual)
     error = np.sqrt(np.diag(np.linalg.inv(hessian)))
     found = np.append(results["coef"][[0, 1, 3, 5, 6]], results["intercept"])
-    assert np.abs((found - weights) / error).max() < (1e-2 if family != "gaussian" else 1e-3)
+    assert np.abs((found - weights) / error).max() < 2e-3
     assert results["reference"].tolist() == [0, 0, 1, 0, 1, 0, 0]
 
 
