@@ -328,10 +328,10 @@ class Cox(Gaussian):
         return ceil(float((noise**2 / (_HOPELESS**2 * self._variance())).max()))
 
     def forecast(self, noise_std: float, nominal_n: int, grid: Grid) -> Results:
-        """Return expected 95 % half-widths of coefficients, by what drives them.
+        """Return expected 95 % half-widths of coefficients, by their main causes.
 
-        The share of a category is of the events in it and in the first category, of which all
-        categories have equally many. Coefficients of numbers are for half of the range.
+        A share compares the events of a category with those of this and the first category. All
+        categories are assumed to have equally many. Coefficients of numbers are for half a range.
 
         Notes
         -----
