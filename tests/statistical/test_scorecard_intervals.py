@@ -162,8 +162,8 @@ def test_divergences_hold_where_counts_hardly_stand_out(monkeypatch: pytest.Monk
     law = Law(5, 5000, 0.3, 2.0)
 
     def coverage() -> float:
-        narrow, _ = divergences(law, 0.7)
-        assert len(narrow) > RUNS / 3
+        narrow, _ = divergences(law, 0.9)
+        assert len(narrow) > RUNS / 4
         return float(np.mean(narrow))
 
     assert coverage() > 0.92

@@ -112,3 +112,33 @@ def test_frames_have_days_and_arrays_years() -> None:
 def test_means_without_a_table_have_a_sentence() -> None:
     shown = present(released("tabulate", means=("seen",), by=("ill",)))
     assert shown.result.startswith("Mean seen: 0 202")
+
+
+def test_tables_of_centres_have_days() -> None:
+    release = released("fastlloyd", n_clusters=2)
+    task = release.plan.task
+    tables = task.tables_of(release.plan, release.results, SCHEMA)  # type: ignore[attr-defined]
+    (table,) = tables.values()
+    row = dict(zip(table.headings, table.rows[0], strict=True))
+    for name in ("seen", "seen low", "seen high"):
+        assert date(2015, 1, 1) <= date.fromisoformat(str(row[name])) <= date(2030, 1, 1)
+    assert isinstance(row["ill"], float)
+
+
+def test_edges_of_bins_have_as_many_digits_as_a_bin_needs() -> None:
+    schema = Schema(
+        dataset="visits",
+        unit="row",
+        columns=[
+            {"name": "age", "type": "number", "min": 17, "max": 90},
+            {"name": "pay", "type": "number", "min": 0, "max": 7_000_000},
+            *SCHEMA.columns,
+        ],
+    )
+    budget = Budget(1.0, 1e-6)
+    options = {"target": "ill", "bins": 23}
+    plan = make_plan(TASKS["naive-bayes"], schema, ["a"], budget=budget, nominal_n=2000, **options)
+    names = plan.task.cell_names(schema.names)  # type: ignore[attr-defined]  # of this task
+    assert names[:2] == ("age 17 to 20.2", "age 20.2 to 23.3")
+    assert names[23:25] == ("pay 0 to 300000", "pay 300000 to 610000")
+    assert names[46] == "seen 2015-01-01 to 2015-08-27"
