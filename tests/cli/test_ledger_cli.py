@@ -180,3 +180,12 @@ def test_the_owner_notes_that_the_clock_is_right(file: Path, capsys: Said) -> No
     at = json.loads(capsys.readouterr().out)["at"]
     ledger = Ledger(file)
     assert ledger.entries()[-1].fields == {"kind": "clock", "at": at}
+
+
+def test_a_plain_copy_is_refused_until_its_owner_recovers_it(file: Path, capsys: Said) -> None:
+    Path("alone.db").write_bytes(file.read_bytes())
+    assert main(["budget", "show", "alone.db"]) == 6
+    assert "is a plain copy" in " ".join(capsys.readouterr().err.split())
+    assert main(["budget", "recover", "alone.db"]) == 0
+    assert main(["budget", "show", "alone.db"]) == 0
+    assert not any(job.is_open for job in Ledger("alone.db").jobs())

@@ -79,7 +79,8 @@ class Ledger:
     ------
     LedgerError
         If the file is not a ledger, is damaged, has an older format, or its chain does not verify.
-        Also if it lacks the newest head, or a statement that peers showed.
+        Also if it lacks the newest head, or a statement that peers showed, or if it has charges
+        and the file of the head is missing.
 
     Notes
     -----
