@@ -159,7 +159,7 @@ def _grouped(table: Table) -> bool:
 
 
 def _asks_groups(table: Table, _: int) -> Question:
-    _, _, words = _of_groups(table)
+    words = _of_groups(table)[2]
     columns = (column_of(table, table.group), *table.numbers, *words)
     return Question(columns, {"by": table.group})
 
