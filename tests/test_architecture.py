@@ -30,10 +30,12 @@ LIBRARIES = {
     "scipy": {
         "privacy",
         "audit",
+        "tasks.regression",
         "tasks.survival",
         "tasks.tables",
         "estimators.synthesiser",
     },
+    "formulaic": {"tasks.regression.parse"},
     "dp_accounting": {"privacy.accounting"},
     "sqlalchemy": {"data.sources", "federation.service.store"},
     "pydantic": {

@@ -16,7 +16,7 @@ from cloister.hazmat.signing import Identity
 from cloister.privacy.noise import NoiseKind
 from cloister.protocol.aggregator import Aggregator
 from cloister.protocol.plan import Plan
-from cloister.protocol.task import PerSiloTask, Profile, UnitTask
+from cloister.protocol.task import PerSiloTask, Profile, SitedTask, UnitTask
 
 _SILOS = 3  # silos of a job that is not local
 _AT_ONCE = 100  # smallest number of elements per draw, as small draws are slow
@@ -34,6 +34,8 @@ def in_profile(plan: Plan, profile: Profile) -> Plan | None:
         return plan
     task = plan.task
     if isinstance(task, PerSiloTask) and task.silos:  # its layers belong to the plan's silos
+        return None
+    if isinstance(task, SitedTask) and task.sites:  # likewise its terms
         return None
     silos = tuple(f"silo-{i}" for i in range(1 if profile == "local" else _SILOS))
     alone = isinstance(task, UnitTask) and task.alone and profile == "pairwise"

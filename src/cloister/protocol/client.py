@@ -61,7 +61,7 @@ from cloister.protocol.progress import Progress, ReleasedSum, words_of
 from cloister.protocol.readers import seal
 from cloister.protocol.rows import Manner
 from cloister.protocol.summing import LocalStep, Partitioned
-from cloister.protocol.task import records_in_box
+from cloister.protocol.task import UnitTask, records_in_box
 from cloister.secagg.dropout import commitment
 from cloister.secagg.masks import TAG_BYTES, Masker
 
@@ -134,6 +134,7 @@ class Client:
         plan.contract.check(records)
         self.plan = plan
         self.silo = silo
+        self._task = plan.task_at(silo)
         self._records = records
         self._journal = journal or MemoryJournal()
         self._identity = identity
@@ -358,9 +359,8 @@ class Client:
 
     def _sum(self, t: int) -> Integers:
         """Return the sum of this silo's records in round `t`."""
-        task, by_client, state = self.plan.task, self.plan.by_client, self.state
-        length = self.plan.length(t)
-        if by_client is None:
+        task, state, length = self._task, self.state, self.plan.length(t)
+        if not isinstance(task, UnitTask):
             thorough = t == self._thorough_round
             return self._checked(LocalStep(task, t, state, length, self._manner, thorough))
         step = LocalStep(task, t, state, length)
@@ -368,13 +368,13 @@ class Client:
         # The bound holds for all rows of a unit together, and chunks may split them.
         none = np.zeros((0, task.n_features), dtype=np.int32)
         table = records_in_box(np.concatenate(list(chunks) or [none]), task.frac_bits)
-        if by_client.rate == 1:
+        if task.rate == 1:
             return step.of(table)
         about = join((self.plan.digest, str(t).encode()))
         # Derived from the secret of the job: no other party knows the coins, and a restart draws
         # the same ones.
         coins = stream(derive(self._journal.secret(self.plan.run_id), Usage.COINS, about))
-        return step.whole(by_client.contribute_sampled(t, state, table, coins))
+        return step.whole(task.contribute_sampled(t, state, table, coins))
 
     def _checked(self, step: LocalStep) -> Integers:
         """Return the sums of a step in a manner that the drawn records do not contradict.

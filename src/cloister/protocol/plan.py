@@ -49,6 +49,7 @@ from cloister.protocol.task import (
     NoisyBlock,
     PerSiloTask,
     Profile,
+    SitedTask,
     Task,
     UnitTask,
     pipeline_steps,
@@ -438,9 +439,11 @@ class Plan:
                 )
         if bad := [step for step in list(pipeline_steps(task))[1:] if _needs_its_plan(step)]:
             yield (
-                f"task {bad[0].name!r} with privacy units other than rows, or sampled, must be the "
-                "task of a plan and not a step of one."
+                f"task {bad[0].name!r} with privacy units other than rows, or sampled, or with "
+                "terms of single silos, must be the task of a plan and not a step of one."
             )
+        if isinstance(task, SitedTask) and task.sites not in ((), self.silos):
+            yield f"sites of task {task.name!r} must be the silos of the plan, got {task.sites!r}."
         if isinstance(task, UnitTask) and task.alone and self.profile != "local":
             n_silos = len(self.silos)
             if (self.profile, self.min_silos, self.collusion) != ("pairwise", n_silos, n_silos - 1):
@@ -563,6 +566,11 @@ class Plan:
     def by_silo(self) -> PerSiloTask | None:
         """The task if it can release estimates per silo, else None."""
         return self.task if isinstance(self.task, PerSiloTask) else None
+
+    def task_at(self, silo: str) -> Task:
+        """Return the task for the records of one silo."""
+        task = self.task
+        return task.at_silo(silo) if isinstance(task, SitedTask) and task.sites else task
 
     @property
     def rate(self) -> float:
@@ -961,6 +969,8 @@ def _opened(
 
 
 def _needs_its_plan(task: Task) -> bool:
+    if isinstance(task, SitedTask) and task.sites:  # only a plan's task learns its silo
+        return True
     return isinstance(task, UnitTask) and (task.clients != "row" or task.rate < 1 or task.alone)
 
 

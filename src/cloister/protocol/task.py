@@ -485,6 +485,22 @@ class PerSiloTask(Task, Protocol):
         """
 
 
+@runtime_checkable
+class SitedTask(Task, Protocol):
+    """A task whose model has terms of single silos, if the silo's owner allows it.
+
+    Each silo computes its sums with :meth:`at_silo` of its name, which is public. Frames, bounds
+    and noise are the same at all silos.
+    """
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Silos of the plan that have terms in the model; empty without such terms."""
+
+    def at_silo(self, silo: str) -> Task:
+        """Return the task for the records of one silo; raise PlanError for another name."""
+
+
 if not TYPE_CHECKING:  # type checkers see the current names only
 
     def __getattr__(name: str) -> Any:

@@ -18,7 +18,7 @@ from cloister.federation.settings import PolicySettings
 from cloister.protocol.code import code_mismatch
 from cloister.protocol.plan import Plan, study_name
 from cloister.protocol.proposal import Proposer
-from cloister.protocol.task import PerSiloTask, Task, pipeline_steps
+from cloister.protocol.task import PerSiloTask, SitedTask, Task, pipeline_steps
 
 _SHOWN = 5  # names in a reason; a catalogue may have thousands
 
@@ -152,14 +152,12 @@ class Policy:
         if plan.profile not in self.rules.profiles:
             allowed = listed(self.rules.profiles)
             yield f"profile {plan.profile!r} is not among those allowed here: {allowed}."
-        if (
-            isinstance(plan.task, PerSiloTask)
-            and plan.task.silos
-            and not self.rules.allow_breakdown
-        ):
+        layers = isinstance(plan.task, PerSiloTask) and plan.task.silos
+        terms = isinstance(plan.task, SitedTask) and plan.task.sites
+        if (layers or terms) and not self.rules.allow_breakdown:
             yield (
-                "a breakdown by silo is not allowed here; plan without by_silo, or ask the owner "
-                "to set allow_breakdown."
+                "a breakdown by silo is not allowed here; plan without by_silo and without the "
+                "term site, or ask the owner to set allow_breakdown."
             )
 
     def _cost(self, plan: Plan) -> Iterator[str]:
